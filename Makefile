@@ -1,0 +1,87 @@
+# natsproto from a fresh clone. `make` alone lists the targets.
+#
+# Every target sets itself up in $(VENV) and does it again only when pyproject.toml has changed.
+#
+#   make test PYTHON=python3.13 VENV=.venv-313     another Python, in an environment of its own
+#   make test ARGS="-k headers -x"                 options for pytest; `make bench ARGS=--quick` likewise
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# What each target needs beyond the Python standard library.
+NEEDS_run := --editable '.[server]'
+NEEDS_test := --editable '.[nkeys,ws,uvloop,server]' --group test
+NEEDS_check := --editable '.[nkeys,ws,uvloop,server]' --group dev
+NEEDS_bench := --editable '.[uvloop,server]' --group bench
+NEEDS_docs := --group docs
+NEEDS_soak := --editable '.[server]'
+NEEDS_fuzz := --editable '.[nkeys,ws,server]' --group test --group fuzz
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SECONDARY:
+.PHONY: help run test check bench docs soak fuzz clean same-python
+
+help: ## say what each target does
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+run: $(VENV)/.ready-run ## start a real nats-server and tell docs/examples/quickstart.py against it
+	@$(BIN)/python docs/examples/quickstart.py
+
+test: $(VENV)/.ready-test ## run the whole test suite (ARGS= for pytest)
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.ready-check ## ruff (lint and format), mypy --strict and import-linter
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/.ready-bench ## measure natsproto and nats-py side by side (ARGS= for benchmarks)
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/.ready-docs ## build the documentation into site/
+	@$(BIN)/python -c 'import json, tomllib; print(json.dumps(tomllib.load(open("pyproject.toml", "rb"))["tool"]["mkdocs"]))' \
+		| $(BIN)/mkdocs build --strict --config-file -
+	@echo "The documentation is in site/index.html"
+
+soak: $(VENV)/.ready-soak ## a few minutes of mixed load with outages; fails on a leak (ARGS=--minutes=10)
+	@$(BIN)/python -m tests.soak $(ARGS)
+
+fuzz: $(VENV)/.ready-fuzz ## fuzz parser, link and readers with atheris (ARGS="parser --seconds=600")
+	@$(BIN)/python -m tests.fuzz $(ARGS)
+
+clean: ## remove the virtual environment and everything else that make has made
+	rm -rf $(VENV) build dist site htmlcov .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache fuzz-found
+	find natsproto tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---------------------------------------------------------------- setting up
+
+$(VENV)/.ready-%: pyproject.toml $(VENV)/.made | same-python
+	@echo "Installing what make $* needs into $(VENV)"
+	@$(BIN)/python -m pip install --quiet $(NEEDS_$*)
+	@touch $@
+
+# An environment that was left half made is made again. pip 25.1 is the first to know dependency groups.
+$(VENV)/.made: | same-python
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "natsproto needs Python 3.11 or newer; $(PYTHON) is $(call version,$(PYTHON)). Name another one: make $(MAKECMDGOALS) PYTHON=python3.13" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+		echo "Making a virtual environment in $(VENV) with Python $(call version,$(PYTHON))"; $(PYTHON) -m venv --clear $(VENV); }
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@touch $@
+
+# PYTHON=... has no effect on an environment that exists, which must not go unnoticed.
+same-python:
+ifeq ($(origin PYTHON),command line)
+	@test ! -x $(BIN)/python || test "$(call version,$(BIN)/python)" = "$(call version,$(PYTHON))" || { \
+		echo "$(VENV) holds Python $(call version,$(BIN)/python); $(PYTHON) is $(call version,$(PYTHON)). Run make clean, or add VENV=.venv-other" >&2; exit 1; }
+else
+	@:
+endif
+
+version = $$($(1) -c 'import platform; print(platform.python_version())' 2>/dev/null || echo missing)

@@ -1,0 +1,390 @@
+"""natsproto, used as its documentation shows: default options, except pending limits under which nothing is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import natsproto
+from benchmarks.implementation import (
+    IN_FLIGHT,
+    Figures,
+    Implementation,
+    Run,
+    Stopwatch,
+    check,
+    import_time,
+    latencies,
+    resident_mb,
+)
+from natsproto import Message
+from natsproto.jetstream.stream import Stream
+
+__all__ = ["NATSPROTO"]
+
+NATSPROTO = Implementation("natsproto", distribution="natsproto", module="natsproto")
+
+
+@NATSPROTO.does
+async def publish(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    payload, subjects, watch = run.payload, run.subjects(), Stopwatch()
+    await nc.publish(run.subject, payload)
+    await nc.flush()
+    watch.start()
+    for subject in subjects:
+        await nc.publish(subject, payload)
+    await nc.flush()
+    figures = watch.stop(run.count)
+    await nc.close()
+    return figures
+
+
+@NATSPROTO.does
+async def publish_headers(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    payload, subject, traces, watch = run.payload, run.subject, run.traces(), Stopwatch()
+    await nc.publish(subject, payload, headers={"Trace": traces[0], "Kind": "order"})
+    await nc.flush()
+    watch.start()
+    for trace in traces:
+        await nc.publish(subject, payload, headers={"Trace": trace, "Kind": "order"})
+    await nc.flush()
+    figures = watch.stop(run.count)
+    await nc.close()
+    return figures
+
+
+@NATSPROTO.does
+async def subscribe_callback(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    got, target = 0, run.scenario.size
+    reached, watch = asyncio.Event(), Stopwatch()
+
+    async def handler(msg: Message) -> None:
+        nonlocal got
+        got += len(msg.data)
+        if got == target:
+            reached.set()
+
+    msgs, size = run.room
+    await nc.subscribe(run.interest, cb=handler, pending_msgs_limit=msgs, pending_bytes_limit=size)
+    await nc.flush()
+    run.peer.go(1)
+    await reached.wait()
+    run.peer.sent(1)
+    reached.clear()
+    target += run.total_bytes
+    watch.start()
+    run.peer.go(run.count)
+    await reached.wait()
+    figures = watch.stop(run.count)
+    run.peer.sent(run.count)
+    await nc.flush()
+    check(got == target, f"{got} of {target} bytes")
+    await nc.close()
+    return figures
+
+
+@NATSPROTO.does
+async def subscribe_plain_callback(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    got, target = 0, run.scenario.size
+    reached, watch = asyncio.Event(), Stopwatch()
+
+    def handler(msg: Message) -> None:
+        nonlocal got
+        got += len(msg.data)
+        if got == target:
+            reached.set()
+
+    msgs, size = run.room
+    await nc.subscribe(run.interest, cb=handler, pending_msgs_limit=msgs, pending_bytes_limit=size)
+    await nc.flush()
+    run.peer.go(1)
+    await reached.wait()
+    run.peer.sent(1)
+    reached.clear()
+    target += run.total_bytes
+    watch.start()
+    run.peer.go(run.count)
+    await reached.wait()
+    figures = watch.stop(run.count)
+    run.peer.sent(run.count)
+    await nc.flush()
+    check(got == target, f"{got} of {target} bytes")
+    await nc.close()
+    return figures
+
+
+@NATSPROTO.does
+async def subscribe_headers(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    got = target = 0
+    reached, watch = asyncio.Event(), Stopwatch()
+
+    async def handler(msg: Message) -> None:
+        nonlocal got
+        got += len(msg.headers["Trace"])
+        if got == target:
+            reached.set()
+
+    msgs, size = run.room
+    await nc.subscribe(run.interest, cb=handler, pending_msgs_limit=msgs, pending_bytes_limit=size)
+    await nc.flush()
+    target += 16
+    run.peer.go(1)
+    await reached.wait()
+    run.peer.sent(1)
+    reached.clear()
+    target += run.count * 16
+    watch.start()
+    run.peer.go(run.count)
+    await reached.wait()
+    figures = watch.stop(run.count)
+    run.peer.sent(run.count)
+    await nc.flush()
+    check(got == target, f"{got} of {target} header bytes")
+    await nc.close()
+    return figures
+
+
+@NATSPROTO.does
+async def subscribe_iterate(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    msgs, size = run.room
+    sub = await nc.subscribe(run.interest, pending_msgs_limit=msgs, pending_bytes_limit=size)
+    await nc.flush()
+    watch, got, target = Stopwatch(), 0, run.total_bytes
+    run.peer.go(1)
+    await sub.next(timeout=10.0)
+    run.peer.sent(1)
+    watch.start()
+    run.peer.go(run.count)
+    async for msg in sub:
+        got += len(msg.data)
+        if got >= target:
+            break
+    figures = watch.stop(run.count)
+    run.peer.sent(run.count)
+    await nc.flush()
+    check(got == target and not sub.pending_msgs, f"{got} of {target} bytes, {sub.pending_msgs} messages left")
+    await nc.close()
+    return figures
+
+
+@NATSPROTO.does
+async def subscribe_batches(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    msgs, size = run.room
+    sub = await nc.subscribe(run.interest, pending_msgs_limit=msgs, pending_bytes_limit=size)
+    await nc.flush()
+    watch, got, target = Stopwatch(), 0, run.total_bytes
+    run.peer.go(1)
+    await sub.next(timeout=10.0)
+    run.peer.sent(1)
+    watch.start()
+    run.peer.go(run.count)
+    async for batch in sub.batches():
+        for msg in batch:
+            got += len(msg.data)
+        if got >= target:
+            break
+    figures = watch.stop(run.count)
+    run.peer.sent(run.count)
+    await nc.flush()
+    check(got == target and not sub.pending_msgs, f"{got} of {target} bytes, {sub.pending_msgs} messages left")
+    await nc.close()
+    return figures
+
+
+@NATSPROTO.does
+async def publish_subscribe(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    payload, subject = run.payload, run.subject
+    got, target = 0, run.scenario.size
+    reached, watch = asyncio.Event(), Stopwatch()
+
+    async def handler(msg: Message) -> None:
+        nonlocal got
+        got += len(msg.data)
+        if got == target:
+            reached.set()
+
+    msgs, size = run.room
+    await nc.subscribe(subject, cb=handler, pending_msgs_limit=msgs, pending_bytes_limit=size)
+    await nc.publish(subject, payload)
+    await reached.wait()
+    reached.clear()
+    target += run.total_bytes
+    watch.start()
+    for _ in range(run.count):
+        await nc.publish(subject, payload)
+    await reached.wait()
+    figures = watch.stop(run.count)
+    await nc.flush()
+    check(got == target, f"{got} of {target} bytes")
+    await nc.close()
+    return figures
+
+
+@NATSPROTO.does
+async def request_sequential(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    payload, subject, clock = run.payload, run.subject, time.perf_counter_ns
+    taken: list[int] = []
+    watch = Stopwatch()
+    await nc.request(subject, payload, timeout=10.0)
+    watch.start()
+    for _ in range(run.count):
+        start = clock()
+        reply = await nc.request(subject, payload, timeout=10.0)
+        taken.append(clock() - start)
+        check(reply.data == payload, "a wrong answer")
+    figures = watch.stop(run.count) | latencies(taken)
+    await nc.close()
+    return figures
+
+
+@NATSPROTO.does
+async def request_concurrent(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    payload, subject, clock = run.payload, run.subject, time.perf_counter_ns
+    taken: list[int] = []
+    watch = Stopwatch()
+
+    async def worker(times: int) -> None:
+        for _ in range(times):
+            start = clock()
+            reply = await nc.request(subject, payload, timeout=10.0)
+            taken.append(clock() - start)
+            check(reply.data == payload, "a wrong answer")
+
+    await worker(1)
+    taken.clear()
+    watch.start()
+    await asyncio.gather(*(worker(run.count // IN_FLIGHT) for _ in range(IN_FLIGHT)))
+    figures = watch.stop(len(taken)) | latencies(taken)
+    await nc.close()
+    return figures
+
+
+@NATSPROTO.does
+async def connect(run: Run) -> Figures:
+    taken: list[int] = []
+    clock, watch = time.perf_counter_ns, Stopwatch()
+    nc = await natsproto.connect(run.url)
+    await nc.close()
+    watch.start()
+    for _ in range(run.count):
+        start = clock()
+        nc = await natsproto.connect(run.url)
+        await nc.close()
+        taken.append(clock() - start)
+    return watch.stop(run.count) | latencies(taken)
+
+
+@NATSPROTO.does
+async def import_module(run: Run) -> Figures:
+    return import_time("natsproto", run.count)
+
+
+@NATSPROTO.does
+async def memory_subscriptions(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    await nc.subscribe("bench.idle")
+    await nc.flush()
+    before = resident_mb()
+    subs = [await nc.subscribe(f"bench.idle.{number}") for number in range(run.count)]
+    await nc.flush()
+    figures = {"memory_mb": resident_mb() - before}
+    check(len(subs) == run.count, f"{len(subs)} subscriptions")
+    await nc.close()
+    return figures
+
+
+@NATSPROTO.does
+async def memory_messages(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    msgs, size = run.room
+    sub = await nc.subscribe(run.interest, pending_msgs_limit=msgs, pending_bytes_limit=size)
+    await nc.flush()
+    run.peer.go(1)
+    await sub.next(timeout=10.0)
+    run.peer.sent(1)
+    before = resident_mb()
+    run.peer.go(run.count)
+    while sub.pending_msgs < run.count:  # noqa: ASYNC110 (nothing tells, and no time is measured)
+        await asyncio.sleep(0.01)
+    figures = {"memory_mb": resident_mb() - before}
+    run.peer.sent(run.count)
+    await nc.flush()
+    check(sub.pending_msgs == run.count, f"{sub.pending_msgs} of {run.count} messages")
+    await nc.close()
+    return figures
+
+
+async def _make_stream(nc: natsproto.Client, run: Run) -> Stream:
+    """An empty stream for the run's subject, of a name of its own: a deleted one's files go in the background."""
+    return await nc.jetstream().create_stream(
+        name=f"BENCH_{time.time_ns()}", subjects=[f"{run.subject}.>"], storage=run.scenario.storage, allow_batched=True
+    )
+
+
+async def _drop_stream(nc: natsproto.Client, stream: Stream, count: int) -> None:
+    """Check that the stream holds every message, and leave nothing behind."""
+    held = (await stream.info()).state.messages
+    await nc.jetstream().delete_stream(stream.name)
+    check(held == count, f"the stream holds {held} of {count} messages")
+    await nc.close()
+
+
+@NATSPROTO.does
+async def stream_publish(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    stream, js = await _make_stream(nc, run), nc.jetstream()
+    payload, subject, clock = run.payload, f"{run.subject}.a", time.perf_counter_ns
+    taken: list[int] = []
+    watch = Stopwatch()
+    await js.publish(subject, payload)
+    watch.start()
+    for number in range(run.count):
+        start = clock()
+        ack = await js.publish(subject, payload)
+        taken.append(clock() - start)
+        check(ack.seq == number + 2, "a wrong acknowledgement")
+    figures = watch.stop(run.count) | latencies(taken)
+    await _drop_stream(nc, stream, run.count + 1)
+    return figures
+
+
+@NATSPROTO.does
+async def stream_publish_window(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    stream, js = await _make_stream(nc, run), nc.jetstream()
+    payload, subject, watch = run.payload, f"{run.subject}.a", Stopwatch()
+    async with js.publisher(max_pending=run.scenario.window) as publisher:
+        await (await publisher.publish(subject, payload))
+        watch.start()
+        for _ in range(run.count):
+            await publisher.publish(subject, payload)
+        await publisher.flush()
+        figures = watch.stop(run.count)
+    await _drop_stream(nc, stream, run.count + 1)
+    return figures
+
+
+@NATSPROTO.does
+async def stream_fast_ingest(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    stream, js = await _make_stream(nc, run), nc.jetstream()
+    payload, subject, watch = run.payload, f"{run.subject}.a", Stopwatch()
+    async with js.fast_publisher() as publisher:
+        await publisher.publish(subject, payload)
+        watch.start()
+        for _ in range(run.count):
+            await publisher.publish(subject, payload)
+        await publisher.flush()
+        figures = watch.stop(run.count)
+    await _drop_stream(nc, stream, run.count + 1)
+    return figures

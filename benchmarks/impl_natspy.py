@@ -1,0 +1,348 @@
+"""nats-py, used as its documentation shows: default options, except pending limits under which nothing is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js.api import StorageType, StreamConfig
+
+from benchmarks.implementation import (
+    IN_FLIGHT,
+    Figures,
+    Implementation,
+    Run,
+    Stopwatch,
+    check,
+    import_time,
+    latencies,
+    resident_mb,
+)
+
+__all__ = ["NATS_PY"]
+
+NATS_PY = Implementation("nats-py", distribution="nats-py", module="nats")
+
+
+async def _confirmed(nc: Client) -> None:
+    """Return when the server has processed everything sent so far.
+
+    Twice, because the PING of its flush() overtakes what waits in its buffer (up to 2 MB): the first PONG says nothing
+    about that, but by then the buffer has been written.
+    """
+    await nc.flush()
+    await nc.flush()
+
+
+@NATS_PY.does
+async def publish(run: Run) -> Figures:
+    nc = await nats.connect(run.url)
+    payload, subjects, watch = run.payload, run.subjects(), Stopwatch()
+    await nc.publish(run.subject, payload)
+    await _confirmed(nc)
+    watch.start()
+    for subject in subjects:
+        await nc.publish(subject, payload)
+    await _confirmed(nc)
+    figures = watch.stop(run.count)
+    await nc.close()
+    return figures
+
+
+@NATS_PY.does
+async def publish_headers(run: Run) -> Figures:
+    nc = await nats.connect(run.url)
+    payload, subject, traces, watch = run.payload, run.subject, run.traces(), Stopwatch()
+    await nc.publish(subject, payload, headers={"Trace": traces[0], "Kind": "order"})
+    await _confirmed(nc)
+    watch.start()
+    for trace in traces:
+        await nc.publish(subject, payload, headers={"Trace": trace, "Kind": "order"})
+    await _confirmed(nc)
+    figures = watch.stop(run.count)
+    await nc.close()
+    return figures
+
+
+@NATS_PY.does
+async def subscribe_callback(run: Run) -> Figures:
+    nc = await nats.connect(run.url)
+    got, target = 0, run.scenario.size
+    reached, watch = asyncio.Event(), Stopwatch()
+
+    async def handler(msg: Msg) -> None:
+        nonlocal got
+        got += len(msg.data)
+        if got == target:
+            reached.set()
+
+    msgs, size = run.room
+    await nc.subscribe(run.interest, cb=handler, pending_msgs_limit=msgs, pending_bytes_limit=size)
+    await _confirmed(nc)
+    run.peer.go(1)
+    await reached.wait()
+    run.peer.sent(1)
+    reached.clear()
+    target += run.total_bytes
+    watch.start()
+    run.peer.go(run.count)
+    await reached.wait()
+    figures = watch.stop(run.count)
+    run.peer.sent(run.count)
+    await _confirmed(nc)
+    check(got == target, f"{got} of {target} bytes")
+    await nc.close()
+    return figures
+
+
+@NATS_PY.does
+async def subscribe_plain_callback(run: Run) -> Figures:
+    return await subscribe_callback(run)  # it accepts coroutine functions only
+
+
+@NATS_PY.does
+async def subscribe_headers(run: Run) -> Figures:
+    nc = await nats.connect(run.url)
+    got = target = 0
+    reached, watch = asyncio.Event(), Stopwatch()
+
+    async def handler(msg: Msg) -> None:
+        nonlocal got
+        headers = msg.headers
+        got += len(headers["Trace"]) if headers else 0
+        if got == target:
+            reached.set()
+
+    msgs, size = run.room
+    await nc.subscribe(run.interest, cb=handler, pending_msgs_limit=msgs, pending_bytes_limit=size)
+    await _confirmed(nc)
+    target += 16
+    run.peer.go(1)
+    await reached.wait()
+    run.peer.sent(1)
+    reached.clear()
+    target += run.count * 16
+    watch.start()
+    run.peer.go(run.count)
+    await reached.wait()
+    figures = watch.stop(run.count)
+    run.peer.sent(run.count)
+    await _confirmed(nc)
+    check(got == target, f"{got} of {target} header bytes")
+    await nc.close()
+    return figures
+
+
+@NATS_PY.does
+async def subscribe_iterate(run: Run) -> Figures:
+    nc = await nats.connect(run.url)
+    msgs, size = run.room
+    sub = await nc.subscribe(run.interest, pending_msgs_limit=msgs, pending_bytes_limit=size)
+    await _confirmed(nc)
+    watch, got, target = Stopwatch(), 0, run.total_bytes
+    run.peer.go(1)
+    await sub.next_msg(timeout=10.0)
+    run.peer.sent(1)
+    watch.start()
+    run.peer.go(run.count)
+    async for msg in sub.messages:
+        got += len(msg.data)
+        if got >= target:
+            break
+    figures = watch.stop(run.count)
+    run.peer.sent(run.count)
+    await _confirmed(nc)
+    check(got == target and not sub.pending_msgs, f"{got} of {target} bytes, {sub.pending_msgs} messages left")
+    await nc.close()
+    return figures
+
+
+@NATS_PY.does
+async def subscribe_batches(run: Run) -> Figures:
+    return await subscribe_iterate(run)  # it has no batches
+
+
+@NATS_PY.does
+async def publish_subscribe(run: Run) -> Figures:
+    nc = await nats.connect(run.url)
+    payload, subject = run.payload, run.subject
+    got, target = 0, run.scenario.size
+    reached, watch = asyncio.Event(), Stopwatch()
+
+    async def handler(msg: Msg) -> None:
+        nonlocal got
+        got += len(msg.data)
+        if got == target:
+            reached.set()
+
+    msgs, size = run.room
+    await nc.subscribe(subject, cb=handler, pending_msgs_limit=msgs, pending_bytes_limit=size)
+    await nc.publish(subject, payload)
+    await reached.wait()
+    reached.clear()
+    target += run.total_bytes
+    watch.start()
+    for _ in range(run.count):
+        await nc.publish(subject, payload)
+    await reached.wait()
+    figures = watch.stop(run.count)
+    await _confirmed(nc)
+    check(got == target, f"{got} of {target} bytes")
+    await nc.close()
+    return figures
+
+
+@NATS_PY.does
+async def request_sequential(run: Run) -> Figures:
+    nc = await nats.connect(run.url)
+    payload, subject, clock = run.payload, run.subject, time.perf_counter_ns
+    taken: list[int] = []
+    watch = Stopwatch()
+    await nc.request(subject, payload, timeout=10.0)
+    watch.start()
+    for _ in range(run.count):
+        start = clock()
+        reply = await nc.request(subject, payload, timeout=10.0)
+        taken.append(clock() - start)
+        check(reply.data == payload, "a wrong answer")
+    figures = watch.stop(run.count) | latencies(taken)
+    await nc.close()
+    return figures
+
+
+@NATS_PY.does
+async def request_concurrent(run: Run) -> Figures:
+    nc = await nats.connect(run.url)
+    payload, subject, clock = run.payload, run.subject, time.perf_counter_ns
+    taken: list[int] = []
+    watch = Stopwatch()
+
+    async def worker(times: int) -> None:
+        for _ in range(times):
+            start = clock()
+            reply = await nc.request(subject, payload, timeout=10.0)
+            taken.append(clock() - start)
+            check(reply.data == payload, "a wrong answer")
+
+    await worker(1)
+    taken.clear()
+    watch.start()
+    await asyncio.gather(*(worker(run.count // IN_FLIGHT) for _ in range(IN_FLIGHT)))
+    figures = watch.stop(len(taken)) | latencies(taken)
+    await nc.close()
+    return figures
+
+
+@NATS_PY.does
+async def connect(run: Run) -> Figures:
+    taken: list[int] = []
+    clock, watch = time.perf_counter_ns, Stopwatch()
+    nc = await nats.connect(run.url)
+    await nc.close()
+    watch.start()
+    for _ in range(run.count):
+        start = clock()
+        nc = await nats.connect(run.url)
+        await nc.close()
+        taken.append(clock() - start)
+    return watch.stop(run.count) | latencies(taken)
+
+
+@NATS_PY.does
+async def import_module(run: Run) -> Figures:
+    return import_time("nats", run.count)
+
+
+@NATS_PY.does
+async def memory_subscriptions(run: Run) -> Figures:
+    nc = await nats.connect(run.url)
+    await nc.subscribe("bench.idle")
+    await _confirmed(nc)
+    before = resident_mb()
+    subs = [await nc.subscribe(f"bench.idle.{number}") for number in range(run.count)]
+    await _confirmed(nc)
+    figures = {"memory_mb": resident_mb() - before}
+    check(len(subs) == run.count, f"{len(subs)} subscriptions")
+    await nc.close()
+    return figures
+
+
+@NATS_PY.does
+async def memory_messages(run: Run) -> Figures:
+    nc = await nats.connect(run.url)
+    msgs, size = run.room
+    sub = await nc.subscribe(run.interest, pending_msgs_limit=msgs, pending_bytes_limit=size)
+    await _confirmed(nc)
+    run.peer.go(1)
+    await sub.next_msg(timeout=10.0)
+    run.peer.sent(1)
+    before = resident_mb()
+    run.peer.go(run.count)
+    while sub.pending_msgs < run.count:  # noqa: ASYNC110 (nothing tells, and no time is measured)
+        await asyncio.sleep(0.01)
+    figures = {"memory_mb": resident_mb() - before}
+    run.peer.sent(run.count)
+    await _confirmed(nc)
+    check(sub.pending_msgs == run.count, f"{sub.pending_msgs} of {run.count} messages")
+    await nc.close()
+    return figures
+
+
+async def _make_stream(nc: Client, run: Run) -> str:
+    """An empty stream for the run's subject, of a name of its own: a deleted one's files go in the background."""
+    name = f"BENCH_{time.time_ns()}"
+    await nc.jetstream().add_stream(
+        StreamConfig(name=name, subjects=[f"{run.subject}.>"], storage=StorageType(run.scenario.storage))
+    )
+    return name
+
+
+async def _drop_stream(nc: Client, name: str, count: int) -> None:
+    """Check that the stream holds every message, and leave nothing behind."""
+    held = (await nc.jetstream().stream_info(name)).state.messages
+    await nc.jetstream().delete_stream(name)
+    check(held == count, f"the stream holds {held} of {count} messages")
+    await nc.close()
+
+
+@NATS_PY.does
+async def stream_publish(run: Run) -> Figures:
+    nc = await nats.connect(run.url)
+    stream, js = await _make_stream(nc, run), nc.jetstream()
+    payload, subject, clock = run.payload, f"{run.subject}.a", time.perf_counter_ns
+    taken: list[int] = []
+    watch = Stopwatch()
+    await js.publish(subject, payload)
+    watch.start()
+    for number in range(run.count):
+        start = clock()
+        ack = await js.publish(subject, payload)
+        taken.append(clock() - start)
+        check(ack.seq == number + 2, "a wrong acknowledgement")
+    figures = watch.stop(run.count) | latencies(taken)
+    await _drop_stream(nc, stream, run.count + 1)
+    return figures
+
+
+@NATS_PY.does
+async def stream_publish_window(run: Run) -> Figures:
+    # Its fastest way: asyncio.gather over publish(), 500 at a time, takes twice as long.
+    nc = await nats.connect(run.url)
+    stream, js = await _make_stream(nc, run), nc.jetstream(publish_async_max_pending=run.scenario.window)
+    payload, subject, watch = run.payload, f"{run.subject}.a", Stopwatch()
+    await js.publish(subject, payload)
+    watch.start()
+    for _ in range(run.count):
+        await js.publish_async(subject, payload)
+    await js.publish_async_completed()
+    figures = watch.stop(run.count)
+    await _drop_stream(nc, stream, run.count + 1)
+    return figures
+
+
+@NATS_PY.does
+async def stream_fast_ingest(run: Run) -> Figures:
+    return await stream_publish_window(run)  # it has no fast ingest

@@ -1,0 +1,76 @@
+"""TLS: a private authority, certificates of clients, and what happens when something does not fit.
+
+Run it with ``python docs/examples/connect_with_tls.py`` where ``natsproto[server]`` and the package cryptography are
+installed; the latter makes the throw-away certificates.
+"""
+
+import asyncio
+import ssl
+import tempfile
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+import natsproto
+from natsproto.errors import ConnectFailed
+from natsproto.testing import ServerTls, run_server
+
+
+def make_certificates(folder: Path) -> None:
+    """An authority, and a certificate for 127.0.0.1 that serves both sides here: ca.pem, cert.pem, key.pem."""
+    now, authority, key = (
+        datetime.now(UTC),
+        ec.generate_private_key(ec.SECP256R1()),
+        ec.generate_private_key(ec.SECP256R1()),
+    )
+    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "flower shop CA")])
+    for path, subject, public, extension in (
+        ("ca.pem", issuer, authority.public_key(), x509.BasicConstraints(ca=True, path_length=None)),
+        (
+            "cert.pem",
+            x509.Name([]),
+            key.public_key(),
+            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]),
+        ),
+    ):
+        builder = x509.CertificateBuilder(issuer, subject, public, x509.random_serial_number())
+        builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(hours=1))
+        signed = builder.add_extension(extension, critical=True).sign(authority, hashes.SHA256())
+        (folder / path).write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+
+
+async def main() -> None:
+    """A server that wants certificates of its clients, and three clients."""
+    folder = Path(tempfile.mkdtemp())
+    make_certificates(folder)
+    ca, cert, key = folder / "ca.pem", folder / "cert.pem", folder / "key.pem"
+
+    def context() -> ssl.SSLContext:
+        """Asked at every attempt, so that renewed files are used."""
+        made = ssl.create_default_context(cafile=str(ca))
+        made.load_cert_chain(cert, key)
+        return made
+
+    async with run_server(tls=ServerTls(cert=cert, key=key, ca=ca, verify=True)) as server:
+        async with natsproto.connect(server.url, tls=context) as nc:
+            print("connected to", nc.connected_url.partition("://")[0])
+        for tls in (True, ssl.create_default_context(cafile=str(ca))):
+            try:
+                await natsproto.connect(server.url, tls=tls)
+            except ConnectFailed as failed:
+                print("refused:", failed.attempts[0][1])
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
+
+# prints: connected to tls
+# prints: the certificate is not signed by a trusted CA
+# prints: client certificate

@@ -1,0 +1,43 @@
+"""A script without an event loop: the blocking client on a nats-server started here.
+
+Run it with ``python docs/examples/script.py`` where ``natsproto[server]`` is installed.
+"""
+
+import threading
+
+from natsproto import sync
+from natsproto.testing import run_server
+
+
+def answer(requests: sync.Subscription) -> None:
+    """Iterates in a thread of its own, as there are no callbacks."""
+    for request in requests:
+        request.respond(request.data.upper())
+
+
+def main() -> None:
+    """Asks, and reads a stream."""
+    with run_server(jetstream=True) as server, sync.connect(server.url) as nc:
+        requests = nc.subscribe("shout")
+        thread = threading.Thread(target=answer, args=(requests,))
+        thread.start()
+        print(nc.request("shout", b"hello", timeout=2).data.decode())
+        requests.unsubscribe()
+        thread.join()
+
+        js = nc.jetstream()
+        stream = js.create_stream(name="ORDERS", subjects=["orders.>"])
+        for number in range(5):
+            js.publish("orders.eu", b"%d" % number, msg_id=f"o-{number}")
+        consumer = stream.create_consumer(durable_name="billing")
+        for message in consumer.fetch(5, timeout=2):
+            message.ack()
+            print(f"{message.subject} {message.data.decode()} was number {message.metadata.stream_seq}")
+
+
+if __name__ == "__main__":
+    main()
+
+# prints: HELLO
+# prints: orders.eu 0 was number 1
+# prints: orders.eu 4 was number 5

@@ -1,0 +1,142 @@
+"""What a client tells the application about itself: one frozen value for everything that happens.
+
+Owns the vocabulary of connection events and the streams they are read from. Addresses are ``host:port``;
+nothing secret is ever part of an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+from natsproto.errors import NatsError, PermissionDenied, SlowConsumer
+from natsproto.value import Value
+
+if TYPE_CHECKING:
+    from natsproto.core.subscription import Subscription
+
+EVENTS_KEPT = 1024
+"""Events held for a reader that does not read; the oldest go first."""
+
+
+class Event(Value):
+    """Base of all events."""
+
+
+class Connected(Event):
+    """The first connection is up."""
+
+    server: str
+
+
+class Disconnected(Event):
+    """The connection ended. ``in_flight`` messages were handed to it that may not have arrived."""
+
+    server: str
+    cause: Exception
+    in_flight: int
+    waiting: int
+
+
+class Reconnecting(Event):
+    """An attempt on ``server`` begins in ``delay`` seconds; ``attempt`` counts from 1 in this outage."""
+
+    server: str
+    attempt: int
+    delay: float
+
+
+class AttemptFailed(Event):
+    """An attempt to reconnect failed; others follow."""
+
+    server: str
+    cause: Exception
+
+
+class Reconnected(Event):
+    """The connection is up again: subscriptions are back, waiting messages are on their way."""
+
+    server: str
+    outage: float
+
+
+class ServersDiscovered(Event):
+    """The cluster announced servers that were not known."""
+
+    servers: tuple[str, ...]
+
+
+class LameDuck(Event):
+    """The connected server is going to shut down."""
+
+    server: str
+
+
+class Moved(Event):
+    """The client changed from a server in lame duck mode to another one, without an outage."""
+
+    left: str
+    server: str
+
+
+class SlowConsumerDetected(Event):
+    """A subscription starts to lose messages; once per episode, see its ``dropped`` for the sum."""
+
+    subscription: Subscription
+    error: SlowConsumer
+
+
+class Denied(Event):
+    """The server refused a publish or a subscription."""
+
+    error: PermissionDenied
+
+
+class ServerComplained(Event):
+    """The server sent -ERR."""
+
+    error: NatsError
+
+
+class HandlerFailed(Event):
+    """A callback of the application raised; the connection is not affected."""
+
+    where: str
+    error: BaseException
+
+
+class Closed(Event):
+    """The end. ``reason`` is None when the application closed the client."""
+
+    reason: Exception | None
+
+
+class EventStream:
+    """One reader's view of the events, from the moment it was opened."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended = False
+
+    def put(self, event: Event) -> None:
+        """Adds an event; Closed is the last one."""
+        self._kept.append(event)
+        self._ended = self._ended or isinstance(event, Closed)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def read(self) -> AsyncGenerator[Event]:
+        """Yields events until Closed was yielded. Cancelling loses none that was not yielded."""
+        while True:
+            while self._kept:
+                yield self._kept.popleft()
+            if self._ended:
+                return
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None

@@ -1,0 +1,79 @@
+"""Telling the application: event streams, listeners and the on_event callback.
+
+Owns whoever wants to hear what happens to a client, and the tasks of asynchronous callbacks. It knows nothing of
+what happens; whatever a callback does ends here, in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Callable, Coroutine
+
+from natsproto.core import events
+
+log = logging.getLogger("natsproto")
+
+
+class Herald:
+    """Gives every event to every reader. ``callback`` is the option ``on_event``."""
+
+    def __init__(self, callback: Callable[..., object] | None) -> None:
+        self._callback = callback
+        self._streams: weakref.WeakSet[events.EventStream] = weakref.WeakSet()
+        self._listeners: list[Callable[[events.Event], object]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._last: events.Closed | None = None
+
+    def announce(self, event: events.Event) -> None:
+        """Something happened; after Closed nothing does."""
+        if isinstance(event, events.Closed):
+            self._last = event
+        for stream in list(self._streams):
+            stream.put(event)
+        for listener in list(self._listeners):
+            listener(event)
+        if self._callback is not None:
+            self._call(self._callback, event)
+
+    def handler_failed(self, where: str, error: BaseException) -> None:
+        """A callback of the application raised."""
+        log.error("%s failed: %r", where, error, exc_info=error)
+        self.announce(events.HandlerFailed(where=where, error=error))
+
+    def listen(self, callback: Callable[[events.Event], object]) -> Callable[[], None]:
+        """Calls back at every event, in the step in which it happens; returns what ends that."""
+        self._listeners.append(callback)
+        return lambda: self._listeners.remove(callback)
+
+    def open_stream(self) -> events.EventStream:
+        """Everything that happens from now on, for as long as somebody holds it."""
+        stream = events.EventStream()
+        if self._last is not None:
+            stream.put(self._last)
+        else:
+            self._streams.add(stream)
+        return stream
+
+    def _call(self, callback: Callable[..., object], event: events.Event) -> None:
+        try:
+            result = callback(event)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as exc:  # a CancelledError of its own must not end whoever had something to tell
+            log.error("on_event failed for %r", event, exc_info=exc)
+            return
+        if asyncio.iscoroutine(result):
+            task = asyncio.get_running_loop().create_task(_guard(result, event), name="natsproto on_event")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+
+async def _guard(coroutine: Coroutine[object, object, object], event: events.Event) -> None:
+    try:
+        await coroutine
+    except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as exc:
+        log.error("on_event failed for %r", event, exc_info=exc)

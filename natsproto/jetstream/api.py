@@ -1,0 +1,133 @@
+"""Requests to the JetStream API: subject, JSON and errors.
+
+Owns the API prefix (and with it domain and account), the default timeout and the way a refusal becomes an
+exception. It knows no endpoint by heart and keeps nothing between calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import NoReturn, TypeVar
+
+from natsproto.core.connection import Connection
+from natsproto.core.subscription import Subscription
+from natsproto.errors import (
+    ConfigError,
+    ConnectionClosed,
+    JetStreamNotEnabled,
+    NatsError,
+    NoResponders,
+    SubscriptionClosed,
+    UnsupportedByServer,
+)
+from natsproto.jetstream.api_errors import api_error
+from natsproto.jetstream.codec import Duration, Record, decode, dumps, parse
+from natsproto.jetstream.info import AccountInfo
+from natsproto.protocol.subject import publish_subject
+
+R = TypeVar("R", bound=Record)
+
+DEFAULT_PREFIX = "$JS.API"
+
+
+async def raise_end(subscription: Subscription, asked: str) -> NoReturn:
+    """Raises what ended an inbox that was still needed: a refusal of the server, or that the client was closed."""
+    try:
+        await subscription.next(0)
+    except SubscriptionClosed:
+        pass
+    raise ConnectionClosed(asked)
+
+
+class Api:
+    """The JetStream API of one account, or of a domain, as seen through one connection."""
+
+    def __init__(self, connection: Connection, *, domain: str | None, prefix: str | None, timeout: float) -> None:
+        if domain is not None and prefix is not None:
+            raise ConfigError("prefix", prefix, "cannot be given together with a domain: a domain is a prefix")
+        if domain is not None:
+            prefix = f"$JS.{domain}.API"
+        self.connection = connection
+        self.domain = domain
+        self.prefix = (prefix or DEFAULT_PREFIX).removesuffix(".")
+        self.timeout = timeout
+        publish_subject(self.prefix, "JetStream API prefix")
+
+    async def call(
+        self,
+        endpoint: str,
+        body: Record | Mapping[str, object] | bytes = b"",
+        *,
+        asked: str,
+        timeout: Duration | None = None,
+    ) -> dict[str, object]:
+        """Sends one request to ``<prefix>.<endpoint>`` and returns the reply's JSON object.
+
+        ``asked`` says in words what is wanted, for the error. ApiError (or the subclass of its code) when the
+        server refuses; JetStreamNotEnabled at once when nobody serves the prefix: JetStream is off, the account
+        may not use it, or there is no such domain; RequestTimeout, ConnectionLost and PermissionDenied of the
+        request itself; InvalidReply. Cancelling drops the reply: what was asked for may have been done.
+        """
+        data = body if isinstance(body, bytes) else dumps(body)
+        subject = f"{self.prefix}.{endpoint}"
+        try:
+            reply = await self.connection.request(subject, data, timeout=self.timeout if timeout is None else timeout)
+        except NoResponders:
+            raise JetStreamNotEnabled(
+                503, 0, f"nobody serves {self.prefix}: JetStream is off, or the domain does not exist", asked
+            ) from None
+        payload = parse(reply.data, asked)
+        if "error" in payload:
+            raise api_error(payload, asked)
+        return payload
+
+    async def demand(self, level: int, version: str, asked: str) -> None:
+        """UnsupportedByServer when the API is older than ``level``: it would not answer to a call it does not know."""
+        if not await self.knows(level, asked):
+            raise UnsupportedByServer(asked, f"needs nats-server {version} or newer")
+
+    async def knows(self, level: int, asked: str) -> bool:
+        """Whether the API is of this level (1 since nats-server 2.11); also when that cannot be found out.
+
+        The connected server's own level decides, without a word to anybody, unless it is too low: the JetStream that
+        answers may be another server's, so that one is asked.
+        """
+        if self.connection.server_info.api_lvl >= level:
+            return True
+        try:
+            found = await self.call("INFO", asked=asked, timeout=self.timeout)
+        except NatsError:
+            return True  # perhaps this client may not ask for it; what comes next will tell
+        return decode(AccountInfo, found).api.level >= level
+
+    async def get(
+        self,
+        kind: type[R],
+        endpoint: str,
+        body: Record | Mapping[str, object] | bytes = b"",
+        *,
+        asked: str,
+        timeout: Duration | None = None,
+    ) -> R:
+        """``call``, with the reply read as a record."""
+        return decode(kind, await self.call(endpoint, body, asked=asked, timeout=timeout))
+
+    async def pages(
+        self,
+        kind: type[R],
+        endpoint: str,
+        body: Mapping[str, object],
+        *,
+        asked: str,
+        size: Callable[[R], int],
+        total: Callable[[R], int],
+        timeout: Duration | None = None,
+    ) -> AsyncGenerator[R]:
+        """Every page of a paged reply; ``size`` and ``total`` read how much a page holds and how much there is."""
+        offset = 0
+        while True:
+            page = await self.get(kind, endpoint, {**body, "offset": offset}, asked=asked, timeout=timeout)
+            yield page
+            offset += size(page)
+            if size(page) == 0 or offset >= total(page):
+                return

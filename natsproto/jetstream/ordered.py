@@ -1,0 +1,623 @@
+"""Ordered consumers: everything of a stream in order, whatever happens to the consumer that carries it (ADR-17).
+
+Owns the consumer in use and the making of the next one. Whether a message is the next one is decided by the
+OrderedCursor; what is here makes a new consumer behind the last good message when it is not, when the connection
+was lost, and when nothing is heard any more. The old one is deleted without waiting for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable
+from types import TracebackType
+
+from natsproto.core.events import Disconnected, Event, Moved, Reconnected
+from natsproto.errors import (
+    ConfigError,
+    ConnectionClosed,
+    ConnectionLost,
+    JetStreamUnavailable,
+    LocalProtocolError,
+    NatsError,
+    PermissionDenied,
+    RequestTimeout,
+    StreamNotFound,
+)
+from natsproto.jetstream.api import Api
+from natsproto.jetstream.codec import Duration
+from natsproto.jetstream.config import ConsumerConfig
+from natsproto.jetstream.consumer import create_endpoint
+from natsproto.jetstream.deliver import PIECE, Deliveries
+from natsproto.jetstream.handling import Consumption, Handler, Policy
+from natsproto.jetstream.info import ConsumerInfo
+from natsproto.jetstream.ledger import EXPIRES, OrderedCursor, Place, PullLedger
+from natsproto.jetstream.message import JsMessage
+from natsproto.jetstream.pull import Fetch, Puller, PullInbox
+from natsproto.jetstream.reader import ConsumerNotice, Feed, Messages, Outlet
+from natsproto.protocol.pool import seconds
+
+KEPT = 5.0
+"""Seconds for which a consumer is kept after a fetch, for the next one."""
+ASK_AGAIN, ASK_AGAIN_GROWTH = 0.3, 0.04
+"""Seconds after which servers that do not answer are asked again for the same consumer: they have no leader, and will
+not remember the question when they have one. 4 % of the time that it lasts are added.
+"""
+AFTER_ALL = 1.0
+"""Seconds after which a consumer that was given up while it was being made is deleted once more."""
+PUSH_HEARTBEAT = 5.0
+GRACE = 0.25
+"""Seconds that the server gets to say that a pull has expired."""
+
+
+class Carrier:
+    """What carries an ordered reader: the cursor, the consumer in use, and what was read ahead."""
+
+    def __init__(self, api: Api, stream: str, config: ConsumerConfig, *, push: bool) -> None:
+        self.api, self.connection = api, api.connection
+        self.stream, self.push = stream, push
+        self.prefix = api.connection.new_inbox().rpartition(".")[2]
+        self.cursor = OrderedCursor(self.prefix, config)
+        self.info: ConsumerInfo | None = None
+        self.stash: deque[JsMessage] = deque()
+        self._reader: OrderedFeed | None = None
+        self._inbox: PullInbox | None = None  # of the consumer that is kept for the next fetch
+        self._idle: asyncio.TimerHandle | None = None
+        self._waiters: list[asyncio.Future[ConsumerInfo]] = []
+        self._fault: NatsError | None = None
+        self._forsaken: list[str] = []  # deleted, but nobody said so
+
+    @property
+    def what(self) -> str:
+        """What it is called in errors."""
+        return f"ordered consumer {self.prefix!r} of stream {self.stream!r}"
+
+    @property
+    def reader(self) -> OrderedFeed | None:
+        """Who is reading."""
+        return self._reader
+
+    def put_back(self, messages: list[JsMessage]) -> None:
+        """These were not read: the next reader gets them first."""
+        self.stash.extendleft(reversed(messages))
+
+    def take(self, most: int) -> list[JsMessage]:
+        """Up to so many messages that were read ahead."""
+        stash = self.stash
+        return [stash.popleft() for _ in range(min(len(stash), most))]
+
+    # ---------------------------------------------------------------- readers
+
+    def lend(self, reader: OrderedFeed) -> PullInbox | None:
+        """Begins reading; returns the inbox of the consumer that was kept, if there is one. LocalProtocolError when
+        somebody else is reading.
+        """
+        if self._reader is not None:
+            raise LocalProtocolError(f"{self.what} is being read already: it has one reader at a time")
+        self._reader = reader
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        inbox, self._inbox = self._inbox, None
+        return inbox
+
+    def give_back(self, reader: OrderedFeed, inbox: PullInbox | None) -> None:
+        """Ends reading; with an inbox its consumer is kept for a while."""
+        if self._reader is not reader:
+            return
+        self._reader = None
+        if inbox is not None:
+            self._inbox = inbox
+            self._idle = asyncio.get_running_loop().call_later(KEPT, self.drop)
+
+    def drop(self) -> None:
+        """Gives up the consumer that was kept."""
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            inbox.close()
+            self.delete(self.cursor.name)
+
+    # ---------------------------------------------------------------- consumers
+
+    async def create(self, config: ConsumerConfig) -> None:
+        """Makes this consumer, the cursor's next one. Asks again while nobody answers: a consumer may be made twice."""
+        body = {"stream_name": self.stream, "config": config, "action": "create"}
+        endpoint, loop = create_endpoint(self.stream, config), asyncio.get_running_loop()
+        asked: set[asyncio.Task[ConsumerInfo]] = set()
+        begun = loop.time()
+        try:
+            while True:
+                asking = self.api.get(ConsumerInfo, endpoint, body, asked=f"create {self.what}")
+                asked.add(loop.create_task(asking, name="natsproto create ordered consumer"))
+                interval = ASK_AGAIN + ASK_AGAIN_GROWTH * (loop.time() - begun)
+                done, asked = await asyncio.wait(asked, timeout=interval, return_when=asyncio.FIRST_COMPLETED)
+                answers = [task for task in done if not isinstance(task.exception(), RequestTimeout)]
+                if answers:
+                    self.info = answers[0].result()
+                    break
+        finally:
+            for task in asked:
+                task.cancel()
+        self.cursor.on_created(self.info)
+        for name in self._forsaken:
+            self._delete(name)  # whoever was to delete it may have been on its way out
+        self._forsaken.clear()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(self.info)
+
+    def delete(self, name: str) -> None:
+        """Deletes a consumer without waiting for it: what is not deleted goes by itself, after inactive_threshold."""
+        self._forsaken.append(name)
+        self._delete(name)
+
+    def _delete(self, name: str) -> None:
+        try:
+            self.connection.publish_nowait(f"{self.api.prefix}.CONSUMER.DELETE.{self.stream}.{name}")
+        except NatsError:
+            return
+
+    async def created(self) -> ConsumerInfo:
+        """Waits for the first one."""
+        if self.info is not None:
+            return self.info
+        if self._fault is not None:
+            raise self._fault.with_traceback(None)
+        waiter: asyncio.Future[ConsumerInfo] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            return await waiter
+        finally:
+            self._waiters.remove(waiter)
+
+    def failed(self, error: NatsError) -> None:
+        """There will be none."""
+        self._fault = error
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+
+class OrderedConsumer:
+    """A stream read in order, each message once. Made by ``stream.ordered_consumer``; sends nothing until it is read.
+
+    ``fetch``, ``next``, ``messages`` and ``consume`` go on where the last of them ended; one at a time. Messages need
+    no acknowledgement. There is no gap, no duplicate and no disorder, whether the consumer on the server is deleted,
+    the server restarts, the stream is purged or its leader changes; what is missing was removed from the stream.
+
+    Reading ends with StreamNotFound, with PermissionDenied, and with the server's refusal of a configuration.
+    """
+
+    def __init__(self, api: Api, stream: str, config: ConsumerConfig, *, push: bool = False) -> None:
+        config.check()
+        self.stream_name = stream
+        """The stream it reads."""
+        self._carrier = Carrier(api, stream, config, push=push)
+
+    # ---------------------------------------------------------------- what it is
+
+    @property
+    def name(self) -> str:
+        """The name of the consumer in use, which changes whenever another one takes its place."""
+        return self._carrier.cursor.name
+
+    @property
+    def last_sequence(self) -> int:
+        """The stream sequence of the last message that came, 0 before the first."""
+        return self._carrier.cursor.stream_seq
+
+    @property
+    def cached_info(self) -> ConsumerInfo:
+        """What the server said of the consumer when it was made last. LocalProtocolError before the first one."""
+        if self._carrier.info is None:
+            raise LocalProtocolError(f"{self._what} has made no consumer yet: read it first")
+        return self._carrier.info
+
+    async def created(self) -> ConsumerInfo:
+        """Waits until the first consumer is there; its ``num_pending`` is how many messages there were to read then.
+
+        Raises what ends reading. Something has to be reading meanwhile. Cancelling ends the wait.
+        """
+        return await self._carrier.created()
+
+    async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
+        """What the server says of the consumer in use now. ConsumerNotFound when there is none."""
+        return await self._carrier.api.get(
+            ConsumerInfo,
+            f"CONSUMER.INFO.{self.stream_name}.{self.name}",
+            asked=f"info of {self._what}",
+            timeout=timeout,
+        )
+
+    # ---------------------------------------------------------------- reading
+
+    def fetch(
+        self,
+        max_messages: int | None = None,
+        *,
+        timeout: Duration = 5.0,
+        max_bytes: int | None = None,
+        no_wait: bool = False,
+        heartbeat: Duration | None = None,
+    ) -> Fetch:
+        """Up to so many of the next messages; see Consumer.fetch. ConfigError for one that is pushed to."""
+        if self._carrier.push:
+            raise ConfigError("push", True, "nothing can be fetched from a push consumer: use messages() or consume()")
+        carrier, wait = self._carrier, seconds("timeout", timeout)
+        patience = wait or carrier.api.timeout
+
+        def ledger(most: int | None, most_bytes: int | None) -> PullLedger:
+            return PullLedger(
+                max_messages=most,
+                max_bytes=most_bytes or 0,
+                expires=patience,
+                heartbeat=None if heartbeat is None else seconds("heartbeat", heartbeat),
+                once=True,
+                no_wait=no_wait or wait == 0,
+                consumer=self._carrier.prefix,
+            )
+
+        whole = ledger(max_messages, max_bytes)
+
+        def begin() -> tuple[list[JsMessage], Feed | None]:
+            ready = carrier.take(whole.max_messages)
+            if not ready:
+                return ready, OrderedFeed(carrier, whole, patience)
+            most, most_bytes = whole.max_messages - len(ready), whole.max_bytes
+            if most_bytes:
+                most_bytes -= sum(message.counted_size for message in ready)
+            if most <= 0 or (whole.max_bytes and most_bytes <= 0):
+                return ready, None
+            return ready, OrderedFeed(carrier, ledger(most, most_bytes), patience)
+
+        return Fetch(begin, carrier.put_back)
+
+    async def next(self, timeout: Duration = 5.0) -> JsMessage:
+        """The next message; RequestTimeout when none came within ``timeout`` seconds."""
+        messages = await self.fetch(1, timeout=timeout)
+        if not messages:
+            raise RequestTimeout(f"next message of {self._what}", seconds("timeout", timeout))
+        return messages[0]
+
+    def messages(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        expires: Duration = EXPIRES,
+        heartbeat: Duration | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        stop_after: int = 0,
+    ) -> Messages:
+        """All messages from here on: enter it, then iterate it. The arguments are those of Consumer.messages.
+
+        One that is pushed to is bounded by the server's flow control instead of ``max_messages`` and ``max_bytes``.
+        """
+        ledger = PullLedger(
+            max_messages=max_messages,
+            max_bytes=max_bytes or 0,
+            expires=seconds("expires", expires),
+            heartbeat=None if heartbeat is None else seconds("heartbeat", heartbeat),
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            total=stop_after,
+            consumer=self._carrier.prefix,
+        )
+        return Messages(OrderedFeed(self._carrier, ledger, 0.0), self._what, self._carrier.put_back)
+
+    def consume(
+        self,
+        handler: Handler,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        expires: Duration = EXPIRES,
+        heartbeat: Duration | None = None,
+        stop_after: int = 0,
+        concurrency: int = 1,
+        key: Callable[[JsMessage], Hashable] | None = None,
+        error_cb: Callable[[JsMessage, BaseException], object] | None = None,
+    ) -> Consumption:
+        """Calls ``handler`` with every message from here on; see Consumer.consume. Nothing is acknowledged."""
+        messages = self.messages(
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            expires=expires,
+            heartbeat=heartbeat,
+            stop_after=stop_after,
+        )
+        policy = Policy(concurrency=concurrency, key=key, on_success="nothing", on_error="nothing", error_cb=error_cb)
+        return Consumption(self._carrier.connection, self._what, messages, handler, policy)
+
+    async def close(self) -> None:
+        """Deletes the consumer on the server, if there is one. Reading anew makes another, where this one ended."""
+        if (reader := self._carrier.reader) is not None:
+            await reader.finish()
+        self._carrier.drop()
+
+    async def __aenter__(self) -> OrderedConsumer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"OrderedConsumer(stream_name={self.stream_name!r}, last_sequence={self.last_sequence})"
+
+    @property
+    def _what(self) -> str:
+        return self._carrier.what
+
+
+class OrderedFeed:
+    """Feeds one reader from one consumer after the other. It is an Outlet and a Guard for what they deliver.
+
+    ``patience`` is how long a single pull may take with all that has to be done for it; 0 for one without end.
+    """
+
+    def __init__(self, carrier: Carrier, ledger: PullLedger, patience: float) -> None:
+        self.counts_bytes = ledger.counts_bytes and not carrier.push
+        self.piece = PIECE if carrier.push else max(1, min(64, ledger.max_messages // 8))
+        self._carrier, self._cursor, self._connection = carrier, carrier.cursor, carrier.connection
+        self._ledger, self._patience = ledger, patience
+        self._loop = asyncio.get_running_loop()
+        self._outlet: Outlet | None = None
+        self._source: Puller | Deliveries | None = None
+        self._inbox: PullInbox | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._unlisten: Callable[[], None] | None = None
+        self._trouble: NatsError | None = None  # why the last consumer could not be made
+        self._unheard = False  # nothing has come from the consumer in use
+        self._whole = False  # a single pull came to its end
+
+    # ---------------------------------------------------------------- as a feed
+
+    def start(self, outlet: Outlet) -> None:
+        """Goes on where the last reader ended, with the consumer that was kept or a new one."""
+        carrier, ledger = self._carrier, self._ledger
+        inbox = carrier.lend(self)
+        self._outlet = outlet
+        self._unlisten = self._connection.listen(self._on_event)
+        ledger.begin(self._loop.time())
+        if self._patience:
+            self._timer = self._loop.call_later(self._patience + GRACE, self._expire)
+        elif ready := carrier.take(ledger.total or len(carrier.stash)):
+            ledger.on_stashed(len(ready), sum(m.counted_size for m in ready) if self.counts_bytes else 0)
+            outlet.put(ready)
+        if ledger.done:
+            self._end(None)
+        elif inbox is not None and self._connection.is_connected:
+            self._pull(inbox)
+        else:
+            if inbox is not None:
+                inbox.close()
+                carrier.delete(self._cursor.name)
+            self._create_soon(0.0)
+
+    def taken(self, count: int, size: int) -> None:
+        """There is room again."""
+        if isinstance(self._source, Puller):
+            self._source.taken(count, size)
+            return
+        self._ledger.on_taken(count, size)
+        if self._source is not None:
+            self._source.taken(count, size)
+
+    async def finish(self) -> None:
+        """Asks for nothing more and takes in what is on its way."""
+        self._cancel()
+        if self._source is not None:
+            try:
+                await self._source.finish()
+            finally:
+                self.close()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Ends at once. The consumer is kept after a single pull that came to its end, else deleted."""
+        self._outlet = None
+        self._cancel()
+        if self._unlisten is None:
+            return
+        self._unlisten()
+        self._unlisten = None
+        inbox = self._inbox if self._whole and self._connection.is_connected else None
+        if inbox is None:
+            self._drop()
+        elif self._source is not None:
+            self._source.close()
+            self._source = self._inbox = None
+        self._carrier.give_back(self, inbox)
+
+    # ---------------------------------------------------------------- as the outlet of a consumer
+
+    def put(self, messages: list[JsMessage]) -> None:
+        """These came, and ``accept`` has said that they are the next ones."""
+        if self._outlet is None:
+            return
+        if messages:
+            if self._carrier.push:
+                self._ledger.on_stashed(len(messages), 0)
+            self._outlet.put(messages)
+        if self._ledger.done and (self._carrier.push or self._source is None):
+            self._end(None)
+
+    def end(self, error: NatsError | None) -> None:
+        """The consumer has nothing more: all that was asked for is there, the client is closed, or the server refuses
+        what no other consumer would be allowed either.
+        """
+        self._whole = self._patience > 0 and error is None and self._ledger.done
+        self._end(error)
+
+    # ---------------------------------------------------------------- as the guard of a consumer
+
+    def accept(self, messages: list[JsMessage]) -> int:
+        """How many of these are the next ones; behind them begins another consumer."""
+        cursor = self._cursor
+        if self._carrier.push and self._ledger.total:
+            messages = messages[: self._ledger.total - self._ledger.received]
+            if not messages:
+                return 0
+        self._unheard = False
+        try:
+            consumer, consumer_seq, stream_seq = messages[-1].position
+            if consumer == cursor.name and cursor.on_run(len(messages), consumer_seq, stream_seq):
+                return len(messages)
+        except LocalProtocolError:
+            pass  # somebody else wrote to our inbox
+        for count, message in enumerate(messages):
+            try:
+                place = cursor.on_message(*message.position)
+            except LocalProtocolError:
+                place = Place.STALE
+            if place is not Place.NEXT:
+                self._renew()
+                return count
+        return len(messages)
+
+    def heard(self, last_consumer_seq: int) -> None:
+        """A heartbeat said what was delivered last."""
+        self._unheard = False
+        if self._cursor.on_heartbeat(last_consumer_seq) is not Place.NEXT:
+            self._renew()
+
+    def lost(self, error: NatsError | None) -> None:
+        """Nothing more is to be had from this consumer."""
+        if error is not None:
+            self._announce(error)
+        self._renew()
+
+    # ---------------------------------------------------------------- one consumer after the other
+
+    def _renew(self) -> None:
+        """The next consumer takes over. One that was never heard of had better not be followed too soon."""
+        if self._outlet is None:
+            return
+        self._drop()
+        self._ledger.begin_again()
+        self._create_soon(self._cursor.on_failed() if self._unheard else 0.0)
+
+    def _drop(self) -> None:
+        """Gives up the consumer in use."""
+        source, self._source = self._source, None
+        inbox, self._inbox = self._inbox, None
+        if source is None:
+            return
+        over = self._ledger.done
+        source.close()
+        if not over:
+            self._ledger.begin_again()  # closing a puller ends its ledger, which lives on here
+        if inbox is not None:
+            inbox.close()
+        self._carrier.delete(self._cursor.name)
+
+    def _pull(self, inbox: PullInbox) -> None:
+        puller = Puller(inbox, self._ledger, lasting=False, guard=self)
+        self._inbox, self._source = inbox, puller
+        puller.start(self)
+
+    def _create_soon(self, delay: float) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self._connection.is_connected:
+            self._task = self._loop.create_task(self._create(delay), name="natsproto ordered consumer")
+
+    async def _create(self, delay: float) -> None:
+        carrier, cursor = self._carrier, self._cursor
+        while True:
+            await asyncio.sleep(delay)
+            subject = self._connection.new_inbox() if carrier.push else ""
+            config = cursor.next_consumer(deliver_subject=subject, heartbeat=PUSH_HEARTBEAT)
+            self._unheard = True
+            if carrier.push:
+                self._source = Deliveries(
+                    self._connection,
+                    subject,
+                    stream=carrier.stream,
+                    consumer=config.name,
+                    heartbeat=PUSH_HEARTBEAT,
+                    guard=self,
+                    unread=self._ledger.held,
+                )
+                self._source.start(self)  # messages may come before the server says that it is there
+            try:
+                await carrier.create(config)
+            except asyncio.CancelledError:
+                carrier.delete(config.name)
+                self._loop.call_later(AFTER_ALL, carrier.delete, config.name)  # it may be there in a moment
+                raise
+            except NatsError as exc:
+                carrier.delete(config.name)
+                if self._is_final(exc):
+                    self._task = None
+                    self._drop()
+                    self._end(None if isinstance(exc, ConnectionClosed) else exc)
+                    return
+                if self._source is not None:
+                    self._source.close()
+                    self._source = None
+                self._trouble = exc
+                self._announce(exc)
+                delay = cursor.on_failed()
+                continue
+            break
+        self._task = None
+        if not carrier.push:
+            self._pull(PullInbox(carrier.api, carrier.stream, config.name, stash=deque(), pins={}, give_back=False))
+
+    def _is_final(self, error: NatsError) -> bool:
+        """Whether trying again is of no use."""
+        if isinstance(error, (StreamNotFound, PermissionDenied, ConnectionClosed)):
+            return True
+        if isinstance(error, (JetStreamUnavailable, RequestTimeout, ConnectionLost)):
+            return False
+        # A server that took this configuration before does not refuse it for good, whatever it says now.
+        return self._carrier.info is None
+
+    def _on_event(self, event: Event) -> None:
+        # A pull consumer may have lived through it and lost nothing: it is asked first, and what it says within a
+        # quarter of a second shows whether that is so. What was pushed meanwhile went nowhere.
+        if isinstance(event, Disconnected):
+            if self._task is not None:
+                self._task.cancel()
+                self._task = None
+            if not isinstance(self._source, Puller):
+                self._drop()
+        elif isinstance(event, (Reconnected, Moved)) and not isinstance(self._source, Puller):
+            self._drop()
+            self._create_soon(0.0)
+
+    def _expire(self) -> None:
+        """The time of a single pull is over, and there is no consumer that could say so."""
+        self._timer = None
+        self._end(self._trouble if self._carrier.info is None else None)
+
+    def _end(self, error: NatsError | None) -> None:
+        outlet, self._outlet = self._outlet, None
+        self._cancel()
+        if error is not None:
+            self._carrier.failed(error)
+        if outlet is not None:
+            if error is not None and not self._patience:
+                self._announce(error)
+            outlet.end(error)
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def _announce(self, error: NatsError) -> None:
+        self._connection.announce(ConsumerNotice(stream=self._carrier.stream, consumer=self._cursor.name, error=error))

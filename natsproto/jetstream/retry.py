@@ -1,0 +1,66 @@
+"""When a message that was not stored is sent again.
+
+Owns the figures and the list of refusals that pass. It sends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from natsproto.core.connection import Connection
+from natsproto.core.engine import State
+from natsproto.core.events import Closed, Connected, Event, Reconnected
+from natsproto.jetstream.api_errors import ErrCode
+
+RETRY_ATTEMPTS = 2
+RETRY_WAIT = 0.25
+"""Seconds; both as ADR-22 has them."""
+
+RESEND_AFTER = 1.0
+"""Seconds of silence after which a message with an id is sent again; then twice as many, and so on."""
+
+LONGEST_PAUSE = 1.0
+"""Seconds between two attempts on a server that is busy, at most."""
+
+BUSY = frozenset(
+    {
+        ErrCode.STREAM_TOO_MANY_REQUESTS,
+        ErrCode.ATOMIC_PUBLISH_TOO_MANY_INFLIGHT,
+        ErrCode.BATCH_PUBLISH_TOO_MANY_INFLIGHT,
+        ErrCode.STREAM_EXPECTED_LAST_SEQ_PER_SUBJECT_NOT_READY,
+        ErrCode.STREAM_DUPLICATE_MESSAGE_CONFLICT,
+        ErrCode.CLUSTER_NOT_AVAIL,
+        ErrCode.CLUSTER_NOT_LEADER,
+    }
+)
+"""Refusals that pass: the message was not stored, and will be when it comes again a little later."""
+
+
+def pause_after(refusals: int, retry_wait: float) -> float:
+    """Seconds to wait after so many busy answers before this one: short at first, as that is often enough."""
+    return float(min(LONGEST_PAUSE, retry_wait / 8 * 2 ** min(refusals, 10)))
+
+
+async def connected(connection: Connection, deadline: float) -> None:
+    """Until there is a connection, the client is closed, or the deadline (loop time) has passed."""
+    loop = asyncio.get_running_loop()
+    change: asyncio.Future[None] = loop.create_future()
+
+    def hear(event: Event) -> None:
+        if isinstance(event, (Connected, Reconnected, Closed)):
+            release(change)
+
+    silence = connection.listen(hear)
+    timer = loop.call_at(deadline, release, change)
+    try:
+        if connection.state is State.RECONNECTING:
+            await change
+    finally:
+        timer.cancel()
+        silence()
+
+
+def release(waiter: asyncio.Future[None]) -> None:
+    """Lets the coroutine that waits go on; harmless when it does already."""
+    if not waiter.done():
+        waiter.set_result(None)

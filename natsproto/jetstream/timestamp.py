@@ -1,0 +1,152 @@
+"""Moments as the server counts them, to the nanosecond.
+
+Owns one value, ``Timestamp``, and how it is read and written (RFC 3339). It knows nothing of who carries it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import SupportsIndex, overload
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Timestamp(datetime):
+    """An aware datetime that keeps what the server counts below the microsecond.
+
+    ``nanosecond`` (0 to 999) comes on top of ``microsecond``; ``ns`` is the whole as nanoseconds since 1970.
+    It compares with all its digits, also against plain datetimes, and keeps them when a ``timedelta`` is added
+    or the zone is changed. The difference of two is a ``timedelta`` and so ends at microseconds; ``replace()``
+    starts a new moment without nanoseconds.
+    """
+
+    __slots__ = ("_below",)
+    _below: int
+
+    def __new__(
+        cls,
+        year: SupportsIndex,
+        month: SupportsIndex,
+        day: SupportsIndex,
+        hour: SupportsIndex = 0,
+        minute: SupportsIndex = 0,
+        second: SupportsIndex = 0,
+        microsecond: SupportsIndex = 0,
+        tzinfo: tzinfo | None = UTC,
+        *,
+        fold: int = 0,
+        nanosecond: int = 0,
+    ) -> Timestamp:
+        """As datetime, in UTC unless another zone is given, with ``nanosecond`` on top."""
+        if not 0 <= nanosecond < 1000:
+            raise ValueError("nanosecond must be in 0..999")
+        self = super().__new__(cls, year, month, day, hour, minute, second, microsecond, tzinfo, fold=fold)
+        self._below = nanosecond
+        return self
+
+    @classmethod
+    def of(cls, moment: datetime, nanosecond: int = 0) -> Timestamp:
+        """The same moment as a Timestamp; a naive datetime is a ValueError, since it names no moment."""
+        if moment.utcoffset() is None:
+            raise ValueError("a naive datetime names no moment: give it a tzinfo, such as datetime.UTC")
+        if isinstance(moment, Timestamp) and not nanosecond:
+            return moment
+        return cls(*moment.timetuple()[:6], moment.microsecond, moment.tzinfo, fold=moment.fold, nanosecond=nanosecond)
+
+    @classmethod
+    def from_ns(cls, ns: int) -> Timestamp:
+        """The moment so many nanoseconds after 1970-01-01T00:00:00Z, in UTC."""
+        micros, below = divmod(ns, 1000)
+        return cls.of(_EPOCH + timedelta(microseconds=micros), below)
+
+    @classmethod
+    def parse(cls, text: str) -> Timestamp:
+        """Reads RFC 3339 with up to nine fractional digits (more are dropped) and any offset; else ValueError."""
+        if len(text) < 20 or text[4] != "-" or text[10] not in "Tt":
+            raise ValueError("not an RFC 3339 time")
+        self = cls.fromisoformat(text)
+        if self.tzinfo is None:
+            raise ValueError("an RFC 3339 time has an offset")
+        if text[19] == "." and (below := text[26:29]).isascii():
+            # The digits past the microsecond, up to the zone: "", "7", "78", "789", "7Z", "+02", "-05" …
+            count = next((place for place, char in enumerate(below) if not char.isdigit()), len(below))
+            if count and text[20:26].isdigit():
+                self._below = int(below[:count].ljust(3, "0"))
+        return self
+
+    @property
+    def nanosecond(self) -> int:
+        """Nanoseconds on top of ``microsecond``, 0 to 999."""
+        return self._below
+
+    @property
+    def ns(self) -> int:
+        """Nanoseconds since 1970-01-01T00:00:00Z."""
+        since = datetime.__sub__(self, _EPOCH)
+        return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1000 + self._below
+
+    def rfc3339(self) -> str:
+        """As the server writes it: no trailing zeros in the fraction, ``Z`` for UTC, other offsets kept."""
+        text = datetime.isoformat(self, timespec="microseconds")
+        offset = text[26:]
+        if len(offset) != 6:  # an offset with seconds, which RFC 3339 cannot say
+            return self.astimezone(UTC).rfc3339()
+        fraction = f"{text[20:26]}{self._below:03}".rstrip("0")
+        return f"{text[:19]}{'.' if fraction else ''}{fraction}{'Z' if offset == '+00:00' else offset}"
+
+    def astimezone(self, tz: tzinfo | None = None) -> Timestamp:
+        """The same moment on another clock, to the nanosecond."""
+        return Timestamp.of(self._plain().astimezone(tz), self._below)
+
+    def _plain(self) -> datetime:
+        return datetime(*self.timetuple()[:6], self.microsecond, self.tzinfo, fold=self.fold)
+
+    def _level(self, other: object) -> bool:
+        """Whether the two are the same down to the microsecond, so that what is below decides."""
+        return isinstance(other, datetime) and datetime.__eq__(self, other) is True
+
+    def __eq__(self, other: object) -> bool:
+        return self._level(other) and self._below == _below(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __lt__(self, other: datetime) -> bool:  # type: ignore[override]
+        return self._below < _below(other) if self._level(other) else super().__lt__(other)
+
+    def __le__(self, other: datetime) -> bool:  # type: ignore[override]
+        return self._below <= _below(other) if self._level(other) else super().__lt__(other)
+
+    def __gt__(self, other: datetime) -> bool:  # type: ignore[override]
+        return self._below > _below(other) if self._level(other) else super().__gt__(other)
+
+    def __ge__(self, other: datetime) -> bool:  # type: ignore[override]
+        return self._below >= _below(other) if self._level(other) else super().__gt__(other)
+
+    __hash__ = datetime.__hash__
+
+    def __add__(self, other: timedelta) -> Timestamp:
+        if not isinstance(other, timedelta):
+            return NotImplemented
+        return Timestamp.of(self._plain() + other, self._below)
+
+    __radd__ = __add__
+
+    @overload  # type: ignore[override]
+    def __sub__(self, other: timedelta) -> Timestamp: ...
+    @overload
+    def __sub__(self, other: datetime) -> timedelta: ...
+    def __sub__(self, other: timedelta | datetime) -> Timestamp | timedelta:
+        if isinstance(other, timedelta):
+            return Timestamp.of(self._plain() - other, self._below)
+        return datetime.__sub__(self, other)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
+        return Timestamp.of, (self._plain(), self._below)
+
+    def __repr__(self) -> str:
+        return f"Timestamp({self.rfc3339()})" if self.tzinfo else datetime.__repr__(self)
+
+
+def _below(other: object) -> int:
+    return other._below if isinstance(other, Timestamp) else 0

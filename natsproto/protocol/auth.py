@@ -1,0 +1,197 @@
+"""Credentials: what proves to a server who we are, and the CONNECT fields made of it.
+
+Owns the creds file format and the signing of the server's nonce. It reads no file and asks nobody: text and
+nonce come in, fields go out. No repr, str or error made here contains a secret.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b32decode, urlsafe_b64encode
+from collections.abc import Callable
+
+from natsproto.errors import InvalidCredentials
+from natsproto.value import Value
+
+_MARKER = re.compile(r"-{3,}\s*(BEGIN|END)\s+(.*?)\s*-{3,}")
+_JWT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+_SEED = re.compile(rb"S[A-Z2-7]{57}")
+_USER_PREFIX = 20 << 3
+
+
+class Credentials(Value):
+    """Everything that can be proven at once; None is left out of CONNECT.
+
+    ``user`` and ``password``; ``token``; a user ``jwt``, signed for by ``seed`` or ``signer`` unless it is a
+    bearer token; an ``nkey`` (the public key, needless with a seed). ``seed`` is an encoded user seed (``SU…``),
+    ``signer`` takes the bytes of the server's nonce and returns the 64 bytes of their Ed25519 signature. All
+    empty is allowed: a server may ask for nothing. InvalidCredentials when the parts do not fit together,
+    TypeError for wrong types.
+    """
+
+    user: str | None = None
+    password: str | None = None
+    token: str | None = None
+    jwt: str | None = None
+    nkey: str | None = None
+    seed: bytes | None = None
+    signer: Callable[[bytes], bytes] | None = None
+
+    def _check(self) -> None:
+        for name in ("user", "password", "token", "jwt", "nkey"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+        if self.signer is not None and not callable(self.signer):
+            raise TypeError(f"signer must be callable, not {type(self.signer).__name__}")
+        if self.jwt is not None and not _JWT.fullmatch(self.jwt):
+            raise InvalidCredentials("jwt", "is damaged: must be three base64url parts with dots between them")
+        if self.password is not None and self.user is None:
+            raise InvalidCredentials("password", "needs a user")
+        if self.seed is not None:
+            _check_seed(self.seed)
+            if self.signer is not None:
+                raise InvalidCredentials("seed", "cannot be given together with a signer")
+        elif self.signer is None and self.nkey is not None:
+            raise InvalidCredentials("nkey", "a public key alone proves nothing: give the seed or a signer")
+        elif self.signer is not None and self.nkey is None and self.jwt is None:
+            raise InvalidCredentials("signer", "needs a jwt, or the nkey (public key) it signs for")
+
+    def __repr__(self) -> str:
+        given = [name for name, value in self._values().items() if value is not None]
+        return f"Credentials({', '.join(f'{name}=(hidden)' for name in given)})"
+
+
+def parse_creds(text: str) -> Credentials:
+    """Reads the text of a ``.creds`` file: a user JWT and the seed that signs for it.
+
+    Lenient in what stands around the blocks, in the number of dashes (three or more), in line ends and blanks.
+    InvalidCredentials, without a word of the text, when a part is missing or damaged.
+    """
+    blocks = _blocks(text)
+    jwt, seed = blocks.get("JWT"), blocks.get("SEED")
+    if jwt is None:
+        raise InvalidCredentials("creds", "no block BEGIN NATS USER JWT … END NATS USER JWT is in it")
+    if seed is None:
+        raise InvalidCredentials("creds", "no block BEGIN USER NKEY SEED … END USER NKEY SEED is in it")
+    return Credentials(jwt=jwt, seed=_ascii(seed))
+
+
+def parse_seed(text: str) -> bytes:
+    """The user seed in ``text``: the bare ``SU…``, or the seed block of a key or creds file.
+
+    InvalidCredentials, without a word of the text, when there is none or it is damaged.
+    """
+    seed = _ascii(_blocks(text).get("SEED") or text.strip().removeprefix("\ufeff").strip())
+    _check_seed(seed)
+    return seed
+
+
+def connect_fields(credentials: Credentials, nonce: str) -> dict[str, str]:
+    """The authentication fields of CONNECT: user, pass, auth_token, jwt, nkey, sig, as far as there are any.
+
+    ``nonce`` is INFO's, empty when the server sent none; its bytes are signed as they are. Signing with a seed
+    needs the package nkeys (``pip install natsproto[nkeys]``). InvalidCredentials when the server sent no nonce
+    to sign, when that package is missing, or when a signer fails. The copies of the seed made here are wiped.
+    """
+    plain = {
+        "user": credentials.user,
+        "pass": credentials.password,
+        "auth_token": credentials.token,
+        "jwt": credentials.jwt,
+    }
+    found = {name: value for name, value in plain.items() if value is not None}
+    public = credentials.nkey
+    if credentials.seed is not None:
+        own, signature = _sign(credentials.seed, _challenge(nonce))
+        if public not in (None, own):
+            raise InvalidCredentials("nkey", "is not the public key of the seed")
+        public = own
+    elif credentials.signer is not None:
+        signature = _ask(credentials.signer, _challenge(nonce))
+    else:
+        return found
+    if credentials.jwt is None and public is not None:
+        found["nkey"] = public
+    # Without padding: the server takes other forms too, but not for every signature.
+    found["sig"] = urlsafe_b64encode(signature).rstrip(b"=").decode()
+    return found
+
+
+def _blocks(text: str) -> dict[str, str]:
+    """The lines inside the JWT block and inside the seed block, the first of each."""
+    if not isinstance(text, str):
+        raise TypeError(f"credentials must be a str, not {type(text).__name__}")
+    blocks: dict[str, str] = {}
+    kind, inside = "", list[str]()
+    for line in text.splitlines():
+        line = line.strip().removeprefix("\ufeff")
+        marker = _MARKER.fullmatch(line) if line.startswith("---") else None
+        if marker is None:
+            inside.append(line)
+        elif marker[1] == "BEGIN":
+            kind, inside = marker[2].rpartition(" ")[2].upper(), []
+        else:
+            blocks.setdefault(kind, "".join(inside))
+            kind, inside = "", []
+    return blocks
+
+
+def _ascii(text: str) -> bytes:
+    return text.encode("ascii", "replace")  # what is not ASCII becomes "?", which no seed contains
+
+
+def _check_seed(seed: bytes) -> None:
+    """Raises unless ``seed`` is a whole user seed: its length, prefix and checksum (CRC-16/XMODEM)."""
+    if not isinstance(seed, (bytes, bytearray)):
+        raise TypeError(f"seed must be bytes, not {type(seed).__name__}")
+    if not _SEED.fullmatch(seed):
+        raise InvalidCredentials("nkey seed", "must be 58 characters, S and then A-Z and 2-7")
+    raw = bytearray(b32decode(seed + b"=" * (-len(seed) % 8)))
+    try:
+        if binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
+            raise InvalidCredentials("nkey seed", "is mistyped or damaged: its checksum is wrong")
+        # The first five bits, the letter S, say that it is a seed; the next eight say whose.
+        if (raw[0] & 7) << 5 | raw[1] >> 3 != _USER_PREFIX:
+            raise InvalidCredentials("nkey seed", "is not the seed of a user: those start with SU")
+    finally:
+        _wipe(raw)
+
+
+def _challenge(nonce: str) -> bytes:
+    if not nonce:
+        raise InvalidCredentials(
+            "nkey or jwt",
+            "the server sent no nonce to sign, so it knows neither nkeys nor JWTs: is this the right server?",
+        )
+    return nonce.encode("utf-8", "surrogatepass")
+
+
+def _sign(seed: bytes, challenge: bytes) -> tuple[str, bytes]:
+    """The public key of ``seed``, and its signature of ``challenge``."""
+    try:
+        import nkeys  # type: ignore[import-untyped]  # here, since it is an extra
+    except ImportError:
+        raise InvalidCredentials("nkey seed", "signing needs a package: pip install natsproto[nkeys]") from None
+    copy = bytearray(seed)
+    pair = nkeys.from_seed(copy)
+    try:
+        return pair.public_key.decode(), pair.sign(challenge)
+    finally:
+        pair.wipe()
+        _wipe(copy)
+
+
+def _ask(signer: Callable[[bytes], bytes], challenge: bytes) -> bytes:
+    try:
+        signature = signer(challenge)
+    except Exception as exc:
+        raise InvalidCredentials("signer", f"failed with {type(exc).__name__}") from exc
+    if not isinstance(signature, (bytes, bytearray)) or len(signature) != 64:
+        raise InvalidCredentials("signer", "must return the 64 bytes of an Ed25519 signature")
+    return bytes(signature)
+
+
+def _wipe(secret: bytearray) -> None:
+    secret[:] = bytes(len(secret))

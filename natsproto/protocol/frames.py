@@ -1,0 +1,250 @@
+"""What a server can say: messages, and the control frames between them.
+
+``Message`` is what the user holds, so it is the one mutable, slotted, positional class of the package:
+a thousand are built for every chunk read. Reply subject and headers stay bytes until somebody looks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Protocol, TypeAlias
+
+from natsproto.errors import LocalProtocolError, RemoteProtocolError
+from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike
+
+Payload: TypeAlias = bytes | bytearray | memoryview
+"""What can be published. Anything but bytes is copied."""
+
+
+class Responder(Protocol):
+    """Where a message came from, as far as answering it needs."""
+
+    def answer(self, reply: str, payload: Payload, headers: HeadersLike | None) -> Awaitable[None]:
+        """Publishes to a subject that will not come again."""
+        ...
+
+
+class Message:
+    """A message as it was delivered.
+
+    ``subject`` is the subject it was published on, ``data`` the payload. ``reply``, ``headers`` and ``size``
+    are read on demand.
+    """
+
+    __slots__ = ("_head", "_origin", "_reply", "data", "subject")
+
+    def __init__(
+        self,
+        subject: str,
+        reply: bytes | None,
+        data: bytes,
+        head: bytes | None,
+        origin: Responder | None = None,
+    ) -> None:
+        self.subject = subject
+        self._reply: bytes | str | None = reply
+        self.data = data
+        self._head: bytes | Headers | None = head
+        self._origin = origin
+
+    @property
+    def reply(self) -> str | None:
+        """The subject an answer goes to, or None when none is expected."""
+        reply = self._reply
+        if type(reply) is bytes:
+            self._reply = reply = reply.decode("utf-8", "surrogateescape")
+        return reply  # type: ignore[return-value]  # bytes were handled above
+
+    @property
+    def headers(self) -> Headers:
+        """The headers; empty when the message has none."""
+        head = self._head
+        if head is None:
+            return NO_HEADERS
+        if type(head) is bytes:
+            self._head = head = Headers.parse(head)
+        return head  # type: ignore[return-value]  # bytes were handled above
+
+    @property
+    def has_headers(self) -> bool:
+        """Whether there is a header block; cheaper than looking into it."""
+        return self._head is not None
+
+    @property
+    def has_reply(self) -> bool:
+        """Whether an answer is expected."""
+        return self._reply is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes of subject, reply subject, headers and payload together: what limits and JetStream count."""
+        head, reply = self._head, self._reply
+        head_size = 0 if head is None else head.wire_size if isinstance(head, Headers) else len(head)
+        return _wire_length(self.subject) + (_wire_length(reply) if reply else 0) + head_size + len(self.data)
+
+    @property
+    def is_no_responders(self) -> bool:
+        """Whether the server says that nobody listens: status 503 and no payload (a user can send the status alone)."""
+        head = self._head
+        if self.data or head is None or (type(head) is bytes and b"503" not in head):
+            return False  # most replies without a payload: their headers stay unread
+        return self.headers.status == 503
+
+    async def respond(self, payload: Payload = b"", *, headers: HeadersLike | None = None) -> None:
+        """Publishes an answer to the reply subject. LocalProtocolError when the message carries none.
+
+        Cancelling it while it waits for room in the outbox sends nothing.
+        """
+        reply = self.reply
+        if reply is None or self._origin is None:
+            raise LocalProtocolError(f"message on {self.subject!r} asks for no answer: it has no reply subject")
+        await self._origin.answer(reply, payload, headers)
+
+    def __repr__(self) -> str:
+        answer = f", reply={self.reply!r}" if self._reply else ""
+        return f"Message(subject={self.subject!r}{answer}, {len(self.data)} bytes)"
+
+
+class Sink:
+    """Where the messages of one sid go, and what has arrived there since somebody settled the account.
+
+    ``deliver`` is any callable that takes a message, ``make`` the class of it (Message, or a subclass that is made
+    like it). ``cacheable`` says that control lines of this sid are worth remembering; the request inbox, where no
+    line comes twice, says no.
+
+    An inbox whose last token tells the replies apart gives ``answer`` as well, and everything in front of that
+    token as ``stem``: a plain reply then comes as its last token and its payload, without a message around them.
+    """
+
+    __slots__ = ("answer", "arrived", "cacheable", "deliver", "make", "octets", "stem")
+
+    def __init__(
+        self,
+        deliver: Callable[[Message], object],
+        *,
+        make: type[Message] = Message,
+        cacheable: bool = True,
+        answer: Callable[[bytes, bytes], object] | None = None,
+        stem: bytes = b"",
+    ) -> None:
+        self.answer = answer
+        self.stem = stem
+        self.deliver = deliver
+        self.make = make
+        self.arrived = 0
+        self.octets = 0
+        self.cacheable = cacheable
+
+
+class Ping:
+    """The server asks for a sign of life."""
+
+    __slots__ = ()
+
+
+class Pong:
+    """The server answers a PING."""
+
+    __slots__ = ()
+
+
+class Ok:
+    """The server took a command (verbose mode only)."""
+
+    __slots__ = ()
+
+
+class Err:
+    """The server complains; ``text`` without its quotes."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class ServerInfo:
+    """What the server says of itself, of this connection and of its cluster.
+
+    Every field the server left out is empty, 0 or False. ``raw`` holds the whole object, fields of newer
+    servers included. ``max_payload`` counts headers and payload in bytes; 0 means that it was not said.
+    """
+
+    server_id: str = ""
+    server_name: str = ""
+    version: str = ""
+    git_commit: str = ""
+    go: str = ""
+    host: str = ""
+    ip: str = ""
+    client_ip: str = ""
+    nonce: str = ""
+    cluster: str = ""
+    domain: str = ""
+    remote_account: str = ""
+    xkey: str = ""
+    proto: int = 0
+    port: int = 0
+    max_payload: int = 0
+    client_id: int = 0
+    api_lvl: int = 0
+    headers: bool = False
+    auth_required: bool = False
+    tls_required: bool = False
+    tls_verify: bool = False
+    tls_available: bool = False
+    jetstream: bool = False
+    ldm: bool = False
+    connect_info: bool = False
+    acc_is_sys: bool = False
+    cluster_dynamic: bool = False
+    connect_urls: tuple[str, ...] = ()
+    ws_connect_urls: tuple[str, ...] = ()
+    raw: Mapping[str, object] = MappingProxyType({})
+
+    def __init__(self, fields: Mapping[str, object]) -> None:
+        for name, value in fields.items():
+            empty = _INFO_DEFAULTS.get(name)
+            if empty is None or value is None:
+                continue
+            if type(empty) is tuple:
+                if type(value) is not list or not all(type(url) is str for url in value):
+                    raise ValueError(f"field {name} is not a list of strings")
+                value = tuple(value)
+            elif type(value) is not type(empty) or (type(value) is int and not 0 <= value < 2**63):
+                raise ValueError(f"field {name} is not a valid {type(empty).__name__}")
+            self.__dict__[name] = value
+        self.__dict__["raw"] = fields
+
+    @classmethod
+    def parse(cls, text: bytes, position: int = 0) -> ServerInfo:
+        """Reads the JSON of an INFO line; RemoteProtocolError when it is not an object with the right types."""
+        try:
+            fields = json.loads(text.decode())  # given bytes it would guess at UTF-16 and 32
+            if not isinstance(fields, dict):
+                raise ValueError("not an object")
+            return cls(fields)
+        except (ValueError, RecursionError) as exc:
+            reason = "nested too deeply" if isinstance(exc, RecursionError) else str(exc)[:120]
+            raise RemoteProtocolError(f"INFO cannot be read ({reason})", position, text[:64]) from None
+
+    def __repr__(self) -> str:
+        return f"ServerInfo(server_name={self.server_name!r}, version={self.version!r}, client_id={self.client_id})"
+
+
+_INFO_DEFAULTS = {name: getattr(ServerInfo, name) for name in ServerInfo.__annotations__ if name != "raw"}
+
+NO_INFO = ServerInfo({})
+"""What is known of a server before it has spoken."""
+
+Frame = ServerInfo | Ping | Pong | Ok | Err
+"""A control frame; messages go to their sinks instead."""
+
+
+def _wire_length(text: str | bytes) -> int:
+    """Bytes on the wire; asking isascii() first saves the encoding for nearly every subject there is."""
+    if isinstance(text, bytes) or text.isascii():
+        return len(text)
+    return len(text.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,284 @@
+"""The link: one connection's life, from the server's INFO to the last byte.
+
+Owns the handshake, the current INFO, the pings in flight and the debt of pongs. Bytes come in through
+``receive``; what to send comes out of ``take_output``; what the world has to do or to know comes back as
+events. It does no I/O and reads no clock: whoever drives it does the TLS handshake, finds the credentials
+and keeps the time.
+
+::
+
+    AWAIT_INFO ──INFO──▶ AWAIT_CREDENTIALS ──CONNECT──▶ AUTHENTICATING ──PONG──▶ READY
+        │                     ▲
+        └──INFO, TLS wanted──▶ UPGRADING ──TLS done──┘              any ──failure──▶ FAILED
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import TypeAlias
+
+from natsproto.errors import LocalProtocolError, NatsError, RemoteProtocolError, UnsupportedByServer
+from natsproto.protocol import commands
+from natsproto.protocol.frames import NO_INFO, Err, Frame, Ping, Pong, Responder, ServerInfo, Sink
+from natsproto.protocol.parser import MAX_MESSAGE, Parser
+from natsproto.protocol.refusals import read_error
+from natsproto.value import Value
+
+_INJECTED = "bytes in clear behind an INFO that announced TLS"
+# Whoever sits in the middle could have put them there: refused, never kept (CVE-2021-23222).
+
+MAX_PONGS_OWED = 1024
+"""PINGs answered for one read; a peer that sends more in one chunk is not alive but flooding."""
+
+
+class LinkState(Enum):
+    """Where a connection is in its life."""
+
+    AWAIT_INFO = auto()
+    UPGRADING = auto()
+    AWAIT_CREDENTIALS = auto()
+    AUTHENTICATING = auto()
+    READY = auto()
+    FAILED = auto()
+
+
+class Trigger(Enum):
+    """What moves a connection on."""
+
+    INFO = auto()
+    INFO_THEN_TLS = auto()
+    TLS_DONE = auto()
+    CONNECT_SENT = auto()
+    PONG = auto()
+    FAILURE = auto()
+
+
+TRANSITIONS: Mapping[tuple[LinkState, Trigger], LinkState] = {
+    (LinkState.AWAIT_INFO, Trigger.INFO): LinkState.AWAIT_CREDENTIALS,
+    (LinkState.AWAIT_INFO, Trigger.INFO_THEN_TLS): LinkState.UPGRADING,
+    (LinkState.UPGRADING, Trigger.TLS_DONE): LinkState.AWAIT_CREDENTIALS,
+    (LinkState.AWAIT_CREDENTIALS, Trigger.INFO): LinkState.AWAIT_CREDENTIALS,
+    (LinkState.AWAIT_CREDENTIALS, Trigger.CONNECT_SENT): LinkState.AUTHENTICATING,
+    (LinkState.AUTHENTICATING, Trigger.INFO): LinkState.AUTHENTICATING,
+    (LinkState.AUTHENTICATING, Trigger.PONG): LinkState.READY,
+    (LinkState.READY, Trigger.INFO): LinkState.READY,
+    **{(state, Trigger.FAILURE): LinkState.FAILED for state in LinkState},
+}
+
+
+class UpgradeTls(Value):
+    """Do the TLS handshake now, then call secured(). Nothing may have been read behind the INFO."""
+
+
+class NeedCredentials(Value):
+    """Find the credentials for this INFO and call authenticate()."""
+
+    info: ServerInfo
+
+
+class Ready(Value):
+    """The server accepted us; subscribe, then publish."""
+
+    info: ServerInfo
+
+
+class InfoChanged(Value):
+    """The server sent a new INFO, which replaces the one before."""
+
+    info: ServerInfo
+
+
+class PongFor(Value):
+    """The ping sent with this token was answered."""
+
+    token: object
+
+
+class Complaint(Value):
+    """The server sent -ERR. Whether it ends the connection is for the server to show."""
+
+    error: NatsError
+
+
+class Broken(Value):
+    """The connection cannot go on; always the last event of a link."""
+
+    error: NatsError
+
+
+LinkEvent: TypeAlias = UpgradeTls | NeedCredentials | Ready | InfoChanged | PongFor | Complaint | Broken
+
+
+class Link:
+    """One connection to one server.
+
+    ``tls_required`` says that the user wants TLS whatever the server says; ``secured`` that encryption is the
+    transport's affair (TLS first, WebSocket) and INFO has no say in it. ``route``, ``origin`` and
+    ``max_message`` go to the Parser; no message is routed before the server has accepted us.
+    """
+
+    def __init__(
+        self,
+        route: Mapping[bytes, Sink],
+        origin: Responder | None = None,
+        *,
+        tls_required: bool = False,
+        secured: bool = False,
+        max_message: int = MAX_MESSAGE,
+    ) -> None:
+        self.parser = Parser({}, origin, max_message=max_message)
+        self.state = LinkState.AWAIT_INFO
+        self.info = NO_INFO
+        self.complaint: NatsError | None = None
+        """The last -ERR: what the end of the connection is blamed on if it follows."""
+        self.info_in_clear = False
+        """Whether ``info`` came before TLS: anybody in between may have written it."""
+        self._route = route
+        self._tls_required, self._secured = tls_required, secured
+        self._pings: deque[object] = deque()
+        self.pongs_owed = 0
+        """PINGs of the server that were not answered yet; take_output() answers them."""
+        self._silent_ticks = 0
+
+    def receive(self, chunk: bytes) -> list[LinkEvent]:
+        """Takes bytes from the server and returns what follows from the control frames in them.
+
+        Never raises for what the peer does: an offence is the event Broken, and everything in front of it has
+        been delivered. The sinks that received messages are in ``parser.touched``.
+        """
+        if self.state is LinkState.FAILED:
+            return []
+        if self.state is LinkState.UPGRADING:
+            return [self._break(self._offence(_INJECTED))]
+        parser = self.parser
+        self._silent_ticks = 0  # any byte is a sign of life
+        try:
+            parser.feed(chunk)
+        except RemoteProtocolError as exc:
+            return self._read_frames(exc)
+        if parser.events or self.state is not LinkState.READY:
+            return self._read_frames()
+        return []
+
+    def take_touched(self) -> set[Sink]:
+        """The sinks that received messages since the last call."""
+        touched, self.parser.touched = self.parser.touched, set()
+        touched.discard(self.parser.nowhere)
+        return touched
+
+    def take_output(self) -> bytes:
+        """What must go to the server before anything else: the pongs owed."""
+        owed, self.pongs_owed = self.pongs_owed, 0
+        return commands.PONG * owed
+
+    def secured(self) -> NeedCredentials:
+        """The TLS handshake is done."""
+        self._move(Trigger.TLS_DONE)
+        return NeedCredentials(info=self.info)
+
+    def authenticate(self, fields: Mapping[str, object]) -> bytes:
+        """The CONNECT with these fields, and the PING whose PONG says that we are in."""
+        self._move(Trigger.CONNECT_SENT)
+        return commands.connect(fields) + commands.PING
+
+    def ping(self, token: object = None) -> bytes:
+        """A PING; its PONG comes back as PongFor(token). Pongs are matched to pings in order."""
+        self._pings.append(token)
+        return commands.PING
+
+    def tick(self) -> int:
+        """Counts one keep-alive interval; returns how many passed in a row without a byte from the server."""
+        self._silent_ticks += 1
+        return self._silent_ticks
+
+    @property
+    def pings_in_flight(self) -> int:
+        """PINGs that were not answered yet."""
+        return len(self._pings)
+
+    def abandon(self) -> list[object]:
+        """The connection is gone: returns the tokens of the pings that nobody will answer."""
+        self._move(Trigger.FAILURE)
+        tokens = list(self._pings)
+        self._pings.clear()
+        return tokens
+
+    def _read_frames(self, failure: RemoteProtocolError | None = None) -> list[LinkEvent]:
+        """What follows from the frames the parser has found, and from the failure behind them if there is one."""
+        parser = self.parser
+        frames, parser.events = parser.events, []
+        events: list[LinkEvent] = []
+        for place, frame in enumerate(frames):
+            broken = self._read_frame(frame, events)
+            if self.state is LinkState.UPGRADING and (
+                place + 1 < len(frames) or parser.waiting or parser.touched or failure is not None
+            ):
+                events.pop()  # no TLS with somebody who cannot wait for it
+                broken = self._offence(_INJECTED)
+            if broken is not None:
+                return [*events, self._break(broken)]
+        if parser.touched and self.state is not LinkState.READY:
+            failure = self._offence("message before the handshake")
+        if failure is not None:
+            events.append(self._break(failure))
+        return events
+
+    def _read_frame(self, frame: Frame, events: list[LinkEvent]) -> NatsError | None:
+        """Adds what follows from one frame; returns the error if the connection cannot go on."""
+        if isinstance(frame, ServerInfo):
+            return self._read_info(frame, events)
+        if isinstance(frame, Ping):
+            self.pongs_owed = min(self.pongs_owed + 1, MAX_PONGS_OWED)
+        elif isinstance(frame, Err):
+            self.complaint = read_error(frame.text)
+            events.append(Complaint(error=self.complaint))
+        elif isinstance(frame, Pong):
+            if self.state is LinkState.AUTHENTICATING:
+                self._move(Trigger.PONG)
+                self.parser.route = self._route
+                events.append(Ready(info=self.info))
+            elif self._pings:
+                events.append(PongFor(token=self._pings.popleft()))
+        return None
+
+    def _read_info(self, info: ServerInfo, events: list[LinkEvent]) -> NatsError | None:
+        self.info = info
+        self.info_in_clear = False
+        if self.state is not LinkState.AWAIT_INFO:
+            self._move(Trigger.INFO)
+            events.append(InfoChanged(info=info))
+            return None
+        if self._secured:
+            upgrade = False
+        elif self._tls_required:
+            upgrade = True
+            if not (info.tls_required or info.tls_available):
+                return UnsupportedByServer(
+                    "TLS", "it was asked for or in use before, and this server offers none; nothing was sent to it"
+                )
+        else:
+            upgrade = info.tls_required
+        self.info_in_clear = upgrade
+        if upgrade:
+            self._move(Trigger.INFO_THEN_TLS)
+            events.append(UpgradeTls())
+        else:
+            self._move(Trigger.INFO)
+            events.append(NeedCredentials(info=info))
+        return None
+
+    def _offence(self, reason: str) -> RemoteProtocolError:
+        return RemoteProtocolError(reason, self.parser.position)
+
+    def _break(self, error: NatsError) -> Broken:
+        self._move(Trigger.FAILURE)
+        return Broken(error=error)
+
+    def _move(self, trigger: Trigger) -> None:
+        """The only place where the state changes."""
+        following = TRANSITIONS.get((self.state, trigger))
+        if following is None:
+            raise LocalProtocolError(f"{trigger.name} has no meaning in state {self.state.name}")
+        self.state = following

@@ -1,0 +1,367 @@
+"""The parser: any chunks of bytes in, messages to their sinks, control frames out.
+
+Owns the bytes that are not a whole frame yet, and three bounded caches. It is handed a route from sid to
+Sink and never asks what a sink does. It knows nothing of handshakes: any frame may come at any time.
+
+How it stays fast. The chunk is an immutable ``bytes`` walked once with an integer position; nothing is
+deleted from its front. Then four ways, each falling through to the next when its guess fails:
+
+* RUN: the whole control line is in ``_lines``, which holds everything it says. As long as the bytes behind
+  the payload are CRLF + the same line + CRLF (one ``startswith``, which checks the payload's end at once)
+  messages are cut out at a fixed stride: no find, no split, no int, no decode.
+* HEAD: the first three words are in ``_heads``; only what follows is new: reply subject and size behind
+  ``MSG subject sid`` (JetStream deliveries, requests) or the two sizes behind ``HMSG subject sid``.
+* REPLY: behind a reply to an inbox that tells its replies apart by their last token, as long as what follows are
+  plain replies to it as well. No line of these comes twice, so the other ways do not help (0.6 instead of 2.5 µs).
+* LINE: everything is read and checked. Only here can a line be found wrong, and what passes here is what
+  the others remember; so the fast ways accept nothing that this one would not.
+
+Bytes of an unfinished frame wait in one bytearray. It is looked at again only when the missing line end or
+the missing byte count has arrived, so the work is linear whatever the chunks are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+from natsproto.errors import RemoteProtocolError
+from natsproto.protocol.frames import Err, Frame, Message, Ok, Ping, Pong, Responder, ServerInfo, Sink
+
+MAX_LINE = 65_536
+MAX_INFO = 1_048_576
+MAX_MESSAGE = 67_108_864
+
+_CACHED = 4096
+_CACHED_LINE = 1024  # longer lines are rare, and remembering thousands of them would let the peer fill the memory
+_Line = tuple[Sink, str, int, int, bytes, int]
+"""Sink, subject, header bytes, total bytes, the bytes between two equal messages, size of one for limits."""
+
+
+class Parser:
+    """Cuts a byte stream into frames.
+
+    ``feed`` may be called with any chunk. Afterwards ``events`` holds the control frames and ``touched`` the
+    sinks that received something; the caller takes both. After the first RemoteProtocolError every further
+    call raises the same error.
+
+    ``max_message`` bounds headers plus payload of one message, ``max_line`` a control line and ``max_info``
+    an INFO line, all in bytes.
+    """
+
+    __slots__ = (
+        "_failure", "_heads", "_inbox", "_lines", "_max_info", "_max_line", "_max_message", "_need",
+        "_offset", "_origin", "_sizes", "_tail", "events", "nowhere", "route", "touched",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        route: Mapping[bytes, Sink],
+        origin: Responder | None = None,
+        *,
+        max_message: int = MAX_MESSAGE,
+        max_line: int = MAX_LINE,
+        max_info: int = MAX_INFO,
+    ) -> None:
+        self.events: list[Frame] = []
+        self.touched: set[Sink] = set()
+        self.route = route
+        """sid → sink. Sids that are not in it are read and forgotten; may be replaced at any time."""
+        self._origin = origin
+        self._max_message, self._max_line, self._max_info = max_message, max_line, max_info
+        self.nowhere = Sink(_forget, cacheable=False)  # never settled
+        self._lines: dict[bytes, _Line] = {}
+        self._heads: dict[bytes, tuple[Sink, str, int, bool]] = {}
+        self._sizes: dict[bytes, int] = {}
+        self._inbox: tuple[Sink, bytes, bytes] | None = None  # the last to get a reply; how its lines begin; its sid
+        self._tail = bytearray()
+        self._need = 0  # bytes the waiting frame has in all; 0: its control line is not complete yet
+        self._offset = 0  # bytes of the stream in front of what is being walked
+        self._failure: RemoteProtocolError | None = None
+
+    @property
+    def position(self) -> int:
+        """Bytes of whole frames taken in so far."""
+        return self._offset
+
+    @property
+    def waiting(self) -> int:
+        """Bytes held back because their frame is not complete."""
+        return len(self._tail)
+
+    def feed(self, chunk: bytes) -> None:
+        """Takes the next bytes of the stream.
+
+        RemoteProtocolError when they are not the NATS protocol or pass a limit; everything in front of the
+        error has been delivered.
+        """
+        if self._failure is not None:
+            raise self._failure
+        tail = self._tail
+        if tail:
+            if self._need:
+                tail += chunk
+                if len(tail) < self._need:
+                    return
+            else:
+                ends = b"\r\n" in chunk or (tail[-1] == 13 and chunk[:1] == b"\n")
+                tail += chunk
+                if not ends:
+                    self._check_open_line(tail)
+                    return
+            chunk = bytes(tail)
+            self._tail = bytearray()
+            self._need = 0
+        done = self._walk(chunk)
+        if done < len(chunk):
+            self._tail += chunk[done:] if done else chunk
+            if not self._need:
+                self._check_open_line(self._tail)
+
+    def _walk(self, data: bytes) -> int:
+        """Handles every whole frame and returns how far it came; sets _need when a payload is incomplete."""
+        # The one long function of the package: each call taken out of it costs 5 to 10 % of the throughput.
+        find, startswith = data.find, data.startswith
+        lines, heads, sizes = self._lines, self._heads, self._sizes
+        touched, origin = self.touched, self._origin
+        end = len(data)
+        pos = 0
+        reply: bytes | None
+        if self._inbox is not None:
+            pos = self._walk_replies(data, pos)
+        while pos < end:
+            eol = find(b"\r\n", pos)
+            if eol < 0:
+                break
+            line = data[pos:eol]
+            body = eol + 2
+            known = lines.get(line)
+
+            if known is not None:  # RUN
+                sink, subject, head_size, total, joint, weight = known
+                stop = body + total
+                if stop + 2 > end:
+                    self._need = stop + 2 - pos
+                    break
+                deliver, make = sink.deliver, sink.make
+                stride = len(joint) + total
+                last = end - 2 - stride  # from there on the message behind is not whole
+                if head_size:
+                    while stop <= last and startswith(joint, stop):
+                        split = body + head_size
+                        deliver(make(subject, None, data[split:stop], data[body:split], origin))
+                        body += stride
+                        stop += stride
+                else:
+                    while stop <= last and startswith(joint, stop):
+                        deliver(make(subject, None, data[body:stop], None, origin))
+                        body += stride
+                        stop += stride
+                whole = data[stop : stop + 2] == b"\r\n"
+                if whole:
+                    split = body + head_size
+                    deliver(make(subject, None, data[split:stop], data[body:split] or None, origin))
+                    stop += 2
+                count = (stop - pos) // stride
+                if count:
+                    sink.arrived += count
+                    sink.octets += count * weight
+                    touched.add(sink)
+                if not whole:
+                    self._fail("no line end behind the payload", stop, data[stop : stop + 2])
+                pos = stop
+                continue
+
+            total = -1
+            parts = line.rsplit(b" ", 2)
+            head = heads.get(parts[0])
+            if head is None and line.startswith(b"H"):
+                parts = line.rsplit(b" ", 3)  # a reply subject stands before the two sizes
+                head = heads.get(parts[0])
+            if head is not None:  # HEAD
+                size = sizes.get(parts[-1], -1)
+                sink, subject, weight, headed = head
+                if headed:
+                    reply, head_size = None, sizes.get(parts[-2], -1)
+                    if 0 <= head_size <= size and len(line) <= self._max_line:
+                        if len(parts) == 3:
+                            total = size
+                            weight += size
+                        elif reply := parts[1]:
+                            total = size
+                            weight += size + len(reply)
+                else:
+                    reply, head_size = parts[1], 0
+                    if reply and size >= 0 and len(line) <= self._max_line:
+                        total = size
+                        weight += size + len(reply)
+            if total < 0:  # LINE
+                frame = self._read_line(line, pos)
+                if frame is None:
+                    pos = body
+                    continue
+                sink, subject, reply, head_size, total, weight = frame
+            stop = body + total
+            if stop + 2 > end:
+                self._need = stop + 2 - pos
+                break
+            if data[stop : stop + 2] != b"\r\n":
+                self._fail("no line end behind the payload", stop, data[stop : stop + 2])
+            split = body + head_size
+            sink.deliver(sink.make(subject, reply, data[split:stop], data[body:split] if head_size else None, origin))
+            sink.arrived += 1
+            sink.octets += weight
+            touched.add(sink)
+            pos = stop + 2
+            if sink.answer is not None and self._inbox is not None:
+                pos = self._walk_replies(data, pos)
+        self._offset += pos
+        return pos
+
+    def _walk_replies(self, data: bytes, pos: int) -> int:
+        """Hands over whole plain replies to the last inbox for as long as they follow each other; returns how far
+        it came. What is broken, incomplete or anything else is left to the other ways.
+        """
+        assert self._inbox is not None
+        sink, start, sid = self._inbox
+        answer = sink.answer
+        if answer is None:  # its owner has gone
+            return pos
+        find, startswith, sizes = data.find, data.startswith, self._sizes
+        joint = b"\r\n" + start
+        width, end, longest = len(start), len(data), self._max_line
+        count = octets = 0
+        following = startswith(start, pos)
+        while following:
+            token = pos + width
+            eol = find(b"\r\n", token)
+            words = data[token:eol].split(b" ")
+            if eol < 0 or len(words) != 3 or words[1] != sid or eol - pos > longest:
+                break
+            size = sizes.get(words[2], -1)
+            body = eol + 2
+            stop = body + size
+            following = startswith(joint, stop)
+            if size < 0 or not (following or (stop + 2 <= end and data[stop : stop + 2] == b"\r\n")):
+                break
+            answer(words[0], data[body:stop])
+            count += 1
+            octets += len(words[0]) + size
+            pos = stop + 2
+        if count:
+            sink.arrived += count
+            sink.octets += octets + count * (width - 4)
+            self.touched.add(sink)
+        return pos
+
+    def _read_line(self, line: bytes, pos: int) -> tuple[Sink, str, bytes | None, int, int, int] | None:
+        """Reads a control line from scratch.
+
+        Returns what a message's line says (sink, subject, reply, header bytes, total bytes, weight) and
+        remembers it for next time; puts anything else into events.
+        """
+        words = line.split(b" ")
+        verb = words[0].upper()
+        if verb == b"INFO":
+            if len(line) > self._max_info:
+                self._fail(f"INFO line longer than {self._max_info} bytes", pos, line[: self._max_info])
+            try:
+                self.events.append(ServerInfo.parse(line[5:], self._offset + pos))
+            except RemoteProtocolError as exc:
+                self._failure = exc
+                raise
+            return None
+        if len(line) > self._max_line:
+            self._fail(f"control line longer than {self._max_line} bytes", pos, line[: self._max_line])
+        if len(words) > 4 and not words[3]:
+            del words[3]  # no reply subject, as a server says it in the answers to the chunks of a restore
+        if verb == b"MSG":
+            if len(words) == 4:
+                reply, head_size = None, 0
+            elif len(words) == 5:
+                reply, head_size = words[3], 0
+            else:
+                self._fail("MSG takes 3 or 4 arguments", pos, line)
+        elif verb == b"HMSG":
+            if len(words) == 5:
+                reply, head_size = None, self._size(words[3], pos, line)
+            elif len(words) == 6:
+                reply, head_size = words[3], self._size(words[4], pos, line)
+            else:
+                self._fail("HMSG takes 4 or 5 arguments", pos, line)
+        else:
+            self._control(verb, line, pos)
+            return None
+        if b"" in words:
+            self._fail("empty argument", pos, line)
+        total = self._size(words[-1], pos, line)
+        if head_size > total:
+            self._fail("headers longer than the message", pos, line)
+        sink = self.route.get(words[2], self.nowhere)
+        subject = words[1].decode("utf-8", "surrogateescape")
+        weight = len(words[1]) + (len(reply) if reply else 0) + total
+        if sink.answer is not None:
+            start = b"MSG " + sink.stem
+            if line.startswith(start):
+                self._inbox = sink, start, words[2]
+        elif sink.cacheable and len(line) <= _CACHED_LINE:
+            self._remember(sink, line, words, reply, head_size, total)
+        return sink, subject, reply, head_size, total, weight
+
+    def _remember(
+        self, sink: Sink, line: bytes, words: list[bytes], reply: bytes | None, head_size: int, total: int
+    ) -> None:
+        subject = words[1].decode("utf-8", "surrogateescape")
+        headed = len(words[0]) == 4
+        if reply is None:
+            if len(self._lines) >= _CACHED:
+                self._lines.clear()
+            joint = b"\r\n" + line + b"\r\n"
+            self._lines[line] = (sink, subject, head_size, total, joint, len(words[1]) + total)
+        prefix = b" ".join(words[:3])
+        if headed or reply is not None:
+            if len(self._heads) >= _CACHED:
+                self._heads.clear()
+            self._heads[prefix] = (sink, subject, len(words[1]), headed)
+
+    def _size(self, digits: bytes, pos: int, line: bytes) -> int:
+        size = self._sizes.get(digits)
+        if size is None:
+            if not digits.isdigit() or len(digits) > 10:
+                self._fail("size is not a number", pos, line)
+            size = int(digits)
+            if size > self._max_message:
+                self._fail(f"message of {size} bytes; at most {self._max_message} are taken", pos, line)
+            if len(self._sizes) >= _CACHED:
+                self._sizes.clear()
+            self._sizes[digits] = size
+        return size
+
+    def _control(self, verb: bytes, line: bytes, pos: int) -> None:
+        bare = len(line.rstrip(b" ")) == len(verb)
+        if verb == b"PING" and bare:
+            self.events.append(Ping())
+        elif verb == b"PONG" and bare:
+            self.events.append(Pong())
+        elif verb == b"+OK" and bare:
+            self.events.append(Ok())
+        elif verb == b"-ERR":
+            text = line[5:].strip().decode("utf-8", "replace")
+            self.events.append(Err(text.strip("'")))
+        else:
+            self._fail("unknown operation", pos, line)
+
+    def _check_open_line(self, tail: bytearray) -> None:
+        """Bounds a control line whose end has not come yet (one byte more may be its CR)."""
+        what, limit = ("INFO", self._max_info) if tail[:5].upper() == b"INFO " else ("control", self._max_line)
+        if len(tail) > limit + 1:
+            self._fail(f"{what} line longer than {limit} bytes", 0, bytes(tail[: min(limit, 64)]))
+
+    def _fail(self, reason: str, pos: int, excerpt: bytes) -> NoReturn:
+        self._failure = RemoteProtocolError(reason, self._offset + pos, excerpt[:64])
+        self._tail = bytearray()
+        raise self._failure
+
+
+def _forget(message: Message) -> None:
+    """Messages of a sid that nobody holds any more."""

@@ -1,0 +1,100 @@
+"""What the texts of ``-ERR`` mean.
+
+Owns the vocabulary and nothing else. Whether an error ends the connection is not decided here: the server
+closes what it means to close, so the text only says how to name the error (and an unknown one is reported).
+"""
+
+from __future__ import annotations
+
+import re
+
+from natsproto.errors import NatsError, NotAuthorized, PermissionDenied, ServerError
+
+LONGEST = 8192
+"""Characters of a text that are kept: room for a subject of 4,096 bytes, quoted. What a client remembers of its
+errors must not depend on how much a peer has to say."""
+
+_AUTHORIZATION = (
+    "authorization violation",
+    "user authentication expired",
+    "user authentication revoked",
+    "account authentication expired",
+)
+"""The credentials are refused or withdrawn: the same ones will be refused again."""
+
+_CUTS = (
+    "authentication timeout",  # says nothing about the credentials: they were late, or the server was busy
+    "unknown protocol operation",
+    "maximum payload violation",
+    "maximum control line exceeded",
+    "invalid client protocol",
+    "no responders requires headers support",
+    "maximum connections exceeded",
+    "maximum account active connections exceeded",
+    "connection throttling is active",
+    "secure connection - tls required",
+    "stale connection",
+    "slow consumer",
+    "failed account registration",
+    "server shutdown",
+)
+"""The server closes the connection behind these; another attempt may well succeed."""
+
+_PERMISSION = re.compile(
+    r'permissions violation for (publish with reply of|publish to|subscription to) "((?:[^"\\]|\\.)*)"'
+    r'(?: using queue "((?:[^"\\]|\\.)*)")?(?: \(sid "([^"]*)"\))?',
+    re.IGNORECASE | re.ASCII,
+)
+_OPERATIONS = {
+    "publish to": "publish to",
+    "publish with reply of": "publish with reply",
+    "subscription to": "subscribe to",
+}
+
+
+class SubscriptionDenied(PermissionDenied):
+    """The server refused or revoked a subscription; ``sid`` is empty when the server does not name it."""
+
+    def __init__(self, text: str, subject: str, queue: str, sid: str) -> None:
+        self.sid = sid
+        super().__init__(text, "subscribe to", subject, queue)
+
+
+def read_error(text: str) -> NatsError:
+    """The error a text stands for; what nobody knows becomes a plain ServerError."""
+    text = text[:LONGEST]
+    folded = text.casefold()
+    if folded.startswith(_AUTHORIZATION):
+        return NotAuthorized(text)
+    found = _PERMISSION.match(text)
+    if found:
+        operation, subject, queue, sid = found.groups(default="")
+        subject, queue = _unescaped(subject), _unescaped(queue)
+        if operation.casefold() == "subscription to":
+            return SubscriptionDenied(text, subject, queue, sid)
+        return PermissionDenied(text, _OPERATIONS[operation.casefold()], subject)
+    return ServerError(text)
+
+
+def ends_connection(text: str) -> bool:
+    """Whether the server is known to close the connection behind this text."""
+    return text.casefold().startswith(_CUTS + _AUTHORIZATION)
+
+
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)")
+_PLAIN = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+
+
+def _unescaped(quoted: str) -> str:
+    """Undoes Go's %q, in which the server writes subjects."""
+    return _ESCAPE.sub(_escape, quoted) if "\\" in quoted else quoted
+
+
+def _escape(found: re.Match[str]) -> str:
+    body = found[1]
+    if len(body) == 1:
+        return _PLAIN.get(body, body)
+    number = int(body[1:], 16)
+    if body[0] == "x":  # a byte; above 0x7f one that is not UTF-8, kept as Message keeps it
+        return bytes([number]).decode("utf-8", "surrogateescape")
+    return chr(number) if number < 0x110000 else body

@@ -1,0 +1,88 @@
+"""Subjects: what may be sent, what matches what (ADR-6).
+
+Owns the rules for subjects, wildcards and queue group names. It knows nothing of who uses them.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from natsproto.errors import InvalidSubject
+
+MAX_CONTROL_LINE = 4096
+"""Bytes of arguments a nats-server reads on one control line unless it is configured otherwise."""
+
+_FORBIDDEN = re.compile(r"[\x00-\x20\x7f]")
+_NAME = re.compile(r"[^\x00-\x20\x7f]+")
+
+
+@lru_cache(maxsize=4096)
+def publish_subject(subject: str, what: str = "subject") -> bytes:
+    """The wire form of a subject one can publish to, or InvalidSubject saying which rule it breaks."""
+    wire = _checked(subject, what)
+    if "*" in subject or ">" in subject:
+        for token in subject.split("."):
+            if token in ("*", ">"):
+                raise InvalidSubject(what, subject, f"a wildcard ({token}) can be subscribed to, not published to")
+    return wire
+
+
+@lru_cache(maxsize=4096)
+def subscribe_subject(subject: str, what: str = "subject") -> bytes:
+    """The wire form of a subject one can subscribe to; ``*`` and a final ``>`` are wildcards."""
+    wire = _checked(subject, what)
+    if ">" in subject and ">" in subject.split(".")[:-1]:
+        raise InvalidSubject(what, subject, "'>' matches all that follows and must be the last token")
+    return wire
+
+
+@lru_cache(maxsize=1024)
+def queue_group(name: str) -> bytes:
+    """The wire form of a queue group name, or InvalidSubject."""
+    if not isinstance(name, str):
+        raise TypeError(f"queue group must be a str, not {type(name).__name__}")
+    if not _NAME.fullmatch(name):
+        raise InvalidSubject("queue group", name, "must not be empty nor contain spaces or control characters")
+    return _encoded(name, "queue group")
+
+
+def tokens(subject: str) -> list[str]:
+    """The tokens between the dots."""
+    return subject.split(".")
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a subscription on ``pattern`` receives what is published on ``subject``.
+
+    Both are taken as valid; ``*`` stands for exactly one token, a final ``>`` for one or more.
+    """
+    wanted, given = pattern.split("."), subject.split(".")
+    for place, token in enumerate(wanted):
+        if token == ">":
+            return len(given) > place
+        if place == len(given) or token not in ("*", given[place]):
+            return False
+    return len(wanted) == len(given)
+
+
+def _checked(subject: str, what: str) -> bytes:
+    if not isinstance(subject, str):
+        raise TypeError(f"{what} must be a str, not {type(subject).__name__}")
+    if not subject:
+        raise InvalidSubject(what, subject, "must not be empty")
+    if _FORBIDDEN.search(subject):
+        raise InvalidSubject(what, subject, "must not contain spaces or control characters")
+    if subject[0] == "." or subject[-1] == "." or ".." in subject:
+        raise InvalidSubject(what, subject, "has an empty token: dots separate tokens, each of at least one character")
+    return _encoded(subject, what)
+
+
+def _encoded(text: str, what: str) -> bytes:
+    try:
+        wire = text.encode()
+    except UnicodeEncodeError:
+        raise InvalidSubject(what, text, "cannot be encoded as UTF-8") from None
+    if len(wire) > MAX_CONTROL_LINE:
+        raise InvalidSubject(what, text, f"is {len(wire)} bytes long; a control line holds {MAX_CONTROL_LINE}")
+    return wire

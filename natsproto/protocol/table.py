@@ -1,0 +1,158 @@
+"""The subscription table: sids, interest, what has been received, and what to say again after a reconnect.
+
+Owns every sid ever given out (none is given twice: the server ignores a SUB that reuses one) and the counts
+behind auto-unsubscribe. It does not own the messages; those belong to whoever gave the sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from natsproto.protocol import commands
+from natsproto.protocol.frames import Message, Sink
+
+Owner = TypeVar("Owner")
+
+
+class Interest(Sink, Generic[Owner]):
+    """One subscription as the server knows it.
+
+    ``received`` counts all messages that ever arrived for it; ``max_msgs`` is the number after which it ends
+    (None: never). ``owner`` is handed back to the caller untouched.
+    """
+
+    __slots__ = ("carried", "max_msgs", "owner", "queue", "received", "sid", "stopped", "subject")
+
+    def __init__(
+        self,
+        sid: int,
+        subject: str,
+        queue: str | None,
+        deliver: Callable[[Message], object],
+        owner: Owner,
+        make: type[Message] = Message,
+        cacheable: bool = True,
+        answer: Callable[[bytes, bytes], object] | None = None,
+    ) -> None:
+        stem = subject.encode()[:-1] if answer is not None else b""
+        super().__init__(deliver, make=make, cacheable=cacheable, answer=answer, stem=stem)
+        self.sid, self.subject, self.queue, self.owner = sid, subject, queue, owner
+        self.max_msgs: int | None = None
+        self.received = 0
+        self.carried = 0
+        """Received on earlier connections, which the server of this one knows nothing of."""
+        self.stopped = False
+        """Whether the server was told to send no more while what it has sent is still taken in."""
+
+
+class SubscriptionTable(Generic[Owner]):
+    """Every live subscription of a client."""
+
+    def __init__(self) -> None:
+        self.sinks: dict[bytes, Sink] = {}
+        """The route a Parser reads: sid as it stands on the wire → sink."""
+        self._interests: dict[int, Interest[Owner]] = {}
+        self._last_sid = 0
+
+    def __len__(self) -> int:
+        return len(self._interests)
+
+    def __iter__(self) -> Iterator[Interest[Owner]]:
+        return iter(list(self._interests.values()))
+
+    def add(
+        self,
+        subject: str,
+        queue: str | None,
+        deliver: Callable[[Message], object],
+        owner: Owner,
+        *,
+        make: type[Message] = Message,
+        cacheable: bool = True,
+        answer: Callable[[bytes, bytes], object] | None = None,
+    ) -> tuple[Interest[Owner], bytes]:
+        """Registers a subscription; returns it and the SUB to send. InvalidSubject for bad names, nothing kept.
+
+        ``answer`` is for an inbox, whose subject ends in a wildcard: see Sink.
+        """
+        sid = self._last_sid + 1
+        wire = commands.sub(subject, queue, sid)
+        self._last_sid = sid
+        interest = Interest(sid, subject, queue, deliver, owner, make, cacheable, answer)
+        self._interests[sid] = interest
+        self.sinks[b"%d" % sid] = interest
+        return interest, wire
+
+    def remove(self, interest: Interest[Owner]) -> bytes:
+        """Forgets a subscription; returns the UNSUB to send, or nothing when it had ended already.
+
+        The interest stays in caches of parsers for a while, so it is told to drop what still arrives.
+        """
+        if self._interests.pop(interest.sid, None) is None:
+            return b""
+        del self.sinks[b"%d" % interest.sid]
+        interest.deliver, interest.answer = _drop, None
+        return commands.unsub(interest.sid)
+
+    def limit(self, interest: Interest[Owner], max_msgs: int) -> bytes:
+        """Ends a subscription after max_msgs received in all (those of the past included).
+
+        Returns the UNSUB to send; a limit already reached removes it at once.
+        """
+        if interest.sid not in self._interests:
+            return b""
+        interest.max_msgs = max_msgs
+        if interest.received >= max_msgs:
+            return self.remove(interest)
+        return commands.unsub(interest.sid, max_msgs - interest.carried)
+
+    def stop(self, interest: Interest[Owner]) -> bytes:
+        """Returns the UNSUB after which the server sends no more; what is on its way is still delivered.
+
+        Returns nothing when the subscription had ended already.
+        """
+        if interest.sid not in self._interests:
+            return b""
+        interest.stopped = True
+        return commands.unsub(interest.sid)
+
+    def settle(self, interest: Interest[Owner]) -> tuple[int, int, int, bool]:
+        """Takes what arrived since the last call.
+
+        Returns messages, bytes, how many of the messages came behind the limit and are not the owner's to see,
+        and whether the subscription has ended by reaching it. What comes for a subscription that had ended
+        before was dropped on arrival and does not count.
+        """
+        count, octets = interest.arrived, interest.octets
+        interest.arrived = interest.octets = 0
+        if interest.sid not in self._interests:
+            return 0, 0, 0, False
+        interest.received += count
+        limit = interest.max_msgs
+        if limit is None or interest.received < limit:
+            return count, octets, 0, False
+        self.remove(interest)
+        excess = min(count, interest.received - limit)
+        interest.received -= excess
+        return count, octets, excess, True
+
+    def by_sid(self, sid: str) -> Interest[Owner] | None:
+        """The live subscription with this sid as the server writes it."""
+        return self._interests.get(int(sid)) if sid.isascii() and sid.isdigit() and len(sid) < 19 else None
+
+    def resubscribe(self) -> list[bytes]:
+        """What to tell a new connection: SUB for each, and UNSUB with the remaining count where there is a limit."""
+        plan = []
+        for interest in self._interests.values():
+            if interest.stopped:
+                continue
+            interest.carried = interest.received
+            plan.append(commands.sub(interest.subject, interest.queue, interest.sid))
+            if interest.max_msgs is not None:
+                plan.append(commands.unsub(interest.sid, interest.max_msgs - interest.received))
+        return plan
+
+
+def _drop(message: Message) -> None:
+    """What becomes of messages that were on their way when their subscription ended."""

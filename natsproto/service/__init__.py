@@ -1,0 +1,31 @@
+"""Services (ADR-32): ``Client.add_service`` runs one, ``Client.discover_services`` finds them."""
+
+from natsproto.service.endpoint import CONCURRENCY, Endpoint, Request
+from natsproto.service.report import (
+    EndpointInfo,
+    EndpointStats,
+    ServiceIdentity,
+    ServiceInfo,
+    ServicePing,
+    ServiceStats,
+    error_headers,
+    error_of,
+)
+from natsproto.service.service import INHERITED, Group, Service
+
+__all__ = [
+    "CONCURRENCY",
+    "INHERITED",
+    "Endpoint",
+    "EndpointInfo",
+    "EndpointStats",
+    "Group",
+    "Request",
+    "Service",
+    "ServiceIdentity",
+    "ServiceInfo",
+    "ServicePing",
+    "ServiceStats",
+    "error_headers",
+    "error_of",
+]

@@ -1,0 +1,123 @@
+"""What a nats-server is told: settings in, the text of its configuration file out.
+
+Owns the vocabulary of ``run_server`` and how it is spelled for nats-server. Pure: reads no file, opens no
+socket, starts nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from natsproto.errors import ConfigError
+
+HOST = "127.0.0.1"
+"""The only address test servers listen on."""
+
+StrPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    """The TLS side of a test server; paths are PEM files.
+
+    ``cert`` and ``key`` are the server's own; ``ca`` verifies clients and is needed when ``verify`` asks every
+    client for a certificate. ``handshake_first`` makes the server wait for the TLS handshake before it sends
+    INFO; a string is handed on as it is (``"auto"``, ``"300ms"``).
+    """
+
+    cert: StrPath
+    key: StrPath
+    ca: StrPath | None = None
+    verify: bool = False
+    handshake_first: bool | str = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPart:
+    """One node's part in a cluster: the cluster's name, the node's route port and the ports it dials."""
+
+    name: str
+    port: int
+    routes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Everything ``run_server`` takes, checked; see there."""
+
+    jetstream: bool = False
+    config: str = ""
+    user: str | None = None
+    password: str | None = None
+    token: str | None = None
+    tls: ServerTls | None = None
+    websocket: bool = False
+    port: int | None = None
+    name: str | None = None
+    store_dir: StrPath | None = None
+    args: Sequence[str] = ()
+    binary: StrPath | None = None
+    start_timeout: float = 10.0
+    cluster: ClusterPart | None = None
+
+    def __post_init__(self) -> None:
+        if (self.user is None) != (self.password is None):
+            raise ConfigError("user", self.user, "user and password are given together or not at all")
+        if self.user is not None and self.token is not None:
+            raise ConfigError("token", "(hidden)", "a server takes user and password or a token, not both")
+        if self.tls is not None and self.tls.verify and self.tls.ca is None:
+            raise ConfigError("tls.ca", None, "verify=True needs the certificate authority of the clients")
+
+    def render(
+        self, *, config: str, name: str, store: str, port: int, http_port: int, websocket_port: int | None
+    ) -> str:
+        """The configuration file: what the settings say, then ``config``, which wins where both speak.
+
+        Everything is in the file and nothing on the command line: older servers refuse to reload what was said
+        there. ``store`` stands outside the ``jetstream`` block, so that one in ``config`` does not replace it.
+        """
+        lines = [
+            f"server_name: {_quoted(name)}",
+            f'listen: "{HOST}:{port}"',
+            f'http: "{HOST}:{http_port}"',
+            f"store_dir: {_quoted(store)}",
+        ]
+        if self.jetstream:
+            lines.append("jetstream: enabled")
+        if self.user is not None and self.password is not None:
+            lines.append(f"authorization {{ user: {_quoted(self.user)}, password: {_quoted(self.password)} }}")
+        if self.token is not None:
+            lines.append(f"authorization {{ token: {_quoted(self.token)} }}")
+        if self.tls is not None:
+            lines.append(f"tls {{ {_tls(self.tls, first=self.tls.handshake_first)} }}")
+        if websocket_port is not None:
+            # handshake_first exists for the plain port only: a WebSocket starts with the handshake anyway
+            security = f"tls {{ {_tls(self.tls, first=False)} }}" if self.tls is not None else "no_tls: true"
+            lines.append(f'websocket {{ listen: "{HOST}:{websocket_port}", {security} }}')
+        if self.cluster is not None:
+            routes = ", ".join(f'"nats-route://{HOST}:{route}"' for route in self.cluster.routes)
+            lines.append(
+                f'cluster {{ name: {_quoted(self.cluster.name)}, listen: "{HOST}:{self.cluster.port}", '
+                f"routes: [{routes}] }}"
+            )
+        return "\n".join([*lines, config, ""])
+
+
+def _tls(tls: ServerTls, *, first: bool | str) -> str:
+    fields = {"cert_file": os.path.abspath(tls.cert), "key_file": os.path.abspath(tls.key)}
+    if tls.ca is not None:
+        fields["ca_file"] = os.path.abspath(tls.ca)
+    parts = [f"{key}: {_quoted(path)}" for key, path in fields.items()]
+    if tls.verify:
+        parts.append("verify: true")
+    if first:
+        parts.append(f"handshake_first: {'true' if first is True else _quoted(first)}")
+    return ", ".join(parts)
+
+
+def _quoted(text: str) -> str:
+    """A string of nats-server's configuration language, whose escapes are those of JSON without ``\\u``."""
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,232 @@
+"""The path of a message through the servers (ADR-41): sent, collected, put in order.
+
+Owns what servers say of a traced message and when all of them have spoken: each one says to how many others it has
+passed the message on. It knows nothing of OpenTelemetry, whose traces are another thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import zlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+from natsproto.core.connection import Connection
+from natsproto.errors import ConfigError, ConnectionClosed, RequestTimeout, SubscriptionClosed
+from natsproto.protocol.frames import Message, Payload
+from natsproto.protocol.headers import Headers, HeadersLike
+from natsproto.value import Value
+
+DESTINATION = "Nats-Trace-Dest"
+ONLY = "Nats-Trace-Only"
+HOP = "Nats-Trace-Hop"
+
+_KINDS = ("client", "router", "gateway", "system", "leafnode", "jetstream", "account")
+_TYPES = {
+    "in": "ingress",
+    "sm": "subject mapping",
+    "se": "stream export",
+    "si": "service import",
+    "js": "jetstream",
+    "eg": "egress",
+}
+_NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TraceEvent(Value):
+    """Something that happened to the message in one server.
+
+    ``type`` is ingress, subject mapping, stream export, service import, jetstream or egress; ``kind`` is what was at
+    the other end of an ingress or egress: client, router, gateway, system, leafnode, jetstream or account. Texts that
+    do not apply are empty. ``raw`` holds all the server said.
+    """
+
+    type: str
+    kind: str
+    at: datetime
+    name: str
+    connection_id: int
+    account: str
+    subject: str
+    subscription: str
+    queue: str
+    stream: str
+    hop: str
+    error: str
+    no_interest: bool
+    raw: Mapping[str, object]
+
+
+class TracedServer(Value):
+    """A server the message came through. ``hop`` is empty where it entered, then "1", "2", "1.1" …; ``hops`` says to
+    how many other servers this one has passed it on.
+    """
+
+    hop: str
+    name: str
+    id: str
+    cluster: str
+    domain: str
+    version: str
+    hops: int
+    events: tuple[TraceEvent, ...]
+
+
+class MessageTrace(Value):
+    """Everything that servers said of one message, from where it entered to where it went.
+
+    ``servers`` are in the order of the way: each stands behind the one it got the message from. ``complete`` says
+    whether all have spoken. ``str()`` draws it.
+    """
+
+    subject: str
+    complete: bool
+    servers: tuple[TracedServer, ...]
+
+    @property
+    def deliveries(self) -> tuple[TraceEvent, ...]:
+        """To which clients it went, or would have gone."""
+        return tuple(event for event in self._all() if event.type == "egress" and event.kind == "client")
+
+    @property
+    def stored(self) -> tuple[TraceEvent, ...]:
+        """In which streams it was stored, or would have been."""
+        return tuple(event for event in self._all() if event.type == "jetstream" and not event.error)
+
+    @property
+    def errors(self) -> tuple[TraceEvent, ...]:
+        """Where it was refused, and why."""
+        return tuple(event for event in self._all() if event.error)
+
+    def _all(self) -> list[TraceEvent]:
+        return [event for server in self.servers for event in server.events]
+
+    def __str__(self) -> str:
+        lines = []
+        for server in self.servers:
+            margin = "    " * (server.hop.count(".") + 1 if server.hop else 0)
+            lines.append(f"{margin}{server.name} ({', '.join(filter(None, (server.cluster, server.version)))})")
+            lines += [f"{margin}  {_drawn(event)}" for event in server.events]
+        if not self.complete:
+            lines.append("(not all servers have answered)")
+        return "\n".join(lines)
+
+
+async def trace(
+    connection: Connection,
+    subject: str,
+    payload: Payload,
+    *,
+    headers: HeadersLike | None,
+    deliver: bool,
+    timeout: float,
+) -> MessageTrace:
+    """What Client.trace promises."""
+    given = Headers(() if headers is None else headers)
+    for name in (DESTINATION, ONLY, HOP):
+        if name in given:
+            raise ConfigError(f"header {name!r}", given[name], "is what the trace itself says")
+    inbox = connection.new_inbox()
+    asked = [*given.pairs(), (DESTINATION, inbox), *(() if deliver else ((ONLY, "true"),))]
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    found: list[TracedServer] = []
+    async with connection.subscribe(inbox) as answers:
+        await connection.publish(subject, payload, headers=asked)
+        while not _all_said(found):
+            try:
+                message = await answers.next(max(0.0, deadline - loop.time()))
+            except RequestTimeout:
+                break
+            except SubscriptionClosed:
+                raise ConnectionClosed(f"trace of {subject!r}") from None
+            server = _read(message)
+            if server is not None:
+                found.append(server)
+    if not found:
+        raise RequestTimeout(f"trace of {subject!r} (servers trace from 2.11 on)", timeout)
+    found.sort(key=lambda server: _place(server.hop))
+    return MessageTrace(subject=subject, complete=_all_said(found), servers=tuple(found))
+
+
+def _all_said(servers: list[TracedServer]) -> bool:
+    """Whether everybody has spoken to whom the message was passed on."""
+    spoken = {server.hop for server in servers}
+    expected = {""}
+    for server in servers:
+        expected |= {f"{server.hop}.{n}" if server.hop else str(n) for n in range(1, server.hops + 1)}
+    return expected <= spoken
+
+
+def _place(hop: str) -> tuple[int, ...]:
+    return tuple(int(number) if number.isdecimal() else 0 for number in hop.split(".")) if hop else ()
+
+
+def _read(message: Message) -> TracedServer | None:
+    """What one server said; None when it cannot be read."""
+    try:
+        data = message.data
+        if message.headers.get("Content-Encoding") == "gzip":
+            data = gzip.decompress(data)
+        fields = json.loads(data.decode())
+        server, request = fields["server"], fields.get("request") or {}
+        header = request.get("header") or {}
+        events = tuple(_event(event) for event in fields.get("events") or ())
+        hop = (header.get(HOP) or [""])[0]
+        return TracedServer(
+            hop=str(hop),
+            name=str(server.get("name", "")),
+            id=str(server.get("id", "")),
+            cluster=str(server.get("cluster", "")),
+            domain=str(server.get("domain", "")),
+            version=str(server.get("ver", "")),
+            hops=min(int(fields.get("hops") or 0), 10_000),
+            events=events,
+        )
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, OSError, EOFError, zlib.error, RecursionError):
+        return None
+
+
+def _event(fields: Mapping[str, object]) -> TraceEvent:
+    def text(*names: str) -> str:
+        return next((value for name in names if isinstance(value := fields.get(name), str)), "")
+
+    def number(name: str) -> int:
+        value = fields.get(name)
+        return value if isinstance(value, int) else -1
+
+    kind = number("kind")
+    return TraceEvent(
+        type=_TYPES.get(text("type"), text("type")),
+        kind=_KINDS[kind] if 0 <= kind < len(_KINDS) else "",
+        at=datetime.fromisoformat(text("ts")) if fields.get("ts") else _NO_TIME,
+        name=text("name"),
+        connection_id=max(0, number("cid")),
+        account=text("acc", "to"),
+        subject=text("subj", "subject", "to"),
+        subscription=text("sub"),
+        queue=text("queue"),
+        stream=text("stream"),
+        hop=text("hop"),
+        error=text("error"),
+        no_interest=fields.get("nointerest") is True,
+        raw=MappingProxyType(dict(fields)),
+    )
+
+
+def _drawn(event: TraceEvent) -> str:
+    arrow = {"ingress": "<--", "egress": "-->", "jetstream": "==="}.get(event.type, "...")
+    who = " ".join(filter(None, (event.kind, repr(event.name) if event.name else "")))
+    parts = [
+        f"{arrow} {who or event.type}",
+        f"subject {event.subject!r}" if event.subject else "",
+        f"subscription {event.subscription!r}" if event.subscription else "",
+        f"queue {event.queue!r}" if event.queue else "",
+        f"stream {event.stream!r}" if event.stream else "",
+        "no interest" if event.no_interest else "",
+        f"ERROR {event.error}" if event.error else "",
+    ]
+    return ", ".join(filter(None, parts))

@@ -1,0 +1,216 @@
+"""The verbs of core NATS with values instead of bytes.
+
+Owns the pairing of a type with a codec. A typed message is a Message made by the receive path like any other, which
+decodes its payload when somebody asks for the value: what is not typed pays nothing, and a payload that does not
+fit harms nobody but its reader.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast, overload
+
+from natsproto.codecs import JSON, Codec
+from natsproto.core.connection import Connection
+from natsproto.core.gather import Sentinel
+from natsproto.core.subscription import Handler, SlowPolicy, Subscription
+from natsproto.errors import ConfigError, InvalidPayload, ServiceError
+from natsproto.protocol.frames import Message, Responder
+from natsproto.protocol.headers import HeadersLike
+from natsproto.service.endpoint import Request
+from natsproto.service.report import error_of
+
+T = TypeVar("T")
+R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class TypedMessage(Message, Generic[T]):
+    """A message that knows what its payload holds. ``data`` is still the payload."""
+
+    __slots__ = ("_value",)
+
+    _kind: ClassVar[type[Any]] = object
+    _codec: ClassVar[Codec] = JSON
+
+    def __init__(
+        self, subject: str, reply: bytes | None, data: bytes, head: bytes | None, origin: Responder | None = None
+    ) -> None:
+        # Not super().__init__(): a call more for every message.
+        self.subject = subject
+        self._reply = reply
+        self.data = data
+        self._head = head
+        self._origin = origin
+
+    @property
+    def value(self) -> T:
+        """What the payload holds; decoded once. InvalidPayload when it is not of the type."""
+        try:
+            return self._value
+        except AttributeError:
+            self._value: T = self._codec.decode(self.data, self._kind)
+            return self._value
+
+    @classmethod
+    def of(cls, message: Message) -> TypedMessage[T]:
+        """A plain message as a typed one (the same bytes, nothing is copied)."""
+        made = cls(message.subject, None, message.data, None, message._origin)
+        made._reply, made._head = message._reply, message._head
+        return made
+
+
+TypedHandler: TypeAlias = Callable[[TypedMessage[T]], Awaitable[object] | object]
+
+
+class Typed(Generic[T, R]):
+    """The verbs for messages that hold a ``T`` and replies that hold an ``R``. Made by ``Client.typed``.
+
+    Each raises what the verb of the same name of the client raises, and InvalidPayload for a value the codec cannot
+    encode, before anything is sent.
+    """
+
+    def __init__(self, connection: Connection, kind: type[T], reply: type[R], codec: Codec) -> None:
+        for name in ("encode", "decode"):
+            if not callable(getattr(codec, name, None)):
+                raise ConfigError("codec", codec, f"has no method {name}")
+        self.codec = codec
+        self._connection = connection
+        self._kind = kind
+        self._message = _message_class(kind, codec)
+        self._reply = _message_class(reply, codec)
+
+    def __repr__(self) -> str:
+        return f"Typed({self._kind!r}, {self._reply._kind!r}, {self.codec!r})"
+
+    def encode(self, value: T) -> bytes:
+        """The payload for a value."""
+        return self.codec.encode(value)
+
+    def decode(self, payload: bytes) -> T:
+        """The value in a payload."""
+        return self.codec.decode(payload, self._kind)
+
+    async def publish(
+        self, subject: str, value: T, *, reply: str | None = None, headers: HeadersLike | None = None
+    ) -> None:
+        """Publishes a value; see ``Connection.publish``."""
+        await self._connection.publish(subject, self.codec.encode(value), reply=reply, headers=headers)
+
+    def publish_nowait(
+        self, subject: str, value: T, *, reply: str | None = None, headers: HeadersLike | None = None
+    ) -> None:
+        """Publishes a value without ever waiting; see ``Connection.publish_nowait``."""
+        self._connection.publish_nowait(subject, self.codec.encode(value), reply=reply, headers=headers)
+
+    async def request(
+        self,
+        subject: str,
+        value: T,
+        *,
+        timeout: float | timedelta | None = None,
+        headers: HeadersLike | None = None,
+    ) -> TypedMessage[R]:
+        """Publishes a value and waits for the first reply; see ``Connection.request``. The error of a service is
+        raised as ServiceError.
+        """
+        reply = await self._connection.request(subject, self.codec.encode(value), timeout=timeout, headers=headers)
+        error = error_of(reply)
+        if error is not None:
+            raise error
+        return self._reply.of(reply)
+
+    def request_many(
+        self,
+        subject: str,
+        value: T,
+        *,
+        max_wait: float | timedelta | None = None,
+        stall: float | timedelta | None = None,
+        max_msgs: int | None = None,
+        sentinel: Sentinel | None = None,
+        headers: HeadersLike | None = None,
+    ) -> AsyncGenerator[TypedMessage[R]]:
+        """Publishes a value and yields every reply; see ``Connection.request_many``."""
+        replies = self._connection.request_many(
+            subject,
+            self.codec.encode(value),
+            max_wait=max_wait,
+            stall=stall,
+            max_msgs=max_msgs,
+            sentinel=sentinel,
+            headers=headers,
+        )
+        return self._each(replies)
+
+    async def _each(self, replies: AsyncGenerator[Message]) -> AsyncGenerator[TypedMessage[R]]:
+        async with aclosing(replies):
+            async for reply in replies:
+                yield self._reply.of(reply)
+
+    def subscribe(
+        self,
+        subject: str,
+        *,
+        queue: str | None = None,
+        cb: TypedHandler[T] | None = None,
+        max_msgs: int | None = None,
+        pending_msgs_limit: int | None = None,
+        pending_bytes_limit: int | None = None,
+        slow_policy: SlowPolicy | str = SlowPolicy.DROP_NEWEST,
+    ) -> Subscription[TypedMessage[T]]:
+        """Subscribes to messages that hold such values; see ``Connection.subscribe``.
+
+        A payload that does not fit raises InvalidPayload where ``value`` is asked for; the subscription goes on.
+        """
+        subscription = self._connection.subscribe(
+            subject,
+            queue=queue,
+            cb=cast("Handler | None", cb),  # it is given what the subscription is told to make
+            max_msgs=max_msgs,
+            pending_msgs_limit=pending_msgs_limit,
+            pending_bytes_limit=pending_bytes_limit,
+            slow_policy=slow_policy,
+            message_type=self._message,
+        )
+        return cast("Subscription[TypedMessage[T]]", subscription)
+
+    @overload
+    def handler(self, function: Callable[[T], Awaitable[R]]) -> Callable[[Message], Awaitable[None]]: ...
+
+    @overload
+    def handler(self, function: Callable[[T], R]) -> Callable[[Message], Awaitable[None]]: ...
+
+    def handler(self, function: Callable[[T], Awaitable[R] | R]) -> Callable[[Message], Awaitable[None]]:
+        """Makes a function of a value a handler for ``subscribe(cb=...)`` and for endpoints of a service: it is
+        given the value of each message, and what it returns is the answer if one is expected.
+
+        An endpoint answers a payload that does not fit with code 400.
+        """
+        codec, kind = self.codec, self._kind
+
+        async def handle(message: Message) -> None:
+            try:
+                value = codec.decode(message.data, kind)
+            except InvalidPayload as exc:
+                if isinstance(message, Request):
+                    raise ServiceError(400, str(exc)) from exc
+                raise
+            result = function(value)
+            if inspect.isawaitable(result):
+                result = await result
+            if message.has_reply:
+                await message.respond(codec.encode(result))
+
+        handle.__name__ = getattr(function, "__name__", handle.__name__)
+        handle.__doc__ = function.__doc__
+        return handle
+
+
+def _message_class(kind: type[A], codec: Codec) -> type[TypedMessage[A]]:
+    fields = {"__slots__": (), "_kind": kind, "_codec": codec, "__doc__": TypedMessage.__doc__}
+    return cast("type[TypedMessage[A]]", type("TypedMessage", (TypedMessage,), fields))

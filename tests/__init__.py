@@ -1,0 +1,1 @@
+"""The tests: promises about natsproto, and the kit that keeps them."""

@@ -1,0 +1,1 @@
+"""The asyncio core without a network: memory wires, a scripted server, virtual time."""

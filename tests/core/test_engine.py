@@ -1,0 +1,1168 @@
+"""The engine: a client over all its connections, on a scripted server and virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+
+from natsproto.client import Client
+from natsproto.core.engine import LINGER, TRANSITIONS, State
+from natsproto.core.events import (
+    AttemptFailed,
+    Closed,
+    Connected,
+    Denied,
+    Disconnected,
+    Event,
+    HandlerFailed,
+    LameDuck,
+    Reconnected,
+    Reconnecting,
+    ServerComplained,
+    ServersDiscovered,
+    SlowConsumerDetected,
+)
+from natsproto.core.outbox import CONGESTED_AT
+from natsproto.core.subscription import SlowPolicy
+from natsproto.errors import (
+    ConnectFailed,
+    ConnectionClosed,
+    ConnectionLost,
+    DrainTimeout,
+    NatsError,
+    OutboxFull,
+    PermissionDenied,
+    RequestTimeout,
+    SlowConsumer,
+    SubscriptionClosed,
+)
+from natsproto.protocol.frames import Message
+from tests.core.world import HOST, PORT, World, turns, until, world
+from tests.faults.world import Diary
+from tests.kit.clock import virtual_clock
+from tests.kit.scripted import Behaviour, Op
+
+
+def said(place: World, connection: int = 0) -> list[str]:
+    """What a client said on one connection, without the keep-alive."""
+    return [f"{op.name} {' '.join(op.args)}".strip() for op in place.server.ops if op.connection == connection][1:]
+
+
+def published(place: World) -> list[bytes]:
+    return [op.payload for op in place.server.ops if op.name in ("PUB", "HPUB")]
+
+
+# ---------------------------------------------------------------- states
+
+
+def test_every_state_but_the_last_leads_on_and_none_leads_back_from_the_end() -> None:
+    assert set(TRANSITIONS) == set(State)
+    assert TRANSITIONS[State.CLOSED] == frozenset()
+    assert all(State.CLOSED in following for state, following in TRANSITIONS.items() if state is not State.CLOSED)
+    assert TRANSITIONS[State.DRAINING] == {State.CLOSED}
+
+
+@virtual_clock
+async def test_a_life_in_events_and_states() -> None:
+    diary = Diary()
+    async with world() as place:
+        nc = await place.connect(on_event=diary)
+        assert (nc.state, nc.is_connected) == (State.OPEN, True)
+        (await place.server.connection()).close()
+        await diary.wait(Disconnected)
+        assert (nc.state, nc.is_connected, nc.connected_url) == (State.RECONNECTING, False, "")
+        await diary.wait(Reconnected)
+        assert (nc.state, nc.is_connected, nc.stats.reconnects) == (State.OPEN, True, 1)
+        await nc.drain()
+        assert (nc.state, nc.is_connected) == (State.CLOSED, False)
+        kinds = [type(event) for event in diary.events]
+        assert kinds == [Connected, Disconnected, Reconnecting, Reconnected, Closed]
+        assert diary.of(Closed)[0].reason is None
+        assert await nc.closed() is None
+
+
+# ---------------------------------------------------------------- reconnecting
+
+
+@virtual_clock
+async def test_subscriptions_come_back_before_what_waited_to_be_published() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        gone = await nc.subscribe("gone")
+        await nc.subscribe("a", queue="q")
+        await nc.flush()
+        place.down()
+        await until(lambda: not nc.is_connected)
+        await gone.unsubscribe()
+        await nc.subscribe("b.*")
+        for number in range(3):
+            await nc.publish("x", b"%d" % number)
+        place.up()
+        await nc.flush()
+        assert [line for line in said(place, 1) if line != "PING"] == ["SUB a q 2", "SUB b.* 3", *["PUB x"] * 3]
+        assert published(place) == [b"0", b"1", b"2"]
+
+
+@virtual_clock
+async def test_an_auto_unsubscribe_goes_on_with_what_is_left_of_it() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        sub = await nc.subscribe("a", max_msgs=10)
+        for _ in range(4):
+            await nc.publish("a", b"x")
+        await nc.flush()
+        assert sub.pending_msgs == 4
+        place.down()
+        await until(lambda: not nc.is_connected)
+        place.up()
+        await nc.flush()
+        assert "UNSUB 1 6" in said(place, 1)
+        for _ in range(9):
+            await nc.publish("a", b"y")
+        await nc.flush()
+        assert [message.data for message in [m async for m in sub]] == [b"x"] * 4 + [b"y"] * 6
+
+
+@virtual_clock
+async def test_a_limit_set_while_there_is_no_connection_is_told_to_the_next_one() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        sub = await nc.subscribe("a")
+        await nc.publish("a", b"x")
+        await nc.flush()
+        place.down()
+        await until(lambda: not nc.is_connected)
+        await sub.unsubscribe(max_msgs=3)
+        place.up()
+        for _ in range(5):
+            await nc.publish("a", b"y")
+        await nc.flush()
+        assert "UNSUB 1 2" in said(place, 1)
+        assert len([m async for m in sub]) == 3
+
+
+@virtual_clock
+async def test_a_limit_counts_exactly_even_if_the_server_sends_more() -> None:
+    async with world(Behaviour(route=False)) as place:
+        nc = await place.connect()
+        sub = await nc.subscribe("a", max_msgs=3)
+        await nc.flush()
+        place.server.send(b"MSG a 1 1\r\nx\r\n" * 10)
+        got = [message async for message in sub]
+        assert (len(got), sub.delivered, nc.stats.in_msgs) == (3, 3, 10)
+
+
+@virtual_clock
+async def test_while_down_the_outbox_takes_its_limit_and_refuses_the_rest_in_words() -> None:
+    async with world() as place:
+        nc = await place.connect(outbox_limit=1000)
+        place.down()
+        await until(lambda: not nc.is_connected)
+        frame = len("PUB a 3\r\n000\r\n")
+        taken = 1000 // frame
+        for number in range(taken):
+            await nc.publish("a", b"%03d" % number)
+        with pytest.raises(OutboxFull) as full:
+            await nc.publish("a", b"xxx")
+        with pytest.raises(OutboxFull):
+            nc.publish_nowait("a", b"xxx")
+        with pytest.raises(OutboxFull):
+            await nc.publish("a", b"xxx", headers={"k": "v"})
+        assert full.value.limit == 1000
+        assert nc.stats.waiting_msgs == taken
+        assert nc.stats.waiting_bytes == taken * frame
+        place.up()
+        await nc.flush()
+        assert published(place) == [b"%03d" % number for number in range(taken)]
+        assert (nc.stats.waiting_msgs, nc.stats.out_msgs) == (0, taken)
+
+
+@virtual_clock
+async def test_messages_kept_over_an_outage_arrive_once_whole_and_in_order() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        sent: list[bytes] = []
+        for outage in range(5):
+            for size in (0, 1, 70_000, 5):
+                payload = b"%d" % (outage % 10) * size
+                sent.append(payload)
+                await nc.publish("a", payload)
+            await nc.flush()
+            place.down()
+            await until(lambda: not nc.is_connected)
+            for size in (3, 100_000, 0):
+                payload = b"w" * size
+                sent.append(payload)
+                await nc.publish("a", payload)
+            place.up()
+        await nc.flush()
+        assert published(place) == sent
+
+
+@pytest.mark.parametrize("end", ["reset", "cut", "protocol error"])
+@virtual_clock
+async def test_nothing_published_after_the_break_is_written_to_the_dead_connection(end: str) -> None:
+    """Also not in the few turns of the loop in which the break is known and nobody has been told."""
+    async with world() as place:
+        nc = await place.connect()
+        await nc.flush()
+        if end == "protocol error":
+            place.peer.send(b"NONSENSE\r\n")
+        else:
+            place.peer.reset() if end == "reset" else place.peer.cut()
+        kept: list[bytes] = []
+        for turn in range(10):
+            if not nc.is_connected:
+                kept.append(b"%d" % turn)
+                await nc.publish("a", kept[-1])
+            await turns(1)
+        assert kept
+        await nc.flush()
+        assert [op.payload for op in place.server.ops if op.connection == 1 and op.name == "PUB"] == kept
+
+
+@virtual_clock
+async def test_what_was_handed_over_and_not_confirmed_is_counted_at_the_break() -> None:
+    diary = Diary(Disconnected)
+    async with world() as place:
+        nc = await place.connect(on_event=diary)
+        for _ in range(3):
+            await nc.publish("a", b"x")
+        await nc.flush()
+        place.peer.stall()
+        for _ in range(2):
+            await nc.publish("a", b"y")
+            await turns(2)
+        place.down()
+        lost = await diary.wait(Disconnected)
+        assert lost.in_flight + lost.waiting == 2
+        place.up()
+        await nc.flush()
+
+
+@virtual_clock
+async def test_pending_requests_end_when_the_connection_breaks() -> None:
+    async with world(Behaviour(route=False)) as place:
+        nc = await place.connect()
+        loop = asyncio.get_running_loop()
+        requests = [asyncio.create_task(nc.request(f"a.{n}", timeout=30)) for n in range(20)]
+        await place.server.expect("PUB", "a.19")
+        began = loop.time()
+        place.down()
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        assert loop.time() == began
+        assert all(type(result) is ConnectionLost for result in results)
+        assert "request to 'a.7'" in str(results[7])
+        place.up()
+        await nc.flush()
+
+
+@virtual_clock
+async def test_on_request_they_wait_over_the_outage_and_get_their_reply_on_the_next_connection() -> None:
+    async with world(Behaviour(route=False)) as place:
+        nc = await place.connect(fail_requests_on_disconnect=False)
+        pending = asyncio.create_task(nc.request("a", timeout=30))
+        op = await place.server.expect("PUB", "a")
+        place.down()
+        await until(lambda: not nc.is_connected)
+        place.up()
+        await nc.flush()
+        resubscribed = await place.server.expect("SUB", op.args[1].rpartition(".")[0] + ".*")
+        place.server.deliver(resubscribed.args[1], op.args[1], b"late")
+        assert (await pending).data == b"late"
+
+
+@virtual_clock
+async def test_a_request_made_while_down_is_sent_and_answered_when_up() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        other = await place.connect(name="other")
+        await other.subscribe("svc", cb=lambda message: message.respond(b"pong"))
+        place.down()
+        await until(lambda: not nc.is_connected and not other.is_connected)
+        pending = asyncio.create_task(nc.request("svc", b"ping", timeout=60))
+        await turns(5)
+        place.up()
+        # The responder may be back later than the request: then nobody listens, and that is said.
+        try:
+            assert (await pending).data == b"pong"
+        except NatsError as exc:
+            assert type(exc).__name__ == "NoResponders"  # noqa: PT017
+
+
+@virtual_clock
+async def test_a_request_made_while_down_times_out_when_it_stays_down() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        place.down()
+        await until(lambda: not nc.is_connected)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(RequestTimeout):
+            await nc.request("svc", timeout=3)
+        assert loop.time() - began == pytest.approx(3, abs=1e-6)
+
+
+@virtual_clock
+async def test_the_next_server_of_the_list_takes_over() -> None:
+    diary = Diary(Reconnected, AttemptFailed)
+    async with world() as place:
+        place.network.listen(HOST, 4223, place.server.accept)
+        nc = await place.connect(f"nats://{HOST}:4222,nats://{HOST}:4223", randomize=False, on_event=diary)
+        assert nc.connected_url == f"nats://{HOST}:4222"
+        sub = await nc.subscribe("a")
+        place.down()
+        back = await diary.wait(Reconnected)
+        assert back.server == f"{HOST}:4223"
+        assert back.outage == 0, "the first attempt waits for nothing"
+        await nc.publish("a", b"x")
+        assert (await sub.next(timeout=5)).data == b"x"
+
+
+@virtual_clock
+async def test_when_every_attempt_is_used_up_the_client_is_closed_and_everybody_told_why() -> None:
+    diary = Diary()
+    async with world() as place:
+        nc = await place.connect(on_event=diary, max_reconnect_attempts=3)
+        sub = await nc.subscribe("a")
+        await nc.publish("a", b"unread")
+        await nc.flush()
+        reader = asyncio.create_task(_read_to_the_end(sub))
+        flush = None
+        place.down()
+        await until(lambda: not nc.is_connected)
+        flush = asyncio.create_task(nc.flush(timeout=1000))
+        reason = await nc.closed()
+        assert isinstance(reason, ConnectionRefusedError)
+        assert len(diary.of(AttemptFailed)) == 3
+        assert diary.of(Closed)[0].reason is reason
+        got, error = await reader
+        assert [message.data for message in got] == [b"unread"]
+        assert isinstance(error, ConnectionLost)
+        with pytest.raises(ConnectionClosed):
+            await flush
+        with pytest.raises(ConnectionClosed):
+            await nc.publish("a")
+
+
+async def _read_to_the_end(sub: object) -> tuple[list[Message], BaseException | None]:
+    got: list[Message] = []
+    try:
+        async for message in sub:  # type: ignore[attr-defined]
+            got.append(message)  # noqa: PERF401  (what came before the error counts)
+    except NatsError as exc:
+        return got, exc
+    return got, None
+
+
+@virtual_clock
+async def test_without_reconnecting_the_first_break_is_the_end() -> None:
+    async with world() as place:
+        nc = await place.connect(allow_reconnect=False)
+        handled: list[bytes] = []
+
+        async def slowly(message: Message) -> None:
+            await asyncio.sleep(0.1)
+            handled.append(message.data)
+
+        await nc.subscribe("a", cb=slowly)
+        for number in range(5):
+            await nc.publish("a", b"%d" % number)
+        await nc.flush()
+        place.down()
+        assert isinstance(await nc.closed(), ConnectionLost)
+        await asyncio.sleep(5)
+        assert handled == [b"%d" % number for number in range(5)], "what was received is handled all the same"
+
+
+@virtual_clock
+async def test_retrying_the_first_connect_goes_on_in_the_background() -> None:
+    diary = Diary()
+    async with world() as place:
+        place.down()
+        nc = await place.connect(retry_on_failed_connect=True, on_event=diary)
+        assert nc.state is State.RECONNECTING
+        await nc.publish("a", b"early")
+        sub = await nc.subscribe("a")
+        await asyncio.sleep(20)
+        assert diary.of(AttemptFailed)
+        place.up()
+        await nc.flush(timeout=10)
+        assert (await sub.next(timeout=1)).data == b"early"
+
+
+@virtual_clock
+async def test_a_failed_first_connect_names_every_address_and_cause() -> None:
+    diary = Diary()
+    async with world() as place:
+        place.network.black_hole("10.0.0.9", 4222)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(ConnectFailed) as failed:
+            await place.connect(
+                "nats://10.0.0.7:4222,nats://10.0.0.9", randomize=False, connect_timeout=1.5, on_event=diary
+            )
+        assert loop.time() - began == pytest.approx(1.5, abs=1e-6)
+        assert failed.value.elapsed == pytest.approx(1.5, abs=1e-6)
+        [(first, refused), (second, silent)] = failed.value.attempts
+        assert (first, second) == ("10.0.0.7:4222", "10.0.0.9:4222")
+        assert isinstance(refused, ConnectionRefusedError)
+        assert isinstance(silent, RequestTimeout)
+        assert all(part in str(failed.value) for part in ("10.0.0.7:4222", "10.0.0.9:4222", "Connect call failed"))
+        assert [type(event) for event in diary.events] == [Closed]
+
+
+@virtual_clock
+async def test_reconnect_on_demand_changes_the_server_and_does_not_wait() -> None:
+    diary = Diary(Reconnected)
+    async with world() as place:
+        place.network.listen(HOST, 4223, place.server.accept)
+        nc = await place.connect(f"nats://{HOST}:4222,nats://{HOST}:4223", randomize=False, on_event=diary)
+        await nc.reconnect()
+        assert (await diary.wait(Reconnected)).server == f"{HOST}:4223"
+        place.network.refuse(HOST, 4223)
+        place.down()
+        await until(lambda: not nc.is_connected)
+        await asyncio.sleep(30)
+        place.up()
+        began = asyncio.get_running_loop().time()
+        await nc.reconnect()
+        await diary.wait(Reconnected, 2)
+        assert asyncio.get_running_loop().time() == began, "the back-off was cut short"
+
+
+@virtual_clock
+async def test_servers_that_are_announced_are_used_when_the_given_one_is_gone() -> None:
+    diary = Diary()
+    async with world(Behaviour(greeting={"connect_urls": [f"{HOST}:4224", f"{HOST}:4222"]})) as place:
+        place.network.listen(HOST, 4224, place.server.accept)
+        nc = await place.connect(on_event=diary)
+        assert diary.of(ServersDiscovered)[0].servers == (f"{HOST}:4224",)
+        assert nc.discovered_servers == (f"{HOST}:4224",)
+        place.down()
+        assert (await diary.wait(Reconnected)).server == f"{HOST}:4224"
+
+
+# ---------------------------------------------------------------- publishing under pressure
+
+
+@virtual_clock
+async def test_publish_waits_while_the_server_takes_nothing_and_goes_on_when_it_does() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        await place.server.connection()
+        place.peer.stall()
+
+        async def publisher() -> None:
+            for _ in range(200):
+                await nc.publish("a", bytes(10_000))
+
+        task = asyncio.create_task(publisher())
+        await asyncio.sleep(10)
+        assert not task.done()
+        held = nc.stats.waiting_bytes
+        assert held < 400_000, "bytes kept while the server takes nothing"
+        place.peer.unstall()
+        await task
+        await nc.flush()
+        assert [len(payload) for payload in published(place)] == [10_000] * 200
+
+
+@virtual_clock
+async def test_a_thousand_publishers_under_pressure_wait_and_none_is_refused() -> None:
+    async with world() as place:
+        nc = await place.connect(outbox_limit=500_000)
+        await place.server.connection()
+        place.peer.stall()
+        tasks = [asyncio.create_task(nc.publish("a", b"%04d" % n + bytes(2000))) for n in range(1000)]
+        await asyncio.sleep(1)
+        assert nc.stats.waiting_bytes < 500_000
+        place.peer.unstall()
+        await asyncio.gather(*tasks)
+        await nc.flush()
+        assert sorted(payload[:4] for payload in published(place)) == [b"%04d" % n for n in range(1000)]
+
+
+@virtual_clock
+async def test_flush_under_constant_publishing_is_not_starved() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        await place.server.connection()
+        stop = False
+
+        async def publisher() -> None:
+            while not stop:
+                await nc.publish("a", bytes(50_000))
+
+        async def slow_peer() -> None:
+            while not stop:
+                place.peer.unstall()
+                await turns(2)
+                place.peer.stall()
+                await asyncio.sleep(0.01)
+
+        tasks = [asyncio.create_task(publisher()), asyncio.create_task(slow_peer())]
+        await asyncio.sleep(1)
+        await nc.flush(timeout=2)
+        stop = True
+        place.peer.unstall()
+        await asyncio.gather(*tasks)
+        place.peer.unstall()
+
+
+# ---------------------------------------------------------------- permissions and complaints
+
+
+@virtual_clock
+async def test_a_denied_request_ends_at_once_and_only_that_one() -> None:
+    async with world(Behaviour(route=False)) as place:
+        nc = await place.connect()
+        diary = nc.events()
+        denied = asyncio.create_task(nc.request("secret", timeout=30))
+        other = asyncio.create_task(nc.request("open", timeout=30))
+        op = await place.server.expect("PUB", "open")
+        place.server.err('Permissions Violation for Publish to "secret"')
+        with pytest.raises(PermissionDenied) as error:
+            await denied
+        assert (error.value.operation, error.value.subject) == ("publish to", "secret")
+        assert isinstance(await anext(diary), Denied)
+        place.server.deliver(1, op.args[1], b"ok")
+        assert (await other).data == b"ok"
+
+
+@virtual_clock
+async def test_a_denied_subscription_ends_with_the_reason() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        denied, fine = await nc.subscribe("secret.>"), await nc.subscribe("fine")
+        reading = asyncio.create_task(denied.next())
+        await nc.flush()
+        place.server.err('Permissions Violation for Subscription to "secret.>"')
+        with pytest.raises(PermissionDenied, match="secret"):
+            await reading
+        with pytest.raises(PermissionDenied):
+            [message async for message in denied]
+        assert denied.closed
+        assert not fine.closed
+        await nc.publish("fine", b"x")
+        assert (await fine.next(timeout=1)).data == b"x"
+
+
+@virtual_clock
+async def test_a_denied_request_inbox_fails_every_request_and_the_next_one_tries_anew() -> None:
+    async with world(Behaviour(route=False)) as place:
+        nc = await place.connect()
+        pending = asyncio.create_task(nc.request("a", timeout=30))
+        op = await place.server.expect("SUB")
+        await place.server.expect("PUB", "a")
+        place.server.err(f'Permissions Violation for Subscription to "{op.args[0]}"')
+        with pytest.raises(PermissionDenied, match="_INBOX"):
+            await pending
+        again = asyncio.create_task(nc.request("a", timeout=30))
+        op = await place.server.expect("PUB", "a")
+        inbox = await place.server.expect("SUB")
+        place.server.deliver(inbox.args[1], op.args[1], b"ok")
+        assert (await again).data == b"ok"
+
+
+@virtual_clock
+async def test_other_complaints_are_told_by_an_event() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        events = nc.events()
+        await place.server.connection()
+        place.server.err("Invalid Subject")
+        event = await anext(events)
+        assert isinstance(event, ServerComplained)
+        assert "Invalid Subject" in str(event.error)
+        assert nc.is_connected
+
+
+# ---------------------------------------------------------------- events
+
+
+@virtual_clock
+async def test_events_are_those_since_the_call_for_every_reader_on_its_own() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        first = nc.events()
+        connection = await place.server.connection()
+        connection.err("one")
+        await turns(5)
+        second = nc.events()
+        connection.err("two")
+        await turns(5)
+        await nc.close()
+
+        async def texts(events: object) -> list[str]:
+            return [str(getattr(e, "error", type(e).__name__)) async for e in events]  # type: ignore[attr-defined]
+
+        assert await texts(first) == ["server error: one", "server error: two", "Closed"]
+        assert await texts(second) == ["server error: two", "Closed"]
+        assert await texts(nc.events()) == ["Closed"], "one that comes too late is told that it is over"
+
+
+@virtual_clock
+async def test_a_reader_of_events_that_goes_away_costs_nothing() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        for _ in range(100):
+            nc.events()
+            reader = nc.events()
+            await reader.aclose()
+        del reader
+        assert len(nc._engine.herald._streams) == 0
+
+
+class Odd(BaseException):
+    """Neither an Exception nor one that Python knows."""
+
+
+@pytest.mark.parametrize("kind", [ValueError, Odd, asyncio.CancelledError])
+@pytest.mark.parametrize("asynchronous", [False, True])
+@virtual_clock
+async def test_an_event_callback_that_raises_harms_nobody_and_is_logged(
+    kind: type[BaseException], asynchronous: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def on_event(event: Event) -> Awaitable[None] | None:
+        if asynchronous:
+            return later(event)
+        raise kind(f"about {type(event).__name__}")
+
+    async def later(event: Event) -> None:
+        raise kind(f"about {type(event).__name__}")
+
+    caplog.set_level(logging.ERROR, "natsproto")
+    async with world() as place:
+        nc = await place.connect(on_event=on_event)
+        for number in range(3):
+            (await place.server.connection(number)).close()
+            await until(partial(_reconnected, nc, number + 1))
+        await nc.flush()
+        await nc.close()
+    # What an async one does with its own cancellation is its own affair.
+    if not (asynchronous and kind is asyncio.CancelledError):
+        assert sum("on_event failed" in record.message for record in caplog.records) == 1 + 3 * 3 + 1
+
+
+def _reconnected(nc: Client, times: int) -> bool:
+    return nc.stats.reconnects == times
+
+
+@virtual_clock
+async def test_a_slow_reader_is_reported_once_an_episode_and_counted() -> None:
+    diary = Diary(SlowConsumerDetected)
+    async with world(Behaviour(route=False)) as place:
+        nc = await place.connect(on_event=diary)
+        sub = await nc.subscribe("a", pending_msgs_limit=10)
+        other = await nc.subscribe("b")
+        await nc.flush()
+        for _ in range(20):
+            place.server.send(b"MSG a 1 1\r\nx\r\n" * 10 + b"MSG b 2 1\r\ny\r\n")
+            await turns(3)
+        assert len(diary.events) == 1
+        assert (sub.pending_msgs, sub.dropped, nc.stats.dropped) == (10, 190, 190)
+        assert (other.pending_msgs, other.dropped) == (20, 0)
+        await sub.unsubscribe()
+        assert nc.stats.dropped == 190, "what was lost stays lost when the subscription ends"
+        assert nc.stats.in_msgs == 220
+
+
+@virtual_clock
+async def test_a_message_beyond_the_limit_in_bytes_costs_the_message_and_nothing_else() -> None:
+    diary = Diary(Disconnected)
+    async with world() as place:
+        nc = await place.connect(on_event=diary)
+        sub = await nc.subscribe("a", pending_bytes_limit=100)
+        await nc.publish("a", bytes(1000))
+        await nc.publish("a", b"small")
+        assert (await sub.next(timeout=1)).data == b"small"
+        assert (sub.dropped, diary.events) == (1, [])
+
+
+@virtual_clock
+async def test_a_subscription_with_the_policy_error_ends_with_it_behind_what_it_has() -> None:
+    async with world(Behaviour(route=False)) as place:
+        nc = await place.connect()
+        sub = await nc.subscribe("a", pending_msgs_limit=3, slow_policy="error")
+        await nc.flush()
+        place.server.send(b"MSG a 1 1\r\nx\r\n" * 5)
+        got, error = await _read_to_the_end(sub)
+        assert len(got) == 3
+        assert isinstance(error, SlowConsumer)
+        assert "UNSUB 1" in said(place)
+
+
+@virtual_clock
+async def test_the_policy_pause_lets_the_server_wait_and_loses_nothing() -> None:
+    async with world(Behaviour(route=False)) as place:
+        nc = await place.connect()
+        sub = await nc.subscribe("a", pending_msgs_limit=5, slow_policy=SlowPolicy.PAUSE)
+        await nc.flush()
+        for _ in range(100):
+            place.server.send(b"MSG a 1 1\r\nx\r\n")
+        await asyncio.sleep(1)
+        assert sub.pending_msgs == 6
+        for _ in range(100):
+            await sub.next(timeout=1)
+        assert (sub.delivered, sub.dropped) == (100, 0)
+
+
+@virtual_clock
+async def test_a_paused_subscription_that_ends_sets_the_others_free() -> None:
+    async with world(Behaviour(route=False)) as place:
+        nc = await place.connect()
+        paused = await nc.subscribe("a", pending_msgs_limit=2, slow_policy="pause", max_msgs=5)
+        await nc.flush()
+        place.server.send(b"MSG a 1 1\r\nx\r\n" * 9)
+        await turns(5)
+        assert paused.closed
+        await nc.flush(timeout=5)
+        assert paused.pending_msgs == 5
+
+
+# ---------------------------------------------------------------- closing
+
+
+@virtual_clock
+async def test_close_ends_everything_that_waits_at_once() -> None:
+    async with world(Behaviour(route=False, answer_ping=True)) as place:
+        nc = await place.connect()
+        connection = await place.server.connection()
+        sub = await nc.subscribe("a")
+        loop = asyncio.get_running_loop()
+        connection.behaviour = Behaviour(answer_ping=False, route=False)
+        requests = [asyncio.create_task(nc.request("x", timeout=30)) for _ in range(20)]
+        flush, rtt = asyncio.create_task(nc.flush(timeout=30)), asyncio.create_task(nc.rtt(timeout=30))
+        reader, following = asyncio.create_task(_read_to_the_end(sub)), asyncio.create_task(sub.next(timeout=30))
+        events = asyncio.create_task(_kinds(nc))
+        await turns(10)
+        began = loop.time()
+        await nc.close()
+        results = await asyncio.gather(*requests, flush, rtt, following, return_exceptions=True)
+        assert loop.time() == began
+        assert [type(result) for result in results] == [ConnectionClosed] * 22 + [SubscriptionClosed]
+        assert await reader == ([], None)
+        assert (await events)[-1] is Closed
+
+
+async def _kinds(nc: Client) -> list[type[Event]]:
+    return [type(event) async for event in nc.events()]
+
+
+@virtual_clock
+async def test_close_sends_what_was_published_before() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        for number in range(100):
+            await nc.publish("a", b"%d" % number)
+        await nc.close()
+        assert published(place) == [b"%d" % number for number in range(100)]
+
+
+@virtual_clock
+async def test_close_gives_a_stuck_server_two_seconds_and_then_cuts(caplog: pytest.LogCaptureFixture) -> None:
+    loop = asyncio.get_running_loop()
+    async with world() as place:
+        nc = await place.connect()
+        await place.server.connection()
+        place.peer.stall()
+        for _ in range(10):
+            await nc.publish("a", bytes(10_000))
+        began = loop.time()
+        with caplog.at_level(logging.WARNING, "natsproto"):
+            await nc.close()
+        assert loop.time() - began == pytest.approx(LINGER, abs=1e-6)
+        assert "unsent" in caplog.text
+        await turns(2)
+        assert place.peer.at_end
+
+
+@virtual_clock
+async def test_who_waits_for_a_stuck_server_is_told_of_the_end_at_once() -> None:
+    loop = asyncio.get_running_loop()
+    async with world() as place:
+        nc = await place.connect()
+        sub = await nc.subscribe("a")
+        await nc.flush()
+        place.peer.stall()
+        while nc.stats.waiting_bytes < CONGESTED_AT:
+            nc.publish_nowait("x", bytes(50_000))
+        waiting = [asyncio.create_task(nc.publish("x", b"y")) for _ in range(5)]
+        await turns(5)
+        began = loop.time()
+        closing = asyncio.create_task(nc.close())
+        await turns(5)
+        calls: list[Callable[[], Awaitable[object]]] = [
+            nc.flush,
+            nc.rtt,
+            lambda: nc.request("a"),
+            lambda: nc.publish("x"),
+        ]
+        for call in calls:
+            with pytest.raises(ConnectionClosed):
+                await call()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(result) for result in results] == [ConnectionClosed] * 5
+        await sub.drain()
+        assert loop.time() == began
+        await closing
+
+
+@virtual_clock
+async def test_close_stops_waiting_when_the_stuck_server_goes_away() -> None:
+    loop = asyncio.get_running_loop()
+    async with world() as place:
+        nc = await place.connect()
+        await place.server.connection()
+        place.peer.stall()
+        for _ in range(10):
+            await nc.publish("a", bytes(10_000))
+        began = loop.time()
+        closing = asyncio.create_task(nc.close())
+        await turns(5)
+        place.down()
+        await closing
+        assert loop.time() == began
+
+
+@virtual_clock
+async def test_closing_while_down_says_what_was_never_sent(caplog: pytest.LogCaptureFixture) -> None:
+    loop = asyncio.get_running_loop()
+    async with world() as place:
+        nc = await place.connect()
+        place.down()
+        await until(lambda: not nc.is_connected)
+        for _ in range(3):
+            await nc.publish("a", b"x")
+        began = loop.time()
+        with caplog.at_level(logging.WARNING, "natsproto"):
+            await nc.close()
+        assert loop.time() == began
+        assert "closed with 3 messages unsent" in caplog.text
+
+
+@pytest.mark.parametrize("when", ["dialling", "in the handshake", "between two attempts"])
+@virtual_clock
+async def test_closing_in_the_middle_of_a_reconnect_leaves_nothing(when: str) -> None:
+    async with world(Behaviour(), Behaviour(greeting=None)) as place:
+        nc = await place.connect()
+        await place.server.connection()
+        place.down()
+        if when == "dialling":
+            place.network.black_hole(HOST, PORT)
+        elif when == "in the handshake":
+            place.up()
+        await asyncio.sleep(1)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await nc.close()
+        assert loop.time() == began
+        await turns(3)
+        assert all(peer.at_end for peer in place.network.peers)
+
+
+@virtual_clock
+async def test_close_again_and_at_the_same_time_is_fine() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        await asyncio.gather(*(nc.close() for _ in range(5)), *(nc.drain() for _ in range(5)))
+        await nc.close()
+        await nc.drain()
+
+
+@virtual_clock
+async def test_a_callback_may_close_the_client() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        closed = asyncio.Event()
+
+        async def handler(_: Message) -> None:
+            await nc.close()
+            closed.set()
+
+        await nc.subscribe("a", cb=handler)
+        await nc.publish("a")
+        await closed.wait()
+        assert nc.state is State.CLOSED
+
+
+@virtual_clock
+async def test_close_cancels_callbacks_at_work_those_of_ended_subscriptions_too() -> None:
+    ended: list[str] = []
+    started = 0
+
+    async def hang(message: Message) -> None:
+        nonlocal started
+        started += 1
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            ended.append(message.subject)
+            raise
+
+    diary = Diary(HandlerFailed)
+    async with world() as place:
+        nc = await place.connect(on_event=diary)
+        left = await nc.subscribe("left", cb=hang)
+        await nc.subscribe("live", cb=hang)
+        for subject in ("left", "live"):
+            for _ in range(3):
+                await nc.publish(subject)
+        await nc.flush()
+        await until(lambda: started == 2)
+        await left.unsubscribe()
+        before = asyncio.get_running_loop().time()
+        await nc.close()
+        assert asyncio.get_running_loop().time() == before
+        assert sorted(ended) == ["left", "live"], "and nothing that was waiting behind them was begun"
+        assert started == 2
+        assert diary.events == []
+
+
+@virtual_clock
+async def test_after_the_end_every_verb_says_so_and_leaves_nothing() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        sub = await nc.subscribe("a")
+        with pytest.raises(NatsError):
+            await nc.request("nobody", timeout=1)
+        await nc.close()
+        message = Message("a", b"r", b"", None, nc)
+        calls: list[Callable[[], object]] = [
+            lambda: nc.publish("a", b"x"),
+            lambda: nc.publish("a", b"x", headers={"k": "v"}),
+            lambda: nc.publish_nowait("a", b"x"),
+            lambda: nc.request("a", timeout=1),
+            lambda: nc.subscribe("a"),
+            lambda: nc.flush(),
+            lambda: nc.rtt(),
+            lambda: nc.reconnect(),
+            lambda: message.respond(b"x"),
+        ]
+        for call in calls:
+            with pytest.raises(ConnectionClosed):
+                await _called(call)
+        with pytest.raises(SubscriptionClosed):
+            await sub.next()
+        await sub.unsubscribe()
+        await sub.drain()
+        loop = asyncio.get_running_loop()
+        timers = [t for t in loop._scheduled if not t.cancelled()]  # type: ignore[attr-defined]
+        assert all("natsproto" not in repr(timer) for timer in timers)
+
+
+async def _called(call: Callable[[], object]) -> None:
+    result = call()
+    if isinstance(result, Awaitable):
+        await result
+
+
+# ---------------------------------------------------------------- draining
+
+
+@virtual_clock
+async def test_drain_handles_every_message_and_sends_every_answer() -> None:
+    async with world() as place:
+        service, client = await place.connect(name="service"), await place.connect(name="client")
+        handled = 0
+
+        async def answer(message: Message) -> None:
+            nonlocal handled
+            await asyncio.sleep(0.001)
+            await message.respond(message.data)
+            handled += 1
+
+        await service.subscribe("svc", cb=answer)
+        await service.flush()
+        replies = await client.subscribe("replies")
+        for number in range(500):
+            await client.publish("svc", b"%d" % number, reply="replies")
+        await client.flush()
+        await service.drain()
+        assert handled == 500
+        got = [int((await replies.next(timeout=1)).data) for _ in range(500)]
+        assert got == list(range(500))
+
+
+@virtual_clock
+async def test_drain_waits_for_a_running_iterator_and_ends_it() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        sub = await nc.subscribe("a")
+        got = 0
+
+        async def reader() -> None:
+            nonlocal got
+            async for _ in sub:
+                await asyncio.sleep(0.01)
+                got += 1
+
+        task = asyncio.create_task(reader())
+        await turns(2)
+        for _ in range(100):
+            await nc.publish("a")
+        await nc.drain()
+        assert got == 100
+        await task
+
+
+@pytest.mark.parametrize("what", ["client", "subscription"])
+@virtual_clock
+async def test_draining_ends_a_pause_of_reading_behind_which_the_answer_of_the_server_waits(what: str) -> None:
+    async with world(Behaviour(route=False)) as place:
+        nc = await place.connect()
+        sub = await nc.subscribe("a", pending_msgs_limit=2, slow_policy="pause")
+        await nc.flush()
+        for _ in range(20):
+            place.server.send(b"MSG a 1 1\r\nx\r\n")
+        await turns(10)
+        assert sub.pending_msgs == 3
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await (nc.drain() if what == "client" else sub.drain())
+        assert loop.time() == began
+        assert len([message async for message in sub]) == 20
+
+
+@virtual_clock
+async def test_a_callback_may_still_publish_request_and_flush_while_the_client_drains() -> None:
+    async with world() as place:
+        nc, other = await place.connect(), await place.connect()
+        await other.subscribe("upstream", cb=lambda message: message.respond(b"data"))
+        await other.flush()
+        done: list[bytes] = []
+
+        async def handler(message: Message) -> None:
+            reply = await nc.request("upstream", timeout=5)
+            await nc.publish("result", reply.data)
+            await nc.flush()
+            done.append(reply.data)
+
+        await nc.subscribe("a", cb=handler)
+        for _ in range(3):
+            await nc.publish("a")
+        await nc.drain()
+        assert done == [b"data"] * 3
+
+
+@virtual_clock
+async def test_drain_stops_at_its_deadline_and_says_what_was_left() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        await nc.subscribe("a", cb=lambda _: asyncio.get_running_loop().create_future())
+        for _ in range(3):
+            await nc.publish("a")
+        await nc.flush()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(DrainTimeout) as late:
+            await nc.drain(timeout=2)
+        assert 2 <= loop.time() - began <= 2 + LINGER
+        assert "3 messages of 'a' not handled" in str(late.value)
+        assert nc.state is State.CLOSED
+
+
+@virtual_clock
+async def test_draining_while_down_sends_what_waits_when_up_again() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        await nc.subscribe("a")
+        place.down()
+        await until(lambda: not nc.is_connected)
+        await nc.publish("b", b"kept")
+        draining = asyncio.create_task(nc.drain(timeout=60))
+        await asyncio.sleep(5)
+        assert nc.state is State.DRAINING
+        place.up()
+        await draining
+        assert published(place) == [b"kept"]
+        assert not any(line.startswith("SUB") for line in said(place, 1)), "drained ones do not come back"
+
+
+@virtual_clock
+async def test_a_connection_that_breaks_while_draining_is_no_reason_to_give_up() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        connection = await place.server.connection()
+        await nc.subscribe("a")
+        await nc.flush()
+        connection.behaviour = Behaviour(answer_ping=False)
+        draining = asyncio.create_task(nc.drain(timeout=60))
+        await asyncio.sleep(1)
+        await nc.publish("b", b"late")
+        place.down()
+        await asyncio.sleep(1)
+        await nc.publish("b", b"later")
+        place.up()
+        await draining
+        assert published(place)[-1] == b"later"
+
+
+@virtual_clock
+async def test_draining_while_down_for_good_ends_at_the_deadline_and_says_what_was_not_sent() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        place.down()
+        await until(lambda: not nc.is_connected)
+        await nc.publish("b", b"lost")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(DrainTimeout, match="1 messages not sent"):
+            await nc.drain(timeout=4)
+        assert loop.time() - began == pytest.approx(4, abs=1e-6)
+
+
+@virtual_clock
+async def test_leaving_the_block_drains_and_an_error_closes() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        sub = await nc.subscribe("a")
+        async with sub:
+            await nc.publish("a", b"x")
+            assert (await sub.next(timeout=1)).data == b"x"
+        assert sub.closed
+        assert "UNSUB 1" in said(place) or await place.server.expect("UNSUB", "1")
+
+
+# ---------------------------------------------------------------- counting
+
+
+@virtual_clock
+async def test_the_counters_are_exact() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        sub = await nc.subscribe("abc")
+        await nc.publish("abc", b"12345")
+        await nc.publish("abc", b"12345", reply="r")
+        await nc.publish("abc", b"12345", headers={"k": "v"})
+        await nc.flush()
+        head = len(b"NATS/1.0\r\nk: v\r\n\r\n")
+        stats = nc.stats
+        assert (stats.in_msgs, stats.out_msgs) == (3, 3)
+        assert stats.in_bytes == (3 + 5) + (3 + 1 + 5) + (3 + head + 5)
+        assert stats.in_bytes == sub.pending_bytes
+        assert (stats.waiting_msgs, stats.waiting_bytes, stats.dropped, stats.reconnects) == (0, 0, 0, 0)
+        wire = [op for op in place.server.ops if op.name in ("PUB", "HPUB")]
+        assert stats.out_bytes == sum(map(_wire_size, wire))
+
+
+def _wire_size(op: Op) -> int:
+    sizes = f"{len(op.headers)} {len(op.headers) + len(op.payload)}" if op.headers else f"{len(op.payload)}"
+    return len(f"{op.name} {' '.join(op.args)} {sizes}\r\n\r\n") + len(op.headers) + len(op.payload)
+
+
+@virtual_clock
+async def test_a_lame_duck_is_announced_once() -> None:
+    diary = Diary(LameDuck)
+    async with world() as place:
+        await place.connect(on_event=diary)
+        await place.server.connection()
+        place.server.info(ldm=True)
+        place.server.info(ldm=True)
+        await turns(5)
+        assert len(diary.events) == 1

@@ -1,0 +1,156 @@
+"""Inboxes of layers on top: who is told what, when, on a scripted server and virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from natsproto.client import Client
+from natsproto.core.events import Disconnected, Moved, Reconnected
+from natsproto.errors import ConnectionClosed, ConnectionLost, NatsError, PermissionDenied
+from natsproto.protocol.frames import Message
+from tests.core.world import turns, world
+from tests.faults.test_seams import A, place
+from tests.faults.world import Diary, connect_in
+from tests.kit.clock import virtual_clock
+from tests.kit.scripted import Behaviour
+
+
+class Box:
+    """An inbox that writes down what it is told."""
+
+    def __init__(self, nc: Client) -> None:
+        self.nc = nc
+        self.stem = nc.new_inbox()
+        self.told: list[tuple[object, ...]] = []
+
+    @property
+    def subject(self) -> str:
+        return f"{self.stem}.*"
+
+    def answer(self, token: bytes, payload: bytes) -> None:
+        self.told.append(("reply", token, payload))
+
+    def deliver(self, message: Message) -> None:
+        token = message.subject.rpartition(".")[2].encode()
+        self.told.append(("reply", token, message.data, *message.headers.pairs()))
+
+    def settled(self) -> None:
+        self.told.append(("settled",))
+
+    def lost(self, error: ConnectionLost) -> None:
+        self.told.append(("lost", self.nc.is_connected))
+
+    def restored(self) -> None:
+        self.told.append(("restored", self.nc.is_connected))
+
+    def denied(self, error: PermissionDenied) -> None:
+        self.told.append(("denied", error.subject))
+
+    def ended(self, error: NatsError) -> None:
+        self.told.append(("ended", type(error)))
+
+    async def ask(self, token: str) -> None:
+        await self.nc.publish("service", token.encode(), reply=f"{self.stem}.{token}")
+
+
+async def opened(nc: Client) -> Box:
+    box = Box(nc)
+    nc.open_inbox(box)
+    await nc.flush()
+    return box
+
+
+@virtual_clock
+async def test_replies_come_as_they_are_read_and_the_chunk_is_settled_once() -> None:
+    async with world() as stage:
+        nc = await stage.connect()
+        box = await opened(nc)
+        sid = next(iter(stage.server.current.interest))
+        lines = [f"MSG {box.stem}.{number} {sid} 1\r\n{number}\r\n" for number in range(4)]
+        lines.insert(2, f"HMSG {box.stem}.h {sid} 17 18\r\nNATS/1.0\r\nA:b\r\n\r\nx\r\n")
+        stage.server.send("".join(lines).encode())
+        await nc.flush()
+        replies = [("reply", b"0", b"0"), ("reply", b"1", b"1"), ("reply", b"h", b"x", ("A", "b"))]
+        replies += [("reply", b"2", b"2"), ("reply", b"3", b"3")]
+        assert box.told == [*replies, ("settled",)]
+        assert nc.stats.in_msgs == 5
+        nc.close_inbox(box)
+        nc.close_inbox(box)
+        stage.server.send(lines[0].encode() + lines[1].encode())
+        await nc.flush()
+        assert box.told[-1] == ("settled",)
+        assert len(box.told) == 6
+        assert stage.server.current.interest == {}
+
+
+@virtual_clock
+async def test_an_inbox_hears_of_an_outage_in_the_step_in_which_it_happens() -> None:
+    diary = Diary()
+    async with world() as stage:
+        nc = await stage.connect(on_event=diary)
+        box = await opened(nc)
+        stage.down()
+        await diary.wait(Disconnected)
+        assert box.told == [("lost", False)]
+        await box.ask("kept")
+        await nc.publish("other", b"kept too")
+        assert [head for head in nc.outbox.withdraw(box.stem.encode()) if b"kept" in head] != []
+        assert nc.stats.waiting_msgs == 1
+        stage.up()
+        await diary.wait(Reconnected)
+        assert box.told == [("lost", False), ("restored", True)]
+        await nc.flush()
+        assert [op.payload for op in stage.server.ops if op.name == "PUB"] == [b"kept too"]
+        sid = next(iter(stage.server.current.interest))
+        stage.server.deliver(sid, f"{box.stem}.1", b"ok")
+        await nc.flush()
+        assert box.told[2:] == [("reply", b"1", b"ok"), ("settled",)]
+
+
+@virtual_clock
+async def test_replies_on_either_server_reach_the_inbox_while_a_lame_duck_is_left() -> None:
+    async with place() as here:
+        nc = await connect_in(here.runtime, A, on_event=here.diary)
+        box = await opened(nc)
+        (sid,) = here.a.current.interest
+        here.a.info(ldm=True, connect_urls=["b:4222"])
+        await here.diary.wait(Moved)
+        assert here.a.current.interest, "the old server was told that nobody listens"
+        here.a.deliver(sid, f"{box.stem}.old", b"1")
+        await turns(5)
+        here.b.deliver(sid, f"{box.stem}.new", b"2")
+        await nc.flush()
+        assert [told for told in box.told if told[0] == "reply"] == [("reply", b"old", b"1"), ("reply", b"new", b"2")]
+        assert ("lost", False) not in box.told
+        await nc.close()
+
+
+@virtual_clock
+async def test_an_inbox_hears_of_refusals_and_of_the_end() -> None:
+    async with world(Behaviour(route=False)) as stage:
+        nc = await stage.connect()
+        box = await opened(nc)
+        stage.server.err('Permissions Violation for Publish to "service"')
+        await nc.flush()
+        assert box.told == [("denied", "service")]
+        other = await opened(nc)
+        stage.server.err(f'Permissions Violation for Subscription to "{other.subject}"')
+        await nc.flush()
+        assert other.told[-1][0] == "ended"
+        await nc.close()
+        assert box.told[-1] == ("ended", ConnectionClosed)
+        assert [told for told in other.told if told[0] == "ended"] == [other.told[-1]]
+        with pytest.raises(ConnectionClosed):
+            nc.open_inbox(Box(nc))
+
+
+@virtual_clock
+async def test_an_inbox_of_a_client_that_gives_up_is_ended() -> None:
+    async with world() as stage:
+        nc = await stage.connect(max_reconnect_attempts=2)
+        box = await opened(nc)
+        stage.down()
+        await asyncio.wait_for(nc.closed(), 600)
+        assert [told[0] for told in box.told] == ["lost", "ended"]

@@ -1,0 +1,373 @@
+"""The outbox: whole messages, in order, bounded, over every kind of wire."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsproto.core.outbox import CONGESTED_AT, FLUSH_AT, Outbox
+from natsproto.errors import ConnectionClosed, OutboxFull
+from tests.core.world import turns
+
+
+class Turn:
+    """An event loop's call_soon, turned by hand."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.calls.append(callback)
+
+    def over(self) -> None:
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
+
+
+class Pipe:
+    """A wire that takes ``room`` bytes, tells the outbox to pause when it is full, and remembers everything."""
+
+    def __init__(self, outbox: Outbox, room: int = 1 << 40) -> None:
+        self.outbox, self.room = outbox, room
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+        self.room -= len(data)
+        if self.room <= 0:
+            self.outbox.pause()
+
+    def take(self, room: int) -> None:
+        self.room = room
+        self.outbox.resume()
+
+    @property
+    def bytes(self) -> bytes:
+        return b"".join(self.written)
+
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def unsent(self) -> int:
+        return 0
+
+    def passed(self) -> int:
+        return 0
+
+    async def upgrade(self, context: object, hostname: str) -> None: ...
+
+
+def make(limit: int = 1 << 20) -> tuple[Outbox, Turn]:
+    turn = Turn()
+    return Outbox(limit, turn.call_soon, lambda: None), turn
+
+
+def head(number: int) -> bytes:
+    return b"PUB s%d 4\r\n" % number
+
+
+def frame(number: int) -> bytes:
+    return head(number) + b"data\r\n"
+
+
+# ---------------------------------------------------------------- when it writes
+
+
+def test_the_first_message_after_a_quiet_moment_leaves_at_once() -> None:
+    outbox, turn = make()
+    wire = Pipe(outbox)
+    outbox.attach(wire, paused=False)
+    outbox.put(head(1), b"data")
+    assert wire.written == [frame(1)]
+    turn.over()
+    outbox.put(head(2), b"data")
+    assert wire.written == [frame(1), frame(2)]
+
+
+def test_what_follows_in_the_same_turn_leaves_together_at_its_end() -> None:
+    outbox, turn = make()
+    wire = Pipe(outbox)
+    outbox.attach(wire, paused=False)
+    for number in range(4):
+        outbox.put(head(number), b"data")
+    assert wire.written == [frame(0)]
+    assert (outbox.frames, outbox.size) == (3, 3 * len(frame(1)))
+    turn.over()
+    assert wire.written == [frame(0), frame(1) + frame(2) + frame(3)]
+    assert (outbox.frames, outbox.size, outbox.frames_out, outbox.bytes_out) == (0, 0, 4, 4 * len(frame(1)))
+
+
+def test_a_full_batch_does_not_wait_for_the_end_of_the_turn() -> None:
+    outbox, _ = make()
+    wire = Pipe(outbox)
+    outbox.attach(wire, paused=False)
+    outbox.put(head(0), b"data")
+    outbox.put(head(1), bytes(FLUSH_AT))
+    assert len(wire.written) == 2
+    assert outbox.wait_first, "a publisher that never suspends has to give way now and then"
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def test_down_it_takes_up_to_its_limit_and_then_says_so() -> None:
+    size = len(frame(1))
+    outbox, _ = make(limit=3 * size)
+    for number in range(3):
+        outbox.put(head(number), b"data")
+    with pytest.raises(OutboxFull) as info:
+        outbox.put(head(3), b"data")
+    assert (info.value.waiting, info.value.size, info.value.limit) == (3 * size, size, 3 * size)
+    assert (outbox.frames, outbox.size) == (3, 3 * size), "the refused message left no trace"
+    wire = Pipe(outbox)
+    outbox.attach(wire, paused=False)
+    assert wire.bytes == frame(0) + frame(1) + frame(2)
+
+
+def test_with_a_limit_of_nothing_it_publishes_while_connected_and_refuses_while_down() -> None:
+    outbox, _ = make(limit=0)
+    with pytest.raises(OutboxFull):
+        outbox.put(head(0), b"data")
+    wire = Pipe(outbox)
+    outbox.attach(wire, paused=False)
+    outbox.put(head(1), b"data")
+    assert wire.bytes == frame(1)
+    outbox.detach()
+    with pytest.raises(OutboxFull):
+        outbox.put(head(2), b"data")
+
+
+def test_a_busy_wire_bounds_it_too() -> None:
+    outbox, _ = make(limit=1000)
+    wire = Pipe(outbox, room=1)
+    outbox.attach(wire, paused=False)
+    while outbox.size < CONGESTED_AT:
+        outbox.put(head(0), b"data")
+    with pytest.raises(OutboxFull):
+        outbox.put(head(0), b"data")
+    assert outbox.size <= CONGESTED_AT + len(frame(0))
+
+
+def test_sealed_it_takes_nothing_and_says_why() -> None:
+    outbox, _ = make()
+    wire = Pipe(outbox)
+    outbox.attach(wire, paused=False)
+    outbox.seal()
+    with pytest.raises(ConnectionClosed):
+        outbox.put(head(1), b"data")
+    with pytest.raises(ConnectionClosed):
+        outbox.put(b"", b"")
+    assert wire.written == []
+
+
+# ---------------------------------------------------------------- over wires
+
+
+def test_what_was_not_written_goes_to_the_next_wire_whole() -> None:
+    outbox, turn = make()
+    first = Pipe(outbox, room=1)
+    outbox.attach(first, paused=False)
+    for number in range(4):
+        outbox.put(head(number), b"data")
+    turn.over()
+    outbox.detach()
+    outbox.put(head(4), b"data")
+    second = Pipe(outbox)
+    outbox.attach(second, paused=False)
+    assert first.bytes == frame(0)
+    assert second.bytes == frame(1) + frame(2) + frame(3) + frame(4)
+
+
+def test_a_wire_that_starts_paused_is_not_written_to() -> None:
+    outbox, _ = make()
+    outbox.put(head(1), b"data")
+    wire = Pipe(outbox)
+    outbox.attach(wire, paused=True)
+    assert wire.written == []
+    outbox.resume()
+    assert wire.bytes == frame(1)
+
+
+def test_uncertain_counts_what_no_pong_has_confirmed_on_this_wire() -> None:
+    outbox, turn = make()
+    outbox.attach(Pipe(outbox), paused=False)
+    for number in range(3):
+        outbox.put(head(number), b"data")
+    turn.over()
+    assert outbox.uncertain == 3
+    outbox.confirm(2)
+    outbox.confirm(1)  # an older pong
+    assert outbox.uncertain == 1
+    outbox.detach()
+    outbox.put(head(3), b"data")
+    outbox.attach(Pipe(outbox), paused=False)
+    assert outbox.uncertain == 1, "what the old wire lost is not this one's to lose; what it was just handed is"
+
+
+# ---------------------------------------------------------------- those who wait
+
+
+async def test_turn_waits_for_room_and_no_longer() -> None:
+    outbox, _ = make()
+    wire = Pipe(outbox, room=1)
+    outbox.attach(wire, paused=False)
+    outbox.put(head(0), bytes(CONGESTED_AT))
+    outbox.put(head(1), bytes(CONGESTED_AT))
+    assert outbox.wait_first
+    waiting = asyncio.ensure_future(outbox.turn())
+    await turns(3)
+    assert not waiting.done()
+    wire.take(1 << 40)
+    await waiting
+    assert not outbox.wait_first
+
+
+async def test_turn_ends_when_the_wire_goes() -> None:
+    outbox, _ = make()
+    outbox.attach(Pipe(outbox, room=1), paused=False)
+    outbox.put(head(0), bytes(CONGESTED_AT))
+    outbox.put(head(1), bytes(CONGESTED_AT))
+    waiting = asyncio.ensure_future(outbox.turn())
+    await turns(3)
+    outbox.detach()
+    await waiting
+
+
+async def test_a_crowd_of_publishers_stays_within_the_bound() -> None:
+    """Each of them may look at the flag in the turn in which another one has just passed."""
+    loop = asyncio.get_running_loop()
+    outbox = Outbox(CONGESTED_AT, loop.call_soon, lambda: None)
+    wire = Pipe(outbox, room=1)
+    outbox.attach(wire, paused=False)
+    payload = bytes(32_768)
+    highest = 0
+
+    async def publish() -> None:
+        nonlocal highest
+        for _ in range(3):
+            if outbox.wait_first:
+                await outbox.turn()
+            outbox.put(head(0), payload)
+            highest = max(highest, outbox.size)
+
+    crowd = [asyncio.ensure_future(publish()) for _ in range(100)]
+    for _ in range(1000):
+        if all(task.done() for task in crowd):
+            break
+        wire.take(100_000)
+        await turns(4)
+    await asyncio.gather(*crowd)
+    assert highest <= CONGESTED_AT + len(payload) + 64
+    assert outbox.frames_out + outbox.frames == 300
+
+
+async def test_drained_does_not_wait_for_what_others_publish_meanwhile() -> None:
+    outbox, _ = make()
+    wire = Pipe(outbox, room=1)
+    outbox.attach(wire, paused=False)
+    outbox.put(head(0), b"data")
+    outbox.put(head(1), b"data")
+    waiting = asyncio.ensure_future(outbox.drained())
+    await turns(2)
+    for number in range(2, 6):
+        assert not waiting.done()
+        outbox.put(head(number), b"data")
+        wire.take(1)  # takes what waits, and is busy again at once
+        await turns(2)
+        if waiting.done():
+            break
+        outbox.put(head(number), b"data")
+    assert waiting.done()
+    await waiting
+
+
+async def test_drained_ends_when_the_wire_goes() -> None:
+    outbox, _ = make()
+    outbox.attach(Pipe(outbox, room=1), paused=False)
+    outbox.put(head(0), b"data")
+    outbox.put(head(1), b"data")
+    waiting = asyncio.ensure_future(outbox.drained())
+    await turns(2)
+    assert not waiting.done()
+    outbox.detach()
+    await waiting
+
+
+async def test_cancelled_waiters_leave_nothing_behind() -> None:
+    outbox, _ = make()
+    wire = Pipe(outbox, room=1)
+    outbox.attach(wire, paused=False)
+    outbox.put(head(0), bytes(CONGESTED_AT))
+    outbox.put(head(1), bytes(CONGESTED_AT))
+    tasks = [asyncio.ensure_future(wait()) for wait in [outbox.turn, outbox.drained] * 10]
+    await turns(3)
+    for task in tasks:
+        task.cancel()
+    assert all(isinstance(r, asyncio.CancelledError) for r in await asyncio.gather(*tasks, return_exceptions=True))
+    assert outbox._waiters == []
+    wire.take(1 << 40)
+    assert wire.bytes.count(b"PUB ") == 2
+
+
+# ---------------------------------------------------------------- whatever happens
+
+
+_EVENTS = st.one_of(
+    st.tuples(st.just("put"), st.integers(0, 400)),
+    st.tuples(st.just("turn"), st.just(0)),
+    st.tuples(st.just("attach"), st.integers(1, 2000)),
+    st.tuples(st.just("detach"), st.just(0)),
+    st.tuples(st.just("take"), st.integers(1, 2000)),
+)
+
+
+@given(st.lists(_EVENTS, max_size=60), st.integers(0, 3000))
+def test_every_taken_message_is_written_once_whole_and_in_order(events: list[tuple[str, int]], limit: int) -> None:
+    outbox, turn = make(limit)
+    wires: list[Pipe] = []
+    taken: list[bytes] = []
+    refused = 0
+    attached = False
+    for name, number in [*events, ("detach", 0), ("attach", 1 << 40)]:
+        if name == "put":
+            payload = b"%d" % len(taken) * number
+            line = b"PUB a %d\r\n" % len(payload)
+            try:
+                outbox.put(line, payload)
+            except OutboxFull:
+                refused += 1
+                assert not attached or outbox.size >= limit
+            else:
+                taken.append(line + payload + b"\r\n")
+                assert attached or outbox.size <= limit
+        elif name == "turn":
+            turn.over()
+        elif name == "attach" and not attached:
+            attached = True
+            wires.append(Pipe(outbox, number))
+            outbox.attach(wires[-1], paused=False)
+        elif name == "detach" and attached:
+            attached = False
+            outbox.detach()
+        elif name == "take" and attached:
+            wires[-1].take(number)
+        assert outbox.frames_out + outbox.frames == len(taken)
+        assert outbox.size == sum(map(len, taken[outbox.frames_out :]))
+    assert b"".join(wire.bytes for wire in wires) == b"".join(taken)
+    assert all(sum(_frames(piece)) for wire in wires for piece in wire.written)
+
+
+def _frames(piece: bytes) -> Iterator[int]:
+    """Cuts what one write got into whole messages; fails when it does not consist of them."""
+    while piece:
+        line, _, rest = piece.partition(b"\r\n")
+        size = int(line.rsplit(b" ", 1)[1])
+        assert rest[size : size + 2] == b"\r\n"
+        piece = rest[size + 2 :]
+        yield 1

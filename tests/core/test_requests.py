@@ -1,0 +1,239 @@
+"""The request mux: each reply to its request, each deadline at its time, nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsproto.core.requests import PendingRequest, RequestMux
+from natsproto.errors import ConnectionLost, NoResponders, RequestTimeout
+from natsproto.protocol.frames import Message
+from tests.kit.clock import VirtualClockLoop, run_virtual, virtual_clock
+
+PREFIX = "_INBOX.abc."
+NOBODY = b"NATS/1.0 503\r\n\r\n"
+
+
+def mux() -> RequestMux:
+    return RequestMux(PREFIX, asyncio.get_running_loop())
+
+
+def reply(request: PendingRequest, data: bytes = b"answer", head: bytes | None = None) -> Message:
+    return Message(request.reply.decode(), None, data, head)
+
+
+def timers() -> int:
+    """Timers of the loop that are still going to fire."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualClockLoop)
+    scheduled: list[asyncio.TimerHandle] = loop._scheduled  # type: ignore[attr-defined]  # no public view of it
+    return sum(not handle.cancelled() for handle in scheduled)
+
+
+@virtual_clock
+async def test_a_reply_reaches_its_request_and_no_other() -> None:
+    requests = mux()
+    pending = [requests.open("a", 5) for _ in range(100)]
+    assert len({request.reply for request in pending}) == 100
+    for number, request in reversed(list(enumerate(pending))):
+        requests.deliver(reply(request, b"%d" % number))
+    assert [request.future.result().data for request in pending] == [b"%d" % n for n in range(100)]
+    assert len(requests) == 0
+
+
+@virtual_clock
+async def test_replies_that_nobody_waits_for_are_dropped() -> None:
+    requests = mux()
+    request, cancelled, forgotten = (requests.open("a", 5) for _ in range(3))
+    cancelled.future.cancel()
+    requests.forget(forgotten)
+    for late in (request, request, cancelled, forgotten):
+        requests.deliver(reply(late))
+    for subject in (PREFIX, PREFIX + "x", PREFIX + "99", PREFIX + "1.2", "", "a"):
+        requests.deliver(Message(subject, None, b"", NOBODY))
+    assert request.future.result().data == b"answer"
+    assert not forgotten.future.done()
+    assert len(requests) == 0
+
+
+@virtual_clock
+async def test_503_without_payload_is_no_responders_and_with_payload_a_reply() -> None:
+    requests = mux()
+    first, second, third = requests.open("a.b", 5), requests.open("a", 5), requests.open("a", 5)
+    requests.deliver(reply(first, b"", NOBODY))
+    requests.deliver(reply(second, b"x", NOBODY))
+    requests.deliver(reply(third, b"", b"NATS/1.0\r\nStatus: 503\r\n\r\n"))
+    with pytest.raises(NoResponders) as info:
+        first.future.result()
+    assert info.value.subject == "a.b"
+    assert second.future.result().headers.status == 503
+    assert third.future.result().headers["Status"] == "503"
+
+
+_REQUESTS = st.lists(
+    st.tuples(
+        st.floats(0, 20),  # when it is made
+        st.floats(0.001, 30),  # its timeout
+        st.one_of(st.none(), st.floats(0, 40)),  # how long after the start it is answered
+        st.booleans(),  # or cancelled then
+    ),
+    max_size=60,
+)
+
+
+@given(_REQUESTS)
+def test_every_request_ends_at_its_own_time(plan: list[tuple[float, float, float | None, bool]]) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        requests = mux()
+        start = loop.time()
+
+        async def one(begin: float, timeout: float, answer: float | None, cancel: bool) -> None:
+            await asyncio.sleep(begin)
+            opened = loop.time()
+            request = requests.open("a", timeout)
+            if answer is not None:
+                end = request.future.cancel if cancel else lambda: requests.deliver(reply(request))
+                loop.call_at(opened + answer, end)
+            try:
+                await request.future
+            except RequestTimeout as exc:
+                assert loop.time() == pytest.approx(opened + timeout, abs=1e-5)
+                assert (exc.timeout, exc.doing) == (timeout, "request to 'a'")  # noqa: PT017
+                assert answer is None or answer >= timeout - 1e-5
+            except asyncio.CancelledError:
+                assert cancel
+                assert answer is not None
+            else:
+                assert answer is not None
+                assert loop.time() == pytest.approx(opened + answer, abs=1e-5)
+                assert answer <= timeout + 1e-5
+            finally:
+                requests.forget(request)
+
+        await asyncio.gather(*(one(*what) for what in plan), return_exceptions=False)
+        assert len(requests) == 0
+        assert loop.time() - start <= 61
+        requests.close()
+        await asyncio.sleep(100)
+        assert timers() == 0
+
+    run_virtual(main)
+
+
+@virtual_clock
+async def test_ten_thousand_deadlines_fire_in_order_each_at_its_time() -> None:
+    loop = asyncio.get_running_loop()
+    requests = mux()
+    start = loop.time()
+    fired: list[float] = []
+    timeouts = [((number * 7919) % 10_000 + 1) / 100 for number in range(10_000)]
+    for timeout in timeouts:
+        future = requests.open("a", timeout).future
+        future.add_done_callback(lambda done: fired.append(_timeout_of(done)))
+    assert timers() == 1, "one timer serves them all"
+    await asyncio.sleep(100.5)
+    assert fired == sorted(timeouts)
+    assert loop.time() - start == pytest.approx(100.5)
+    assert (len(requests), timers()) == (0, 0)
+
+
+def _timeout_of(done: asyncio.Future[Message]) -> float:
+    error = done.exception()
+    assert isinstance(error, RequestTimeout)
+    return error.timeout
+
+
+@virtual_clock
+async def test_a_short_timeout_behind_a_long_one_is_not_late() -> None:
+    requests = mux()
+    long = requests.open("a", 3600)
+    short = requests.open("a", 0.5)
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(RequestTimeout):
+        await short.future
+    assert asyncio.get_running_loop().time() - began == pytest.approx(0.5, abs=1e-5)
+    assert not long.future.done()
+    requests.deliver(reply(long))
+    assert (await long.future).data == b"answer"
+    requests.close()
+
+
+@virtual_clock
+async def test_failing_all_or_those_of_a_subject_ends_them_with_the_given_error() -> None:
+    requests = mux()
+    mine, yours = requests.open("mine", 5), requests.open("yours", 5)
+    assert requests.fail(lambda subject: ConnectionLost(subject), "mine") == 1
+    assert not yours.future.done()
+    assert requests.fail(lambda subject: ConnectionLost(subject)) == 1
+    for request, subject in ((mine, "mine"), (yours, "yours")):
+        with pytest.raises(ConnectionLost, match=subject):
+            await request.future
+    assert len(requests) == 0
+    requests.close()
+    assert timers() == 0
+
+
+@virtual_clock
+async def test_a_cancelled_request_may_time_out_fail_or_be_answered_without_harm() -> None:
+    requests = mux()
+    for end in ("timeout", "fail", "deliver"):
+        request = requests.open("a", 1)
+        request.future.cancel()
+        if end == "timeout":
+            await asyncio.sleep(2)
+        elif end == "fail":
+            requests.fail(lambda subject: ConnectionLost(subject))
+        else:
+            requests.deliver(reply(request))
+        assert len(requests) == 0
+
+
+@virtual_clock
+async def test_answered_requests_leave_nothing_behind() -> None:
+    """A hundred thousand one after the other with an hour of patience: none of their deadlines has passed."""
+    requests = mux()
+    waiting = [requests.open("a", 3600) for _ in range(10)]
+
+    def many(count: int) -> None:
+        for _ in range(count):
+            request = requests.open("a", 3600)
+            requests.deliver(reply(request))
+            requests.forget(request)
+
+    many(1000)
+    gc.collect()
+    tracemalloc.start()
+    many(1000)
+    before = tracemalloc.get_traced_memory()[0]
+    many(100_000)
+    gc.collect()
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 50_000, "bytes"
+    assert len(requests) == 10
+    assert len(requests._deadlines) < 200
+    assert timers() == 1
+    for request in waiting:
+        requests.deliver(reply(request))
+    requests.close()
+
+
+@virtual_clock
+async def test_what_many_pending_requests_leave_is_bounded_by_how_many_are_pending() -> None:
+    requests = mux()
+    held = [requests.open("a", 3600) for _ in range(1000)]
+    for _ in range(20_000):
+        requests.forget(requests.open("a", 3600))
+    assert len(requests._deadlines) <= 4 * 1000 + 1
+    for request in held:
+        requests.forget(request)
+    for _ in range(5):
+        requests.forget(requests.open("a", 3600))
+    assert len(requests._deadlines) <= 65
+    requests.close()

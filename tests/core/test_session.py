@@ -1,0 +1,396 @@
+"""A session: one connection, from the dial to its end, on a scripted server and virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from natsproto.core.events import Disconnected, Reconnected
+from natsproto.core.runtime import Runtime
+from natsproto.core.session import READ_TURN, Session
+from natsproto.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    NatsError,
+    NotAuthorized,
+    RemoteProtocolError,
+    RequestTimeout,
+    ServerError,
+    StaleConnection,
+    UnsupportedByServer,
+)
+from natsproto.options import Options
+from natsproto.protocol.frames import Message, Sink
+from natsproto.protocol.link import Link, LinkEvent
+from natsproto.protocol.pool import parse_servers
+from tests.core.world import HOST, PORT, World, turns, until, world
+from tests.faults.world import Diary
+from tests.kit.clock import virtual_clock
+from tests.kit.memory import MemoryPeer
+from tests.kit.scripted import Behaviour, info_line
+
+
+def only_cause(failed: ConnectFailed) -> BaseException:
+    [(address, cause)] = failed.attempts
+    assert address == f"{HOST}:{PORT}"
+    assert address in str(failed)
+    assert str(cause) in str(failed), "the sentence names the cause"
+    return cause
+
+
+async def refused(place: World, **options: object) -> BaseException:
+    """Tries to connect, which must fail, and returns why the only server failed."""
+    with pytest.raises(ConnectFailed) as failed:
+        await place.connect(connect_timeout=2.0, **options)  # type: ignore[arg-type]
+    await turns(1)
+    for peer in place.network.peers:
+        assert peer.at_end, "no connection is left behind"
+    return only_cause(failed.value)
+
+
+# ---------------------------------------------------------------- the handshake
+
+
+@virtual_clock
+async def test_the_client_says_who_it_is_and_what_it_can() -> None:
+    async with world() as place:
+        nc = await place.connect(name="orders", no_echo=True, user="u", password="p")
+        fields = dict((await place.server.connection()).connect)
+        assert fields.pop("version")
+        assert fields == {
+            "verbose": False,
+            "pedantic": False,
+            "tls_required": False,
+            "name": "orders",
+            "lang": "python-natsproto",
+            "protocol": 1,
+            "echo": False,
+            "headers": True,
+            "no_responders": True,
+            "user": "u",
+            "pass": "p",
+        }
+        assert (nc.client_id, nc.max_payload, nc.server_info.server_name) == (1, 1048576, "scripted")
+        assert nc.connected_url == f"nats://{HOST}:{PORT}"
+
+
+_SILENCES: Mapping[str, tuple[Behaviour, str]] = {
+    "no INFO": (Behaviour(greeting=None), "waiting for INFO"),
+    "half an INFO": (Behaviour(greeting=b'INFO {"server'), "waiting for INFO"),
+    "no PONG": (Behaviour(answer_ping=False), "waiting for the server to accept"),
+    "+OK for ever": (Behaviour(first_ping=b"+OK\r\n" * 100), "waiting for the server to accept"),
+}
+
+
+@pytest.mark.parametrize("kind", _SILENCES)
+@virtual_clock
+async def test_a_server_that_says_nothing_is_given_up_at_the_timeout_and_named_with_what_was_waited_for(
+    kind: str,
+) -> None:
+    behaviour, stage = _SILENCES[kind]
+    loop = asyncio.get_running_loop()
+    async with world(behaviour) as place:
+        began = loop.time()
+        cause = await refused(place)
+        assert loop.time() - began == pytest.approx(2.0, abs=1e-6)
+        assert isinstance(cause, RequestTimeout)
+        assert stage in str(cause)
+
+
+@virtual_clock
+async def test_an_address_that_swallows_packets_is_given_up_at_the_timeout() -> None:
+    loop = asyncio.get_running_loop()
+    async with world() as place:
+        place.network.black_hole(HOST, PORT)
+        began = loop.time()
+        cause = await refused(place)
+        assert loop.time() - began == pytest.approx(2.0, abs=1e-6)
+        assert isinstance(cause, RequestTimeout)
+        assert "dial" in str(cause)
+
+
+@virtual_clock
+async def test_an_address_nobody_listens_on_fails_at_once_with_what_the_system_says() -> None:
+    loop = asyncio.get_running_loop()
+    async with world() as place:
+        place.network.refuse(HOST, PORT)
+        began = loop.time()
+        assert isinstance(await refused(place), ConnectionRefusedError)
+        assert loop.time() == began
+
+
+_OFFENCES: Mapping[str, tuple[Behaviour, type[NatsError], str]] = {
+    "hangs up at once": (Behaviour(greeting=None, hang_up=True), ConnectionLost, "waiting for INFO"),
+    "hangs up behind INFO": (Behaviour(hang_up=True), ConnectionLost, "closed by the server"),
+    "hangs up behind CONNECT": (Behaviour(first_ping=b"", hang_up=True), ConnectionLost, "accept the connection"),
+    "speaks HTTP": (Behaviour(greeting=b"HTTP/1.1 400 Bad Request\r\n\r\n"), RemoteProtocolError, "unknown operation"),
+    "INFO is a list": (Behaviour(greeting=b"INFO []\r\n"), RemoteProtocolError, "INFO cannot be read"),
+    "a message first": (Behaviour(first_ping=b"MSG a 1 1\r\nx\r\n"), RemoteProtocolError, "before the handshake"),
+    "garbage instead of PONG": (Behaviour(first_ping=b"\x00\xff\r\n"), RemoteProtocolError, "unknown operation"),
+    "refuses us": (Behaviour(refuse="Authorization Violation"), NotAuthorized, "Authorization Violation"),
+    "is full": (Behaviour(refuse="maximum connections exceeded"), ServerError, "maximum connections exceeded"),
+    "knows no headers": (Behaviour(greeting={"headers": False}), UnsupportedByServer, "headers"),
+}
+
+
+@pytest.mark.parametrize("kind", _OFFENCES)
+@virtual_clock
+async def test_a_handshake_that_goes_wrong_says_how_at_once(kind: str) -> None:
+    behaviour, error, said = _OFFENCES[kind]
+    loop = asyncio.get_running_loop()
+    async with world(behaviour) as place:
+        began = loop.time()
+        cause = await refused(place)
+        assert loop.time() == began
+        assert type(cause) is error
+        assert said in str(cause)
+
+
+@virtual_clock
+async def test_the_handshake_works_byte_by_byte() -> None:
+    async with world() as place:
+
+        def chop(peer: MemoryPeer) -> None:
+            peer.chop(1)
+            place.server.accept(peer)
+
+        place.network.listen(HOST, PORT, chop)
+        nc = await place.connect()
+        async with nc.subscribe("a") as sub:
+            await nc.publish("a", b"hello", headers={"K": "v"})
+            got = await sub.next(timeout=5)
+            assert (got.data, got.headers["K"]) == (b"hello", "v")
+
+
+@virtual_clock
+async def test_a_server_may_ping_and_change_its_info_in_the_middle_of_the_handshake() -> None:
+    first = b"PING\r\n" + info_line({"headers": True, "max_payload": 5}) + b"PING\r\nPONG\r\n"
+    async with world(Behaviour(first_ping=first)) as place:
+        nc = await place.connect()
+        await place.server.expect("PONG")
+        await place.server.expect("PONG")
+        assert nc.max_payload == 5
+
+
+@virtual_clock
+async def test_what_comes_in_one_piece_with_the_end_of_the_handshake_is_not_lost() -> None:
+    behind = b"PONG\r\n" + info_line({"headers": True, "max_payload": 7}) + b"PING\r\n"
+    async with world(Behaviour(first_ping=behind)) as place:
+        nc = await place.connect()
+        await place.server.expect("PONG")
+        assert nc.max_payload == 7
+
+
+# ---------------------------------------------------------------- keep-alive
+
+
+@virtual_clock
+async def test_a_silent_server_is_pinged_and_given_up_in_time() -> None:
+    loop = asyncio.get_running_loop()
+    diary = Diary()
+    async with world(Behaviour(), Behaviour()) as place:
+        await place.connect(on_event=diary, ping_interval=10, max_outstanding_pings=2)
+        connection = await place.server.connection()
+        await asyncio.sleep(60)
+        assert diary.of(Disconnected) == [], "it answers"
+        began = loop.time()
+        connection.behaviour = Behaviour(answer_ping=False)
+        lost = await diary.wait(Disconnected, timeout=100)
+        assert isinstance(lost.cause, StaleConnection)
+        assert loop.time() - began <= 10 * (2 + 1) + 0.1
+        await diary.wait(Reconnected)
+
+
+@virtual_clock
+async def test_any_byte_is_a_sign_of_life() -> None:
+    diary = Diary(Disconnected)
+    async with world() as place:
+        await place.connect(on_event=diary, ping_interval=10, max_outstanding_pings=1)
+        connection = await place.server.connection()
+        connection.behaviour = Behaviour(answer_ping=False)
+        for _ in range(30):
+            await asyncio.sleep(8)
+            connection.send(b"+OK\r\n")
+        assert diary.events == []
+
+
+@virtual_clock
+async def test_a_server_that_talks_and_takes_nothing_is_given_up() -> None:
+    diary = Diary(Disconnected)
+    async with world() as place:
+        nc = await place.connect(on_event=diary, ping_interval=10, max_outstanding_pings=2)
+        connection = await place.server.connection()
+        place.peer.stall()
+        await nc.publish("a", bytes(100_000))
+        for _ in range(6):
+            await asyncio.sleep(8)
+            connection.send(b"PING\r\n")
+        [lost] = diary.of(Disconnected)
+        assert "takes nothing" in str(lost.cause)
+
+
+@virtual_clock
+async def test_pings_are_answered_whatever_else_happens() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        connection = await place.server.connection()
+        connection.send(b"PING\r\n" * 100)
+        for _ in range(100):
+            await place.server.expect("PONG")
+        await nc.flush()
+
+
+@virtual_clock
+async def test_a_pong_that_nobody_asked_for_is_no_answer() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        connection = await place.server.connection()
+        connection.send(b"PONG\r\n" * 10)
+        await turns(5)
+        connection.behaviour = Behaviour(answer_ping=False)
+        with pytest.raises(RequestTimeout):
+            await nc.flush(timeout=1)
+        connection.behaviour = Behaviour()
+        assert nc.stats.pings_outstanding >= 1
+        connection.send(b"PONG\r\n" * nc.stats.pings_outstanding)
+        await nc.flush(timeout=1)
+
+
+@virtual_clock
+async def test_late_pongs_do_not_answer_later_flushes() -> None:
+    """Pongs come in the order of the pings, so one that was given up on must still be counted."""
+    async with world() as place:
+        nc = await place.connect()
+        connection = await place.server.connection()
+        connection.behaviour = Behaviour(answer_ping=False)
+        for _ in range(3):
+            with pytest.raises(RequestTimeout):
+                await nc.flush(timeout=1)
+        connection.behaviour = Behaviour(answer_ping=False)
+        fourth = asyncio.create_task(nc.flush(timeout=30))
+        await turns(5)
+        for left in (3, 2, 1, 0):
+            assert not fourth.done()
+            connection.send(b"PONG\r\n")
+            await turns(5)
+            assert nc.stats.pings_outstanding == left
+        await fourth
+        connection.behaviour = Behaviour()
+
+
+# ---------------------------------------------------------------- reading
+
+
+@virtual_clock
+async def test_a_flood_is_read_in_turns_so_that_readers_can_keep_up() -> None:
+    """More than the inbox holds, in one burst: an attentive reader loses nothing of it."""
+    async with world() as place:
+        nc = await place.connect()
+        async with nc.subscribe("a", pending_msgs_limit=4000) as sub:
+            await nc.flush()
+            got = 0
+
+            async def reader() -> None:
+                nonlocal got
+                async for batch in sub.batches():
+                    got += len(batch)
+
+            task = asyncio.create_task(reader())
+            wire = b"MSG a 1 100\r\n" + bytes(100) + b"\r\n"
+            count = 4 * READ_TURN // len(wire)
+            for _ in range(count):
+                place.peer.send(wire)
+            await place.peer.drain()
+            await until(lambda: got + sub.dropped == count)
+            assert sub.dropped == 0
+            task.cancel()
+            await asyncio.wait([task])
+
+
+@virtual_clock
+async def test_whatever_fails_while_receiving_ends_the_session_and_not_the_client(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Clumsy:
+        def arrived(self, touched: set[Sink]) -> None:
+            raise ZeroDivisionError("a bug")
+
+        def happened(self, session: Session, event: LinkEvent) -> None: ...
+        def wire_paused(self, session: Session) -> None: ...
+        def wire_resumed(self, session: Session) -> None: ...
+        def wire_gone(self, session: Session) -> None: ...
+
+    async with world() as place:
+        got: list[Message] = []
+        link = Link({b"1": Sink(got.append)})
+        [address] = parse_servers(f"nats://{HOST}:{PORT}")
+        session = Session(address, Options(), Runtime(dial=place.dial, rng=random.Random(1)), Clumsy(), link)
+        await session.open()
+        session.go_live()
+        place.server.deliver(1, "a", b"x")
+        with caplog.at_level(logging.CRITICAL, "natsproto"):
+            assert isinstance(await session.ended, ZeroDivisionError)
+        await place.peer.wait_end()
+
+
+@virtual_clock
+async def test_a_session_ends_once_and_remembers_its_first_cause() -> None:
+    async with world() as place:
+        nc = await place.connect(allow_reconnect=False)
+        session = nc._engine.session
+        assert session is not None
+        first, second = ConnectionLost("first"), ConnectionLost("second")
+        session.end(first)
+        session.end(second)
+        place.peer.reset()
+        await turns(5)
+        assert session.ended.result() is first
+        assert await nc.closed() is first
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["Stale Connection", "Slow Consumer", "User Authentication Expired", "Maximum Control Line Exceeded"],
+)
+@virtual_clock
+async def test_the_end_of_a_connection_is_blamed_on_what_the_server_said_last(said: str) -> None:
+    diary = Diary(Disconnected)
+    async with world() as place:
+        await place.connect(on_event=diary)
+        connection = await place.server.connection()
+        connection.err(said)
+        connection.close()
+        lost = await diary.wait(Disconnected)
+        assert said in str(lost.cause)
+
+
+@virtual_clock
+async def test_a_complaint_that_does_not_end_the_connection_is_not_blamed_later() -> None:
+    diary = Diary(Disconnected)
+    async with world() as place:
+        await place.connect(on_event=diary)
+        connection = await place.server.connection()
+        connection.err("Invalid Subject")
+        await turns(5)
+        assert diary.events == []
+        connection.close()
+        lost = await diary.wait(Disconnected)
+        assert "closed by the server" in str(lost.cause)
+
+
+@virtual_clock
+async def test_bytes_that_are_no_protocol_end_the_connection_and_the_next_one_works() -> None:
+    diary = Diary(Disconnected, Reconnected)
+    async with world() as place:
+        nc = await place.connect(on_event=diary)
+        for number, offence in enumerate(itertools.repeat(b"NONSENSE\r\n", 3), 1):
+            (await place.server.connection(number - 1)).send(offence)
+            lost = await diary.wait(Disconnected, number)
+            assert isinstance(lost.cause, RemoteProtocolError)
+            await diary.wait(Reconnected, number)
+        await nc.flush()

@@ -1,0 +1,819 @@
+"""The subscription: one bounded inbox, whoever reads it, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsproto.core.subscription import TURN, Handler, SlowPolicy, Subscription
+from natsproto.errors import (
+    ConfigError,
+    ConnectionLost,
+    DrainTimeout,
+    LocalProtocolError,
+    NatsError,
+    RequestTimeout,
+    SlowConsumer,
+    SubscriptionClosed,
+)
+from natsproto.protocol.frames import Message
+from tests.core.world import turns
+from tests.kit.clock import run_virtual, virtual_clock
+
+
+class Keeper:
+    """What a subscription asks of its engine, written down; ``confirmed`` is when the server answers."""
+
+    def __init__(self) -> None:
+        self.slow_errors: list[SlowConsumer] = []
+        self.holds: list[bool] = []
+        self.trace: list[object] = []
+        self.failures: list[tuple[str, BaseException]] = []
+        self.confirmed: asyncio.Future[None] | None = None
+        self.living = True
+
+    def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
+        self.trace.append(("unsubscribe", max_msgs))
+        if max_msgs is None:
+            subscription.end(None, discard=True)
+
+    def stop_interest(self, subscription: Subscription) -> None:
+        self.trace.append("stop_interest")
+
+    def forget(self, subscription: Subscription) -> None:
+        self.trace.append("forget")
+
+    async def confirm(self, timeout: float) -> None:
+        self.trace.append(("confirm", timeout))
+        if self.confirmed is not None:
+            await self.confirmed
+
+    def slow(self, subscription: Subscription, error: SlowConsumer) -> None:
+        self.slow_errors.append(error)
+
+    def hold(self, subscription: Subscription, wanted: bool) -> None:
+        self.holds.append(wanted)
+
+    def handler_failed(self, where: str, error: BaseException) -> None:
+        self.failures.append((where, error))
+
+
+def make(
+    handler: Handler | None = None,
+    *,
+    msgs_limit: int = 0,
+    bytes_limit: int = 0,
+    policy: SlowPolicy = SlowPolicy.DROP_NEWEST,
+) -> tuple[Subscription, Keeper]:
+    keeper = Keeper()
+    sub = Subscription(keeper, "s", None, handler, msgs_limit=msgs_limit, bytes_limit=bytes_limit, policy=policy)
+    return sub, keeper
+
+
+def message(size: int, number: int = 0) -> Message:
+    """One whose ``size`` is this (the subject takes a byte)."""
+    return Message("s", None, b"%d" % (number % 10) * (size - 1), None)
+
+
+def feed(sub: Subscription, *sizes: int, excess: int = 0) -> list[Message]:
+    """A chunk with these messages arrives; the last ``excess`` came behind the limit of an auto-unsubscribe."""
+    messages = [message(size, number) for number, size in enumerate(sizes)]
+    sub.inbox.extend(messages)
+    sub.settle(len(sizes), sum(sizes), excess)
+    return messages
+
+
+# ---------------------------------------------------------------- accounting
+
+
+class Model:
+    """What the account must be, done the slow and obvious way."""
+
+    def __init__(self, msgs_limit: int, bytes_limit: int, policy: SlowPolicy) -> None:
+        self.msgs_limit, self.bytes_limit, self.policy = msgs_limit, bytes_limit, policy
+        self.pending: list[Message] = []
+        self.read: list[Message] = []
+        self.received = self.dropped = self.episodes = 0
+        self.slow = self.held = self.ended = False
+
+    def over(self, factor: int = 1) -> bool:
+        size = sum(m.size for m in self.pending)
+        return 0 < self.msgs_limit < len(self.pending) * factor or 0 < self.bytes_limit < size * factor
+
+    def arrive(self, messages: list[Message]) -> None:
+        relaxed = not self.over(factor=2)
+        self.received += len(messages)
+        self.pending += messages
+        if not self.over():
+            self.slow = self.slow and not relaxed
+        elif self.policy is SlowPolicy.PAUSE:
+            self.held = True
+        else:
+            while self.over():
+                self.pending.pop(0 if self.policy is SlowPolicy.DROP_OLDEST else -1)
+                self.dropped += 1
+            self.episodes += not self.slow
+            self.slow = True
+            self.ended = self.policy is SlowPolicy.ERROR
+
+    def take(self, messages: list[Message]) -> None:
+        assert messages == self.pending[: len(messages)], "in order, none left out"
+        del self.pending[: len(messages)]
+        self.read += messages
+
+
+_SIZES = st.integers(1, 40)
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("arrive"), st.lists(_SIZES, min_size=1, max_size=12)),
+        st.tuples(st.just("next"), st.integers(1, 6)),
+        st.tuples(st.just("iterate"), st.integers(1, 6)),
+        st.tuples(st.just("batch"), st.one_of(st.none(), st.integers(1, 6))),
+        st.tuples(st.just("limits"), st.tuples(st.integers(0, 12), st.integers(0, 120))),
+    ),
+    max_size=30,
+)
+
+
+@given(_STEPS, st.integers(0, 12), st.integers(0, 120), st.sampled_from(SlowPolicy))
+def test_any_interleaving_of_arrivals_and_reads_adds_up(
+    steps: list[tuple[str, object]], msgs_limit: int, bytes_limit: int, policy: SlowPolicy
+) -> None:
+    async def main() -> None:
+        sub, keeper = make(msgs_limit=msgs_limit, bytes_limit=bytes_limit, policy=policy)
+        model = Model(msgs_limit, bytes_limit, policy)
+        for name, what in steps:
+            if name == "arrive" and not sub.closed and not model.held:
+                assert isinstance(what, list)
+                model.arrive(feed(sub, *what))
+                assert sub._exact_bytes() == sub.pending_bytes, "the account by chunks agrees with adding it all up"
+            elif name == "limits":
+                assert isinstance(what, tuple)
+                sub.pending_msgs_limit, sub.pending_bytes_limit = model.msgs_limit, model.bytes_limit = what
+            elif name in ("next", "iterate", "batch") and sub.inbox:
+                model.take(await read(sub, name, what))
+                model.held = model.held and bool(model.pending)
+            check(sub, keeper, model)
+        if sub.closed:
+            await check_end(sub, model)
+
+    run_virtual(main)
+
+
+def check(sub: Subscription, keeper: Keeper, model: Model) -> None:
+    assert sub.delivered + sub.dropped + sub.pending_msgs == model.received
+    assert (sub.delivered, sub.dropped) == (len(model.read), model.dropped)
+    assert list(sub.inbox) == model.pending
+    assert sub.pending_bytes == sum(m.size for m in model.pending)
+    assert len(keeper.slow_errors) == model.episodes, "one report an episode"
+    assert (keeper.holds[-1:] == [True]) == model.held
+    assert all(held != following for held, following in zip(keeper.holds, keeper.holds[1:], strict=False))
+    assert sub.closed == model.ended
+
+
+async def read(sub: Subscription, name: str, what: object) -> list[Message]:
+    if name == "batch":
+        assert what is None or isinstance(what, int)
+        batches = sub.batches(what)
+        batch = await anext(batches)
+        assert 0 < len(batch) <= (what or len(batch))
+        await batches.aclose()
+        sub._relax()
+        return batch
+    assert isinstance(what, int)
+    wanted = min(what, len(sub.inbox))
+    if name == "next":
+        return [await sub.next(timeout=1) for _ in range(wanted)]
+    messages = aiter(sub)
+    found = [await anext(messages) for _ in range(wanted)]
+    await aclose(messages)
+    sub._relax()
+    return found
+
+
+async def aclose(iterator: AsyncIterator[Message]) -> None:
+    """Ends an ``async for`` as leaving it by ``break`` does."""
+    await iterator.aclose()  # type: ignore[attr-defined]  # an async generator behind its interface
+
+
+async def check_end(sub: Subscription, model: Model) -> None:
+    left = len(model.pending)
+    for _ in range(left):
+        model.take([await sub.next()])
+    with pytest.raises(SlowConsumer):
+        await sub.next()
+    assert sub.delivered + sub.dropped == model.received
+
+
+@given(st.lists(st.tuples(st.lists(_SIZES, min_size=1, max_size=8), st.integers(0, 8)), max_size=10), st.data())
+def test_what_comes_behind_the_limit_of_an_auto_unsubscribe_counts_as_never_received(
+    chunks: list[tuple[list[int], int]], data: st.DataObject
+) -> None:
+    async def main() -> None:
+        sub, _ = make(msgs_limit=1000)
+        wanted: list[Message] = []
+        for sizes, reads in chunks:
+            wanted += feed(sub, *sizes)
+            for _ in range(min(reads, len(sub.inbox))):
+                assert await sub.next() is wanted[sub.delivered - 1]
+        last = data.draw(st.lists(_SIZES, min_size=1, max_size=8))
+        excess = data.draw(st.integers(0, len(last)))
+        wanted += feed(sub, *last, excess=excess)[: len(last) - excess]
+        sub.end(None)
+        assert sub.delivered + sub.pending_msgs == len(wanted)
+        rest = [message async for message in sub]
+        assert rest == wanted[len(wanted) - len(rest) :]
+        assert sub.delivered == len(wanted)
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("policy", [SlowPolicy.DROP_NEWEST, SlowPolicy.DROP_OLDEST, SlowPolicy.ERROR])
+async def test_a_message_bigger_than_the_limit_is_dropped_and_nothing_else_happens(policy: SlowPolicy) -> None:
+    sub, keeper = make(bytes_limit=10, policy=policy)
+    feed(sub, 11)
+    assert (sub.dropped, sub.pending_msgs, sub.pending_bytes) == (1, 0, 0)
+    [error] = keeper.slow_errors
+    assert (error.subject, error.dropped, error.pending_msgs, error.pending_bytes) == ("s", 1, 0, 0)
+
+
+async def test_the_report_says_what_was_dropped_and_what_waits() -> None:
+    sub, keeper = make(msgs_limit=3)
+    feed(sub, 10, 10, 10, 10, 10)
+    feed(sub, 10, 10)
+    [error] = keeper.slow_errors
+    assert (error.dropped, error.pending_msgs, error.pending_bytes) == (2, 3, 30)
+    assert sub.dropped == 4
+
+
+@pytest.mark.parametrize(("msgs_limit", "bytes_limit"), [(4, 0), (0, 40), (4, 40), (1, 0), (0, 10)])
+async def test_a_reader_that_caught_up_begins_a_new_episode(msgs_limit: int, bytes_limit: int) -> None:
+    sub, keeper = make(msgs_limit=msgs_limit, bytes_limit=bytes_limit)
+    for episode in (1, 2, 3):
+        for _ in range(10):
+            feed(sub, 10, 10, 10)
+        assert len(keeper.slow_errors) == episode
+        while sub.inbox:
+            await sub.next()
+        feed(sub, 10)  # nothing was waiting, nothing was lost: the episode is over
+
+
+async def test_unsubscribing_drops_what_is_unread_and_counts_it_neither_read_nor_lost() -> None:
+    sub, _ = make()
+    feed(sub, 1, 1, 1)
+    await sub.next()
+    await sub.unsubscribe()
+    assert (sub.delivered, sub.dropped, sub.pending_msgs) == (1, 0, 0)
+    with pytest.raises(SubscriptionClosed):
+        await sub.next()
+
+
+# ---------------------------------------------------------------- pausing
+
+
+async def test_pause_takes_all_and_holds_until_everything_was_read() -> None:
+    sub, keeper = make(msgs_limit=2, policy=SlowPolicy.PAUSE)
+    feed(sub, 1, 1)
+    assert keeper.holds == []
+    feed(sub, 1, 1, 1)
+    assert (keeper.holds, sub.pending_msgs, sub.dropped) == ([True], 5, 0)
+    for _ in range(4):
+        await sub.next()
+    assert keeper.holds == [True]
+    await sub.next()
+    assert keeper.holds == [True, False]
+    assert keeper.slow_errors == []
+
+
+@pytest.mark.parametrize("way", ["iterate", "batches"])
+async def test_a_running_reader_releases_the_hold(way: str) -> None:
+    sub, keeper = make(msgs_limit=1, policy=SlowPolicy.PAUSE)
+    got: list[Message] = []
+
+    async def reader() -> None:
+        if way == "iterate":
+            async for one in sub:
+                got.append(one)  # noqa: PERF401  (one by one is the point)
+        else:
+            async for batch in sub.batches():
+                got.extend(batch)
+
+    task = asyncio.create_task(reader())
+    await turns(2)
+    feed(sub, 1, 1, 1)
+    await turns(3)
+    assert (len(got), keeper.holds) == (3, [True, False])
+    sub.end(None)
+    await task
+
+
+async def test_one_that_ends_lets_the_others_read_on_even_if_nobody_reads_what_it_has() -> None:
+    sub, keeper = make(msgs_limit=1, policy=SlowPolicy.PAUSE)
+    feed(sub, 1, 1, 1)
+    sub.end(None)
+    assert keeper.holds == [True, False]
+    assert sub.pending_msgs == 3
+
+
+# ---------------------------------------------------------------- next
+
+
+@virtual_clock
+async def test_next_times_out_after_exactly_its_timeout_and_says_so() -> None:
+    sub, _ = make()
+    loop = asyncio.get_running_loop()
+    for timeout, wait in ((0.25, 0.25), (timedelta(minutes=2), 120.0), (3, 3.0)):
+        began = loop.time()
+        with pytest.raises(RequestTimeout) as info:
+            await sub.next(timeout)
+        assert loop.time() - began == pytest.approx(wait, abs=1e-6)
+        assert info.value.timeout == wait
+        assert isinstance(info.value, TimeoutError)
+
+
+async def test_next_with_timeout_0_takes_what_is_here_or_says_at_once_that_nothing_is() -> None:
+    sub, _ = make()
+    with pytest.raises(RequestTimeout):
+        await sub.next(timeout=0)
+    [one] = feed(sub, 1)
+    assert await sub.next(timeout=0) is one
+
+
+@pytest.mark.parametrize("waiting", [0, 1])
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), 10**400, True, "1", b"1", 1j, [1]], ids=str)
+async def test_next_refuses_a_bad_timeout_whether_or_not_a_message_waits(timeout: float, waiting: int) -> None:
+    sub, _ = make()
+    feed(sub, *[1] * waiting)
+    with pytest.raises((ConfigError, TypeError)):
+        await sub.next(timeout)
+    assert sub.pending_msgs == waiting
+
+
+async def test_every_waiting_reader_gets_its_own_message() -> None:
+    sub, _ = make()
+    readers = [asyncio.create_task(sub.next()) for _ in range(5)]
+    await turns(2)
+    sent = feed(sub, 1, 1, 1) + feed(sub, 1, 1)
+    got = await asyncio.gather(*readers)
+    assert sorted(map(id, got)) == sorted(map(id, sent))
+
+
+async def test_a_cancelled_reader_takes_no_message_with_it() -> None:
+    sub, _ = make()
+    for _ in range(20):
+        reader = asyncio.create_task(sub.next())
+        await turns(1)
+        [one] = feed(sub, 1)  # wakes the reader, which is cancelled before it runs
+        reader.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reader
+        assert await sub.next() is one
+    assert sub._waiters == []
+    assert sub.delivered == 20
+
+
+async def test_a_cancelled_batch_takes_no_message_with_it() -> None:
+    sub, _ = make()
+
+    async def batches() -> None:
+        async for batch in sub.batches():
+            raise AssertionError(batch)
+
+    reader = asyncio.create_task(batches())
+    await turns(2)
+    sent = feed(sub, 1, 1)
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    assert [await sub.next(), await sub.next()] == sent
+
+
+# ---------------------------------------------------------------- iterating
+
+
+async def test_iteration_ends_behind_the_last_message() -> None:
+    sub, _ = make()
+    sent = feed(sub, 1, 2, 3)
+    sub.end(None)
+    assert [message async for message in sub] == sent
+    assert [message async for message in sub] == []
+
+
+@pytest.mark.parametrize("way", ["iterate", "batches", "next"])
+async def test_the_error_that_ended_it_comes_behind_the_last_message(way: str) -> None:
+    sub, _ = make()
+    sent = feed(sub, 1, 2, 3)
+    sub.end(ConnectionLost("gone"))
+    got: list[Message] = []
+
+    async def reader() -> None:
+        if way == "iterate":
+            async for one in sub:
+                got.append(one)  # noqa: PERF401  (one by one is the point)
+        elif way == "batches":
+            async for batch in sub.batches():
+                got.extend(batch)
+        else:
+            while True:
+                got.append(await sub.next())
+
+    for _ in range(2):
+        with pytest.raises(ConnectionLost):
+            await reader()
+    assert got == sent
+
+
+async def test_an_error_raised_again_and_again_does_not_grow() -> None:
+    sub, _ = make()
+    sub.end(ConnectionLost("gone"))
+    depths = []
+    for _ in range(5):
+        try:
+            await sub.next()
+        except ConnectionLost as exc:
+            depth, trace = 0, exc.__traceback__
+            while trace is not None:
+                depth, trace = depth + 1, trace.tb_next
+            depths.append(depth)
+    assert len(set(depths)) == 1
+
+
+async def test_iteration_can_be_left_and_taken_up_again() -> None:
+    sub, _ = make()
+    sent = feed(sub, *[1] * 6)
+    got = []
+    for _ in range(3):
+        async for one in sub:
+            got.append(one)
+            if len(got) % 2 == 0:
+                break
+    assert got == sent
+
+
+async def test_batches_hold_all_that_has_arrived() -> None:
+    sub, _ = make()
+    feed(sub, 1, 1)
+    feed(sub, 1)
+    batches = sub.batches()
+    assert len(await anext(batches)) == 3
+    feed(sub, 1, 1)
+    assert len(await anext(batches)) == 2
+    sub.end(None)
+    with pytest.raises(StopAsyncIteration):
+        await anext(batches)
+
+
+async def test_batches_of_a_given_size_are_never_bigger() -> None:
+    sub, _ = make()
+    sent = feed(sub, *[1] * 10)
+    sub.end(None)
+    batches = [batch async for batch in sub.batches(4)]
+    assert [len(batch) for batch in batches] == [4, 4, 2]
+    assert [one for batch in batches for one in batch] == sent
+
+
+@pytest.mark.parametrize("max_msgs", [0, -1, True, 1.5, "5"], ids=str)
+async def test_batches_and_unsubscribe_refuse_a_bad_count_at_once(max_msgs: int) -> None:
+    sub, keeper = make()
+    with pytest.raises(ConfigError, match="max_msgs"):
+        sub.batches(max_msgs)
+    with pytest.raises(ConfigError, match="max_msgs"):
+        await sub.unsubscribe(max_msgs)
+    assert keeper.trace == []
+
+
+# ---------------------------------------------------------------- callbacks
+
+
+async def test_a_callback_gets_every_message_in_order_one_after_the_other() -> None:
+    got: list[Message] = []
+    running = 0
+
+    async def handler(one: Message) -> None:
+        nonlocal running
+        running += 1
+        assert running == 1
+        await turns(2)
+        got.append(one)
+        running -= 1
+
+    sub, _ = make(handler)
+    sent = feed(sub, 1, 1, 1)
+    await turns(3)
+    sent += feed(sub, 1, 1)
+    await turns(30)
+    assert got == sent
+    assert sub.delivered == 5
+
+
+class Asynchronous:
+    """A callable object whose call is a coroutine function."""
+
+    def __init__(self, got: list[Message]) -> None:
+        self.got = got
+
+    async def __call__(self, one: Message) -> None:
+        await turns(1)
+        self.got.append(one)
+
+
+def _returns_coroutine(got: list[Message], one: Message) -> Awaitable[None]:
+    return Asynchronous(got)(one)
+
+
+async def _coroutine(got: list[Message], one: Message) -> None:
+    got.append(one)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda got: got.append,
+        Asynchronous,
+        lambda got: partial(_returns_coroutine, got),
+        lambda got: partial(_coroutine, got),
+        lambda got: lambda one: _returns_coroutine(got, one),
+    ],
+    ids=["def", "async __call__", "def that returns a coroutine", "partial of async def", "lambda"],
+)
+async def test_any_kind_of_callable_is_a_callback(kind: Callable[[list[Message]], Handler]) -> None:
+    got: list[Message] = []
+    sub, keeper = make(kind(got))
+    sent = feed(sub, 1, 1)
+    await turns(10)
+    assert got == sent
+    assert keeper.failures == []
+
+
+async def test_a_callback_that_never_suspends_lets_others_run() -> None:
+    other = 0
+
+    async def count() -> None:
+        nonlocal other
+        while sub.pending_msgs:
+            other += 1
+            await turns(1)
+
+    sub, _ = make(lambda _: None)
+    feed(sub, *[1] * (TURN * 4))
+    await count()
+    assert other >= 3
+
+
+async def test_a_callback_runs_in_the_context_of_its_subscriber() -> None:
+    request = contextvars.ContextVar("request", default="none")
+    seen: list[str] = []
+    request.set("mine")
+    sub, _ = make(lambda _: seen.append(request.get()))
+    request.set("another")
+    feed(sub, 1)
+    await turns(2)
+    assert seen == ["mine"]
+
+
+if sys.version_info >= (3, 12):  # eager tasks came with it
+
+    async def test_callbacks_work_with_eager_tasks() -> None:
+        got: list[Message] = []
+
+        async def later(one: Message) -> None:
+            await turns(1)
+            got.append(one)
+
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        for handler in (got.append, later):
+            got.clear()
+            sub, _ = make(handler)
+            sent = feed(sub, 1)
+            await turns(5)
+            sent += feed(sub, 1, 1)
+            await turns(5)
+            assert got == sent
+            await sub.drain()
+
+
+async def test_an_idle_subscription_has_no_task() -> None:
+    before = asyncio.all_tasks()
+    sub, _ = make(lambda _: None)
+    assert asyncio.all_tasks() == before
+    feed(sub, 1)
+    await turns(3)
+    assert asyncio.all_tasks() == before
+
+
+class Odd(BaseException):
+    """Neither an Exception nor one that Python knows."""
+
+
+def _raise(kind: Callable[[], BaseException]) -> Handler:
+    def handler(one: Message) -> None:
+        if one.data:
+            raise kind()
+
+    return handler
+
+
+def _raise_later(kind: Callable[[], BaseException]) -> Handler:
+    async def handler(one: Message) -> None:
+        await turns(1)
+        if one.data:
+            raise kind()
+
+    return handler
+
+
+@pytest.mark.parametrize("handler", [_raise, _raise_later], ids=["def", "async def"])
+@pytest.mark.parametrize("kind", [ValueError, Odd, asyncio.CancelledError, StopAsyncIteration, TimeoutError])
+async def test_what_a_callback_raises_is_reported_and_the_next_message_is_handled(
+    handler: Callable[[Callable[[], BaseException]], Handler], kind: type[BaseException]
+) -> None:
+    sub, keeper = make(handler(kind))
+    feed(sub, 2, 1, 2, 1)
+    await turns(20)
+    assert sub.pending_msgs == 0
+    assert [(where, type(error)) for where, error in keeper.failures] == [("callback of 's'", kind)] * 2
+
+
+async def test_a_callback_that_cancels_itself_is_reported_and_the_next_message_is_handled() -> None:
+    got = []
+
+    async def handler(one: Message) -> None:
+        if one.data:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await turns(1)
+        got.append(one)
+
+    sub, keeper = make(handler)
+    sent = feed(sub, 2, 1, 2, 1)
+    await turns(20)
+    assert got == [sent[1], sent[3]]
+    assert [type(error) for _, error in keeper.failures] == [asyncio.CancelledError] * 2
+
+
+async def test_when_the_whole_program_is_cancelled_so_is_the_callback() -> None:
+    async def handler(one: Message) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    sub, keeper = make(handler)
+    feed(sub, 1, 1)
+    await turns(2)
+    keeper.living = False
+    worker = sub._worker
+    assert worker is not None
+    worker.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await worker
+    assert keeper.failures == []
+
+
+@pytest.mark.parametrize("read", ["next", "iterate", "batches"])
+async def test_a_subscription_with_a_callback_cannot_be_read_as_well(read: str) -> None:
+    sub, _ = make(lambda _: None)
+    ways = {"next": sub.next, "iterate": aiter(sub).__anext__, "batches": sub.batches().__anext__}
+    with pytest.raises(LocalProtocolError):
+        await ways[read]()
+
+
+# ---------------------------------------------------------------- draining
+
+
+@virtual_clock
+async def test_drain_stops_the_interest_waits_for_the_server_and_forgets() -> None:
+    sub, keeper = make()
+    keeper.confirmed = asyncio.get_running_loop().create_future()
+    draining = asyncio.create_task(sub.drain(timeout=5))
+    await turns(3)
+    assert keeper.trace == ["stop_interest", ("confirm", 5.0)]
+    sent = feed(sub, 1, 1)  # the server had sent it before it heard of the end
+    keeper.confirmed.set_result(None)
+    await draining
+    assert keeper.trace[2:] == ["forget"]
+    assert sub.closed
+    assert [message async for message in sub] == sent
+
+
+@virtual_clock
+async def test_drain_waits_until_the_callback_has_handled_everything() -> None:
+    handled = 0
+
+    async def handler(_: Message) -> None:
+        nonlocal handled
+        await asyncio.sleep(0.01)
+        handled += 1
+
+    sub, _ = make(handler)
+    feed(sub, *[1] * 100)
+    await sub.drain()
+    assert (handled, sub.pending_msgs) == (100, 0)
+
+
+@virtual_clock
+async def test_drain_gives_up_at_its_deadline_and_says_what_is_left() -> None:
+    release = asyncio.Event()
+
+    async def handler(_: Message) -> None:
+        await release.wait()
+
+    sub, _ = make(handler)
+    feed(sub, 1, 1, 1)
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(DrainTimeout) as info:
+        await sub.drain(timeout=timedelta(seconds=3))
+    assert asyncio.get_running_loop().time() - began == pytest.approx(3, abs=1e-6)
+    assert info.value.left == ("3 messages of 's' not handled",)
+    assert sub.closed
+    release.set()
+    await sub.drain()
+
+
+async def test_a_callback_may_drain_its_own_subscription() -> None:
+    async def handler(_: Message) -> None:
+        await sub.drain(timeout=1)
+        drained.set()
+
+    drained = asyncio.Event()
+    sub, keeper = make(handler)
+    feed(sub, 1)
+    await drained.wait()
+    assert keeper.failures == []
+
+
+@pytest.mark.parametrize("error", [RequestTimeout("flush", 1), ConnectionLost("gone")])
+async def test_a_drain_that_the_server_does_not_confirm_ends_the_subscription_all_the_same(error: NatsError) -> None:
+    sub, keeper = make()
+    keeper.confirmed = asyncio.get_running_loop().create_future()
+    keeper.confirmed.set_exception(error)
+    with pytest.raises(type(error)):
+        await sub.drain()
+    assert sub.closed
+    assert keeper.trace[-1] == "forget"
+
+
+async def test_a_cancelled_drain_ends_the_subscription() -> None:
+    sub, keeper = make()
+    keeper.confirmed = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(sub.drain())
+    await turns(2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sub.closed
+    assert keeper.trace[-1] == "forget"
+
+
+async def test_reading_out_waits_for_the_running_iterator() -> None:
+    sub, _ = make()
+    loop = asyncio.get_running_loop()
+    got: list[Message] = []
+
+    async def reader() -> None:
+        async for one in sub:
+            await turns(3)
+            got.append(one)
+
+    task = asyncio.create_task(reader())
+    await turns(1)
+    feed(sub, 1, 1, 1)
+    sub.end(None)
+    assert await sub.read_out(loop.time() + 10) == 0
+    assert len(got) == 3
+    await task
+
+
+@virtual_clock
+async def test_reading_out_does_not_wait_for_an_iterator_that_outlived_its_task() -> None:
+    sub, _ = make()
+    held: list[AsyncIterator[Message]] = []
+
+    async def reader() -> None:
+        held.append(aiter(sub))
+        await anext(held[0])
+
+    feed(sub, 1, 1)
+    await asyncio.create_task(reader())
+    sub.end(None)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await sub.read_out(began + 30)
+    assert loop.time() == began
+    await aclose(held[0])
+
+
+async def test_a_subscription_can_be_awaited_and_entered() -> None:
+    sub, keeper = make()
+    assert await sub is sub
+    async with sub as entered:
+        assert entered is sub
+    assert keeper.trace == [("unsubscribe", None)]
+    await sub.unsubscribe()  # nothing happens on one that has ended
+    assert keeper.trace == [("unsubscribe", None)]

@@ -1,0 +1,1 @@
+"""What breaks, on purpose: networks, servers, peers and callers, against the real client."""

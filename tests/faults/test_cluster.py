@@ -1,0 +1,350 @@
+"""A cluster of three real servers, and what can happen to the one a client is connected to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+import natsproto
+from natsproto.client import Client
+from natsproto.core.events import Disconnected, LameDuck, Moved, Reconnected, ServersDiscovered
+from natsproto.errors import ConnectionLost, NatsError, StaleConnection
+from natsproto.protocol.frames import ServerInfo
+from natsproto.protocol.pool import ServerAddress, ServerState
+from natsproto.testing import Cluster, Server, run_cluster
+from tests.faults.world import Diary, settled, worded
+
+SOON = 0.5
+LAME = 'lame_duck_grace_period: "2s", lame_duck_duration: "30s"'
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with run_cluster(jetstream=False, config=LAME) as running:
+        yield running
+
+
+def where(nc: Client, cluster: Cluster) -> Server:
+    """The node a client is connected to."""
+    return next(server for server in cluster.servers if server.url == nc.connected_url)
+
+
+def others(server: Server, cluster: Cluster) -> list[Server]:
+    return [other for other in cluster.servers if other is not server]
+
+
+class Traffic:
+    """Numbered messages both ways between a client and a helper on another node, and requests all the time."""
+
+    def __init__(self, nc: Client, helper: Client) -> None:
+        self.out_sent = self.in_sent = self.asked = 0
+        self.out_seen: list[int] = []
+        self.in_seen: list[int] = []
+        self.refused: list[NatsError] = []
+        self.gap = 0.0
+        """The longest time between two answered requests, in seconds."""
+        self._nc, self._helper = nc, helper
+        nc.subscribe("in", cb=lambda message: self.in_seen.append(int(message.data)))
+        helper.subscribe("out", cb=lambda message: self.out_seen.append(int(message.data)))
+        helper.subscribe("echo", cb=lambda message: message.respond(message.data))
+
+    @asynccontextmanager
+    async def flow(self) -> AsyncIterator[None]:
+        """Keeps going while the block runs, then lets everything arrive."""
+        await self._nc.flush()
+        await self._helper.flush()
+        assert (await self._nc.request("echo", b"ready", timeout=5)).data == b"ready"
+        tasks = [asyncio.create_task(work()) for work in (self._out, self._in, self._ask)]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        # Messages of one publisher keep their order: what was sent before the marks is there with them.
+        self._out_mark, self._in_mark = self.out_sent, self.in_sent
+        async with asyncio.timeout(10):
+            while not self.out_seen or self.out_seen[-1] < self._out_mark:
+                await self._nc.publish("out", b"%d" % self._out_mark)
+                await asyncio.sleep(0.01)
+            while not self.in_seen or self.in_seen[-1] < self._in_mark:
+                await self._helper.publish("in", b"%d" % self._in_mark)
+                await asyncio.sleep(0.01)
+
+    @property
+    def out_lost(self) -> int:
+        return self.out_sent - len({number for number in self.out_seen if number < self._out_mark})
+
+    @property
+    def in_lost(self) -> int:
+        return self.in_sent - len({number for number in self.in_seen if number < self._in_mark})
+
+    @property
+    def out_disorder(self) -> int:
+        """How many of those that were sent came twice, or behind a later one (the marks come more than once)."""
+        return _disorder(number for number in self.out_seen if number < self._out_mark)
+
+    @property
+    def in_disorder(self) -> int:
+        return _disorder(number for number in self.in_seen if number < self._in_mark)
+
+    async def _out(self) -> None:
+        while True:
+            await self._nc.publish("out", b"%d" % self.out_sent)
+            self.out_sent += 1
+            await asyncio.sleep(0.001)
+
+    async def _in(self) -> None:
+        while True:
+            await self._helper.publish("in", b"%d" % self.in_sent)
+            self.in_sent += 1
+            await asyncio.sleep(0.002)
+
+    async def _ask(self) -> None:
+        last = time.monotonic()
+        while True:
+            try:
+                answer = await self._nc.request("echo", b"%d" % self.asked, timeout=5)
+                assert answer.data == b"%d" % self.asked
+                self.gap = max(self.gap, time.monotonic() - last)
+                last = time.monotonic()
+            except NatsError as exc:
+                self.refused.append(exc)
+            self.asked += 1
+            await asyncio.sleep(0.001)
+
+
+def _disorder(numbers: Iterable[int]) -> int:
+    highest, behind = -1, 0
+    for number in numbers:
+        behind += number <= highest
+        highest = max(highest, number)
+    return behind
+
+
+@asynccontextmanager
+async def pair(cluster: Cluster, diary: Diary, **options: float) -> AsyncIterator[tuple[Client, Client]]:
+    """A client on the first node and a helper on the second."""
+    first, second, _ = cluster.servers
+    async with (
+        natsproto.connect(second.url, ignore_discovered_servers=True) as helper,
+        natsproto.connect(first.url, on_event=diary, **options) as nc,  # type: ignore[arg-type]
+    ):
+        await settled(lambda: len(nc.servers) == len(cluster.servers))
+        yield nc, helper
+
+
+async def test_after_a_kill_of_its_node_a_client_goes_on_at_once_on_another(cluster: Cluster) -> None:
+    diary = Diary()
+    async with pair(cluster, diary) as (nc, helper):
+        traffic = Traffic(nc, helper)
+        async with traffic.flow():
+            await asyncio.sleep(0.2)
+            where(nc, cluster).kill()
+            reconnected = await diary.wait(Reconnected)
+            assert reconnected.outage <= 0.3
+            await asyncio.sleep(0.2)
+        assert traffic.out_disorder == traffic.in_disorder == 0
+        [lost] = diary.of(Disconnected)
+        assert traffic.out_lost <= lost.in_flight + 10  # what the node had taken and not passed on died with it
+        assert traffic.gap <= 0.3 + SOON
+        # Pending requests end at the disconnect, not at their timeout.
+        assert len(traffic.refused) <= 2
+        assert all(isinstance(error, ConnectionLost) and worded(error) for error in traffic.refused)
+
+
+@pytest.mark.parametrize("unsent", [0, 8_000_000], ids=["idle", "megabytes unsent"])
+async def test_a_frozen_node_is_left_within_the_ping_budget(cluster: Cluster, unsent: int) -> None:
+    diary = Diary()
+    async with pair(cluster, diary, ping_interval=0.2, max_outstanding_pings=2, connect_timeout=1) as (nc, _):
+        frozen = where(nc, cluster)
+        await nc.flush()
+        try:
+            frozen.freeze()
+            began = time.monotonic()
+
+            async def publish_on() -> None:
+                for _ in range(unsent // 100_000):
+                    await nc.publish("heard.by.nobody", bytes(100_000))
+
+            publishing = asyncio.create_task(publish_on())
+            cause = (await diary.wait(Disconnected)).cause
+            assert isinstance(cause, (StaleConnection, ConnectionLost))
+            assert worded(cause)
+            assert time.monotonic() - began <= 0.2 * 4 + SOON
+            await diary.wait(Reconnected)
+            assert time.monotonic() - began <= 0.2 * 4 + 2 * SOON + 1  # the frozen one may be tried first
+            assert where(nc, cluster) is not frozen
+            await publishing
+            await nc.flush()
+        finally:
+            frozen.thaw()
+
+
+async def test_a_lame_duck_is_left_before_it_cuts_and_nobody_notices(cluster: Cluster) -> None:
+    diary = Diary()
+    async with pair(cluster, diary) as (nc, helper):
+        duck = where(nc, cluster)
+        traffic = Traffic(nc, helper)
+        async with traffic.flow():
+            await asyncio.sleep(0.2)
+            await duck.lame_duck()
+            moved = await diary.wait(Moved)
+            assert moved.left == duck.url.removeprefix("nats://")
+            assert moved.server in [other.url.removeprefix("nats://") for other in others(duck, cluster)]
+            await settled(lambda: not duck.running, timeout=20)
+        assert len(diary.of(LameDuck)) == 1
+        assert not diary.of(Disconnected)
+        assert traffic.out_lost == 0
+        assert not traffic.refused
+        assert traffic.gap <= SOON
+        assert traffic.in_lost <= 2
+        # Two servers have no common clock: for a moment both deliver, or neither.
+        assert traffic.in_disorder <= 10
+        assert traffic.out_disorder == 0
+
+
+async def test_leaving_a_lame_duck_counts_auto_unsubscribe_on_and_keeps_queue_groups(cluster: Cluster) -> None:
+    diary = Diary()
+    async with pair(cluster, diary) as (nc, helper):
+        limited, shared = nc.subscribe("limited", max_msgs=5), nc.subscribe("shared", queue="group")
+        await _known_everywhere(helper, nc)
+        await helper.publish("limited", b"0")
+        await limited.next(5)
+        await where(nc, cluster).lame_duck()
+        await diary.wait(Moved)
+        await settled(lambda: not nc._engine._supervisor._retiring)  # the old node has forgotten us as well
+        await _known_everywhere(helper, nc)
+        for number in range(1, 10):
+            await helper.publish("limited", b"%d" % number)
+            await helper.publish("shared", b"%d" % number)
+        assert [int(message.data) async for message in limited] == [1, 2, 3, 4]
+        assert [int((await shared.next(5)).data) for _ in range(9)] == list(range(1, 10))
+
+
+async def _known_everywhere(helper: Client, nc: Client) -> None:
+    """What ``nc`` has subscribed until now is known to the node of ``helper``."""
+    async with nc.subscribe("known") as known:
+        await nc.flush()
+        async with asyncio.timeout(5):
+            while not known.pending_msgs:
+                await helper.publish("known", b"")
+                await asyncio.sleep(0.01)
+
+
+async def test_a_node_that_restarts_again_and_again_costs_a_moment_each(cluster: Cluster) -> None:
+    diary = Diary()
+    async with pair(cluster, diary) as (nc, helper):
+        traffic = Traffic(nc, helper)
+        stable = cluster.servers[1]
+        async with traffic.flow():
+            for number in range(1, 4):
+                node = where(nc, cluster)
+                if node is stable:  # the helper is there
+                    await nc.reconnect()
+                else:
+                    await node.restart()
+                assert (await diary.wait(Reconnected, number)).outage <= 0.3
+        assert traffic.out_disorder == traffic.in_disorder == 0
+
+
+async def test_nodes_that_come_and_go_are_added_and_dropped_and_given_ones_are_kept(cluster: Cluster) -> None:
+    first, second, third = cluster.servers
+    addresses = {server: server.url.removeprefix("nats://") for server in cluster.servers}
+    diary = Diary()
+    async with natsproto.connect([first.url, second.url], randomize=False, on_event=diary) as nc:
+        await settled(lambda: set(nc.servers) == set(addresses.values()))
+        assert nc.discovered_servers == (addresses[third],)
+        third.kill()
+        await settled(lambda: not nc.discovered_servers)
+        second.kill()
+        await settled(lambda: len(nc.server_info.connect_urls) == 1)
+        assert set(nc.servers) == {addresses[first], addresses[second]}
+        await third.restart()
+        await settled(lambda: nc.discovered_servers == (addresses[third],))
+        assert diary.of(ServersDiscovered)[-1].servers == (addresses[third],)
+
+
+async def test_without_discovery_only_the_given_servers_are_used(cluster: Cluster) -> None:
+    first = cluster.servers[0]
+    diary = Diary()
+    async with natsproto.connect(first.url, ignore_discovered_servers=True, on_event=diary) as nc:
+        await nc.flush()
+        assert nc.servers == (first.url.removeprefix("nats://"),)
+        await first.restart()
+        await diary.wait(Reconnected)
+        assert where(nc, cluster) is first
+
+
+async def test_set_servers_is_where_the_next_connection_goes(cluster: Cluster) -> None:
+    first, _, third = cluster.servers
+    diary = Diary()
+    async with natsproto.connect(first.url, ignore_discovered_servers=True, on_event=diary) as nc:
+        nc.set_servers([third.url])
+        await nc.flush()
+        assert where(nc, cluster) is first  # the connection in use stays
+        first.kill()
+        await diary.wait(Reconnected)
+        assert where(nc, cluster) is third
+
+
+async def test_the_chooser_decides_where_to_and_when(cluster: Cluster) -> None:
+    first, second, third = cluster.servers
+    asked: list[tuple[set[str], str]] = []
+
+    def choose(servers: Sequence[ServerState], info: ServerInfo | None) -> tuple[ServerAddress, float] | None:
+        assert info is not None
+        asked.append(({str(server.address) for server in servers}, info.server_name))
+        wanted = third if len(asked) == 1 else second
+        return next(server.address for server in servers if server.address.port == wanted.port), 0.1
+
+    diary = Diary()
+    async with natsproto.connect(first.url, reconnect_to_server=choose, on_event=diary) as nc:
+        await settled(lambda: len(nc.servers) == 3)
+        first.kill()
+        assert (await diary.wait(Reconnected)).outage >= 0.1
+        assert where(nc, cluster) is third
+        assert asked[0] == ({server.url.removeprefix("nats://") for server in cluster.servers}, first.name)
+        third.kill()
+        await diary.wait(Reconnected, 2)
+        assert where(nc, cluster) is second
+
+
+async def test_servers_are_tried_in_the_given_order_when_asked(cluster: Cluster) -> None:
+    diary = Diary()
+    async with natsproto.connect(cluster.urls, randomize=False, ignore_discovered_servers=True, on_event=diary) as nc:
+        visited = [where(nc, cluster)]
+        for number in range(1, 6):
+            await nc.reconnect()
+            await diary.wait(Reconnected, number)
+            visited.append(where(nc, cluster))
+        first, second, third = cluster.servers
+        assert visited == [first, second, third, first, second, third]
+
+
+async def test_when_every_node_is_gone_the_client_waits_and_comes_back_with_the_first(cluster: Cluster) -> None:
+    diary = Diary()
+    async with pair(cluster, diary, reconnect_wait_max=0.1) as (nc, _):
+        got: list[bytes] = []
+        nc.subscribe("later", cb=lambda message: got.append(message.data))
+        await nc.flush()
+        await settled(lambda: len(nc.servers) == 3)
+        for server in cluster.servers:
+            server.kill()
+        await diary.wait(Disconnected)
+        for number in range(100):
+            await nc.publish("later", b"%d" % number)
+        with contextlib.suppress(NatsError):
+            await nc.flush(timeout=0.2)
+        await cluster.servers[2].restart()
+        await diary.wait(Reconnected)
+        await nc.flush()
+        assert where(nc, cluster) is cluster.servers[2]
+        assert got == [b"%d" % number for number in range(100)]
+        for server in cluster.servers[:2]:
+            await server.restart()

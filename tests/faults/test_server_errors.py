@@ -1,0 +1,396 @@
+"""Every -ERR a server can say: typed, told by an event, and ending only what it is about."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+import natsproto
+from natsproto.core.events import (
+    AttemptFailed,
+    Closed,
+    Denied,
+    Disconnected,
+    Reconnected,
+    ServerComplained,
+)
+from natsproto.errors import (
+    NotAuthorized,
+    PermissionDenied,
+    ServerError,
+)
+from natsproto.testing import run_server
+from tests.faults.world import Diary, connect_in, memory_runtime, settled, worded
+from tests.kit.clock import virtual_clock
+from tests.kit.memory import MemoryNetwork
+from tests.kit.proxy import Direction, FaultProxy
+from tests.kit.scripted import ScriptedServer
+
+AT_ONCE = 0.1
+
+REFUSALS = [
+    "Authorization Violation",
+    "User Authentication Expired",
+    "User Authentication Revoked",
+    "Account Authentication Expired",
+]
+FATAL = [
+    "Authentication Timeout",
+    "Unknown Protocol Operation",
+    "Maximum Payload Violation",
+    "maximum control line exceeded",
+    "invalid client protocol",
+    "no responders requires headers support",
+    "maximum connections exceeded",
+    "maximum account active connections exceeded",
+    "Connection throttling is active. Please try again later.",
+    "Secure Connection - TLS Required",
+    "Stale Connection",
+    "Slow Consumer",
+    "Failed Account Registration",
+]
+HARMLESS = [
+    "maximum subscriptions exceeded",
+    "Invalid Subject",
+    "Invalid Publish Subject",
+    "The Moon Is Full",
+    "",
+]
+DENIED = [
+    ('Permissions Violation for Publish to "elsewhere"', "publish to", "elsewhere", ""),
+    ('Permissions Violation for Publish with Reply of "elsewhere"', "publish with reply", "elsewhere", ""),
+    ('Permissions Violation for Subscription to "elsewhere"', "subscribe to", "elsewhere", ""),
+    ('Permissions Violation for Subscription to "elsewhere" using queue "q"', "subscribe to", "elsewhere", "q"),
+    ('Permissions Violation for Subscription to "elsewhere" (sid "77")', "subscribe to", "elsewhere", ""),
+    ('Permissions Violation for Subscription to "elsewhere", too many tokens', "subscribe to", "elsewhere", ""),
+]
+
+
+class Place:
+    """A client in memory, connected to a scripted server that says what the test wants."""
+
+    def __init__(self) -> None:
+        self.network, self.server, self.diary = MemoryNetwork(), ScriptedServer(), Diary()
+        self.network.listen("a", 4222, self.server.accept)
+
+    async def connect(self) -> natsproto.Client:
+        return await connect_in(memory_runtime(self.network), "nats://a:4222", on_event=self.diary)
+
+
+@pytest.mark.parametrize("case", [str.title, str.lower, str.upper], ids=["Title", "lower", "UPPER"])
+@pytest.mark.parametrize("text", REFUSALS + FATAL)
+@virtual_clock
+async def test_an_error_that_ends_the_connection_is_its_reason_and_the_client_comes_back(
+    text: str, case: object
+) -> None:
+    assert callable(case)
+    here = Place()
+    nc = await here.connect()
+    got = nc.subscribe("a")
+    await nc.flush()
+    here.server.err(case(text))
+    here.server.current.close()
+    cause = (await here.diary.wait(Disconnected)).cause
+    assert case(text) in worded(cause)
+    assert isinstance(cause, NotAuthorized if text in REFUSALS else ServerError)
+    assert len(here.diary.of(ServerComplained)) == 1
+    await here.diary.wait(Reconnected)
+    await nc.publish("a", b"1")
+    assert (await got.next(5)).data == b"1"
+    await nc.close()
+    await here.server.stop()
+
+
+@pytest.mark.parametrize("text", FATAL)
+@virtual_clock
+async def test_an_error_that_usually_ends_the_connection_leaves_it_to_the_server_to_do_so(text: str) -> None:
+    here = Place()
+    nc = await here.connect()
+    here.server.err(text)
+    await here.diary.wait(ServerComplained)
+    await nc.flush()
+    assert not here.diary.of(Disconnected)
+    await nc.close()
+    await here.server.stop()
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+@virtual_clock
+async def test_an_error_that_is_about_nobody_we_know_is_told_and_does_no_harm(text: str) -> None:
+    here = Place()
+    nc = await here.connect()
+    got = nc.subscribe("a")
+    await nc.flush()
+    here.server.err(text)
+    error = (await here.diary.wait(ServerComplained)).error
+    assert isinstance(error, ServerError)
+    assert error.text == text
+    await nc.publish("a", b"1")
+    assert (await got.next(5)).data == b"1"
+    assert not here.diary.of(Disconnected)
+    await nc.close()
+    await here.server.stop()
+
+
+@pytest.mark.parametrize(("text", "operation", "subject", "queue"), DENIED)
+@virtual_clock
+async def test_a_permission_error_names_what_was_denied_and_spares_the_rest(
+    text: str, operation: str, subject: str, queue: str
+) -> None:
+    here = Place()
+    nc = await here.connect()
+    got, other_queue = nc.subscribe("a"), nc.subscribe("elsewhere", queue="another")
+    await nc.flush()
+    asking = asyncio.create_task(nc.request("a", timeout=5))
+    await got.next(5)
+    here.server.err(text)
+    error = (await here.diary.wait(Denied)).error
+    assert (error.operation, error.subject, error.queue, error.text) == (operation, subject, queue, text)
+    assert subject in worded(error)
+    await nc.flush()
+    assert not got.closed
+    assert not other_queue.closed
+    assert not asking.done()
+    asking.cancel()
+    await nc.close()
+    await here.server.stop()
+
+
+# ---------------------------------------------------------------- the real server
+
+
+async def test_an_unknown_operation_on_the_wire_ends_the_connection_with_the_servers_words() -> None:
+    async with run_server() as server, FaultProxy(server.host, server.port) as proxy:
+        diary = Diary()
+        async with natsproto.connect(proxy.url, on_event=diary) as nc:
+            await nc.flush()
+            proxy.inject(Direction.TO_SERVER, b"FOO\r\n")
+            cause = (await diary.wait(Disconnected)).cause
+            assert isinstance(cause, ServerError)
+            assert cause.text == "Unknown Protocol Operation"
+            await diary.wait(Reconnected)
+            await nc.flush()
+
+
+async def test_a_payload_limit_that_was_lowered_meanwhile_ends_the_connection_with_the_servers_words() -> None:
+    async with run_server(config="max_payload: 1048576") as server:
+        diary = Diary()
+        async with natsproto.connect(server.url, on_event=diary) as nc:
+            await server.reconfigure("max_payload: 1000")  # the server does not tell its clients
+            await nc.publish("a", bytes(2000))
+            cause = (await diary.wait(Disconnected)).cause
+            assert isinstance(cause, ServerError)
+            assert cause.text == "Maximum Payload Violation"
+            await diary.wait(Reconnected)
+            with pytest.raises(natsproto.errors.PayloadTooLarge):
+                await nc.publish("a", bytes(2000))  # now it is known
+            await nc.flush()
+
+
+async def test_a_control_line_the_server_does_not_take_ends_the_connection_with_the_servers_words() -> None:
+    async with run_server(config="max_control_line: 1024") as server:
+        diary = Diary()
+        async with natsproto.connect(server.url, on_event=diary) as nc:
+            await nc.publish("a" * 2000)
+            cause = (await diary.wait(Disconnected)).cause
+            assert isinstance(cause, ServerError)
+            assert cause.text.lower() == "maximum control line exceeded"
+            await diary.wait(Reconnected)
+            await nc.flush()
+
+
+async def test_a_server_that_hears_nothing_says_so_before_it_cuts() -> None:
+    async with (
+        run_server(config='ping_interval: "100ms", ping_max: 1') as server,
+        FaultProxy(server.host, server.port) as proxy,
+    ):
+        diary = Diary()
+        async with natsproto.connect(proxy.url, on_event=diary) as nc:
+            await nc.flush()
+            proxy.stall(Direction.TO_SERVER)
+            cause = (await diary.wait(Disconnected)).cause
+            assert isinstance(cause, ServerError)
+            assert cause.text == "Stale Connection"
+            proxy.heal()
+            await diary.wait(Reconnected)
+            await nc.flush()
+
+
+async def test_more_subscriptions_than_allowed_are_told_and_the_connection_lives() -> None:
+    async with run_server(config="max_subscriptions: 2") as server:
+        diary = Diary()
+        async with natsproto.connect(server.url, on_event=diary) as nc:
+            for number in range(3):
+                nc.subscribe(f"a.{number}")
+            await nc.flush()
+            error = (await diary.wait(ServerComplained)).error
+            assert isinstance(error, ServerError)
+            assert error.text == "maximum subscriptions exceeded"
+            assert not diary.of(Disconnected)
+
+
+PERMISSIONS = """
+authorization {{
+  users = [
+    {{ user: all, password: all }}
+    {{ user: some, password: some, permissions: {{
+      publish: {publish}
+      subscribe: {subscribe}
+    }} }}
+  ]
+}}
+"""
+
+
+def _permissions(publish: str = '">"', subscribe: str = '">"') -> str:
+    return PERMISSIONS.format(publish=publish, subscribe=subscribe)
+
+
+async def test_a_denied_request_ends_at_once_and_the_others_go_on() -> None:
+    config = _permissions(publish='{ deny: ["secret.>"] }')
+    async with run_server(config=config) as server:
+        diary = Diary()
+        async with (
+            natsproto.connect(server.url, user="all", password="all") as helper,
+            natsproto.connect(server.url, user="some", password="some", on_event=diary) as nc,
+        ):
+            helper.subscribe("open", cb=lambda message: None)
+            helper.subscribe("secret.>", cb=lambda message: message.respond(b"never"))
+            await helper.flush()
+            going_on = asyncio.create_task(nc.request("open", timeout=30))
+            await nc.flush()
+            began = time.monotonic()
+            with pytest.raises(PermissionDenied) as caught:
+                await nc.request("secret.one", timeout=5)
+            assert time.monotonic() - began <= AT_ONCE
+            assert (caught.value.operation, caught.value.subject) == ("publish to", "secret.one")
+            with pytest.raises(PermissionDenied, match="secret"):
+                await nc.request('secret."quoted"', timeout=5)  # quoted twice on the wire
+            await nc.publish("secret.two")
+            await nc.flush()
+            assert [event.error.subject for event in diary.of(Denied)][-1] == "secret.two"
+            assert not going_on.done()
+            assert not diary.of(Disconnected)
+            going_on.cancel()
+
+
+async def test_a_request_whose_inbox_is_denied_ends_at_once() -> None:
+    async with run_server(config=_permissions(subscribe='{ deny: ["_INBOX.>"] }')) as server:
+        diary = Diary()
+        async with natsproto.connect(server.url, user="some", password="some", on_event=diary) as nc:
+            began = time.monotonic()
+            with pytest.raises(PermissionDenied) as caught:
+                await nc.request("a", timeout=5)
+            assert time.monotonic() - began <= AT_ONCE
+            assert caught.value.operation == "subscribe to"
+            with pytest.raises(PermissionDenied):
+                await nc.request("a", timeout=5)
+            await nc.flush()
+            assert not diary.of(Disconnected)
+        async with natsproto.connect(server.url, user="some", password="some", inbox_prefix="mine") as nc:
+            nc.subscribe("a", cb=lambda message: message.respond(b"1"))
+            assert (await nc.request("a", timeout=5)).data == b"1"
+
+
+async def test_a_request_whose_reply_subject_is_denied_ends_at_once() -> None:
+    async with run_server() as server:
+        diary = Diary()
+        async with natsproto.connect(server.url, on_event=diary, inbox_prefix="_R_") as nc:  # the server's own
+            nc.subscribe("a", cb=lambda message: message.respond(b"1"))
+            began = time.monotonic()
+            with pytest.raises(PermissionDenied) as caught:
+                await nc.request("a", timeout=5)
+            assert time.monotonic() - began <= AT_ONCE
+            assert caught.value.operation == "publish with reply"
+            assert not diary.of(Disconnected)
+
+
+@pytest.mark.parametrize("queue", [None, "workers"])
+async def test_a_denied_subscription_ends_at_once_with_the_reason_and_the_others_go_on(queue: str | None) -> None:
+    async with run_server(config=_permissions(subscribe='{ deny: ["secret.>"] }')) as server:
+        diary = Diary()
+        async with natsproto.connect(server.url, user="some", password="some", on_event=diary) as nc:
+            allowed = nc.subscribe("open")
+            began = time.monotonic()
+            denied = nc.subscribe("secret.>", queue=queue)
+            with pytest.raises(PermissionDenied) as caught:
+                await denied.next(5)
+            assert time.monotonic() - began <= AT_ONCE
+            assert (caught.value.subject, caught.value.queue) == ("secret.>", queue or "")
+            assert denied.closed
+            with pytest.raises(PermissionDenied):
+                _ = [message async for message in denied]
+            await nc.publish("open", b"1")
+            assert (await allowed.next(5)).data == b"1"
+            assert len(diary.of(Denied)) == 1
+            await nc.reconnect()
+            await diary.wait(Reconnected)
+            await nc.flush()
+            assert len(diary.of(Denied)) == 1  # it is not asked for again
+
+
+async def test_a_subscription_that_a_reload_revokes_ends_at_once_and_its_namesakes_with_it() -> None:
+    async with run_server(config=_permissions()) as server:
+        diary = Diary()
+        async with natsproto.connect(server.url, user="some", password="some", on_event=diary) as nc:
+            first, second, allowed = nc.subscribe("secret"), nc.subscribe("secret"), nc.subscribe("open")
+            await nc.flush()
+            reading = asyncio.create_task(first.next(10))
+            await server.reconfigure(_permissions(subscribe='{ deny: ["secret"] }'))
+            began = time.monotonic()
+            with pytest.raises(PermissionDenied, match="secret"):
+                await reading
+            await diary.wait(Denied, 2)
+            assert time.monotonic() - began <= AT_ONCE
+            assert first.closed
+            assert second.closed
+            assert {event.error.text.rpartition("(sid ")[2] for event in diary.of(Denied)} == {'"1")', '"2")'}
+            await nc.publish("open", b"1")
+            assert (await allowed.next(5)).data == b"1"
+            assert not diary.of(Disconnected)
+
+
+# ---------------------------------------------------------------- credentials that are refused
+
+
+async def test_credentials_withdrawn_by_a_reload_and_restored_soon_bring_the_client_back() -> None:
+    good = "authorization { user: me, password: right }"
+    async with run_server(config=good) as server:
+        diary = Diary()
+        async with natsproto.connect(
+            server.url, user="me", password="right", on_event=diary, auth_abort_after_repeat=False
+        ) as nc:
+            got = nc.subscribe("a")
+            await nc.flush()
+            await server.reconfigure("authorization { user: me, password: wrong }")
+            await diary.wait(AttemptFailed, 4)
+            await server.reconfigure(good)
+            await diary.wait(Reconnected)
+            await nc.publish("a", b"1")
+            assert (await got.next(5)).data == b"1"
+            failures = diary.of(AttemptFailed)
+            assert all(isinstance(event.cause, NotAuthorized) and worded(event.cause) for event in failures)
+            # One event for each refusal, and one refusal for each login the server saw.
+            assert server.log().count("authentication error") in (len(failures), len(failures) + 1)
+
+
+async def test_the_same_refusal_twice_from_its_server_ends_the_client_with_the_reason() -> None:
+    async with run_server(config="authorization { user: me, password: right }") as server:
+        diary = Diary()
+        nc = await natsproto.connect(server.url, user="me", password="right", on_event=diary)
+        await nc.flush()
+        reading = asyncio.create_task(nc.subscribe("a").next())
+        await settled(lambda: not reading.done())
+        await server.reconfigure("authorization { user: me, password: wrong }")
+        reason = await asyncio.wait_for(nc.closed(), 10)
+        assert isinstance(reason, NotAuthorized)
+        assert "Authorization Violation" in worded(reason)
+        assert [event.reason for event in diary.of(Closed)] == [reason]
+        assert len(diary.of(AttemptFailed)) == 2
+        with pytest.raises(NotAuthorized):
+            await reading
+        with pytest.raises(natsproto.errors.ConnectionClosed):
+            await nc.publish("a")
+        await nc.close()

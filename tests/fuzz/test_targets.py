@@ -1,0 +1,20 @@
+"""The fuzz targets hold on their seeds, and on those with bytes changed at random: a fuzzer needs targets that work."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.fuzz.targets import TARGETS, seeds
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_promises_of_the_fuzz_targets_hold_on_seeds_and_mutations_of_them(name: str) -> None:
+    chance = random.Random(1)
+    for seed in seeds(name):
+        TARGETS[name](seed)
+        changed = bytearray(seed or b"x")
+        for _ in range(3):
+            changed[chance.randrange(len(changed))] = chance.choice(b"\r\n 0159MSGPINF{}\"'\x00\xff")
+        TARGETS[name](bytes(changed))

@@ -1,0 +1,30 @@
+// Everything a client of nats.js finds out about the services it sees, and what they answer.
+const { connect } = require("@nats-io/transport-node");
+const { Svcm, ServiceError } = require("@nats-io/services");
+
+async function collect(iterator) {
+  const all = [];
+  for await (const one of await iterator) all.push(one);
+  return all;
+}
+
+async function main() {
+  const nc = await connect({ servers: process.argv[2] });
+  const [name, id] = process.argv.slice(3);
+  const client = new Svcm(nc).client({ maxWait: 500 });
+  const say = (what, value) => console.log(JSON.stringify({ what, value }));
+  say("ping", await collect(client.ping()));
+  say("ping name", await collect(client.ping(name)));
+  say("ping id", await collect(client.ping(name, id)));
+  say("info", await collect(client.info(name, id)));
+  const sum = await nc.request("v1.add", "40 2");
+  say("add", [sum.string(), ServiceError.isServiceError(sum), sum.headers?.values("Tag") ?? []]);
+  const refused = await nc.request("refuse");
+  const error = ServiceError.toServiceError(refused);
+  say("refuse", [error.code, error.message, refused.string()]);
+  const failed = await nc.request("fail");
+  say("fail", ServiceError.isServiceError(failed) ? ServiceError.toServiceError(failed).code : null);
+  say("stats", await collect(client.stats(name, id)));
+  await nc.close();
+}
+main();

@@ -1,0 +1,69 @@
+"""A stream that says what the test wants, on a scripted server: acknowledgements, refusals, silence.
+
+Owns nothing but the wording of a real server's replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from tests.core.world import World
+from tests.kit.scripted import Op
+
+STEP = 0.01
+"""Seconds of virtual time between two looks."""
+
+
+class StreamScript:
+    """Answers what a client publishes, one message at a time."""
+
+    def __init__(self, place: World) -> None:
+        self._place = place
+        self._heard: list[Op] = []
+        self.seq = 0
+
+    async def heard(self, payload: bytes | None = None, *, timeout: float = 60.0) -> Op:
+        """The next message, or the next one of this payload. Virtual time passes until it comes."""
+        async with asyncio.timeout(timeout):
+            while (op := self._next(payload)) is None:  # noqa: ASYNC110 (virtual time costs nothing)
+                await asyncio.sleep(STEP)
+        self._heard.append(op)
+        return op
+
+    async def heard_all(self, count: int) -> list[Op]:
+        """So many messages, in the order in which they came."""
+        return [await self.heard() for _ in range(count)]
+
+    async def silent(self, seconds: float = STEP) -> bool:
+        """Whether nothing more is published for so long."""
+        await asyncio.sleep(seconds)
+        return self._next(None) is None
+
+    def _next(self, payload: bytes | None) -> Op | None:
+        known = {id(op) for op in self._heard}
+        ops = (op for op in self._place.server.ops if op.name in ("PUB", "HPUB") and id(op) not in known)
+        return next((op for op in ops if payload in (None, op.payload)), None)
+
+    def say(self, op: Op, payload: bytes | dict[str, object], headers: bytes | None = None) -> None:
+        """Any reply to the message."""
+        data = payload if isinstance(payload, bytes) else json.dumps(payload, separators=(",", ":")).encode()
+        reply = op.args[1]
+        for sid, interest in self._place.server.current.interest.items():
+            stem = ".".join(interest.tokens[:-1]) + "."
+            if reply.startswith(stem) and interest.tokens[-1] in ("*", ">"):
+                self._place.server.deliver(sid, reply, data, headers=headers)
+
+    def ack(self, op: Op, seq: int | None = None, **more: object) -> None:
+        """The stream has the message."""
+        self.seq = self.seq + 1 if seq is None else seq
+        self.say(op, {"stream": "S", "seq": self.seq, **more})
+
+    def refuse(self, op: Op, err_code: int, description: str = "no", code: int = 400) -> None:
+        """The stream refuses the message."""
+        error = {"code": code, "err_code": err_code, "description": description}
+        self.say(op, {"error": error, "stream": "S", "seq": 0})
+
+    def nobody(self, op: Op) -> None:
+        """No stream listens."""
+        self.say(op, b"", b"NATS/1.0 503\r\n\r\n")

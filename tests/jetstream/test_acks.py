@@ -1,0 +1,285 @@
+"""Answering for messages: once, with every answer there is, and told apart by the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+import natsproto
+from natsproto import Client
+from natsproto.errors import AlreadyAcked, ConfigError, LocalProtocolError, NoResponders, RequestTimeout
+from natsproto.jetstream.message import JsMessage, Metadata, read_ack_subject
+from natsproto.jetstream.timestamp import Timestamp
+from natsproto.protocol.frames import Message
+from natsproto.testing import run_server
+from tests.jetstream.reading import known, make, store
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from natsproto.jetstream.context import JetStream
+    from natsproto.testing.server import Server
+
+ANSWERS: dict[str, Callable[[JsMessage], Awaitable[None]]] = {
+    "ack": lambda message: message.ack(),
+    "ack_sync": lambda message: message.ack_sync(),
+    "term": lambda message: message.term(),
+    "nak": lambda message: message.nak(delay=60),
+}
+AT_ONCE: dict[str, Callable[[JsMessage], None]] = {
+    "ack": lambda message: message.ack_nowait(),
+    "term": lambda message: message.term_nowait("enough"),
+    "nak": lambda message: message.nak_nowait(delay=60),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+async def test_every_answer_reaches_the_server_and_a_second_one_is_refused(jetstream: JetStream, answer: str) -> None:
+    stream = await make(jetstream, 1)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=60)
+    message = await consumer.next()
+    before = message.is_acked
+    await ANSWERS[answer](message)
+    assert (before, message.is_acked) == (False, True)
+    if answer != "nak":
+        await known(consumer, lambda info: not info.num_ack_pending)
+    for again in ANSWERS.values():
+        with pytest.raises(AlreadyAcked) as caught:
+            await again(message)
+        assert caught.value.answer == ("ack" if answer == "ack_sync" else answer)
+        assert caught.value.subject == "s.a"
+    with pytest.raises(AlreadyAcked):
+        await message.in_progress()
+    assert repr(message).startswith("JsMessage(subject='s.a', 1 bytes, ")
+
+
+@pytest.mark.parametrize("answer", AT_ONCE)
+async def test_answers_that_never_wait(jetstream: JetStream, answer: str) -> None:
+    stream = await make(jetstream, 1)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=60)
+    message = await consumer.next()
+    AT_ONCE[answer](message)
+    for again in AT_ONCE.values():
+        with pytest.raises(AlreadyAcked):
+            again(message)
+    if answer != "nak":
+        await known(consumer, lambda info: not info.num_ack_pending)
+
+
+async def test_nak_brings_it_back_now_or_later(jetstream: JetStream) -> None:
+    stream = await make(jetstream, 1)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=60)
+    await (await consumer.next()).nak()
+    message = await consumer.next(timeout=10)
+    assert message.metadata.num_delivered == 2
+    await message.nak(delay=0.4)
+    assert await consumer.fetch(1, timeout=0.1) == []
+    assert (await consumer.next(timeout=10)).metadata.num_delivered == 3
+    with pytest.raises(ConfigError):
+        await (await _stored(jetstream, consumer_name="d", number=2)).nak(delay=-1)
+
+
+async def _stored(js: JetStream, *, consumer_name: str, number: int) -> JsMessage:
+    stream = await js.stream("S")
+    await store(stream, [number])
+    return await (await stream.consumer(consumer_name)).next()
+
+
+async def test_reason_of_a_term_is_in_the_advisory(jetstream: JetStream, nats_client: Client) -> None:
+    stream = await make(jetstream, 1)
+    consumer = await stream.create_consumer(durable_name="d")
+    async with nats_client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>") as advisories:
+        await nats_client.flush()
+        await (await consumer.next()).term("no such customer")
+        told = json.loads((await advisories.next(timeout=10)).data)
+    assert told["reason"] == "no such customer"
+
+
+async def test_progress_starts_the_time_anew(jetstream: JetStream) -> None:
+    stream = await make(jetstream, 1)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=0.5)
+    message = await consumer.next()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while loop.time() - began < 1.2:
+        await message.in_progress()
+        assert await consumer.fetch(1, timeout=0.1) == []
+    await message.ack_sync()
+    assert await consumer.fetch(1, timeout=0.7) == []
+
+
+@pytest.mark.parametrize("bind", [False, True])
+async def test_job_of_three_times_ack_wait_is_delivered_once(jetstream: JetStream, bind: bool) -> None:
+    stream = await make(jetstream, 1)
+    ack_wait = 1.5 if bind else 0.5
+    await stream.create_consumer(durable_name="d", ack_wait=ack_wait)
+    consumer = await stream.consumer("d", bind=bind)
+    message = await consumer.next()
+    watching = asyncio.ensure_future((await stream.consumer("d")).fetch(1, timeout=3 * ack_wait + 0.5))
+    async with message.keep_alive():
+        await asyncio.sleep(3 * ack_wait)
+        await message.ack_sync()
+    assert await watching == []
+    assert (await consumer.info()).num_ack_pending == 0
+
+
+async def test_keep_alive_ends_with_its_block_and_with_the_answer(jetstream: JetStream) -> None:
+    stream = await make(jetstream, 2)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=0.3)
+    first, second = await consumer.fetch(2)
+    async with first.keep_alive(0.05):
+        pass
+    async with second.keep_alive(0.05):
+        await second.ack()
+        await asyncio.sleep(0.2)
+    assert (await consumer.next(timeout=10)).data == b"1"
+    with pytest.raises(ConfigError):
+        async with second.keep_alive(0):
+            pass
+
+
+async def test_consume_keeps_long_jobs_alive(jetstream: JetStream) -> None:
+    stream = await make(jetstream, 2)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=0.5)
+    seen: list[int] = []
+
+    async def handler(message: JsMessage) -> None:
+        await asyncio.sleep(1.0)
+        seen.append(message.metadata.num_delivered)
+
+    await consumer.consume(handler, stop_after=2, concurrency=2, keep_alive=True, on_success="ack_sync")
+    assert seen == [1, 1]
+    assert (await consumer.info()).num_ack_pending == 0
+
+
+async def test_confirmed_ack_that_failed_can_be_tried_again(jetstream: JetStream, nats_server: Server) -> None:
+    stream = await make(jetstream, 1, storage="file")
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=60)
+    message = await consumer.next()
+    nats_server.freeze()
+    with pytest.raises(RequestTimeout):
+        await message.ack_sync(timeout=0.1)
+    nats_server.thaw()
+    before = message.is_acked
+    await message.ack_sync()
+    assert (before, message.is_acked) == (False, True)
+    assert (await consumer.info()).num_ack_pending == 0
+
+
+async def test_confirmed_ack_to_a_consumer_that_is_gone_says_so(jetstream: JetStream) -> None:
+    stream = await make(jetstream, 1)
+    consumer = await stream.create_consumer(durable_name="d")
+    message = await consumer.next()
+    await consumer.delete()
+    with pytest.raises(NoResponders):
+        await message.ack_sync()
+
+
+# ---------------------------------------------------------------- what the ack subject tells
+
+
+async def test_metadata_tells_where_a_message_stands(jetstream: JetStream) -> None:
+    stream = await make(jetstream, 3)
+    consumer = await stream.create_consumer(durable_name="d", filter_subject="s.>")
+    message = (await consumer.fetch(2))[1]
+    told = message.metadata
+    assert told == Metadata(
+        domain="",
+        stream="S",
+        consumer="d",
+        num_delivered=1,
+        stream_seq=2,
+        consumer_seq=2,
+        timestamp=told.timestamp,
+        num_pending=1,
+    )
+    assert message.position == ("d", 2, 2)
+    assert (await stream.get_message(2)).time == told.timestamp
+
+
+async def test_acknowledgements_of_the_second_kind_work() -> None:
+    with run_server(jetstream=True, config="feature_flags { js_ack_fc_v2: true }") as server:
+        async with natsproto.connect(server.url) as nc:
+            stream = await make(nc.jetstream(), 3)
+            consumer = await stream.create_consumer(durable_name="d")
+            for number, message in enumerate(await consumer.fetch(3), 1):
+                assert message.reply is not None
+                assert len(message.reply.split(".")) == 11
+                assert message.metadata.stream_seq == number
+                assert (message.metadata.domain, message.metadata.stream, message.metadata.consumer) == ("", "S", "d")
+                assert message.position == ("d", number, number)
+                await message.ack_sync()
+            assert (await consumer.info()).num_ack_pending == 0
+            ordered = stream.ordered_consumer()
+            assert [message.position[2] for message in await ordered.fetch(3)] == [1, 2, 3]
+            await ordered.close()
+
+
+WHEN = Timestamp.from_ns(1_795_000_000_000_000_001)
+
+
+@pytest.mark.parametrize(
+    ("subject", "domain"),
+    [
+        ("$JS.ACK.S.C.2.3.4.1795000000000000001.5", ""),
+        ("$JS.ACK._.acchash.S.C.2.3.4.1795000000000000001.5", ""),
+        ("$JS.ACK.hub.acchash.S.C.2.3.4.1795000000000000001.5", "hub"),
+        ("$JS.ACK.hub.acchash.S.C.2.3.4.1795000000000000001.5.more.to.come", "hub"),
+    ],
+)
+def test_ack_subjects_of_both_kinds_are_read(subject: str, domain: str) -> None:
+    assert read_ack_subject(subject) == Metadata(
+        domain=domain,
+        stream="S",
+        consumer="C",
+        num_delivered=2,
+        stream_seq=3,
+        consumer_seq=4,
+        timestamp=WHEN,
+        num_pending=5,
+    )
+    message = JsMessage("s", subject.encode(), b"", None)
+    assert message.position == ("C", 4, 3)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "$JS.ACK.S.C.2.3.4.1795000000000000001",
+        "$JS.ACK.a.S.C.2.3.4.1795000000000000001.5",  # ten tokens
+        "$JS.ACK.S.C.two.3.4.1795000000000000001.5",
+        "$JS.ACK.S.C.2.3.4.99999999999999999999999999.5",
+        "$JS.ACK",
+    ],
+)
+def test_what_is_no_ack_subject_is_told(subject: str) -> None:
+    with pytest.raises(LocalProtocolError, match="is no ack subject"):
+        read_ack_subject(subject)
+
+
+async def test_plain_message_from_a_stream_becomes_one_that_can_be_acknowledged(
+    jetstream: JetStream, nats_client: Client
+) -> None:
+    stream = await make(jetstream)
+    consumer = await stream.create_consumer(durable_name="d", deliver_subject="deliver.here", ack_wait=60)
+    async with nats_client.subscribe("deliver.here") as deliveries:
+        await store(stream, [1])
+        plain = await deliveries.next(timeout=10)
+    message = jetstream.message(plain)
+    assert (message.data, message.subject, message.metadata.stream_seq) == (b"1", "s.a", 1)
+    await message.ack()
+    await known(consumer, lambda info: not info.num_ack_pending)
+    with pytest.raises(LocalProtocolError, match="was not delivered by a consumer"):
+        jetstream.message(Message("s", None, b"", None, nats_client))
+    with pytest.raises(LocalProtocolError, match="is no ack subject"):
+        jetstream.message(Message("s", b"$JS.ACK.S.C", b"", None, nats_client))
+
+
+async def test_message_from_nowhere_cannot_be_answered() -> None:
+    message = JsMessage("s", b"$JS.ACK.S.C.2.3.4.1795000000000000001.5", b"", None)
+    with pytest.raises(LocalProtocolError, match="nobody to answer"):
+        await message.ack()
+    assert not message.is_acked

@@ -1,0 +1,290 @@
+"""A stream that was saved comes back as it was, and a backup that failed leaves nothing that looks like one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import natsproto
+from natsproto import Client, Message, errors
+from natsproto.errors import ConfigError
+from natsproto.jetstream.backup import Progress
+from tests.kit.proxy import Direction, FaultProxy
+
+if TYPE_CHECKING:
+    from natsproto.jetstream.context import JetStream
+    from natsproto.jetstream.stream import Stream
+    from natsproto.testing.server import Server
+
+
+async def make(js: JetStream, nc: Client, count: int = 100, size: int = 1000) -> Stream:
+    """A stream of incompressible messages."""
+    stream = await js.create_stream(name="S", subjects=["s.>"], allow_direct=True)
+    noise = random.Random(7)
+    for number in range(1, count):
+        await nc.publish(f"s.{number}", noise.randbytes(size), headers={"Number": str(number)})
+    await nc.request(f"s.{count}", noise.randbytes(size))
+    return stream
+
+
+async def contents(stream: Stream) -> list[tuple[int, str, bytes, int, list[tuple[str, str]]]]:
+    return [
+        (message.seq, message.subject, message.data, message.time.ns, list(message.headers.pairs()))
+        async for message in stream.get_batch()
+    ]
+
+
+async def test_restored_stream_is_the_one_that_was_saved(
+    jetstream: JetStream, nats_client: Client, tmp_path: Path
+) -> None:
+    stream = await make(jetstream, nats_client)
+    await stream.delete_message(5)
+    await stream.purge(sequence=3)
+    consumer = await stream.create_consumer(durable_name="c")
+    before = await contents(stream)
+    steps: list[Progress] = []
+    done = await stream.backup(tmp_path / "s.backup", progress=steps.append)
+    assert steps[-1] == done
+    assert os.listdir(tmp_path) == ["s.backup"]
+    assert done.bytes < (tmp_path / "s.backup").stat().st_size
+    assert done.total == (await stream.info()).state.bytes
+    config = (await stream.info()).config
+    await jetstream.delete_stream("S")
+
+    steps.clear()
+    restored = await jetstream.restore_stream(tmp_path / "s.backup", progress=steps.append)
+    assert steps[-1].bytes == done.bytes
+    assert steps[-1].total == (tmp_path / "s.backup").stat().st_size
+    assert await contents(restored) == before
+    assert (await restored.info()).config == config
+    assert [info.name async for info in restored.consumers()] == [consumer.name]
+
+
+async def test_big_stream_goes_in_many_chunks_within_the_window(
+    jetstream: JetStream, nats_client: Client, tmp_path: Path
+) -> None:
+    stream = await make(jetstream, nats_client, 300, 20_000)
+    before = await contents(stream)
+    steps: list[Progress] = []
+    done = await stream.backup(
+        tmp_path / "s", chunk_size=16 * 1024, window_size=64 * 1024, check=True, progress=steps.append
+    )
+    assert done.chunks > 300
+    sizes = [step.bytes for step in steps]
+    assert sizes == sorted(sizes)
+    await jetstream.delete_stream("S")
+    assert await contents(await jetstream.restore_stream(tmp_path / "s")) == before
+
+
+async def test_empty_stream_is_saved_and_brought_back(jetstream: JetStream, tmp_path: Path) -> None:
+    stream = await jetstream.create_stream(name="S", subjects=["s"])
+    await stream.backup(tmp_path / "s")
+    await jetstream.delete_stream("S")
+    assert (await (await jetstream.restore_stream(tmp_path / "s")).info()).state.messages == 0
+
+
+async def test_consumers_can_be_left_out(jetstream: JetStream, nats_client: Client, tmp_path: Path) -> None:
+    stream = await make(jetstream, nats_client)
+    await stream.create_consumer(durable_name="c")
+    await stream.backup(tmp_path / "s", consumers=False)
+    await jetstream.delete_stream("S")
+    restored = await jetstream.restore_stream(tmp_path / "s")
+    assert [name async for name in restored.consumer_names()] == []
+
+
+async def test_restored_stream_can_be_configured_otherwise(
+    jetstream: JetStream, nats_client: Client, tmp_path: Path
+) -> None:
+    stream = await make(jetstream, nats_client)
+    await stream.backup(tmp_path / "s")
+    other = await jetstream.restore_stream(tmp_path / "s", name="OTHER", subjects=["o.>"], description="a copy")
+    assert (other.name, other.cached_info.config.description) == ("OTHER", "a copy")
+    assert [message[:3] for message in await contents(other)] == [message[:3] for message in await contents(stream)]
+
+
+async def test_stream_that_exists_is_not_overwritten(jetstream: JetStream, nats_client: Client, tmp_path: Path) -> None:
+    stream = await make(jetstream, nats_client)
+    await stream.backup(tmp_path / "s")
+    await stream.purge()
+    with pytest.raises(errors.StreamNameInUse, match="restore of stream 'S'"):
+        await jetstream.restore_stream(tmp_path / "s")
+    assert (await stream.info()).state.messages == 0
+
+
+async def test_backup_of_nothing_leaves_nothing(jetstream: JetStream, tmp_path: Path) -> None:
+    stream = await jetstream.stream("NONE", bind=True)
+    with pytest.raises(errors.StreamNotFound, match="backup of stream 'NONE'"):
+        await stream.backup(tmp_path / "s")
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(FileNotFoundError):
+        await stream.backup(tmp_path / "nowhere" / "s")
+    with pytest.raises(ConfigError, match="chunk_size"):
+        await stream.backup(tmp_path / "s", chunk_size=10)
+
+
+async def test_backup_replaces_an_older_one_only_when_it_is_complete(
+    jetstream: JetStream, nats_client: Client, tmp_path: Path
+) -> None:
+    stream = await make(jetstream, nats_client)
+    (tmp_path / "s").write_bytes(b"the older one")
+
+    def fail(progress: Progress) -> None:
+        raise ValueError("enough")
+
+    with pytest.raises(ValueError, match="enough"):
+        await stream.backup(tmp_path / "s", progress=fail)
+    assert (tmp_path / "s").read_bytes() == b"the older one"
+    assert os.listdir(tmp_path) == ["s"]
+    await stream.backup(tmp_path / "s")
+    assert b"natsproto stream backup" in (tmp_path / "s").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is not a backup"),
+        (b"some text\n", "is not a backup"),
+        (b'{"config":{}}\n', "is not a backup"),
+        (b"[]\n", "is not a backup"),
+        (b'{"format":"natsproto stream backup","version":9}\n', "in format 9"),
+    ],
+)
+async def test_file_that_is_no_backup_is_refused_before_anything_is_sent(
+    jetstream: JetStream, nats_client: Client, tmp_path: Path, content: bytes, words: str
+) -> None:
+    (tmp_path / "s").write_bytes(content)
+    before = nats_client.stats.out_msgs
+    with pytest.raises(ConfigError, match=words):
+        await jetstream.restore_stream(tmp_path / "s")
+    with pytest.raises(FileNotFoundError):
+        await jetstream.restore_stream(tmp_path / "none")
+    assert nats_client.stats.out_msgs == before
+
+
+@pytest.mark.parametrize("spoil", ["truncated", "flipped", "nothing behind the head"])
+async def test_file_that_is_broken_restores_no_stream(
+    jetstream: JetStream, nats_client: Client, tmp_path: Path, spoil: str
+) -> None:
+    stream = await make(jetstream, nats_client)
+    await stream.backup(tmp_path / "s")
+    await jetstream.delete_stream("S")
+    data = bytearray((tmp_path / "s").read_bytes())
+    head = data.index(b"\n") + 1
+    if spoil == "truncated":
+        del data[-len(data) // 3 :]
+    elif spoil == "flipped":
+        data[(len(data) + head) // 2] ^= 0xFF
+    else:
+        del data[head:]
+    (tmp_path / "s").write_bytes(data)
+    with pytest.raises(errors.ApiError, match="restore of stream 'S'"):
+        await jetstream.restore_stream(tmp_path / "s")
+    with pytest.raises(errors.StreamNotFound):
+        await jetstream.stream("S")
+
+
+async def test_connection_that_breaks_ends_a_backup_at_once(nats_server: Server, tmp_path: Path) -> None:
+    async with (
+        FaultProxy(nats_server.host, nats_server.port) as proxy,
+        natsproto.connect(proxy.url) as nc,
+    ):
+        js = nc.jetstream()
+        stream = await make(js, nc, 200, 20_000)
+        proxy.cut_at(Direction.TO_CLIENT, len(proxy.link.seen[Direction.TO_CLIENT]) + 1_000_000)
+        with pytest.raises(errors.ConnectionLost, match="backup of stream 'S' cannot go on"):
+            await asyncio.wait_for(stream.backup(tmp_path / "s", timeout=60), 10)
+        assert os.listdir(tmp_path) == []
+
+
+async def test_connection_that_breaks_ends_a_restore_at_once(nats_server: Server, tmp_path: Path) -> None:
+    async with (
+        FaultProxy(nats_server.host, nats_server.port) as proxy,
+        natsproto.connect(proxy.url) as nc,
+    ):
+        js = nc.jetstream()
+        stream = await make(js, nc, 200, 20_000)
+        await stream.backup(tmp_path / "s")
+        await js.delete_stream("S")
+        proxy.cut_at(Direction.TO_SERVER, len(proxy.link.seen[Direction.TO_SERVER]) + 1_000_000)
+        with pytest.raises(errors.ConnectionLost, match="restore of stream 'S' cannot go on"):
+            await asyncio.wait_for(js.restore_stream(tmp_path / "s", timeout=60), 10)
+
+
+async def test_cancelled_backup_leaves_nothing(jetstream: JetStream, nats_client: Client, tmp_path: Path) -> None:
+    stream = await make(jetstream, nats_client, 100, 20_000)
+    begun = asyncio.Event()
+    task = asyncio.create_task(
+        stream.backup(tmp_path / "s", chunk_size=1024, window_size=1024, progress=lambda _: begun.set())
+    )
+    await begun.wait()
+    before = len(nats_client._engine.table)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert os.listdir(tmp_path) == []
+    assert len(nats_client._engine.table) == before - 1
+
+
+# ---------------------------------------------------------------- a server that gives up
+
+
+SNAPSHOT = json.dumps({"config": {"name": "S"}, "state": {"bytes": 9}}).encode()
+
+
+async def played(nc: Client, *chunks: tuple[str, str, bytes]) -> JetStream:
+    """JetStream that starts every snapshot, sends these chunks (status, ack subject, payload) and no more."""
+
+    async def answer(request: Message) -> None:
+        inbox = json.loads(request.data)["deliver_subject"].encode()
+        await request.respond(SNAPSHOT)
+        for status, reply, payload in chunks:
+            block = f"NATS/1.0 {status}\r\n\r\n".encode() if status else b""
+            verb, sizes = ("HPUB", b"%d %d") if block else ("PUB", b"%d")
+            numbers = (len(block), len(block + payload)) if block else (len(payload),)
+            nc._outbox.put(
+                b" ".join([verb.encode(), inbox, *([reply.encode()] if reply else []), sizes % numbers]) + b"\r\n",
+                block + payload,
+            )
+
+    await nc.subscribe("PLAYED.STREAM.SNAPSHOT.S", cb=answer)
+    return nc.jetstream(prefix="PLAYED", timeout=0.2)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "kind", "words"),
+    [
+        ([("", "ack.3.1", b"abc"), ("408 No Flow Response", "", b"")], errors.ApiError, "No Flow Response"),
+        ([("500 disk on fire", "", b"")], errors.ApiError, "disk on fire"),
+        ([("", "ack.3.1", b"abc"), ("", "ack.3.3", b"abc"), ("204", "", b"")], errors.InvalidReply, "chunk 2"),
+        ([("", "ack.4.1", b"abc"), ("204", "", b"")], errors.InvalidReply, "chunk 1"),
+        ([("", "ack.3.1", b"abc")], errors.RequestTimeout, "backup of stream 'S': no answer within"),
+        ([], errors.RequestTimeout, "backup of stream 'S': no answer within"),
+    ],
+)
+async def test_snapshot_that_is_not_whole_is_no_backup(
+    nats_client: Client,
+    tmp_path: Path,
+    chunks: list[tuple[str, str, bytes]],
+    kind: type[Exception],
+    words: str,
+) -> None:
+    js = await played(nats_client, *chunks)
+    stream = await js.stream("S", bind=True)
+    with pytest.raises(kind, match=words):
+        await stream.backup(tmp_path / "s")
+    assert os.listdir(tmp_path) == []
+
+
+async def test_chunks_are_acknowledged_where_the_server_wants_it(nats_client: Client, tmp_path: Path) -> None:
+    js = await played(nats_client, ("", "ack.3.1", b"abc"), ("", "ack.3.2", b"def"), ("", "", b"gh"), ("204", "", b""))
+    async with nats_client.subscribe("ack.>") as acks:
+        done = await (await js.stream("S", bind=True)).backup(tmp_path / "s")
+        assert [(await acks.next(2)).subject for _ in range(2)] == ["ack.3.1", "ack.3.2"]
+    assert (done.bytes, done.chunks, done.total) == (8, 3, 9)
+    assert (tmp_path / "s").read_bytes().endswith(b"\nabcdefgh")

@@ -1,0 +1,635 @@
+"""Fast ingest on a real server, and on a scripted stream that loses things."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import natsproto
+from natsproto.core.events import Disconnected
+from natsproto.errors import (
+    BatchRefused,
+    ConfigError,
+    ConnectionClosed,
+    InvalidSubject,
+    LimitReached,
+    LocalProtocolError,
+    NoStream,
+    PayloadTooLarge,
+    PermissionDenied,
+    PublishFailed,
+    PublishTimeout,
+    PublishUncertain,
+    StreamNotFound,
+    UnsupportedByServer,
+    WrongLastSequence,
+)
+from natsproto.jetstream.context import JetStream
+from natsproto.jetstream.fast import FastPublisher
+from natsproto.jetstream.publish import Publisher
+from natsproto.jetstream.stream import Stream
+from natsproto.testing import Server
+from tests.core.world import world
+from tests.faults.world import Diary
+from tests.jetstream.script import STEP, StreamScript
+from tests.jetstream.test_publish import through_a_proxy
+from tests.jetstream.test_window import stage
+from tests.kit.clock import virtual_clock
+from tests.kit.scripted import Behaviour, Op
+
+
+@pytest.fixture
+async def stream(jetstream: JetStream) -> Stream:
+    return await jetstream.create_stream(
+        name="F", subjects=["f.>"], storage="memory", allow_batched=True, allow_direct=True
+    )
+
+
+async def numbers(stream: Stream) -> list[int]:
+    return [int(message.data) async for message in stream.get_batch()]
+
+
+# ---------------------------------------------------------------- on a real server
+
+
+@pytest.mark.parametrize("gap", ["fail", "ok"])
+@pytest.mark.parametrize("size", [0, 1, 2, 999, 1000, 1001, 5000])
+async def test_everything_is_stored_in_order(jetstream: JetStream, stream: Stream, gap: str, size: int) -> None:
+    async with jetstream.fast_publisher(gap="ok" if gap == "ok" else "fail") as pub:
+        for number in range(size):
+            assert await pub.publish(f"f.{number % 3}", b"%d" % number) == number + 1
+            assert pub.pending <= 1000
+    assert await numbers(stream) == list(range(size))
+    assert (pub.published, pub.pending, pub.lost) == (size, 0, 0)
+    assert size == 0 or (pub.ack is not None and pub.ack.seq == size)
+
+
+async def test_the_last_message_can_commit(jetstream: JetStream, stream: Stream) -> None:
+    async with jetstream.fast_publisher() as pub:
+        ack = await pub.commit("f.1", b"0")
+        assert (ack.seq, ack.count) == (1, 1)
+        for number in range(1, 10):
+            await pub.publish("f.1", b"%d" % number)
+        ack = await pub.commit("f.1", b"10", headers={"A": "b"})
+        assert (ack.seq, ack.count) == (11, 10)
+    assert pub.ack == ack
+    assert await numbers(stream) == list(range(11))
+
+
+async def test_flush_waits_until_everything_is_known(jetstream: JetStream, stream: Stream) -> None:
+    async with jetstream.fast_publisher() as pub:
+        await pub.flush()
+        for number in range(7):
+            await pub.publish("f.1", b"%d" % number)
+        assert pub.pending == 7
+        await pub.flush()
+        assert (pub.pending, (await stream.info()).state.messages) == (0, 7)
+        await pub.publish("f.1", b"7")
+    assert await numbers(stream) == list(range(8))
+
+
+async def test_an_idle_batch_is_committed(jetstream: JetStream, stream: Stream) -> None:
+    async with jetstream.fast_publisher() as pub:
+        await pub.publish("f.1", b"0")
+        async with asyncio.timeout(10):
+            while pub.ack is None:  # noqa: ASYNC110 (nothing tells)
+                await asyncio.sleep(0.05)
+        assert pub.pending == 0
+        await pub.publish("f.1", b"1")
+    assert await numbers(stream) == [0, 1]
+
+
+async def test_headers_and_ids_work_as_in_any_message(jetstream: JetStream, stream: Stream) -> None:
+    async with jetstream.fast_publisher() as pub:
+        await pub.publish("f.1", b"0", msg_id="a", headers={"Trace": "1"})
+        await pub.publish("f.1", b"1", msg_id="b")
+        await pub.publish("f.1", b"2", msg_id="b")
+        await pub.publish("f.1", b"3", msg_id="a", expected_stream="F")
+        await pub.publish("f.1", b"4")
+    assert await numbers(stream) == [0, 1, 4]
+    assert (await stream.get_message(1)).headers["Trace"] == "1"
+
+
+async def test_many_publishers_share_a_stream(jetstream: JetStream, stream: Stream) -> None:
+    async def publish(name: int) -> None:
+        async with jetstream.fast_publisher() as pub:
+            for number in range(2000):
+                await pub.publish(f"f.{name}", b"%d" % number)
+
+    await asyncio.gather(*(publish(name) for name in range(4)))
+    held: dict[str, list[int]] = {}
+    async for message in stream.get_batch():
+        held.setdefault(message.subject, []).append(int(message.data))
+    assert held == {f"f.{name}": list(range(2000)) for name in range(4)}
+
+
+async def test_a_few_big_messages_do_not_wait_for_an_acknowledgement_of_many(
+    jetstream: JetStream, stream: Stream
+) -> None:
+    async with jetstream.fast_publisher(max_pending_bytes=100_000) as pub:
+        for number in range(40):
+            await pub.publish("f.1", b"%d" % number + b" " * 50_000)
+            assert pub.pending <= 2
+    assert await numbers(stream) == list(range(40))
+
+
+@pytest.mark.parametrize("flow", [1, 3, 10])
+async def test_any_flow_and_any_number_of_acknowledgements(jetstream: JetStream, stream: Stream, flow: int) -> None:
+    for outstanding in (1, 2, 3):
+        async with jetstream.fast_publisher(flow=flow, outstanding=outstanding) as pub:
+            for number in range(50):
+                await pub.publish("f.1", b"%d" % number)
+    assert len(await numbers(stream)) == 150
+
+
+async def test_a_refused_message_ends_a_publisher_that_allows_no_gaps(jetstream: JetStream, stream: Stream) -> None:
+    with pytest.raises(PublishFailed) as caught:  # noqa: PT012
+        async with jetstream.fast_publisher() as pub:
+            for number in range(20):
+                await pub.publish("f.1", b"%d" % number, expected_last_seq=99 if number == 10 else None)
+            await pub.flush()
+    first, *rest = caught.value.failures
+    assert (first.number, type(first.error)) == (11, WrongLastSequence)
+    assert [failed.number for failed in rest] == list(range(12, 21))
+    assert "message 11 before it was refused" in str(rest[0].error)
+    assert await numbers(stream) == list(range(10))
+    with pytest.raises(LocalProtocolError):
+        await pub.publish("f.1")
+
+
+async def test_a_refused_message_is_reported_where_gaps_are_allowed(jetstream: JetStream, stream: Stream) -> None:
+    with pytest.raises(PublishFailed) as caught:  # noqa: PT012
+        async with jetstream.fast_publisher(gap="ok") as pub:
+            for number in range(2000):
+                await pub.publish("f.1", b"%d" % number, expected_last_seq=99_999 if number in (10, 1500) else None)
+    assert [failed.number for failed in caught.value.failures] == [11, 1501]
+    assert {type(failed.error) for failed in caught.value.failures} == {WrongLastSequence}
+    assert await numbers(stream) == [number for number in range(2000) if number not in (10, 1500)]
+    assert pub.lost == 0
+
+
+@pytest.mark.parametrize("gap", ["fail", "ok"])
+async def test_a_full_stream_is_told(jetstream: JetStream, gap: str) -> None:
+    stream = await jetstream.create_stream(
+        name="L", subjects=["l"], storage="memory", allow_batched=True, allow_direct=True, max_msgs=5, discard="new"
+    )
+    with pytest.raises(PublishFailed) as caught:  # noqa: PT012
+        async with jetstream.fast_publisher(gap="ok" if gap == "ok" else "fail") as pub:
+            for number in range(8):
+                await pub.publish("l", b"%d" % number)
+    assert [failed.number for failed in caught.value.failures] == [6, 7, 8]
+    assert type(caught.value.failures[0].error) is LimitReached
+    assert await numbers(stream) == list(range(5))
+
+
+async def test_a_stream_that_does_not_allow_it_says_so_at_the_first_message(jetstream: JetStream) -> None:
+    stream = await jetstream.create_stream(name="N", subjects=["n"], storage="memory")
+    async with jetstream.fast_publisher() as pub:
+        with pytest.raises(BatchRefused) as caught:
+            await pub.publish("n")
+        assert caught.value.err_code == 10205
+        with pytest.raises(LocalProtocolError):
+            await pub.publish("n")
+    assert (await stream.info()).state.messages == 0
+
+
+async def test_no_stream_is_said_at_the_first_message(jetstream: JetStream) -> None:
+    async with jetstream.fast_publisher(retry_wait=0.01) as pub:
+        with pytest.raises(NoStream):
+            await pub.publish("nowhere")
+
+
+async def test_bad_arguments_change_nothing(jetstream: JetStream, stream: Stream) -> None:
+    async with jetstream.fast_publisher() as pub:
+        for call in (pub.publish("f. "), pub.publish("f.1", msg_id=""), pub.publish("f.1", b"x" * 2_000_000)):
+            with pytest.raises((InvalidSubject, ConfigError, PayloadTooLarge)):
+                await call
+        with pytest.raises(TypeError):
+            await pub.publish("f.1", "text")  # type: ignore[arg-type]
+        assert (pub.published, pub.pending) == (0, 0)
+        await pub.publish("f.1", bytearray(b"1"))
+    assert await numbers(stream) == [1]
+    with pytest.raises(ConfigError):
+        jetstream.fast_publisher(gap="maybe")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError):
+        jetstream.fast_publisher(flow=70_000)
+    with pytest.raises(ConfigError):
+        jetstream.fast_publisher(outstanding=0)
+    with pytest.raises(LocalProtocolError):
+        await jetstream.fast_publisher().publish("f.1")
+    with pytest.raises(LocalProtocolError):
+        async with pub:
+            pass
+
+
+async def test_a_block_that_raises_waits_for_nothing(jetstream: JetStream, stream: Stream) -> None:
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012
+        async with jetstream.fast_publisher() as pub:
+            await pub.publish("f.1")
+            raise ZeroDivisionError
+
+
+async def test_the_best_publisher_is_the_fastest_that_the_stream_allows(jetstream: JetStream, stream: Stream) -> None:
+    await jetstream.create_stream(name="W", subjects=["w"], storage="memory")
+    async with jetstream.best_publisher("F") as fast:
+        assert isinstance(fast, FastPublisher)
+        await fast.publish("f.1")
+    async with jetstream.best_publisher("W", auto_msg_id=True) as windowed:
+        assert isinstance(windowed, Publisher)
+        await windowed.publish("w")
+    with pytest.raises(StreamNotFound):
+        async with jetstream.best_publisher("MISSING"):
+            pass
+    assert ((await (await jetstream.stream("W")).info()).state.messages, await numbers_count(stream)) == (1, 1)
+
+
+async def numbers_count(stream: Stream) -> int:
+    return (await stream.info()).state.messages
+
+
+@pytest.mark.parametrize("auto_msg_id", [False, True])
+async def test_cuts_neither_lose_nor_double_nor_disorder(nats_server: Server, auto_msg_id: bool) -> None:
+    async with through_a_proxy(nats_server) as (proxy, nc, diary):
+        js = nc.jetstream(timeout=30)
+        stream = await js.create_stream(
+            name="F", subjects=["f"], storage="memory", allow_batched=True, allow_direct=True
+        )
+        async with js.fast_publisher(flow=50, auto_msg_id=auto_msg_id) as pub:
+            await pub.publish("f", b"0")
+            for number in range(1, 5000):
+                if number % 700 == 350:
+                    proxy.cut()
+                await pub.publish("f", b"%d" % number)
+        assert len(diary.of(Disconnected)) >= 6
+        assert await numbers(stream) == list(range(5000))
+
+
+async def test_with_gaps_allowed_cuts_cost_what_is_counted(nats_server: Server) -> None:
+    async with through_a_proxy(nats_server) as (proxy, nc, _):
+        js = nc.jetstream(timeout=30)
+        stream = await js.create_stream(
+            name="F", subjects=["f"], storage="memory", allow_batched=True, allow_direct=True
+        )
+        async with js.fast_publisher(flow=50, gap="ok") as pub:
+            for number in range(5000):
+                if number % 700 == 350:
+                    proxy.cut()
+                await pub.publish("f", b"%d" % number)
+        held = await numbers(stream)
+        assert held == sorted(set(held))
+        assert len(held) + pub.lost >= 5000
+
+
+async def test_a_restarted_server_is_met_with_ids_or_with_doubt(nats_server: Server) -> None:
+    diary = Diary()
+    async with natsproto.connect(nats_server.url, on_event=diary, reconnect_wait=0.02, max_reconnect_attempts=-1) as nc:
+        js = nc.jetstream(timeout=30)
+        stream = await js.create_stream(name="F", subjects=["f"], storage="file", allow_batched=True, allow_direct=True)
+        async with js.fast_publisher(auto_msg_id=True) as pub:
+            for number in range(3000):
+                if number == 1700:
+                    nats_server.kill()
+                    await nats_server.restart()
+                await pub.publish("f", b"%d" % number)
+        assert await numbers(stream) == list(range(3000))
+        with pytest.raises(PublishFailed) as caught:  # noqa: PT012
+            async with js.fast_publisher() as pub:
+                for number in range(3000, 3700):
+                    await pub.publish("f", b"%d" % number)
+                nats_server.kill()
+                await nats_server.restart()
+                await pub.flush()
+        assert {type(failed.error) for failed in caught.value.failures} == {PublishUncertain}
+        held = await numbers(stream)
+        assert held == sorted(set(held))
+
+
+# ---------------------------------------------------------------- on a scripted stream
+
+
+FAST = Behaviour(route=False, greeting={"api_lvl": 5})
+
+
+def word(op: Op) -> tuple[int, int, int]:
+    """Flow, sequence and operation, as the reply subject says them."""
+    flow, _, sequence, operation, last = op.args[1].split(".")[-5:]
+    assert last == "$FI"
+    return int(flow), int(sequence), int(operation)
+
+
+def batch_of(op: Op) -> str:
+    return op.args[1].split(".")[-6]
+
+
+class FastScript(StreamScript):
+    """A stream that takes fast ingest."""
+
+    def flow(self, op: Op, seq: int, msgs: int) -> None:
+        self.say(op, {"type": "ack", "seq": seq, "msgs": msgs})
+
+    def gap(self, op: Op, first: int, following: int) -> None:
+        self.say(op, {"type": "gap", "last_seq": first, "seq": following})
+
+    def done(self, op: Op, count: int, seq: int = 1) -> None:
+        self.say(op, {"stream": "S", "seq": seq, "batch": batch_of(op), "count": count})
+
+    def say(self, op: Op, payload: bytes | dict[str, object], headers: bytes | None = None) -> None:
+        """Any reply, also when the inbox has two wildcards' worth of tokens in its place."""
+        stem = ".".join(op.args[1].split(".")[:2]) + "."
+        super().say(Op(op.name, (op.args[0], op.args[1])), payload, headers)
+        assert op.args[1].startswith(stem)
+
+
+async def start(nc: natsproto.Client, stream: FastScript, msgs: int, **options: object) -> tuple[FastPublisher, Op]:
+    pub = nc.jetstream().fast_publisher(**options)  # type: ignore[arg-type]
+    await pub.__aenter__()
+    first = asyncio.create_task(pub.publish("a", b"1"))
+    op = await stream.heard()
+    stream.flow(op, 0, msgs)
+    await first
+    return pub, op
+
+
+@virtual_clock
+async def test_the_first_message_is_waited_for_and_the_flow_is_the_streams() -> None:
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub = nc.jetstream().fast_publisher(flow=100, outstanding=2)
+        async with pub:
+            tasks = [asyncio.create_task(pub.publish("a", b"%d" % number)) for number in range(1, 31)]
+            first = await stream.heard()
+            assert word(first) == (100, 1, 0)
+            assert await stream.silent(0.5)
+            stream.flow(first, 0, 10)
+            ops = await stream.heard_all(19)
+            assert [word(op) for op in ops] == [(100, sequence, 1) for sequence in range(2, 21)]
+            assert await stream.silent(0.1)
+            stream.flow(ops[8], 10, 5)  # slower: up to ten beyond the acknowledged ten
+            assert await stream.silent(0.1)
+            stream.flow(ops[18], 20, 20)  # faster again
+            ops = await stream.heard_all(10)
+            await asyncio.gather(*tasks)
+            leaving = asyncio.create_task(pub._finish_all())
+            end = await stream.heard()
+            assert word(end) == (100, 31, 3)
+            stream.done(end, 30)
+            await leaving
+        assert pub.ack is not None
+        assert pub.ack.count == 30
+
+
+@virtual_clock
+async def test_an_acknowledgement_covers_those_before_it_that_were_lost() -> None:
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub, _ = await start(nc, stream, 2)
+        for _ in range(3):
+            await pub.publish("a")
+        ops = await stream.heard_all(3)  # sequences 2 to 4; the acknowledgement of 2 is lost
+        more = asyncio.create_task(pub.publish("a", b"5"))
+        await asyncio.sleep(STEP)
+        stream.flow(ops[2], 4, 2)
+        await more
+        assert word(await stream.heard(b"5")) == (500, 5, 1)
+        assert pub.pending == 1
+        pub._close()
+
+
+@virtual_clock
+async def test_a_stream_that_is_silent_is_pinged_and_the_answer_goes_on() -> None:
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub, _ = await start(nc, stream, 2, flow=4, outstanding=1)
+        tasks = [asyncio.create_task(pub.publish("a", b"%d" % number)) for number in range(2, 6)]
+        await stream.heard_all(1)
+        ping = await stream.heard(timeout=5)
+        assert word(ping) == (4, 2, 4)
+        stream.flow(ping, 2, 2)
+        assert [word(op) for op in await stream.heard_all(2)] == [(4, 3, 1), (4, 4, 1)]
+        pub._close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@virtual_clock
+async def test_a_gap_ends_the_batch_and_the_rest_is_sent_in_another() -> None:
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub, first = await start(nc, stream, 100)
+        for number in range(2, 8):
+            await pub.publish("a", b"%d" % number)
+        ops = await stream.heard_all(6)
+        stream.gap(ops[3], 4, 5)
+        stream.done(ops[3], 3)
+        again = await stream.heard()
+        assert (word(again), again.payload) == ((500, 1, 0), b"4")
+        assert batch_of(again) != batch_of(first)
+        stream.say(ops[5], {"error": {"code": 400, "err_code": 10208, "description": "unknown"}, "stream": "S"})
+        stream.flow(again, 0, 100)
+        rest = await stream.heard_all(3)
+        assert [(word(op)[1], op.payload) for op in rest] == [(2, b"5"), (3, b"6"), (4, b"7")]
+        finishing = asyncio.create_task(pub._finish_all())
+        stream.done(await stream.heard(), 4)
+        await finishing
+        assert (pub.pending, pub.lost) == (0, 0)
+        pub._close()
+
+
+@virtual_clock
+async def test_allowed_gaps_are_counted_and_nothing_is_sent_again() -> None:
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub, _ = await start(nc, stream, 100, gap="ok")
+        for number in range(2, 8):
+            await pub.publish("a", b"%d" % number)
+        ops = await stream.heard_all(6)
+        stream.gap(ops[3], 3, 5)
+        finishing = asyncio.create_task(pub._finish_all())
+        stream.done(await stream.heard(), 7)
+        await finishing
+        assert pub.lost == 2
+        assert await stream.silent(1.0)
+        pub._close()
+
+
+@virtual_clock
+async def test_after_a_reconnect_the_stream_is_asked_before_anything_is_sent() -> None:
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub, _ = await start(nc, stream, 100)
+        for number in range(2, 5):
+            await pub.publish("a", b"%d" % number)
+        await stream.heard_all(3)
+        place.down()
+        await asyncio.sleep(0.1)
+        await pub.publish("a", b"5")
+        place.up()
+        ping = await stream.heard()
+        assert word(ping) == (500, 4, 4)
+        assert await stream.silent(0.5)
+        stream.flow(ping, 0, 100)  # nothing is missing
+        assert (word(await stream.heard()), pub.pending) == ((500, 5, 1), 5)
+        pub._close()
+
+
+@virtual_clock
+async def test_a_stream_that_forgot_the_batch_leaves_doubt_unless_there_are_ids() -> None:
+    unknown = {"error": {"code": 400, "err_code": 10208, "description": "unknown"}, "stream": "S", "seq": 0}
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub, _ = await start(nc, stream, 100)
+        stream.say((await publish_and_hear(pub, stream)), unknown)
+        await asyncio.sleep(STEP)
+        with pytest.raises(PublishFailed) as caught:
+            await pub.flush()
+        assert [type(failed.error) for failed in caught.value.failures] == [PublishUncertain] * 2
+        pub._close()
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub, first = await start(nc, stream, 100, auto_msg_id=True)
+        stream.say((await publish_and_hear(pub, stream)), unknown)
+        again = await stream.heard()
+        assert (word(again)[2], again.headers) == (0, first.headers)
+        pub._close()
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub, _ = await start(nc, stream, 100, gap="ok")
+        stream.say((await publish_and_hear(pub, stream)), unknown)
+        await asyncio.sleep(STEP)
+        assert (pub.lost, pub.pending) == (2, 0)
+        pub._close()
+
+
+async def publish_and_hear(pub: FastPublisher, stream: FastScript) -> Op:
+    await pub.publish("a", b"2")
+    return await stream.heard(b"2")
+
+
+@virtual_clock
+async def test_silence_ends_at_the_timeout_with_an_unknown_outcome() -> None:
+    async with world(FAST) as place:
+        nc = await place.connect()
+        pub = nc.jetstream().fast_publisher(timeout=4)
+        async with pub:
+            started = asyncio.get_running_loop().time()
+            with pytest.raises(PublishTimeout):
+                await pub.publish("a")
+            assert asyncio.get_running_loop().time() - started == pytest.approx(5, abs=1.1)
+
+
+@virtual_clock
+async def test_an_election_is_waited_for() -> None:
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub = await nc.jetstream(timeout=20).fast_publisher().__aenter__()
+        first = asyncio.create_task(pub.publish("a", b"1"))
+        stream.nobody(await stream.heard())
+        op = await stream.heard()
+        assert word(op) == (500, 1, 0)
+        stream.flow(op, 0, 100)
+        await first
+        lost = await publish_and_hear(pub, stream)
+        for _ in range(5):
+            stream.nobody(lost)
+            lost = await stream.heard()
+            assert word(lost) == (500, 2, 4)
+        stream.gap(lost, 2, 3)
+        stream.done(lost, 1)
+        again = await stream.heard()
+        assert (word(again), again.payload) == ((500, 1, 0), b"2")
+        pub._close()
+
+
+@virtual_clock
+async def test_a_busy_stream_is_given_time() -> None:
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub = await nc.jetstream(timeout=20).fast_publisher().__aenter__()
+        first = asyncio.create_task(pub.publish("a", b"1"))
+        for _ in range(3):
+            stream.refuse(await stream.heard(), 10211, "too many inflight", 429)
+        stream.flow(await stream.heard(), 0, 100)
+        assert await first == 1
+        pub._close()
+
+
+@virtual_clock
+async def test_a_commit_whose_answer_was_lost_is_sent_again() -> None:
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub, _ = await start(nc, stream, 100)
+        committing = asyncio.create_task(pub.commit("a", b"2"))
+        assert word(await stream.heard()) == (500, 2, 2)
+        again = await stream.heard()
+        assert (word(again), again.payload) == ((500, 2, 2), b"2")
+        stream.done(again, 2)
+        assert (await committing).count == 2
+        flushing = asyncio.create_task(pub.publish("a", b"3"))
+        op = await stream.heard()
+        stream.flow(op, 0, 100)
+        await flushing
+        flush = asyncio.create_task(pub.flush())
+        assert word(await stream.heard()) == (500, 2, 3)
+        place.down()
+        await asyncio.sleep(0.1)
+        place.up()
+        end = await stream.heard()
+        assert word(end) == (500, 2, 3)
+        stream.done(end, 1)
+        await flush
+        pub._close()
+
+
+@virtual_clock
+async def test_a_server_that_knows_no_fast_ingest_is_found_out() -> None:
+    async with stage() as (_, nc, _):
+        with pytest.raises(UnsupportedByServer, match=r"2\.14"):
+            async with nc.jetstream().fast_publisher():
+                pass
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        async with nc.jetstream().fast_publisher() as pub:
+            first = asyncio.create_task(pub.publish("a", b"1"))
+            stream.ack(await stream.heard(), 7)
+            with pytest.raises(UnsupportedByServer, match="stored the message alone"):
+                await first
+            assert pub.pending == 0
+            with pytest.raises(UnsupportedByServer):
+                await pub.publish("a", b"2")
+
+
+@virtual_clock
+async def test_a_denied_subject_or_a_closed_client_ends_it() -> None:
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub = nc.jetstream().fast_publisher()
+        async with pub:
+            first = asyncio.create_task(pub.publish("secret"))
+            await stream.heard()
+            place.server.err('Permissions Violation for Publish to "secret"')
+            with pytest.raises(PermissionDenied):
+                await first
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub, _ = await start(nc, stream, 100)
+        await nc.close()
+        with pytest.raises(PublishFailed):
+            await pub.flush()
+        with pytest.raises(ConnectionClosed):
+            await pub.publish("a")
+
+
+@virtual_clock
+async def test_answers_that_make_no_sense_do_no_harm() -> None:
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub, op = await start(nc, stream, 100)
+        inbox = ".".join(op.args[1].split(".")[:2])
+        for token in ("x", "a.b.c.d.e.f", f"{batch_of(op)}.500.fail.x.1.$FI", "other.500.fail.1.1.$FI"):
+            place.server.send(f"MSG {inbox}.{token} 1 2\r\n{{}}\r\n".encode())
+        await publish_and_hear(pub, stream)
+        stream.say(op, {"type": "ack", "seq": -1, "msgs": "many"})
+        await asyncio.sleep(STEP)
+        with pytest.raises(PublishFailed):
+            await pub.flush()
+        pub._close()

@@ -1,0 +1,968 @@
+"""When to pull, how much, and what every status means (ADR-37, ADR-42, ADR-17): tables, a model server, a real one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from natsproto.errors import ConfigError, ConsumerGone, HeartbeatMissed, PullRefused
+from natsproto.jetstream.codec import decode, dumps
+from natsproto.jetstream.config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
+from natsproto.jetstream.info import ConsumerInfo
+from natsproto.jetstream.ledger import (
+    DONE,
+    KEEP,
+    REFILL,
+    UNBOUNDED,
+    Action,
+    OrderedCursor,
+    Place,
+    PullLedger,
+    PullRequest,
+    heartbeat_for,
+)
+
+if TYPE_CHECKING:
+    from tests.jetstream.conftest import RawClient
+
+
+def pending(messages: int, size: int = 0) -> dict[str, str]:
+    return {"Nats-Pending-Messages": str(messages), "Nats-Pending-Bytes": str(size)}
+
+
+def asked(ledger: PullLedger, now: float = 0.0) -> PullRequest:
+    request = ledger.next_request(now)
+    assert request is not None
+    return request
+
+
+def open_pull(**options: int | float | str | bool) -> PullLedger:
+    """A ledger with its first pull out."""
+    ledger = PullLedger(**options)  # type: ignore[arg-type]
+    asked(ledger)
+    return ledger
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+def test_the_first_pull_fills_the_buffer() -> None:
+    assert asked(PullLedger()) == PullRequest(batch=500, expires=30, idle_heartbeat=2)
+    assert asked(PullLedger(max_messages=7, expires=4)) == PullRequest(batch=7, expires=4, idle_heartbeat=2)
+    assert asked(PullLedger(max_bytes=9)).replace(expires=0, idle_heartbeat=0) == PullRequest(
+        batch=UNBOUNDED, max_bytes=9
+    )
+    assert asked(PullLedger(max_messages=3, max_bytes=9)).batch == 3
+
+
+def test_the_body_is_what_a_server_reads() -> None:
+    request = PullRequest(batch=2, expires=1.5, max_bytes=9, idle_heartbeat=0.5, group="g", priority=3, id="p")
+    assert json.loads(request.body()) == {
+        "batch": 2,
+        "expires": 1_500_000_000,
+        "max_bytes": 9,
+        "idle_heartbeat": 500_000_000,
+        "group": "g",
+        "priority": 3,
+        "id": "p",
+    }
+
+
+def test_priority_demands_are_part_of_every_pull() -> None:
+    ledger = PullLedger(max_messages=2, group="g", min_pending=3, min_ack_pending=4, priority=5, pin_id="pin")
+    for _ in range(2):
+        request = asked(ledger)
+        assert (request.group, request.min_pending, request.min_ack_pending, request.priority, request.id) == (
+            "g",
+            3,
+            4,
+            5,
+            "pin",
+        )
+        ledger.on_messages(2, 0, 0.0)
+        ledger.on_taken(2, 0)
+
+
+@pytest.mark.parametrize(
+    ("expires", "heartbeat"), [(0.9, 0.0), (1.0, 0.5), (3.0, 1.5), (4.0, 2.0), (30.0, 2.0), (600.0, 2.0)]
+)
+def test_heartbeats_are_half_of_the_time_within_bounds(expires: float, heartbeat: float) -> None:
+    assert heartbeat_for(expires) == heartbeat
+    assert asked(PullLedger(expires=expires)).idle_heartbeat == heartbeat
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"max_messages": 0}, "max_messages"),
+        ({"max_bytes": -1}, "max_bytes"),
+        ({"total": -1}, "total"),
+        ({"expires": 0.0}, "expires"),
+        ({"expires": 1.0, "heartbeat": 0.6}, "heartbeat"),
+        ({"heartbeat": -1.0}, "heartbeat"),
+        ({"max_messages": 5, "threshold_messages": 6}, "threshold_messages"),
+        ({"max_bytes": 5, "threshold_bytes": 6}, "threshold_bytes"),
+        ({"threshold_messages": -1}, "threshold_messages"),
+    ],
+)
+def test_a_pull_that_cannot_be_is_told(options: dict[str, int], what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        PullLedger(**options)  # type: ignore[arg-type]
+    assert caught.value.what == what
+
+
+# ---------------------------------------------------------------- when it is asked again
+
+
+def test_it_is_asked_again_when_half_of_the_messages_are_taken() -> None:
+    ledger = open_pull(max_messages=10)
+    ledger.on_messages(10, 0, 0.0)
+    assert ledger.on_taken(4, 0) is KEEP
+    assert ledger.next_request(0.0) is None
+    assert ledger.on_taken(1, 0) is REFILL
+    assert asked(ledger).batch == 5
+    assert ledger.next_request(0.0) is None
+
+
+def test_a_buffer_of_one_message_is_filled_again_and_again() -> None:
+    ledger = PullLedger(max_messages=1)
+    for _ in range(3):
+        assert asked(ledger).batch == 1
+        assert ledger.next_request(0.0) is None
+        ledger.on_message(0, 0.0)
+        assert ledger.next_request(0.0) is None
+        ledger.on_taken(1, 0)
+
+
+def test_messages_that_are_not_taken_are_not_asked_for_again() -> None:
+    ledger = open_pull(max_messages=10)
+    ledger.on_messages(10, 0, 0.0)
+    assert ledger.next_request(0.0) is None
+    assert ledger.deadline is None  # nothing is open: no heartbeat is due, and none is missed
+
+
+def test_the_books_stay_small_while_messages_flow() -> None:
+    for options in ({"max_messages": 10}, {"max_bytes": 1000}, {"max_messages": 10, "max_bytes": 1000}):
+        ledger = open_pull(**options)
+        for _ in range(1000):
+            ledger.on_message(100, 0.0)
+            ledger.on_taken(1, 100)
+            ledger.next_request(0.0)
+        assert len(ledger._sent) <= 3
+
+
+def test_what_is_held_counts_after_a_loss_too() -> None:
+    ledger = open_pull(max_messages=10)
+    ledger.on_messages(4, 0, 0.0)
+    ledger.on_status(409, "Leadership Change", {}, 0.0)
+    assert asked(ledger).batch == 6
+
+
+def test_it_is_asked_again_when_half_of_the_bytes_are_taken() -> None:
+    ledger = open_pull(max_bytes=1000)
+    ledger.on_messages(4, 400, 0.0)
+    ledger.on_taken(4, 400)
+    assert ledger.next_request(0.0) is None
+    ledger.on_message(100, 0.0)
+    assert ledger.next_request(0.0) is None
+    ledger.on_taken(1, 100)
+    request = asked(ledger)
+    assert (request.batch, request.max_bytes) == (UNBOUNDED, 500)
+
+
+def test_bytes_used_up_exactly_end_the_pull_without_a_word() -> None:
+    ledger = open_pull(max_messages=100, max_bytes=1000)
+    ledger.on_messages(10, 1000, 0.0)
+    assert (ledger.asked, ledger.asked_bytes) == (0, 0)
+    ledger.on_taken(10, 1000)
+    assert asked(ledger).max_bytes == 1000
+
+
+def test_both_bounds_hold_together() -> None:
+    ledger = open_pull(max_messages=10, max_bytes=1000)
+    ledger.on_messages(5, 250, 0.0)
+    ledger.on_taken(5, 250)
+    request = asked(ledger)  # half of the messages
+    assert (request.batch, request.max_bytes) == (5, 250)
+    ledger = open_pull(max_messages=10, max_bytes=1000)
+    ledger.on_messages(2, 600, 0.0)
+    ledger.on_taken(2, 600)
+    request = asked(ledger)  # half of the bytes
+    assert (request.batch, request.max_bytes) == (2, 600)
+
+
+def test_a_sliver_of_bytes_is_not_asked_for() -> None:
+    ledger = open_pull(max_messages=10, max_bytes=1000)
+    ledger.on_messages(5, 50, 0.0)
+    ledger.on_taken(5, 50)
+    assert ledger.next_request(0.0) is None
+    ledger.on_status(409, "Batch Completed", pending(0, 450), 0.0)
+    ledger.on_messages(5, 500, 0.0)
+    ledger.on_taken(5, 500)
+    assert asked(ledger).max_bytes == 1000
+
+
+def test_a_total_is_never_exceeded_and_ends_it() -> None:
+    ledger = PullLedger(max_messages=4, total=6)
+    assert asked(ledger).batch == 4
+    assert ledger.on_messages(4, 0, 0.0) is KEEP
+    ledger.on_taken(4, 0)
+    assert asked(ledger).batch == 2
+    assert ledger.on_messages(2, 0, 0.0) is DONE
+    ledger.on_taken(2, 0)
+    assert ledger.next_request(0.0) is None
+    assert ledger.done
+
+
+# ---------------------------------------------------------------- every status of a continuous pull
+
+ENDED, LOST, LEARNED, LATER = "ended", "lost", "learned", "later"
+
+STATUSES = [
+    (100, "Idle Heartbeat", {"Nats-Last-Consumer": "1"}, Action.KEEP, "open"),
+    (404, "No Messages", {}, Action.REFILL, ENDED),
+    (408, "Request Timeout", pending(10, 1000), Action.REFILL, ENDED),
+    (408, "Interest Expired", pending(10, 1000), Action.REFILL, ENDED),
+    (408, "Requests Pending", {}, Action.REFILL, ENDED),
+    (409, "Batch Completed", pending(10, 1000), Action.REFILL, ENDED),
+    (409, "Leadership Change", {}, Action.REFILL, ENDED),
+    (409, "Server Shutdown", pending(10, 1000), Action.REFILL, ENDED),
+    (423, "Nats-Wrong-Pin-Id", pending(10, 1000), Action.REFILL, ENDED),
+    (423, "Nats-Pin-Id mismatch", {}, Action.REFILL, ENDED),
+    (409, "Exceeded MaxRequestBatch of 5", {}, Action.REFILL, LEARNED),
+    (409, "Exceeded MaxRequestExpires of 2s", {}, Action.REFILL, LEARNED),
+    (409, "Exceeded MaxRequestMaxBytes of 700", {}, Action.REFILL, LEARNED),
+    (409, "Exceeded MaxWaiting", {}, Action.REFILL, LATER),
+    (409, "Something New", {}, Action.REFILL, LATER),
+    (500, "Something Worse", pending(10, 1000), Action.REFILL, LATER),
+    (503, "", {}, Action.REFILL, LATER),
+    (409, "Message Size Exceeds MaxBytes", pending(10, 1000), Action.STOP, PullRefused),
+    (409, "Consumer Deleted", {}, Action.STOP, ConsumerGone),
+    (409, "Consumer is push based", {}, Action.STOP, ConsumerGone),
+    (400, "Bad Request - Priority Group missing", {}, Action.STOP, PullRefused),
+    (400, "Bad Request - Invalid Priority Group", {}, Action.STOP, PullRefused),
+    (400, "Bad Request - Not a Pinned Client Priority consumer", {}, Action.STOP, PullRefused),
+    (400, "Bad Request - Not a Overflow Priority consumer", {}, Action.STOP, PullRefused),
+    (400, "Bad Request - Priority must be between 0 and 9", {}, Action.STOP, PullRefused),
+    (400, "Bad Request - heartbeat value too large", {}, Action.STOP, PullRefused),
+    (412, "Required Api Level", {}, Action.STOP, PullRefused),
+]
+
+
+@pytest.mark.parametrize(("code", "text", "headers", "action", "then"), STATUSES)
+def test_what_a_status_means_to_a_continuous_pull(
+    code: int, text: str, headers: dict[str, str], action: Action, then: object
+) -> None:
+    ledger = open_pull(max_messages=10, max_bytes=1000)
+    verdict = ledger.on_status(code, text, headers, 1.0)
+    assert verdict.action is action
+    if action is Action.STOP:
+        assert type(verdict.error) is then
+        assert ledger.done
+        assert ledger.next_request(100.0) is None
+        assert ledger.deadline is None
+        return
+    assert not ledger.done
+    request = ledger.next_request(1.0)
+    if then == "open":
+        assert request is None
+        assert ledger.deadline == 5.0
+    elif then == ENDED:
+        assert verdict == REFILL
+        assert request is not None
+        assert (request.batch, request.max_bytes) == (10, 1000)
+    elif then == LEARNED:
+        assert isinstance(verdict.notice, PullRefused)
+        assert request is not None
+        assert request.batch <= 5 or request.expires == 2 or request.max_bytes == 700
+        assert request.idle_heartbeat * 2 <= request.expires
+    else:
+        assert verdict.notice is not None
+        assert request is None
+        assert ledger.deadline is not None
+        assert 1.0 < ledger.deadline < 1.2
+        assert ledger.on_silence(ledger.deadline) is REFILL
+        assert asked(ledger, 1.2).batch == 10
+
+
+# Ends of pulls that were served or waited for as long as they said; or answers to no_wait, which is not said here.
+NATURAL_ENDS = {"Request Timeout", "Interest Expired", "Batch Completed", "No Messages", "Requests Pending"}
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "headers"), [status[:3] for status in STATUSES if status[1] not in NATURAL_ENDS]
+)
+def test_no_status_makes_a_continuous_pull_spin(code: int, text: str, headers: dict[str, str]) -> None:
+    ledger = PullLedger(max_messages=10, max_bytes=1000)
+    pulls = sum(
+        ledger.next_request(now / 100) is not None
+        and ledger.on_status(code, text, headers, now / 100).action is not Action.STOP
+        for now in range(200)  # two seconds
+    )
+    assert pulls <= 16
+
+
+def test_pulling_without_a_leader_comes_back_soon_after_the_election() -> None:
+    for election in (0.3, 0.5, 1.0, 3.0, 8.0):
+        ledger, now = open_pull(), 0.0
+        ledger.on_status(409, "Leadership Change", {}, now)
+        asked(ledger, now)
+        while now < election:
+            verdict = ledger.on_status(503, "", {}, now)
+            assert isinstance(verdict.notice, ConsumerGone)
+            assert ledger.deadline is not None
+            now = ledger.deadline
+            assert ledger.on_silence(now) is REFILL
+            asked(ledger, now)
+        assert now <= election * 1.04 + 0.1 + 1e-6
+
+
+def test_pulls_that_nobody_takes_are_counted_until_somebody_does() -> None:
+    ledger = open_pull()
+    for count in (1, 2, 3):
+        ledger.on_status(503, "", {}, float(count))
+        assert ledger.unanswered == count
+        assert ledger.deadline is not None
+        asked(ledger, ledger.deadline)
+    ledger.on_status(100, "Idle Heartbeat", {}, 5.0)
+    assert ledger.unanswered == 0
+
+
+def test_the_wait_between_failures_grows_to_ten_seconds_and_a_message_ends_it() -> None:
+    ledger, now, waits = PullLedger(), 0.0, []
+    for _ in range(125):
+        asked(ledger, now)
+        ledger.on_status(503, "", {}, now)
+        assert ledger.deadline is not None
+        waits.append(ledger.deadline - now)
+        now = ledger.deadline
+    assert waits == sorted(waits)
+    assert waits[-1] == pytest.approx(10.0)
+    asked(ledger, now)
+    ledger.on_message(0, now)
+    ledger.on_status(503, "", {}, now)
+    assert ledger.deadline is not None
+    assert ledger.deadline - now < 0.15
+
+
+def test_a_limit_that_is_not_understood_is_waited_for() -> None:
+    ledger = open_pull(max_messages=10)
+    verdict = ledger.on_status(409, "Exceeded MaxRequestBatch of plenty", {}, 0.0)
+    assert verdict.action is Action.REFILL
+    assert ledger.next_request(0.0) is None
+
+
+def test_a_learned_batch_limit_is_kept() -> None:
+    ledger = open_pull(max_messages=10)
+    ledger.on_status(409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
+    assert asked(ledger).batch == 4
+    assert asked(ledger).batch == 4  # the threshold of 5 is not passed yet
+    ledger.on_messages(4, 0, 0.0)
+    ledger.on_taken(4, 0)
+    assert asked(ledger).batch == 4
+
+
+@pytest.mark.parametrize(("told", "bound"), [("2s", 2.0), ("500ms", 0.5), ("1m30s", 90.0), ("1h0m0s", 3600.0)])
+def test_a_learned_time_limit_is_read_as_the_server_writes_it(told: str, bound: float) -> None:
+    ledger = open_pull(expires=7200.0)
+    ledger.on_status(409, f"Exceeded MaxRequestExpires of {told}", {}, 0.0)
+    request = asked(ledger)
+    assert request.expires == bound
+    assert request.idle_heartbeat * 2 <= bound
+
+
+def test_a_refused_pull_takes_only_itself_out_of_the_books() -> None:
+    ledger = open_pull(max_messages=10)
+    ledger.on_messages(6, 0, 0.0)
+    ledger.on_taken(6, 0)
+    assert asked(ledger).batch == 6
+    ledger.on_status(409, "Exceeded MaxWaiting", {}, 0.0)
+    assert ledger.asked == 4
+
+
+def test_a_message_too_big_for_what_is_free_waits_until_more_is_free() -> None:
+    ledger = open_pull(max_messages=10, max_bytes=1000)
+    ledger.on_messages(2, 400, 0.0)
+    assert ledger.on_status(409, "Message Size Exceeds MaxBytes", pending(8, 600), 0.0) is REFILL
+    assert ledger.next_request(0.0) is None
+    ledger.on_taken(1, 200)
+    assert asked(ledger).max_bytes == 800
+    assert ledger.on_status(409, "Message Size Exceeds MaxBytes", pending(9, 800), 0.0) is REFILL
+    assert ledger.next_request(0.0) is None
+    ledger.on_taken(1, 200)
+    assert asked(ledger).max_bytes == 1000
+    verdict = ledger.on_status(409, "Message Size Exceeds MaxBytes", pending(10, 1000), 0.0)
+    assert verdict.action is Action.STOP
+    assert "more than 1000 bytes" in str(verdict.error)
+
+
+# ---------------------------------------------------------------- silence and connections
+
+
+def test_two_missed_heartbeats_are_told_and_everything_is_asked_again() -> None:
+    ledger = open_pull(max_messages=10, expires=10.0, heartbeat=5.0)
+    assert ledger.deadline == 10.0
+    assert ledger.on_silence(9.9) is KEEP
+    verdict = ledger.on_silence(10.0)
+    assert verdict.action is Action.REFILL
+    assert isinstance(verdict.notice, HeartbeatMissed)
+    assert verdict.notice.silence == 10.0
+    assert asked(ledger, 10.0).batch == 10
+
+
+@pytest.mark.parametrize("sign", ["heartbeat", "message", "status"])
+def test_any_sign_of_life_puts_the_deadline_off(sign: str) -> None:
+    ledger = open_pull(max_messages=10, expires=10.0, heartbeat=5.0)
+    if sign == "heartbeat":
+        ledger.on_status(100, "Idle Heartbeat", {}, 5.0)
+    elif sign == "message":
+        ledger.on_message(0, 5.0)
+    else:
+        asked_before = ledger.asked
+        ledger.on_status(408, "Request Timeout", pending(1), 5.0)
+        assert ledger.asked == asked_before - 1
+    assert ledger.deadline == 15.0
+    assert ledger.on_silence(10.0) is KEEP
+
+
+def test_a_pull_without_heartbeats_is_given_up_a_second_after_its_end() -> None:
+    ledger = open_pull(expires=0.5)
+    assert ledger.deadline == 1.5
+
+
+def test_nothing_is_asked_and_nothing_missed_without_a_connection() -> None:
+    ledger = open_pull(max_messages=10)
+    ledger.on_disconnect()
+    assert ledger.deadline is None
+    assert ledger.on_silence(1000.0) is KEEP
+    assert ledger.next_request(1000.0) is None
+    assert ledger.on_reconnect(1000.0) is REFILL
+    assert asked(ledger, 1000.0).batch == 10
+    assert ledger.deadline == 1000.5
+
+
+@pytest.mark.parametrize("loss", ["leader", "connection", "silence"])
+def test_a_pull_after_a_loss_shows_soon_whether_anybody_has_it(loss: str) -> None:
+    ledger, now = open_pull(max_messages=10), 0.0
+    if loss == "leader":
+        ledger.on_status(409, "Leadership Change", {}, now)
+    elif loss == "connection":
+        ledger.on_disconnect()
+        ledger.on_reconnect(now)
+    else:
+        now = 4.0
+        assert isinstance(ledger.on_silence(now).notice, HeartbeatMissed)
+    for heartbeat in (0.25, 0.5, 1.0, 2.0, 2.0):
+        request = asked(ledger, now)
+        assert request.idle_heartbeat == heartbeat
+        assert request.expires == (5.0 if heartbeat < 2.0 else 30.0)
+        assert ledger.deadline == now + 2 * heartbeat
+        now = ledger.deadline
+        ledger.on_silence(now)
+    ledger.next_request(now)
+    ledger.on_status(100, "Idle Heartbeat", {}, now)
+    ledger.on_status(408, "Request Timeout", pending(10), now)
+    assert asked(ledger, now).idle_heartbeat == 2.0
+
+
+def test_a_reconnect_does_not_wait_for_a_back_off() -> None:
+    ledger = open_pull()
+    ledger.on_status(503, "", {}, 0.0)
+    ledger.on_disconnect()
+    ledger.on_reconnect(0.0)
+    asked(ledger, 0.0)
+
+
+def test_a_paused_consumer_raises_no_alarm() -> None:
+    ledger, now = open_pull(expires=10.0, heartbeat=5.0), 0.0
+    for now in range(5, 10, 5):  # heartbeats go on while a consumer is paused
+        assert ledger.on_status(100, "Idle Heartbeat", {}, float(now)) is KEEP
+    ledger.on_status(408, "Request Timeout", pending(500), 10.0)
+    asked(ledger, 10.0)
+    assert ledger.deadline == 20.0
+
+
+# ---------------------------------------------------------------- pins
+
+
+def test_a_pin_is_carried_until_it_is_wrong() -> None:
+    ledger = open_pull(max_messages=2, group="g")
+    ledger.on_pin("")
+    ledger.on_messages(2, 0, 0.0)
+    ledger.on_pin("abc")
+    ledger.on_pin("")  # what a pull without a group gets on such a consumer
+    ledger.on_taken(2, 0)
+    assert asked(ledger).id == "abc"
+    ledger.on_status(423, "Nats-Wrong-Pin-Id", pending(2), 0.0)
+    assert asked(ledger).id == ""
+
+
+# ---------------------------------------------------------------- a single pull
+
+ONCE = [
+    (100, "Idle Heartbeat", {}, Action.KEEP),
+    (404, "No Messages", {}, Action.DONE),
+    (408, "Request Timeout", pending(10, 1000), Action.DONE),
+    (408, "Interest Expired", pending(10, 1000), Action.DONE),
+    (408, "Requests Pending", {}, Action.DONE),
+    (409, "Batch Completed", pending(0, 10), Action.DONE),
+    (409, "Message Size Exceeds MaxBytes", pending(10, 1000), Action.DONE),
+    (409, "Leadership Change", {}, Action.REFILL),
+    (409, "Server Shutdown", pending(10, 1000), Action.REFILL),
+    (423, "Nats-Wrong-Pin-Id", pending(10, 1000), Action.REFILL),
+    (423, "Nats-Pin-Id mismatch", {}, Action.REFILL),
+    (409, "Exceeded MaxRequestBatch of 5", {}, Action.REFILL),
+    (409, "Exceeded MaxRequestMaxBytes of 5", {}, Action.REFILL),
+    (409, "Exceeded MaxRequestExpires of 2s", {}, Action.REFILL),
+    (409, "Exceeded MaxWaiting", {}, Action.STOP),
+    (409, "Consumer Deleted", {}, Action.STOP),
+    (409, "Consumer is push based", {}, Action.STOP),
+    (400, "Bad Request - Invalid Priority Group", {}, Action.STOP),
+    (412, "Required Api Level", {}, Action.STOP),
+    (500, "Something Worse", {}, Action.STOP),
+    (503, "", {}, Action.REFILL),
+]
+
+
+@pytest.mark.parametrize(("code", "text", "headers", "action"), ONCE)
+def test_what_a_status_means_to_a_single_pull(code: int, text: str, headers: dict[str, str], action: Action) -> None:
+    ledger = open_pull(max_messages=10, max_bytes=1000, once=True, expires=30.0)
+    if text == "Batch Completed":
+        ledger.on_messages(10, 990, 0.5)
+        assert ledger.done  # the count says so before the status does
+        return
+    verdict = ledger.on_status(code, text, headers, 1.0)
+    assert verdict.action is action
+    assert ledger.done is (action in (Action.DONE, Action.STOP))
+    assert (verdict.error is not None) is (action is Action.STOP)
+    if action is Action.REFILL:
+        now = ledger.deadline or 1.0 if code == 503 else 1.0
+        assert asked(ledger, now).expires <= 29.0
+
+
+def test_a_single_pull_is_done_when_it_is_full() -> None:
+    ledger = open_pull(max_messages=3, once=True)
+    assert ledger.on_messages(2, 0, 0.0) is KEEP
+    assert ledger.on_message(0, 0.0) is DONE
+    ledger = open_pull(max_bytes=100, once=True)
+    assert ledger.on_message(99, 0.0) is KEEP
+    assert ledger.on_message(1, 0.0) is DONE
+
+
+def test_a_single_pull_asks_again_for_what_a_lost_server_owed_and_for_the_time_left() -> None:
+    ledger = open_pull(max_messages=10, max_bytes=1000, once=True, expires=10.0)
+    ledger.on_messages(4, 300, 1.0)
+    ledger.on_disconnect()
+    ledger.on_reconnect(4.0)
+    request = asked(ledger, 4.0)
+    assert (request.batch, request.max_bytes, request.expires, request.idle_heartbeat) == (6, 700, 5.0, 0.25)
+    assert ledger.next_request(4.0) is None
+    ledger.on_disconnect()
+    assert ledger.on_reconnect(11.0) is DONE
+
+
+def test_a_single_pull_in_pieces_gets_all_it_asked_for() -> None:
+    ledger = open_pull(max_messages=10, once=True, expires=30.0)
+    ledger.on_status(409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
+    for batch in (4, 4, 2):
+        assert asked(ledger).batch == batch
+        verdict = ledger.on_messages(batch, 0, 0.0)
+    assert verdict is DONE
+
+
+def test_a_single_pull_in_short_pieces_waits_all_its_time() -> None:
+    ledger = open_pull(max_messages=10, once=True, expires=5.0)
+    ledger.on_status(409, "Exceeded MaxRequestExpires of 2s", {}, 0.0)
+    for now, expires in ((0.0, 2.0), (2.0, 2.0), (4.0, 1.0)):
+        assert asked(ledger, now).expires == expires
+        verdict = ledger.on_status(408, "Request Timeout", pending(10), now + expires)
+    assert verdict is DONE
+
+
+def test_a_single_pull_that_does_not_wait_has_no_time() -> None:
+    request = asked(PullLedger(max_messages=10, once=True, no_wait=True, expires=5.0))
+    assert json.loads(request.body()) == {"batch": 10, "no_wait": True}
+
+
+def test_a_single_pull_ends_in_time_without_a_connection_a_leader_or_a_word() -> None:
+    for no_wait in (False, True):
+        ledger = PullLedger(max_messages=10, once=True, expires=5.0, no_wait=no_wait)
+        ledger.on_disconnect()
+        assert ledger.next_request(0.0) is None
+        assert ledger.deadline == 5.0
+        assert ledger.on_silence(4.0) is KEEP
+        assert ledger.on_silence(5.0) is DONE
+        ledger = open_pull(max_messages=10, once=True, expires=5.0, no_wait=no_wait)
+        now = 0.0
+        while not ledger.done:
+            ledger.on_status(503, "", {}, now)
+            assert ledger.deadline is not None
+            now = ledger.deadline
+            ledger.on_silence(now)
+            ledger.next_request(now)
+        assert now == pytest.approx(5.0, abs=0.02)
+        ledger, now = open_pull(max_messages=10, once=True, expires=5.0, no_wait=no_wait), 0.0
+        while not ledger.done:
+            assert ledger.deadline is not None
+            now = ledger.deadline
+            ledger.on_silence(now)
+            ledger.next_request(now)
+        assert 5.0 <= now <= 6.0
+
+
+def test_a_pull_that_could_not_be_sent_is_asked_again_later() -> None:
+    ledger = open_pull(max_messages=10)
+    ledger.on_not_sent(0.0)
+    assert ledger.asked == 0
+    assert ledger.next_request(0.0) is None
+    assert ledger.deadline == pytest.approx(0.1)
+    assert ledger.on_silence(0.2) is REFILL
+    assert asked(ledger, 0.2).batch == 10
+
+
+# ---------------------------------------------------------------- a model of the server
+
+
+class Pull:
+    def __init__(self, request: PullRequest) -> None:
+        self.messages, self.bytes, self.bounded = request.batch, request.max_bytes, request.max_bytes > 0
+
+
+class AgainstAModelServer(RuleBasedStateMachine):
+    """Pulls are served in turn, end with the statuses of the real one, and are lost with it.
+
+    Never more than the bounds is asked for or held, and whatever happens, a user who takes everything gets more.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = PullLedger(max_messages=8, max_bytes=800)
+        self.pulls: list[Pull] = []
+        self.buffer: list[int] = []
+        self.now = 0.0
+        self.connected = True
+
+    def refill(self) -> None:
+        while request := self.ledger.next_request(self.now):
+            self.pulls.append(Pull(request))
+
+    @rule()
+    def ask(self) -> None:
+        self.refill()
+
+    @precondition(lambda self: self.pulls and self.connected)
+    @rule(size=st.integers(20, 700))
+    def serve(self, size: int) -> None:
+        pull = self.pulls.pop(0)
+        if pull.bytes < size:
+            left = pending(pull.messages, pull.bytes)
+            self.ledger.on_status(409, "Message Size Exceeds MaxBytes", left, self.now)
+            return
+        pull.messages -= 1
+        pull.bytes -= size
+        self.buffer.append(size)
+        self.ledger.on_message(size, self.now)
+        if pull.bytes and not pull.messages:
+            self.ledger.on_status(409, "Batch Completed", pending(0, pull.bytes), self.now)
+        elif pull.bytes:
+            self.pulls.append(pull)
+
+    @precondition(lambda self: self.pulls and self.connected)
+    @rule()
+    def expire(self) -> None:
+        pull = self.pulls.pop(0)
+        self.ledger.on_status(408, "Request Timeout", pending(pull.messages, pull.bytes), self.now)
+
+    @precondition(lambda self: self.connected)
+    @rule()
+    def change_leader(self) -> None:
+        self.pulls.clear()
+        self.ledger.on_status(409, "Leadership Change", {}, self.now)
+
+    @precondition(lambda self: self.connected)
+    @rule()
+    def freeze_until_it_is_missed(self) -> None:
+        self.pulls.clear()
+        if self.ledger.deadline is not None:
+            self.now = max(self.now, self.ledger.deadline)
+            assert self.ledger.on_silence(self.now).action is Action.REFILL
+
+    @precondition(lambda self: self.connected)
+    @rule()
+    def lose_the_connection(self) -> None:
+        self.connected = False
+        self.pulls.clear()
+        self.ledger.on_disconnect()
+
+    @precondition(lambda self: not self.connected)
+    @rule()
+    def come_back(self) -> None:
+        self.connected = True
+        assert self.ledger.on_reconnect(self.now) is REFILL
+
+    @precondition(lambda self: self.buffer)
+    @rule()
+    def take(self) -> None:
+        self.ledger.on_taken(1, self.buffer.pop(0))
+
+    @invariant()
+    def the_books_say_what_is(self) -> None:
+        assert self.ledger.held == len(self.buffer)
+        assert self.ledger.held_bytes == sum(self.buffer)
+        assert sum(pull.messages for pull in self.pulls) + len(self.buffer) <= 8
+        assert sum(pull.bytes for pull in self.pulls) + sum(self.buffer) <= 800
+
+    @invariant()
+    def it_never_dries_up(self) -> None:
+        if not self.buffer and not self.pulls and self.connected and not self.ledger.done:
+            assert self.ledger.asked == 0, "waits for what nobody owes"
+            request = self.ledger.next_request(self.now + 20.0)
+            assert request is not None, "does not ask though nothing will come"
+            self.pulls.append(Pull(request))
+
+
+TestAgainstAModelServer = AgainstAModelServer.TestCase
+TestAgainstAModelServer.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+# ---------------------------------------------------------------- a real server
+
+
+class Driver:
+    """The smallest one: takes every message at once, and time stands still."""
+
+    def __init__(self, raw: RawClient, inbox: str, ledger: PullLedger) -> None:
+        self.raw, self.inbox, self.ledger = raw, inbox, ledger
+        self.sizes: list[int] = []
+
+    def refill(self) -> None:
+        while request := self.ledger.next_request(0.0):
+            self.raw.send("$JS.API.CONSUMER.MSG.NEXT.S.C", request.body(), reply=self.inbox)
+
+    def step(self) -> None:
+        subject, reply, header, body = self.raw.receive()
+        if reply:
+            size = len(subject) + len(reply) + len(header) + len(body)
+            self.sizes.append(size)
+            self.ledger.on_message(size, 0.0)
+            self.ledger.on_taken(1, size)
+            return
+        line, *rest = header.decode().split("\r\n")
+        headers = {name: value for name, _, value in (one.partition(": ") for one in rest if one)}
+        verdict = self.ledger.on_status(int(line[9:12]), line[13:], headers, 0.0)
+        assert verdict.action in (Action.KEEP, Action.REFILL), (line, verdict)
+
+
+def some_stream(raw: RawClient) -> None:
+    raw.ask("STREAM.CREATE.S", dumps(StreamConfig(name="S", subjects=["s.>"], storage="memory")))
+    consumer = {"stream_name": "S", "config": ConsumerConfig(durable_name="C", max_ack_pending=-1)}
+    raw.ask("CONSUMER.CREATE.S.C", dumps(consumer))
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"max_messages": 1},
+        {"max_messages": 7},
+        {"max_bytes": 400},
+        {"max_bytes": 1000},
+        {"max_messages": 5, "max_bytes": 700},
+        {"max_messages": 3, "max_bytes": 3000},
+    ],
+    ids=str,
+)
+def test_the_books_agree_with_a_real_server_to_the_byte(raw: RawClient, bounds: dict[str, int]) -> None:
+    some_stream(raw)
+    for number in range(60):
+        header = b"NATS/1.0\r\nA: b\r\n\r\n" if number % 3 else b""
+        raw.publish(f"s.{number}", b"x" * (number * 7 % 200), header)
+    ledger = PullLedger(**bounds, expires=0.3)  # type: ignore[arg-type]
+    with raw.inbox() as inbox:
+        driver = Driver(raw, inbox, ledger)
+        while len(driver.sizes) < 60:
+            driver.refill()
+            driver.step()
+        # The server tells at the end what it still owed of every pull. Nothing is left then, and nothing was before.
+        while ledger.asked_bytes if ledger.counts_bytes else ledger.asked:
+            driver.step()
+        assert decode(ConsumerInfo, raw.ask("CONSUMER.INFO.S.C")).num_waiting == 0
+
+
+def test_exactly_used_bytes_end_a_pull_silently_on_a_real_server_and_the_books_know(raw: RawClient) -> None:
+    some_stream(raw)
+    for _ in range(9):
+        raw.publish("s.a", b"x" * 50)
+    with raw.inbox() as inbox:
+        first = Driver(raw, inbox, PullLedger(max_messages=1, expires=3600.0))
+        first.refill()
+        first.step()
+        (size,) = first.sizes
+        driver = Driver(raw, inbox, PullLedger(max_messages=100, max_bytes=2 * size, expires=3600.0))
+        while len(driver.sizes) < 8:
+            driver.refill()
+            driver.step()
+        assert driver.sizes == [size] * 8
+
+
+# ---------------------------------------------------------------- reading in order
+
+
+def test_an_ordered_consumer_is_made_as_the_specification_says() -> None:
+    config = OrderedCursor("pre", ConsumerConfig(filter_subjects=["a"], headers_only=True)).next_consumer()
+    assert config == ConsumerConfig(
+        name="pre_1",
+        ack_policy="none",
+        max_deliver=1,
+        num_replicas=1,
+        mem_storage=True,
+        inactive_threshold=300,
+        filter_subject="a",
+        headers_only=True,
+    )
+
+
+def test_an_ordered_push_consumer_has_flow_control_and_heartbeats() -> None:
+    config = OrderedCursor("pre", ConsumerConfig()).next_consumer(deliver_subject="to.me", heartbeat=5)
+    assert (config.deliver_subject, config.flow_control, config.idle_heartbeat, config.ack_wait) == (
+        "to.me",
+        True,
+        5.0,
+        22 * 3600.0,
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"durable_name": "d"},
+        {"name": "n"},
+        {"deliver_subject": "s"},
+        {"deliver_group": "g"},
+        {"ack_policy": "all"},
+        {"max_deliver": 3},
+        {"num_replicas": 3},
+        {"backoff": [1]},
+    ],
+)
+def test_what_an_ordered_consumer_chooses_itself_is_not_given(fields: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="chooses this itself"):
+        OrderedCursor("pre", ConsumerConfig().replace(**fields))
+
+
+def test_messages_in_order_are_next_and_move_the_cursor() -> None:
+    cursor = OrderedCursor("pre", ConsumerConfig())
+    cursor.next_consumer()
+    assert [cursor.on_message("pre_1", seq, seq * 10) for seq in (1, 2, 3)] == [Place.NEXT] * 3
+    assert (cursor.consumer_seq, cursor.stream_seq) == (3, 30)
+
+
+def test_a_gap_begins_anew_after_the_last_message_and_the_old_consumer_is_stale() -> None:
+    cursor = OrderedCursor("pre", ConsumerConfig(deliver_policy="last_per_subject"))
+    first = cursor.next_consumer()
+    assert (first.deliver_policy, first.filter_subjects, first.filter_subject) == ("last_per_subject", (), ">")
+    cursor.on_message("pre_1", 1, 10)
+    assert cursor.on_message("pre_1", 3, 30) is Place.GAP
+    second = cursor.next_consumer()
+    assert (second.name, second.deliver_policy, second.opt_start_seq) == ("pre_2", "by_start_sequence", 11)
+    assert cursor.on_message("pre_1", 4, 40) is Place.STALE
+    assert cursor.on_message("pre_2", 1, 20) is Place.NEXT
+    assert cursor.stream_seq == 20
+
+
+def test_a_consumer_sequence_that_starts_again_is_a_gap() -> None:
+    cursor = OrderedCursor("pre", ConsumerConfig())
+    cursor.next_consumer()
+    cursor.on_message("pre_1", 1, 1)
+    assert cursor.on_message("pre_1", 1, 2) is Place.GAP
+
+
+def test_before_the_first_message_the_beginning_stays_what_was_asked_for() -> None:
+    asked_for = ConsumerConfig(deliver_policy="by_start_sequence", opt_start_seq=7, filter_subjects=["a", "b"])
+    cursor = OrderedCursor("pre", asked_for)
+    for serial in (1, 2):
+        config = cursor.next_consumer()
+        assert (config.name, config.opt_start_seq, config.filter_subjects) == (f"pre_{serial}", 7, ("a", "b"))
+
+
+def test_heartbeats_tell_of_messages_that_never_came() -> None:
+    cursor = OrderedCursor("pre", ConsumerConfig())
+    cursor.next_consumer()
+    cursor.on_message("pre_1", 1, 1)
+    assert cursor.on_heartbeat(1) is Place.NEXT
+    assert cursor.on_heartbeat(2) is Place.GAP
+
+
+def test_a_consumer_that_cannot_be_made_is_tried_again_later_and_later() -> None:
+    cursor = OrderedCursor("pre", ConsumerConfig())
+    waits = [cursor.on_failed() for _ in range(130)]
+    assert waits[0] == pytest.approx(0.1)
+    assert all(wait <= sum(waits[:count]) * 0.04 + 0.1 + 1e-6 for count, wait in enumerate(waits))
+    assert waits[-1] == 10.0
+
+
+def test_a_consumer_that_was_heard_of_ends_the_waiting() -> None:
+    cursor = OrderedCursor("pre", ConsumerConfig())
+    for heard in (
+        lambda: cursor.on_run(1, 1, 1),
+        lambda: cursor.on_message(cursor.name, 1, 9),
+        lambda: cursor.on_heartbeat(0),
+    ):
+        cursor.on_failed()
+        assert cursor.on_failed() > 0.1
+        cursor.next_consumer()
+        heard()
+        assert cursor.on_failed() == pytest.approx(0.1)
+
+
+def test_reading_goes_on_with_another_consumer() -> None:
+    ledger = open_pull(max_messages=10)
+    ledger.on_messages(4, 0, 0.0)
+    assert ledger.on_status(409, "Consumer Deleted", {}, 0.0).action is Action.STOP
+    ledger.begin_again()
+    assert asked(ledger).batch == 6
+    ledger = open_pull(max_messages=10, total=4)
+    ledger.on_messages(4, 0, 0.0)
+    ledger.begin_again()
+    assert ledger.done
+    ledger = open_pull(max_messages=4, once=True)
+    ledger.on_messages(4, 0, 0.0)
+    ledger.begin_again()
+    assert ledger.done
+
+
+def test_a_run_of_messages_is_next_when_its_last_one_says_so() -> None:
+    cursor = OrderedCursor("pre", ConsumerConfig())
+    cursor.next_consumer()
+    assert cursor.on_run(3, 3, 7)
+    assert (cursor.consumer_seq, cursor.stream_seq) == (3, 7)
+    assert not cursor.on_run(2, 6, 10), "one is missing"
+    assert not cursor.on_run(2, 2, 9), "it began again"
+    assert not cursor.on_run(2, 5, 8), "the stream has no room for two"
+    assert (cursor.consumer_seq, cursor.stream_seq) == (3, 7)
+    assert cursor.on_run(1, 4, 8)
+
+
+def test_new_begins_where_the_stream_stood_also_when_the_first_consumer_is_lost(raw: RawClient) -> None:
+    raw.ask("STREAM.CREATE.S", dumps(StreamConfig(name="S", subjects=["s"], storage="memory")))
+    cursor = OrderedCursor("pre", ConsumerConfig(deliver_policy=DeliverPolicy.NEW))
+
+    def create() -> ConsumerConfig:
+        config = cursor.next_consumer()
+        request = dumps({"stream_name": "S", "config": config, "action": "create"})
+        cursor.on_created(decode(ConsumerInfo, raw.ask(f"CONSUMER.CREATE.S.{config.name}", request)))
+        return config
+
+    for _ in range(3):
+        raw.publish("s")
+    assert create().deliver_policy is DeliverPolicy.NEW
+    raw.ask("CONSUMER.DELETE.S.pre_1")
+    raw.publish("s")  # missed, if "new" began again
+    second = create()
+    assert (second.deliver_policy, second.opt_start_seq) == (DeliverPolicy.BY_START_SEQUENCE, 4)
+    assert second.ack_policy is AckPolicy.NONE
+    assert decode(ConsumerInfo, raw.ask("CONSUMER.INFO.S.pre_2")).num_pending == 1

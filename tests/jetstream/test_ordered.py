@@ -1,0 +1,376 @@
+"""A stream in order, each message once, whatever happens to the consumer that carries it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+import natsproto
+from natsproto import Client, errors
+from natsproto.errors import ConfigError, HeartbeatMissed, LocalProtocolError, StreamNotFound
+from natsproto.testing import run_server
+from tests.jetstream.reading import events, eventually, make, notices, numbers, store, subscriptions
+from tests.kit.interruption import interruptions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from natsproto.jetstream.context import JetStream
+    from natsproto.jetstream.message import JsMessage
+    from natsproto.jetstream.reader import Messages
+    from natsproto.jetstream.stream import Stream
+    from natsproto.testing.server import Server
+
+LONG = 30.0
+BOTH = pytest.mark.parametrize("push", [False, True], ids=["pull", "push"])
+
+
+async def consumers(stream: Stream) -> list[str]:
+    return [name async for name in stream.consumer_names()]
+
+
+async def no_consumers(stream: Stream) -> None:
+    """Asks until there are none: nobody waits for a deletion."""
+    async with asyncio.timeout(10):
+        while await consumers(stream):  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.01)
+
+
+# ---------------------------------------------------------------- reading
+
+
+@BOTH
+async def test_everything_comes_in_order(jetstream: JetStream, nats_client: Client, push: bool) -> None:
+    stream = await make(jetstream, 5000)
+    async with stream.ordered_consumer(push=push).messages() as messages:
+        seen = [message async for message, _ in _zip(messages, 5000)]
+    assert numbers(seen) == list(range(1, 5001))
+    assert [message.position[2] for message in seen] == list(range(1, 5001))
+    await no_consumers(stream)
+    assert subscriptions(nats_client) == 0
+
+
+async def _zip(messages: Messages, count: int) -> AsyncIterator[tuple[JsMessage, int]]:
+    async for message in messages:
+        yield message, count
+        count -= 1
+        if not count:
+            return
+
+
+@BOTH
+async def test_where_to_begin_and_what_to_read(jetstream: JetStream, push: bool) -> None:
+    stream = await make(jetstream, 5)
+    await store(stream, [6, 7], "s.b")
+
+    async def read(count: int, **fields: object) -> list[int]:
+        ordered = stream.ordered_consumer(push=push, **fields)  # type: ignore[arg-type]
+        async with ordered.messages(stop_after=count) as messages:
+            return numbers([message async for message in messages])
+
+    assert await read(3, start_sequence=5) == [5, 6, 7]
+    assert await read(2, filter_subjects=["s.b"]) == [6, 7]
+    assert await read(7, filter_subjects=["s.a", "s.b"]) == [1, 2, 3, 4, 5, 6, 7]
+    assert await read(1, deliver_policy="last") == [7]
+    assert await read(2, deliver_policy="last_per_subject") == [5, 7]
+    assert await read(7, start_time=datetime.now(UTC) - timedelta(hours=1)) == [1, 2, 3, 4, 5, 6, 7]
+    ordered = stream.ordered_consumer(push=push, headers_only=True)
+    async with ordered.messages(stop_after=1) as messages:
+        assert [(message.data, message.headers["Nats-Msg-Size"]) async for message in messages] == [(b"", "1")]
+
+
+async def test_verbs_go_on_where_the_last_one_ended(jetstream: JetStream, nats_client: Client) -> None:
+    stream = await make(jetstream, 20)
+    async with stream.ordered_consumer() as ordered:
+        with pytest.raises(LocalProtocolError, match="has made no consumer yet"):
+            assert ordered.cached_info
+        assert numbers(await ordered.fetch(3)) == [1, 2, 3]
+        assert ordered.cached_info.num_pending == 20
+        assert numbers([await ordered.next()]) == [4]
+        name = ordered.name
+        assert (await ordered.info()).name == name
+        async for message in ordered.fetch(4):
+            if message.data == b"6":
+                break
+        assert numbers([message async for message in ordered.fetch(2)]) == [7, 8]
+        async with ordered.messages() as messages:
+            assert (await messages.next()).data == b"9"
+            await eventually(lambda: messages.pending == 11)
+        assert numbers(await ordered.fetch(2)) == [10, 11]
+        seen: list[bytes] = []
+        await ordered.consume(lambda message: seen.append(message.data), stop_after=8)
+        assert seen == [b"%d" % number for number in range(12, 20)]
+        assert ordered.last_sequence == 20
+        assert numbers(await ordered.fetch(9, timeout=0.1)) == [20]
+        assert await ordered.fetch(9, no_wait=True) == []
+        with pytest.raises(errors.RequestTimeout):
+            await ordered.next(timeout=0.05)
+    await no_consumers(stream)
+
+
+async def test_fetches_use_one_consumer_which_goes_when_nobody_comes_back(
+    jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("natsproto.jetstream.ordered.KEPT", 0.1)
+    stream = await make(jetstream, 10)
+    ordered = stream.ordered_consumer()
+    for number in range(1, 11):
+        assert numbers(await ordered.fetch(1)) == [number]
+        assert len(await consumers(stream)) == 1
+    await no_consumers(stream)
+    await store(stream, [11])
+    assert numbers(await ordered.fetch(1)) == [11]
+    await ordered.close()
+
+
+@BOTH
+async def test_number_of_messages_at_the_beginning_is_known(jetstream: JetStream, push: bool) -> None:
+    stream = await make(jetstream, 7)
+    ordered = stream.ordered_consumer(push=push)
+    async with ordered.messages():
+        assert (await ordered.created()).num_pending == 7
+        assert (await ordered.created()).num_pending == 7
+
+
+async def test_one_reader_at_a_time(jetstream: JetStream) -> None:
+    stream = await make(jetstream, 3)
+    ordered = stream.ordered_consumer()
+    async with ordered.messages() as messages:
+        assert (await messages.next()).data == b"1"
+        with pytest.raises(LocalProtocolError, match="is being read already"):
+            await ordered.fetch(1)
+        assert (await messages.next()).data == b"2"
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"durable_name": "d"}, "durable_name"),
+        ({"ack_policy": "all"}, "ack_policy"),
+        ({"deliver_subject": "d"}, "deliver_subject"),
+        ({"start_sequence": 0}, "start_sequence"),
+        ({"start_sequence": 1, "start_time": datetime.now(UTC)}, "start_time"),
+    ],
+)
+async def test_what_an_ordered_consumer_chooses_itself_is_refused(
+    jetstream: JetStream, fields: dict[str, object], what: str
+) -> None:
+    stream = await jetstream.stream("S", bind=True)
+    with pytest.raises(ConfigError) as caught:
+        stream.ordered_consumer(**fields)  # type: ignore[arg-type]
+    assert caught.value.what == what
+    with pytest.raises(ConfigError, match="nothing can be fetched from a push consumer"):
+        stream.ordered_consumer(push=True).fetch(1)
+
+
+@BOTH
+async def test_stream_that_does_not_exist_or_goes_is_told(jetstream: JetStream, push: bool) -> None:
+    bound = (await jetstream.stream("nope", bind=True)).ordered_consumer(push=push)
+    async with bound.messages() as messages:
+        with pytest.raises(StreamNotFound):
+            await messages.next(timeout=LONG)
+        with pytest.raises(StreamNotFound):
+            await bound.created()
+    stream = await make(jetstream, 1)
+    ordered = stream.ordered_consumer(push=push)
+    async with ordered.messages() as messages:
+        assert (await messages.next()).data == b"1"
+        await jetstream.delete_stream("S")
+        if push:
+            return  # only heartbeats that do not come tell of it: see test_push.py
+        with pytest.raises(StreamNotFound):
+            await messages.next(timeout=LONG)
+    with pytest.raises(StreamNotFound):
+        await ordered.fetch(1, timeout=LONG)
+
+
+async def test_configuration_that_the_server_refuses_is_told(jetstream: JetStream) -> None:
+    stream = await make(jetstream, 1)
+    ordered = stream.ordered_consumer(filter_subjects=["s.a", "s.>"])
+    with pytest.raises(errors.ApiError, match="overlap"):
+        await ordered.fetch(1, timeout=LONG)
+
+
+# ---------------------------------------------------------------- trouble
+
+
+@BOTH
+async def test_deleted_consumer_is_replaced_without_gap_or_duplicate(
+    jetstream: JetStream, nats_client: Client, push: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("natsproto.jetstream.ordered.PUSH_HEARTBEAT", 0.1)
+    stream = await make(jetstream)
+    ordered = stream.ordered_consumer(push=push)
+    seen: list[int] = []
+    async with ordered.messages() as messages:
+        for number in range(1, 400):
+            await store(stream, [number])
+            if number % 50 == 0:
+                with contextlib.suppress(errors.ConsumerNotFound):  # it is being replaced already
+                    await stream.delete_consumer(ordered.name)
+            if number % 70 == 0:
+                seen.append(int((await messages.next(timeout=LONG)).data))
+        while len(seen) < 399:
+            seen.append(int((await messages.next(timeout=LONG)).data))
+    assert seen == list(range(1, 400))
+    await no_consumers(stream)
+
+
+@BOTH
+@pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
+async def test_crash_of_the_server_costs_nothing(
+    jetstream: JetStream, nats_server: Server, push: bool, read: bool
+) -> None:
+    stream = await make(jetstream, 100, storage="file")
+    ordered = stream.ordered_consumer(push=push)
+    async with ordered.messages(max_messages=20) as messages:
+        seen = numbers([await messages.next(timeout=LONG) for _ in range(30)])
+        reading = asyncio.ensure_future(messages.next(timeout=LONG)) if read else None
+        for begin in (101, 201):
+            nats_server.kill()
+            await nats_server.restart()
+            await store(stream, range(begin, begin + 100))
+        if reading is not None:
+            seen.append(int((await reading).data))
+        while len(seen) < 300:
+            seen.append(int((await messages.next(timeout=LONG)).data))
+    assert seen == list(range(1, 301))
+    await no_consumers(stream)
+
+
+@BOTH
+async def test_purge_leaves_out_what_was_removed_and_nothing_else(jetstream: JetStream, push: bool) -> None:
+    stream = await make(jetstream, 1000)
+    ordered = stream.ordered_consumer(push=push)
+    async with ordered.messages(max_messages=10) as messages:
+        first = await messages.next()
+        await stream.purge()
+        await store(stream, range(1001, 1051))
+        seen = [first]
+        while seen[-1].data != b"1050":
+            seen.append(await messages.next(timeout=LONG))
+    found = numbers(seen)
+    assert found == sorted(set(found))
+    assert found[-50:] == list(range(1001, 1051))
+
+
+async def test_new_messages_only_and_none_of_them_missed_when_the_consumer_is_lost(jetstream: JetStream) -> None:
+    stream = await make(jetstream, 3)
+    ordered = stream.ordered_consumer(deliver_policy="new")
+    async with ordered.messages() as messages:
+        await ordered.created()
+        await stream.delete_consumer(ordered.name)
+        await store(stream, [4, 5])
+        assert numbers([await messages.next(timeout=LONG), await messages.next(timeout=LONG)]) == [4, 5]
+
+
+@BOTH
+async def test_reader_that_lost_messages_on_the_way_gets_them_again(
+    jetstream: JetStream, nats_client: Client, push: bool
+) -> None:
+    """The consumer is pulled from by somebody else, or what it pushes is not all taken in: a gap."""
+    stream = await make(jetstream, 10)
+    ordered = stream.ordered_consumer(push=push)
+    async with ordered.messages() as messages:
+        seen = numbers([await messages.next() for _ in range(10)])
+        if push:
+            subject = (await ordered.info()).config.deliver_subject
+            await nats_client.publish(subject, b"forged", reply="$JS.ACK.S.x.1.99.99.1795000000000000000.0")
+        else:
+            thief = await stream.consumer(ordered.name)
+            async with asyncio.TaskGroup() as group:
+                stealing = group.create_task(thief.fetch(2, timeout=2.0))
+                group.create_task(store(stream, range(11, 14)))
+            assert len(stealing.result()) <= 2
+        await store(stream, range(14 if not push else 11, 21))
+        while len(seen) < 20:
+            seen.append(int((await messages.next(timeout=LONG)).data))
+    assert seen == list(range(1, 21))
+
+
+async def test_silence_makes_it_begin_anew(jetstream: JetStream, nats_client: Client, nats_server: Server) -> None:
+    stream = await make(jetstream, 3)
+    ordered = stream.ordered_consumer()
+    async with events(nats_client) as seen, ordered.messages(expires=2.0, heartbeat=0.1) as messages:
+        assert numbers([await messages.next() for _ in range(3)]) == [1, 2, 3]
+        name = ordered.name
+        nats_server.freeze()
+        await eventually(lambda: notices(seen))
+        nats_server.thaw()
+        await store(stream, [4])
+        assert (await messages.next(timeout=LONG)).data == b"4"
+        assert ordered.name != name
+    assert isinstance(notices(seen)[0].error, HeartbeatMissed)
+
+
+async def test_fetch_of_a_reader_without_a_server_ends_in_time(nats_server: Server) -> None:
+    async with natsproto.connect(nats_server.url) as nc:
+        stream = await make(nc.jetstream(), 3, storage="file")
+        ordered = stream.ordered_consumer()
+        assert numbers(await ordered.fetch(1)) == [1]
+        nats_server.kill()
+        assert await ordered.fetch(2, timeout=0.2) == []
+        waiting = asyncio.ensure_future(ordered.fetch(2, timeout=LONG))
+        await nats_server.restart()
+        assert numbers(await waiting) == [2, 3]
+
+
+async def test_cancelled_anywhere_it_loses_nothing(jetstream: JetStream, nats_client: Client) -> None:
+    stream = await make(jetstream, 400)
+    ordered = stream.ordered_consumer()
+    seen: list[int] = []
+    tasks = asyncio.all_tasks()
+
+    async def fetch() -> object:
+        got = await ordered.fetch(2, timeout=LONG)
+        seen.extend(numbers(got))
+        return got
+
+    async for run in interruptions(fetch):
+        run.check()
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() <= tasks
+    while seen[-1] < 400:
+        seen += numbers(await ordered.fetch(100))
+    assert seen == list(range(1, 401))
+    await ordered.close()
+    await no_consumers(stream)
+
+
+async def test_leaving_while_the_consumer_is_being_made_leaves_none(jetstream: JetStream, nats_client: Client) -> None:
+    stream = await make(jetstream, 1)
+    for turns in range(6):
+        async with stream.ordered_consumer().messages():
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        async with stream.ordered_consumer(push=True).messages():
+            for _ in range(turns):
+                await asyncio.sleep(0)
+    await no_consumers(stream)
+    assert subscriptions(nats_client) == 0
+
+
+async def test_without_jetstream_it_says_so_at_once() -> None:
+    with run_server(jetstream=False) as server:
+        async with natsproto.connect(server.url) as nc:
+            ordered = (await nc.jetstream().stream("S", bind=True)).ordered_consumer()
+            with pytest.raises(errors.JetStreamNotEnabled):
+                await ordered.fetch(1, timeout=LONG)
+            async with ordered.messages() as messages:
+                with pytest.raises(errors.JetStreamNotEnabled):
+                    await messages.next(timeout=LONG)
+
+
+async def test_closing_the_client_ends_reading(nats_server: Server) -> None:
+    nc = await natsproto.connect(nats_server.url)
+    stream = await make(nc.jetstream(), 2)
+    async with stream.ordered_consumer().messages() as messages:
+        await eventually(lambda: messages.pending == 2)
+        await nc.close()
+        assert numbers([message async for message in messages]) == [1, 2]
+    with contextlib.suppress(errors.ConnectionClosed):
+        assert await stream.ordered_consumer().fetch(1, timeout=1) == []

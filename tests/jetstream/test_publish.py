@@ -1,0 +1,457 @@
+"""Publishing to streams of a real server, one message at a time and with a window."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+import natsproto
+from natsproto.client import Client
+from natsproto.core.events import Disconnected, Reconnected
+from natsproto.errors import (
+    ConfigError,
+    ConnectionClosed,
+    InvalidSubject,
+    LimitReached,
+    MessageNotFound,
+    MessageTooLarge,
+    NoStream,
+    PayloadTooLarge,
+    PermissionDenied,
+    PublishFailed,
+    PublishTimeout,
+    PublishUncertain,
+    TtlRefused,
+    WrongExpectation,
+    WrongLastSequence,
+)
+from natsproto.jetstream.context import JetStream
+from natsproto.testing import Server, run_server
+from tests.faults.world import Diary
+from tests.jetstream.script import StreamScript
+from tests.jetstream.test_window import stage
+from tests.kit.clock import virtual_clock
+from tests.kit.proxy import Direction, FaultProxy
+
+
+@pytest.fixture
+async def js(jetstream: JetStream) -> JetStream:
+    await jetstream.create_stream(name="S", subjects=["s.>"], storage="memory", allow_direct=True)
+    return jetstream
+
+
+# ---------------------------------------------------------------- what the server answers
+
+
+async def test_an_acknowledgement_says_where_the_message_is(js: JetStream) -> None:
+    ack = await js.publish("s.a", b"1", headers={"Trace": "x"})
+    assert (ack.stream, ack.seq, ack.duplicate, ack.domain) == ("S", 1, False, "")
+    stored = await (await js.stream("S")).get_message(1)
+    assert (stored.subject, stored.data, stored.headers["Trace"]) == ("s.a", b"1", "x")
+    assert (await js.publish("s.a", bytearray(b"2"))).seq == 2
+
+
+async def test_a_message_id_is_stored_once_and_the_second_ack_names_the_first_sequence(js: JetStream) -> None:
+    first = await js.publish("s.a", b"1", msg_id="m")
+    await js.publish("s.a", b"2")
+    again = await js.publish("s.b", b"3", msg_id="m")
+    assert (first.duplicate, again.duplicate, again.seq) == (False, True, first.seq)
+    assert (await js.publish("s.a", headers={"nats-msg-id": "m"})).duplicate is False  # names are case-sensitive
+
+
+async def test_a_domain_is_part_of_the_acknowledgement() -> None:
+    hub = run_server(jetstream=True, config="jetstream { domain: hub }")
+    async with hub as server, natsproto.connect(server.url) as nc:
+        js = nc.jetstream(domain="hub")
+        await js.create_stream(name="S", subjects=["s"], storage="memory")
+        assert (await js.publish("s")).domain == "hub"
+        async with js.publisher() as pub:
+            assert (await (await pub.publish("s"))).domain == "hub"
+
+
+async def test_expectations_that_hold_let_a_message_through(js: JetStream) -> None:
+    await js.publish("s.a", msg_id="first", expected_last_seq=0, expected_stream="S")
+    await js.publish("s.b", expected_last_msg_id="first")
+    await js.publish("s.a", expected_last_subject_seq=1)
+    await js.publish("s.c", expected_last_subject_seq=0)
+    await js.publish("s.d", expected_last_subject_seq=3, expected_last_subject_seq_subject="s.a")
+    ack = await js.publish("s.d", expected_last_subject_seq=5, expected_last_subject_seq_subject="s.*")
+    assert ack.seq == 6
+
+
+async def test_expectations_that_do_not_hold_store_nothing(js: JetStream) -> None:
+    await js.publish("s.a", msg_id="first")
+    with pytest.raises(WrongLastSequence) as caught:
+        await js.publish("s.a", expected_last_seq=7)
+    assert (caught.value.err_code, caught.value.last) == (10071, 1)
+    with pytest.raises(WrongLastSequence):
+        await js.publish("s.a", expected_last_subject_seq=0)
+    with pytest.raises(WrongExpectation) as other:
+        await js.publish("s.a", expected_last_msg_id="second")
+    assert other.value.err_code == 10070
+    with pytest.raises(WrongExpectation) as stream:
+        await js.publish("s.a", expected_stream="OTHER")
+    assert stream.value.err_code == 10060
+    assert (await (await js.stream("S")).info()).state.messages == 1
+
+
+async def test_a_full_stream_that_discards_new_messages_says_so(jetstream: JetStream) -> None:
+    await jetstream.create_stream(name="F", subjects=["f"], storage="memory", max_msgs=1, discard="new")
+    await jetstream.publish("f")
+    with pytest.raises(LimitReached) as caught:
+        await jetstream.publish("f")
+    assert (caught.value.code, caught.value.err_code) == (503, 10077)
+
+
+async def test_messages_bigger_than_the_stream_or_the_server_allow_are_refused(jetstream: JetStream) -> None:
+    await jetstream.create_stream(name="T", subjects=["t"], storage="memory", max_msg_size=10)
+    with pytest.raises(MessageTooLarge):
+        await jetstream.publish("t", b"x" * 11)
+    with pytest.raises(MessageTooLarge) as caught:
+        await jetstream.publish("t", headers={"A": "x" * 70_000})
+    assert caught.value.err_code in (10054, 10097)
+    with pytest.raises(PayloadTooLarge):
+        await jetstream.publish("t", b"x" * 2_000_000)
+
+
+async def test_a_subject_without_a_stream_is_said_within_a_second(js: JetStream) -> None:
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    with pytest.raises(NoStream) as caught:
+        await js.publish("nowhere")
+    assert caught.value.subject == "nowhere"
+    assert 0.5 <= loop.time() - started < 2
+    with pytest.raises(NoStream):
+        await js.publish("nowhere", retry_attempts=0)
+
+
+async def test_a_stream_that_comes_while_it_is_tried_again_gets_the_message(js: JetStream) -> None:
+    publishing = asyncio.create_task(js.publish("late", b"x", retry_attempts=-1, retry_wait=0.05, timeout=10))
+    await asyncio.sleep(0)
+    await js._connection.flush()  # nobody has answered the first attempt
+    assert not publishing.done()
+    await js.create_stream(name="LATE", subjects=["late"], storage="memory")
+    assert (await publishing).stream == "LATE"
+
+
+async def test_a_stream_without_acknowledgements_times_out_and_stores(jetstream: JetStream) -> None:
+    stream = await jetstream.create_stream(name="Q", subjects=["q"], storage="memory", no_ack=True)
+    with pytest.raises(PublishTimeout):
+        await jetstream.publish("q", timeout=0.2)
+    await jetstream._connection.publish("q")
+    await jetstream._connection.flush()
+    assert (await stream.info()).state.messages == 2
+    with pytest.raises(ConfigError, match="no_ack"):
+        async with jetstream.best_publisher("Q"):
+            pass
+
+
+async def test_bad_arguments_send_nothing(js: JetStream) -> None:
+    before = js._connection.stats.out_msgs
+    for bad in (
+        js.publish("s. "),
+        js.publish("s.a", msg_id="\n"),
+        js.publish("s.a", headers={"Nats-Msg-Id": "1"}, msg_id="1"),
+        js.publish("s.a", timeout=0),
+        js.publish("s.a", retry_wait=-1),
+        js.publish("s.*"),
+    ):
+        with pytest.raises((ConfigError, InvalidSubject)):
+            await bad
+    assert js._connection.stats.out_msgs == before
+
+
+async def test_the_users_headers_are_not_changed(js: JetStream) -> None:
+    headers = {"A": ["1", "2"]}
+    await js.publish("s.a", headers=headers, msg_id="m", ttl=None)
+    assert headers == {"A": ["1", "2"]}
+
+
+async def test_a_denied_subject_is_an_error_at_once() -> None:
+    config = 'authorization { users: [{ user: a, password: b, permissions: { publish: { deny: "s.secret" } } }] }'
+    server = run_server(jetstream=True, config=config)
+    async with server as running, natsproto.connect(running.url, user="a", password="b") as nc:
+        js = nc.jetstream()
+        await js.create_stream(name="S", subjects=["s.>"], storage="memory")
+        with pytest.raises(PermissionDenied):
+            await js.publish("s.secret")
+        async with js.publisher() as pub:
+            denied, allowed = await pub.publish("s.secret"), await pub.publish("s.open")
+            with pytest.raises(PermissionDenied):
+                await denied
+            assert (await allowed).seq == 1
+
+
+# ---------------------------------------------------------------- time to live
+
+
+async def test_a_message_goes_after_its_time_and_a_marker_stays(jetstream: JetStream) -> None:
+    stream = await jetstream.create_stream(
+        name="T",
+        subjects=["t.>"],
+        storage="memory",
+        allow_msg_ttl=True,
+        subject_delete_marker_ttl=2,  # the server raises the time of every message to this one
+        allow_direct=True,
+    )
+    consumer = await stream.create_consumer(filter_subjects=["t.short"], ack_policy="none")
+    await jetstream.publish("t.short", b"x", ttl=2)
+    await jetstream.publish("t.ever", b"y", ttl="never")
+    first = await consumer.next(timeout=5)
+    assert first.headers["Nats-TTL"] == "2"
+    marker = await consumer.next(timeout=10)
+    assert (marker.data, marker.headers["Nats-Marker-Reason"], marker.headers["Nats-Rollup"]) == (b"", "MaxAge", "sub")
+    assert marker.headers["Nats-TTL"] == "2s"
+    assert (await stream.get_last_message("t.ever")).headers["Nats-TTL"] == "never"
+    with pytest.raises(MessageNotFound):
+        await stream.get_message(1)
+
+
+async def test_a_stream_without_ttl_refuses_one(js: JetStream) -> None:
+    with pytest.raises(TtlRefused):
+        await js.publish("s.a", ttl=60)
+
+
+async def test_a_rollup_removes_what_was_before(jetstream: JetStream) -> None:
+    stream = await jetstream.create_stream(name="R", subjects=["r.>"], storage="memory", allow_rollup_hdrs=True)
+    for subject in ("r.a", "r.a", "r.b"):
+        await jetstream.publish(subject)
+    await jetstream.publish("r.a", b"all of a", rollup="sub")
+    assert (await stream.info()).state.messages == 2
+    await jetstream.publish("r.c", b"all", rollup="all")
+    assert (await stream.info()).state.messages == 1
+
+
+# ---------------------------------------------------------------- the window
+
+
+async def test_a_window_stores_everything_in_order(js: JetStream) -> None:
+    async with js.publisher(max_pending=64) as pub:
+        futures = [await pub.publish("s.a", b"%d" % number) for number in range(3000)]
+        assert pub.pending <= 64
+    assert [future.result().seq for future in futures] == list(range(1, 3001))
+    stream = await js.stream("S")
+    assert [int(message.data) async for message in stream.get_batch()] == list(range(3000))
+
+
+async def test_a_window_takes_every_argument(js: JetStream) -> None:
+    async with js.publisher() as pub:
+        first = await pub.publish("s.a", b"1", msg_id="m", expected_last_seq=0, headers={"A": "b"})
+        second = await pub.publish("s.a", b"2", msg_id="m")
+        wrong = await pub.publish("s.a", b"3", expected_last_seq=9)
+        assert ((await first).seq, (await second).duplicate) == (1, True)
+        with pytest.raises(WrongLastSequence):
+            await wrong
+    stored = await (await js.stream("S")).get_message(1)
+    assert (stored.headers["A"], stored.headers["Nats-Msg-Id"]) == ("b", "m")
+
+
+async def test_a_window_tells_of_a_missing_stream(js: JetStream) -> None:
+    with pytest.raises(PublishFailed) as caught:  # noqa: PT012
+        async with js.publisher(retry_wait=0.01) as pub:
+            for number in range(10):
+                await pub.publish("nowhere", b"x" * number)
+    assert [(failed.number, failed.size, type(failed.error)) for failed in caught.value.failures] == [
+        (number + 1, number, NoStream) for number in range(10)
+    ]
+
+
+async def test_several_publishers_and_requests_do_not_disturb_each_other(js: JetStream) -> None:
+    async def publish(name: int) -> None:
+        async with js.publisher(max_pending=16) as pub:
+            for number in range(300):
+                await pub.publish(f"s.{name}", b"%d" % number)
+
+    async def ask() -> None:
+        for number in range(100):
+            await js.publish("s.single", b"%d" % number)
+
+    await asyncio.gather(publish(1), publish(2), ask())
+    state = (await (await js.stream("S")).info(subjects_filter=">")).state
+    assert state.subjects == {"s.1": 300, "s.2": 300, "s.single": 100}
+
+
+# ---------------------------------------------------------------- lost connections
+
+
+@asynccontextmanager
+async def through_a_proxy(server: Server) -> AsyncIterator[tuple[FaultProxy, Client, Diary]]:
+    host, _, port = server.url.removeprefix("nats://").partition(":")
+    diary = Diary()
+    async with AsyncExitStack() as stack:
+        proxy = await stack.enter_async_context(FaultProxy(host, int(port)))
+        nc = await stack.enter_async_context(natsproto.connect(proxy.url, on_event=diary, reconnect_wait=0.01))
+        yield proxy, nc, diary
+
+
+async def test_a_publish_with_an_id_survives_a_connection_that_loses_its_acknowledgement(nats_server: Server) -> None:
+    async with through_a_proxy(nats_server) as (proxy, nc, diary):
+        js = nc.jetstream()
+        stream = await js.create_stream(name="S", subjects=["s"], storage="memory")
+        proxy.stall(Direction.TO_CLIENT)
+        publishing = asyncio.create_task(js.publish("s", b"once", msg_id="m", timeout=20))
+        async with natsproto.connect(nats_server.url) as other:
+            while (await (await other.jetstream().stream("S")).info()).state.messages == 0:
+                pass  # until the server has it
+            proxy.cut()
+            proxy.heal()
+            ack = await publishing
+        assert ack.duplicate
+        assert (await stream.info()).state.messages == 1
+        assert len(diary.of(Disconnected)) == 1
+
+
+async def test_a_publish_without_an_id_says_that_its_outcome_is_unknown(nats_server: Server) -> None:
+    async with through_a_proxy(nats_server) as (proxy, nc, diary):
+        js = nc.jetstream()
+        await js.create_stream(name="S", subjects=["s"], storage="memory")
+        proxy.stall(Direction.TO_CLIENT)
+        publishing = asyncio.create_task(js.publish("s", b"once"))
+        await asyncio.sleep(0)
+        proxy.cut()
+        proxy.heal()
+        with pytest.raises(PublishUncertain) as caught:
+            await publishing
+        assert caught.value.subject == "s"
+        assert not isinstance(caught.value, PublishTimeout)
+        await diary.wait(Reconnected)
+
+
+async def test_a_window_with_ids_stores_everything_once_and_in_order_over_many_cuts(nats_server: Server) -> None:
+    async with through_a_proxy(nats_server) as (proxy, nc, diary):
+        js = nc.jetstream(timeout=30)
+        stream = await js.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
+        async with js.publisher(max_pending=100) as pub:
+            for number in range(3000):
+                if number % 500 == 250:
+                    proxy.cut()
+                await pub.publish("s", b"%d" % number, msg_id=str(number))
+        assert len(diary.of(Disconnected)) == 6
+        assert [int(message.data) async for message in stream.get_batch()] == list(range(3000))
+
+
+async def test_a_window_without_ids_reports_what_it_does_not_know_and_stores_nothing_twice(nats_server: Server) -> None:
+    async with through_a_proxy(nats_server) as (proxy, nc, _):
+        js = nc.jetstream(timeout=30)
+        stream = await js.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
+        uncertain: set[int] = set()
+
+        async def told(call: Awaitable[object]) -> None:
+            try:
+                await call
+            except PublishFailed as exc:
+                uncertain.update(f.number - 1 for f in exc.failures if type(f.error) is PublishUncertain)
+
+        async with js.publisher(max_pending=100) as pub:
+            while pub.published < 2000:
+                if pub.published % 500 == 250:
+                    proxy.cut()
+                await told(pub.publish("s", b"%d" % pub.published))
+            await told(pub.flush())
+        stored = [int(message.data) async for message in stream.get_batch()]
+        assert len(stored) == len(set(stored))
+        assert set(range(2000)) - set(stored) <= uncertain
+        assert len(uncertain) <= 400
+
+
+async def test_a_restarted_server_gets_what_it_had_not_stored(nats_server: Server) -> None:
+    diary = Diary()
+    async with natsproto.connect(nats_server.url, on_event=diary, reconnect_wait=0.02, max_reconnect_attempts=-1) as nc:
+        js = nc.jetstream(timeout=30)
+        stream = await js.create_stream(name="S", subjects=["s"], storage="file", allow_direct=True)
+        async with js.publisher(max_pending=50, auto_msg_id=True) as pub:
+            for number in range(1000):
+                if number == 500:
+                    nats_server.kill()
+                    await nats_server.restart()
+                await pub.publish("s", b"%d" % number)
+        assert [int(message.data) async for message in stream.get_batch()] == list(range(1000))
+
+
+async def test_publishing_on_a_closed_client_says_so(nats_server: Server) -> None:
+    nc = await natsproto.connect(nats_server.url)
+    js = nc.jetstream()
+    await nc.close()
+    with pytest.raises(ConnectionClosed):
+        await js.publish("s")
+    with pytest.raises(ConnectionClosed):
+        async with js.publisher():
+            pass
+
+
+# ---------------------------------------------------------------- one message, on a scripted stream
+
+
+@virtual_clock
+async def test_a_single_publish_backs_off_from_a_busy_server() -> None:
+    async with stage() as (_, nc, stream):
+        publishing = asyncio.create_task(nc.jetstream().publish("a"))
+        for err_code in (10167, 10163, 10158):
+            stream.refuse(await stream.heard(), err_code, "later", 503)
+        stream.ack(await stream.heard(), 3)
+        assert (await publishing).seq == 3
+
+
+@virtual_clock
+async def test_a_single_publish_is_sent_again_over_a_reconnect_only_with_an_id() -> None:
+    async with stage() as (place, nc, stream):
+        js = nc.jetstream(timeout=30)
+        safe = asyncio.create_task(js.publish("a", b"safe", msg_id="1"))
+        plain = asyncio.create_task(js.publish("a", b"plain"))
+        await stream.heard_all(2)
+        place.down()
+        with pytest.raises(PublishUncertain):
+            await plain
+        await asyncio.sleep(3)
+        place.up()
+        op = await stream.heard()
+        assert op.payload == b"safe"
+        stream.ack(op, 8)
+        assert (await safe).seq == 8
+        assert await stream.silent(1.0)
+
+
+@virtual_clock
+async def test_a_single_publish_ends_at_its_timeout_whatever_happens() -> None:
+    async with stage() as (place, nc, stream):
+        loop = asyncio.get_running_loop()
+
+        async def lasts(msg_id: str | None) -> float:
+            started = loop.time()
+            with pytest.raises(PublishUncertain):
+                await nc.jetstream().publish("a", msg_id=msg_id, timeout=4)
+            return loop.time() - started
+
+        assert list(await asyncio.gather(lasts(None), lasts("1"))) == [pytest.approx(4, abs=0.05)] * 2
+        assert len(await stream.heard_all(4)) == 4  # the one with an id again after one and three seconds
+        place.down()
+        await asyncio.sleep(0.1)
+        assert await lasts("2") == pytest.approx(4, abs=0.05)
+
+
+@virtual_clock
+async def test_no_stream_after_a_lost_connection_is_not_taken_for_not_stored() -> None:
+    async with stage() as (place, nc, stream):
+        publishing = asyncio.create_task(nc.jetstream(timeout=30).publish("a", msg_id="1"))
+        await stream.heard()
+        place.down()
+        await asyncio.sleep(0.1)
+        place.up()
+        for _ in range(3):
+            stream.nobody(await stream.heard())
+        with pytest.raises(PublishUncertain) as caught:
+            await publishing
+        assert isinstance(caught.value.__cause__, NoStream)
+
+
+@virtual_clock
+async def test_closing_the_client_ends_a_publish() -> None:
+    async with stage() as (_, nc, stream):
+        publishing = asyncio.create_task(nc.jetstream().publish("a", msg_id="1"))
+        await StreamScript.heard(stream)
+        await nc.close()
+        with pytest.raises(ConnectionClosed):
+            await publishing

@@ -1,0 +1,87 @@
+"""Every call on streams may be cancelled at any await; no request, inbox, listener or file is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from natsproto import Client
+from tests.kit.interruption import interruptions
+
+if TYPE_CHECKING:
+    from natsproto.jetstream.context import JetStream
+    from natsproto.jetstream.stream import Stream
+
+Call = Callable[["JetStream", "Stream", Path], Awaitable[object]]
+
+
+async def _create(js: JetStream, stream: Stream, place: Path) -> object:
+    return await js.create_or_update_stream(name="T", subjects=["t"], storage="memory")
+
+
+async def _list(js: JetStream, stream: Stream, place: Path) -> object:
+    return [info async for info in js.streams()]
+
+
+async def _get(js: JetStream, stream: Stream, place: Path) -> object:
+    return await stream.get_message(1)
+
+
+async def _get_batch(js: JetStream, stream: Stream, place: Path) -> object:
+    return [message async for message in stream.get_batch()]
+
+
+async def _get_last(js: JetStream, stream: Stream, place: Path) -> object:
+    return [message async for message in stream.get_last_messages(["s.>"])]
+
+
+async def _save(js: JetStream, stream: Stream, place: Path) -> object:
+    done = await stream.backup(place / "s", chunk_size=1024, window_size=2048)
+    (place / "s").unlink()
+    return done
+
+
+@pytest.mark.parametrize("call", [_create, _list, _get, _get_batch, _get_last, _save])
+async def test_cancelled_call_leaves_nothing(
+    jetstream: JetStream, nats_client: Client, tmp_path: Path, call: Call
+) -> None:
+    stream = await jetstream.create_stream(name="S", subjects=["s.>"], allow_direct=True)
+    for number in range(20):
+        await nats_client.request(f"s.{number}", bytes(500))
+    engine = nats_client._engine
+    inboxes, listeners = len(engine.table), len(engine.herald._listeners)
+    tasks = asyncio.all_tasks()
+    async for run in interruptions(lambda: call(jetstream, stream, tmp_path)):
+        run.check()
+        assert len(engine.mux()) == 0, "a request was left"
+        assert len(engine.table) == inboxes, "an inbox was left"
+        assert len(engine.herald._listeners) == listeners, "a listener was left"
+        assert asyncio.all_tasks() <= tasks
+        assert os.listdir(tmp_path) == []
+        assert (await stream.get_message(3)).seq == 3
+
+
+async def test_cancelled_restore_leaves_nothing_here(jetstream: JetStream, nats_client: Client, tmp_path: Path) -> None:
+    stream = await jetstream.create_stream(name="S", subjects=["s.>"])
+    await nats_client.request("s.1", bytes(500))
+    await stream.backup(tmp_path / "s")
+    await jetstream.delete_stream("S")
+    engine = nats_client._engine
+    inboxes, listeners = len(engine.table), len(engine.herald._listeners)
+    count = 0
+
+    async def restore() -> object:
+        nonlocal count
+        count += 1
+        return await jetstream.restore_stream(tmp_path / "s", name=f"R{count}", subjects=[f"r{count}"])
+
+    async for run in interruptions(restore):
+        run.check()
+        assert len(engine.mux()) == 0
+        assert len(engine.table) == inboxes
+        assert len(engine.herald._listeners) == listeners

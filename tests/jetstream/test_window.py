@@ -1,0 +1,674 @@
+"""A window of messages in flight, on a stream that says what the test wants, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Unpack
+
+import pytest
+
+from natsproto.client import Client
+from natsproto.errors import (
+    ConfigError,
+    ConnectionClosed,
+    InvalidSubject,
+    LimitReached,
+    LocalProtocolError,
+    NoStream,
+    PayloadTooLarge,
+    PermissionDenied,
+    PublishFailed,
+    PublishTimeout,
+    PublishUncertain,
+    RequestTimeout,
+    TooManyRequests,
+    WrongLastSequence,
+)
+from natsproto.jetstream.publish import AckFuture
+from natsproto.options import OptionArgs
+from tests.core.world import World, turns, world
+from tests.jetstream.script import STEP, StreamScript
+from tests.kit.clock import virtual_clock
+from tests.kit.scripted import Behaviour, Op
+
+SILENT = Behaviour(route=False)
+
+
+@asynccontextmanager
+async def stage(**options: Unpack[OptionArgs]) -> AsyncIterator[tuple[World, Client, StreamScript]]:
+    """A client on a server whose streams are played by the test."""
+    async with world(SILENT) as place:
+        yield place, await place.connect(**options), StreamScript(place)
+
+
+def ids(*ops: Op) -> list[str]:
+    """The message ids of what was heard."""
+    return [op.headers.decode().partition("Nats-Msg-Id: ")[2].partition("\r")[0] for op in ops]
+
+
+# ---------------------------------------------------------------- acknowledgements
+
+
+@virtual_clock
+async def test_a_future_is_the_acknowledgement_of_its_message_in_whatever_order_they_come() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        first, second = await pub.publish("a", b"1"), await pub.publish("a", b"2")
+        one, two = await stream.heard_all(2)
+        assert (first.done(), pub.pending, pub.acknowledged) == (False, 2, 0)
+        stream.ack(two, 8, domain="hub")
+        stream.ack(one, 7, duplicate=True)
+        assert ((await second).seq, (await second).domain, (await first).seq) == (8, "hub", 7)
+        assert (await first).duplicate
+        assert (first.done(), pub.pending, pub.acknowledged, pub.published) == (True, 0, 2, 2)
+
+
+@virtual_clock
+async def test_any_number_of_tasks_may_await_a_future_and_one_that_is_cancelled_changes_nothing() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        future = await pub.publish("a", b"1")
+
+        async def wait() -> int:
+            return (await future).seq
+
+        tasks = [asyncio.create_task(wait()) for _ in range(3)]
+        op = await stream.heard()
+        tasks[0].cancel()
+        await turns(2)
+        stream.ack(op, 5)
+        assert await asyncio.gather(*tasks[1:]) == [5, 5]
+        assert tasks[0].cancelled()
+        one, two = await asyncio.gather(future, future)
+        assert one is two is future.result()
+
+
+@virtual_clock
+async def test_a_future_that_is_open_has_no_result() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        future = await pub.publish("a", b"1")
+        with pytest.raises(asyncio.InvalidStateError):
+            future.result()
+        with pytest.raises(asyncio.InvalidStateError):
+            future.exception()
+        assert "waiting" in repr(future)
+        stream.ack(await stream.heard())
+        await future
+        assert future.exception() is None
+        assert "acknowledged" in repr(future)
+
+
+@virtual_clock
+async def test_replies_nobody_waits_for_are_ignored() -> None:
+    async with stage() as (place, nc, stream), nc.jetstream().publisher() as pub:
+        future = await pub.publish("a", b"1")
+        op = await stream.heard()
+        stream.ack(op, 3)
+        stream.ack(op, 4)  # a second stream has the subject too
+        stream.nobody(op)
+        inbox = op.args[1].rpartition(".")[0]
+        for token in (b"99", b"x", b"\xff\xfe", b"1.2"):
+            place.server.send(b"MSG %b.%b 1 2\r\nok\r\n" % (inbox.encode(), token))
+        place.server.deliver(1, f"{inbox}.77", b"", headers=[("A", "b")])
+        assert (await future).seq == 3
+        await pub.publish("a", b"more")
+        stream.ack(await stream.heard(b"more"), 9)
+
+
+@virtual_clock
+async def test_leaving_the_block_waits_for_every_acknowledgement() -> None:
+    async with stage() as (_, nc, stream):
+
+        async def publish() -> list[AckFuture]:
+            async with nc.jetstream().publisher() as pub:
+                return [await pub.publish("a", b"%d" % number) for number in range(3)]
+
+        task = asyncio.create_task(publish())
+        ops = await stream.heard_all(3)
+        for op in ops[:2]:
+            stream.ack(op)
+        await asyncio.sleep(1)
+        assert not task.done()
+        stream.ack(ops[2])
+        assert [future.result().seq for future in await task] == [1, 2, 3]
+
+
+@virtual_clock
+async def test_the_inbox_is_given_back() -> None:
+    async with stage() as (place, nc, stream):
+        async with nc.jetstream().publisher() as pub:
+            await pub.publish("a")
+            stream.ack(await stream.heard())
+        await nc.flush()
+        assert place.server.current.interest == {}
+
+
+# ---------------------------------------------------------------- the window
+
+
+@virtual_clock
+async def test_publish_waits_only_when_the_window_is_full() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher(max_pending=3) as pub:
+        for number in range(3):
+            await pub.publish("a", b"%d" % number)
+        fourth = asyncio.create_task(pub.publish("a", b"3"))
+        ops = await stream.heard_all(3)
+        assert await stream.silent(1.0)
+        stream.ack(ops[1])
+        await fourth
+        ops.append(await stream.heard(b"3"))
+        for op in (ops[0], ops[2], ops[3]):
+            stream.ack(op)
+
+
+@virtual_clock
+async def test_bytes_fill_the_window_as_well_and_one_message_always_fits() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher(max_pending_bytes=100) as pub:
+        await pub.publish("a", b"x" * 500)
+        second = asyncio.create_task(pub.publish("a", b"2"))
+        op = await stream.heard()
+        assert await stream.silent(1.0)
+        stream.ack(op)
+        await second
+        stream.ack(await stream.heard())
+
+
+@virtual_clock
+async def test_cancelling_a_publish_that_waits_publishes_nothing() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher(max_pending=1) as pub:
+        await pub.publish("a", b"1")
+        waiting = asyncio.create_task(pub.publish("a", b"never"))
+        op = await stream.heard()
+        await turns(2)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        stream.ack(op)
+        await pub.flush()
+        assert await stream.silent(1.0)
+        assert pub.published == 1
+
+
+@virtual_clock
+async def test_many_tasks_share_a_window_and_never_overfill_it() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher(max_pending=4) as pub:
+        tasks = [asyncio.create_task(pub.publish("a", b"%d" % number)) for number in range(20)]
+        for _ in range(20):
+            assert pub.pending <= 4
+            stream.ack(await stream.heard())
+        futures = await asyncio.gather(*tasks)
+        assert sorted([(await future).seq for future in futures]) == list(range(1, 21))
+
+
+@virtual_clock
+async def test_flush_waits_for_what_was_published_before_and_not_for_what_comes_after() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        await pub.publish("a", b"1")
+        flushing = asyncio.create_task(pub.flush())
+        await turns(1)
+        await pub.publish("a", b"2")
+        one, two = await stream.heard_all(2)
+        stream.ack(one)
+        await flushing
+        assert pub.pending == 1
+        stream.ack(two)
+
+
+# ---------------------------------------------------------------- arguments
+
+
+@virtual_clock
+async def test_bad_arguments_are_refused_before_a_byte_is_sent() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        with pytest.raises(InvalidSubject):
+            await pub.publish("a b")
+        with pytest.raises(TypeError):
+            await pub.publish("a", "text")  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            await pub.publish(7)  # type: ignore[arg-type]
+        with pytest.raises(PayloadTooLarge):
+            await pub.publish("a", b"x" * 2_000_000)
+        with pytest.raises(ConfigError):
+            await pub.publish("a", msg_id="")
+        with pytest.raises(ConfigError):
+            await pub.publish("a", msg_id="x", headers={"Nats-Msg-Id": "y"})
+        with pytest.raises(TypeError):
+            await pub.publish("a", colour="red")  # type: ignore[call-arg]
+        assert await stream.silent(0.1)
+        assert (pub.published, pub.pending) == (0, 0)
+        await pub.publish("a", bytearray(b"taken"))
+        stream.ack(await stream.heard(b"taken"))
+
+
+@virtual_clock
+async def test_a_publisher_works_inside_its_block_only() -> None:
+    async with stage() as (_, nc, _):
+        pub = nc.jetstream().publisher()
+        with pytest.raises(LocalProtocolError):
+            await pub.publish("a")
+        async with pub:
+            pass
+        with pytest.raises(LocalProtocolError):
+            await pub.publish("a")
+        with pytest.raises(LocalProtocolError):
+            async with pub:
+                pass
+        with pytest.raises(ConfigError):
+            nc.jetstream().publisher(max_pending=0)
+        with pytest.raises(ConfigError):
+            nc.jetstream().publisher(max_pending_bytes=-1)
+        with pytest.raises(ConfigError):
+            nc.jetstream().publisher(timeout=0)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@virtual_clock
+async def test_failures_come_together_in_the_order_of_publishing_when_the_block_is_left() -> None:
+    async with stage() as (_, nc, stream):
+        with pytest.raises(PublishFailed) as caught:  # noqa: PT012
+            async with nc.jetstream().publisher() as pub:
+                for number in range(4):
+                    await pub.publish(f"a.{number}", b"x" * number)
+                ops = await stream.heard_all(4)
+                stream.refuse(ops[3], 10077, "maximum messages exceeded", 503)
+                stream.ack(ops[0])
+                stream.refuse(ops[1], 10071, "wrong last sequence: 9")
+                stream.ack(ops[2])
+        first, second = caught.value.failures
+        assert (first.number, first.subject, first.size, type(first.error)) == (2, "a.1", 1, WrongLastSequence)
+        assert (second.number, second.subject, second.size, type(second.error)) == (4, "a.3", 3, LimitReached)
+        assert caught.value.__cause__ is first.error
+        assert isinstance(first.error, WrongLastSequence)
+        assert first.error.last == 9
+
+
+@virtual_clock
+async def test_a_failure_that_was_looked_at_is_not_raised_again() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        seen, looked = await pub.publish("a", b"1"), await pub.publish("a", b"2")
+        for op in await stream.heard_all(2):
+            stream.refuse(op, 10077)
+        with pytest.raises(LimitReached):
+            await seen
+        await asyncio.sleep(STEP)
+        assert isinstance(looked.exception(), LimitReached)
+        assert "failed" in repr(looked)
+
+
+@virtual_clock
+async def test_flush_raises_failures_once() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        await pub.publish("a")
+        stream.refuse(await stream.heard(), 10077)
+        with pytest.raises(PublishFailed):
+            await pub.flush()
+        await pub.flush()
+
+
+@virtual_clock
+async def test_as_many_unseen_failures_as_the_window_holds_stop_the_publisher() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher(max_pending=3) as pub:
+        for _ in range(3):
+            await pub.publish("a")
+            stream.refuse(await stream.heard(), 10077)
+            await asyncio.sleep(STEP)
+        with pytest.raises(PublishFailed) as caught:
+            await pub.publish("a", b"next")
+        assert len(caught.value.failures) == 3
+        await pub.publish("a", b"next")
+        stream.ack(await stream.heard(b"next"))
+
+
+@virtual_clock
+async def test_a_block_that_raises_waits_for_nothing() -> None:
+    async with stage() as (_, nc, _):
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012
+            async with nc.jetstream().publisher() as pub:
+                future = await pub.publish("a")
+                raise ZeroDivisionError
+        assert isinstance(future.exception(), PublishUncertain)
+
+
+@virtual_clock
+async def test_an_answer_that_cannot_be_read_fails_the_message() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        future = await pub.publish("a")
+        stream.say(await stream.heard(), b"what?")
+        await pub._window.flush()  # type: ignore[union-attr]
+        assert type(future.exception()).__name__ == "InvalidReply"
+
+
+# ---------------------------------------------------------------- no stream
+
+
+@virtual_clock
+async def test_no_stream_is_said_after_two_more_attempts_a_quarter_of_a_second_apart() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        loop = asyncio.get_running_loop()
+        future = await pub.publish("a")
+        times = []
+        for _ in range(3):
+            stream.nobody(await stream.heard())
+            times.append(loop.time())
+        with pytest.raises(NoStream) as caught:
+            await future
+        assert caught.value.subject == "a"
+        assert [later - before for before, later in pairwise(times)] == [pytest.approx(0.25, abs=0.03)] * 2
+
+
+@virtual_clock
+async def test_a_stream_that_comes_back_in_time_gets_the_message_once() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        future = await pub.publish("a")
+        stream.nobody(await stream.heard())
+        stream.ack(await stream.heard(), 4)
+        assert (await future).seq == 4
+        assert await stream.silent(2.0)
+
+
+@virtual_clock
+async def test_once_a_stream_has_answered_its_election_is_waited_for() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher(timeout=10) as pub:
+        await pub.publish("a", b"0")
+        stream.ack(await stream.heard())
+        futures = [await pub.publish("a", b"%d" % number) for number in range(1, 4)]
+        for _ in range(12):  # three seconds
+            for op in await stream.heard_all(3):
+                stream.nobody(op)
+        await asyncio.sleep(STEP)
+        late = await pub.publish("a", b"4")  # waits behind the others
+        ops = await stream.heard_all(4)
+        assert [op.payload for op in ops] == [b"1", b"2", b"3", b"4"]
+        for op in ops:
+            stream.ack(op)
+        assert [(await future).seq for future in (*futures, late)] == [2, 3, 4, 5]
+
+
+@virtual_clock
+async def test_an_election_that_does_not_end_is_told_at_the_timeout() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher(timeout=2) as pub:
+        await pub.publish("a", b"0")
+        stream.ack(await stream.heard())
+        future = await pub.publish("a", b"1")
+
+        async def deny() -> None:
+            while True:
+                stream.nobody(await stream.heard())
+
+        denying = asyncio.create_task(deny())
+        started = asyncio.get_running_loop().time()
+        with pytest.raises(NoStream):
+            await future
+        assert asyncio.get_running_loop().time() - started == pytest.approx(2, abs=0.2)
+        denying.cancel()
+
+
+# ---------------------------------------------------------------- a busy server
+
+
+@virtual_clock
+async def test_a_busy_server_is_given_more_and_more_time() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher(timeout=20) as pub:
+        loop = asyncio.get_running_loop()
+        future = await pub.publish("a")
+        times = []
+        for _ in range(8):
+            op = await stream.heard()
+            times.append(loop.time())
+            block = b"NATS/1.0 429 Too Many Requests\r\n\r\n"
+            error = {"code": 429, "err_code": 10167, "description": "too many requests"}
+            stream.say(op, {"error": error, "stream": "S", "seq": 0}, block)
+        stream.ack(await stream.heard())
+        await future
+        pauses = [later - before for before, later in pairwise(times)]
+        assert pauses == sorted(pauses)
+        assert pauses[0] < 0.1
+        assert pauses[-1] == pytest.approx(1, abs=0.03)
+
+
+@virtual_clock
+async def test_busy_until_the_timeout_is_what_the_message_fails_with() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher(timeout=3) as pub:
+        future = await pub.publish("a")
+
+        async def deny() -> None:
+            while True:
+                stream.refuse(await stream.heard(), 10167, "too many requests", 429)
+
+        denying = asyncio.create_task(deny())
+        with pytest.raises(TooManyRequests):
+            await future
+        denying.cancel()
+
+
+@pytest.mark.parametrize("err_code", [10163, 10158, 10008, 10009])
+def test_refusals_that_pass_are_met_with_another_attempt(err_code: int) -> None:
+    @virtual_clock
+    async def check() -> None:
+        async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+            future = await pub.publish("a", msg_id="1")
+            stream.refuse(await stream.heard(), err_code, "later", 503)
+            stream.ack(await stream.heard(), 6)
+            assert (await future).seq == 6
+
+    check()
+
+
+# ---------------------------------------------------------------- silence
+
+
+@virtual_clock
+async def test_silence_ends_at_the_timeout_with_an_unknown_outcome() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher(timeout=4) as pub:
+        started = asyncio.get_running_loop().time()
+        future = await pub.publish("a")
+        with pytest.raises(PublishTimeout) as caught:
+            await future
+        assert asyncio.get_running_loop().time() - started == pytest.approx(4.1, abs=0.2)
+        assert (caught.value.subject, caught.value.timeout) == ("a", 4)
+        assert isinstance(caught.value, TimeoutError)
+        assert isinstance(caught.value, PublishUncertain)
+        await stream.heard()
+        assert await stream.silent(1.0)
+
+
+@virtual_clock
+async def test_a_message_with_an_id_is_sent_again_after_one_three_and_seven_seconds_of_silence() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher(timeout=10) as pub:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        future = await pub.publish("a", msg_id="m")
+        times = []
+        for _ in range(4):
+            op = await stream.heard()
+            assert ids(op) == ["m"]
+            times.append(loop.time() - started)
+        assert times == [pytest.approx(at, abs=0.7) for at in (0, 1, 3, 7)]
+        stream.ack(op)
+        await future
+
+
+# ---------------------------------------------------------------- lost connections
+
+
+@virtual_clock
+async def test_what_has_an_id_is_sent_again_in_order_over_a_reconnect() -> None:
+    async with stage() as (place, nc, stream), nc.jetstream().publisher() as pub:
+        futures = [await pub.publish("a", b"%d" % number, msg_id=f"m{number}") for number in range(5)]
+        ops = await stream.heard_all(5)
+        stream.ack(ops[1])
+        await futures[1]
+        place.down()
+        await asyncio.sleep(1)
+        futures += [await pub.publish("a", b"%d" % number, msg_id=f"m{number}") for number in range(5, 8)]
+        place.up()
+        again = await stream.heard_all(7)
+        assert [op.payload for op in again] == [b"0", b"2", b"3", b"4", b"5", b"6", b"7"]
+        assert ids(*again) == ["m0", "m2", "m3", "m4", "m5", "m6", "m7"]
+        for op in again:
+            stream.ack(op)
+        await asyncio.gather(*futures)
+        assert await stream.silent(2.0)
+
+
+@virtual_clock
+async def test_without_an_id_the_outcome_is_unknown_and_nothing_is_sent_again() -> None:
+    async with stage() as (place, nc, stream), nc.jetstream().publisher() as pub:
+        plain, safe = await pub.publish("a", b"plain"), await pub.publish("a", b"safe", msg_id="1")
+        await stream.heard_all(2)
+        place.down()
+        with pytest.raises(PublishUncertain) as caught:
+            await plain
+        assert caught.value.subject == "a"
+        assert not isinstance(caught.value, TimeoutError)
+        place.up()
+        op = await stream.heard()
+        assert op.payload == b"safe"
+        stream.ack(op)
+        await safe
+        assert await stream.silent(2.0)
+
+
+@virtual_clock
+async def test_what_had_not_left_is_sent_once_after_the_reconnect() -> None:
+    async with stage() as (place, nc, stream), nc.jetstream().publisher() as pub:
+        place.peer.stall()
+        futures = [await pub.publish("a", b"%d" % number + b"x" * 60_000) for number in range(6)]
+        left = 6 - nc.stats.waiting_msgs
+        assert 0 < left < 6
+        place.down()
+        await asyncio.sleep(0.1)
+        place.peer.unstall()
+        uncertain = [isinstance(future.exception(), PublishUncertain) for future in futures if future.done()]
+        assert uncertain == [True] * left
+        place.up()
+        for number in range(left, 6):
+            op = await stream.heard(b"%d" % number + b"x" * 60_000)
+            stream.ack(op)
+        await asyncio.gather(*futures[left:])
+
+
+@virtual_clock
+async def test_what_is_published_while_there_is_no_connection_waits_in_the_window() -> None:
+    async with stage() as (place, nc, stream), nc.jetstream().publisher(max_pending=2) as pub:
+        place.down()
+        await asyncio.sleep(0.1)
+        futures = [await pub.publish("a", b"%d" % number) for number in range(2)]
+        third = asyncio.create_task(pub.publish("a", b"2"))
+        await asyncio.sleep(0.5)
+        assert not third.done()
+        place.up()
+        for number in range(2):
+            stream.ack(await stream.heard(b"%d" % number))
+        await asyncio.gather(*futures)
+        stream.ack(await stream.heard(b"2"))
+        await (await third)
+
+
+@virtual_clock
+async def test_a_message_that_never_left_says_so_at_its_timeout() -> None:
+    async with stage() as (place, nc, _), nc.jetstream().publisher(timeout=2) as pub:
+        place.down()
+        await asyncio.sleep(0.1)
+        future = await pub.publish("a")
+        with pytest.raises(RequestTimeout) as caught:
+            await future
+        assert "not sent" in str(caught.value)
+        assert not isinstance(caught.value, PublishUncertain)
+
+
+@virtual_clock
+async def test_a_message_that_was_sent_and_waits_to_be_sent_again_is_uncertain_at_its_timeout() -> None:
+    async with stage() as (place, nc, stream), nc.jetstream().publisher(timeout=2) as pub:
+        future = await pub.publish("a", msg_id="1")
+        await stream.heard()
+        place.down()
+        with pytest.raises(PublishUncertain):
+            await future
+
+
+@virtual_clock
+async def test_auto_ids_carry_every_message_over_a_reconnect() -> None:
+    async with stage() as (place, nc, stream), nc.jetstream().publisher(auto_msg_id=True) as pub:
+        plain = await pub.publish("a", b"1")
+        headed = await pub.publish("a", b"2", headers={"A": "b"})
+        named = await pub.publish("a", b"3", msg_id="own")
+        first = ids(*await stream.heard_all(3))
+        assert first[2] == "own"
+        assert len(set(first)) == 3
+        place.down()
+        await asyncio.sleep(0.1)
+        place.up()
+        again = await stream.heard_all(3)
+        assert ids(*again) == first
+        for op in again:
+            stream.ack(op)
+        await asyncio.gather(plain, headed, named)
+
+
+@virtual_clock
+async def test_a_message_too_big_for_the_next_server_fails_alone() -> None:
+    async with world(SILENT, Behaviour(route=False, greeting={"max_payload": 100})) as place:
+        nc, stream = await place.connect(), StreamScript(place)
+        async with nc.jetstream().publisher() as pub:
+            big = await pub.publish("a", b"x" * 200, msg_id="big")
+            small = await pub.publish("a", b"x", msg_id="small")
+            await stream.heard_all(2)
+            (await place.server.connection()).close()
+            stream.ack(await stream.heard())
+            await small
+            assert isinstance(big.exception(), PublishUncertain)
+            assert "PayloadTooLarge" in str(big.exception()) or "accepts 100" in str(big.exception())
+
+
+# ---------------------------------------------------------------- the client
+
+
+@virtual_clock
+async def test_closing_the_client_ends_the_publisher_at_once() -> None:
+    async with stage() as (_, nc, stream):
+        with pytest.raises(PublishFailed):  # noqa: PT012
+            async with nc.jetstream().publisher(max_pending=1) as pub:
+                future = await pub.publish("a")
+                waiting = asyncio.create_task(pub.publish("a"))
+                await stream.heard()
+                started = asyncio.get_running_loop().time()
+                await nc.close()
+                assert asyncio.get_running_loop().time() - started < 0.1
+                with pytest.raises(ConnectionClosed):
+                    await waiting
+                with pytest.raises(ConnectionClosed):
+                    await pub.publish("a")
+                assert future.done()
+        with pytest.raises(ConnectionClosed):
+            async with nc.jetstream().publisher():
+                pass
+
+
+@virtual_clock
+async def test_a_denied_subject_fails_its_messages_and_no_others() -> None:
+    async with stage() as (place, nc, stream), nc.jetstream().publisher() as pub:
+        denied, allowed = await pub.publish("secret"), await pub.publish("a")
+        _, op = await stream.heard_all(2)
+        place.server.err('Permissions Violation for Publish to "secret"')
+        with pytest.raises(PermissionDenied):
+            await denied
+        stream.ack(op)
+        await allowed
+
+
+@virtual_clock
+async def test_a_refused_inbox_ends_the_publisher() -> None:
+    async with stage() as (place, nc, stream):
+        with pytest.raises(PublishFailed):  # noqa: PT012
+            async with nc.jetstream().publisher() as pub:
+                future = await pub.publish("a")
+                op = await stream.heard()
+                inbox = op.args[1].rpartition(".")[0]
+                place.server.err(f'Permissions Violation for Subscription to "{inbox}.*"')
+                await pub._window.flush()  # type: ignore[union-attr]
+                assert future.done()
+                with pytest.raises(PermissionDenied):
+                    await pub.publish("a")

@@ -1,0 +1,217 @@
+"""Commands: what we write is read back by a reader of client commands that shares no code with the writer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsproto.errors import InvalidSubject, PayloadTooLarge
+from natsproto.protocol import commands
+from natsproto.protocol.commands import Heads
+from natsproto.protocol.headers import Headers, encode_headers
+from natsproto.protocol.subject import MAX_CONTROL_LINE, publish_subject
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command as a server reads it."""
+
+    verb: str
+    arguments: tuple[str, ...] = ()
+    block: bytes = b""
+    payload: bytes = b""
+
+
+def read_commands(stream: bytes) -> list[Command]:
+    """Reads client commands as a nats-server does (verbs in upper case, CRLF, sizes in bytes)."""
+    found = []
+    while stream:
+        line, end, stream = stream.partition(b"\r\n")
+        assert end, "no line end"
+        assert not re.search(rb"[\r\n\0\t]", line)
+        verb, _, rest = line.decode().partition(" ")
+        # What nats-server calls max_control_line: the argument part, at most 4096 bytes.
+        assert verb == "CONNECT" or len(line) - len(verb) - 1 <= 4096
+        if verb == "CONNECT":
+            found.append(Command(verb, (rest,)))
+            continue
+        words = tuple(rest.split(" ")) if rest else ()
+        assert "" not in words
+        if verb == "PUB":
+            size, head = int(words[-1]), 0
+        elif verb == "HPUB":
+            head, size = int(words[-2]), int(words[-1])
+            assert stream[:head].startswith(b"NATS/1.0")
+            assert stream[:head].endswith(b"\r\n\r\n")
+        else:
+            assert verb in ("SUB", "UNSUB", "PING", "PONG")
+            found.append(Command(verb, words))
+            continue
+        assert 0 <= head <= size
+        assert stream[size : size + 2] == b"\r\n", "no line end behind the payload"
+        names = words[: -2 if verb == "HPUB" else -1]
+        assert 1 <= len(names) <= 2
+        found.append(Command(verb, names, stream[:head], stream[head:size]))
+        stream = stream[size + 2 :]
+    return found
+
+
+tokens = st.text(
+    st.characters(min_codepoint=33, exclude_categories=["Cs"], exclude_characters=".*>\x7f"), min_size=1, max_size=6
+)
+subjects = st.lists(tokens, min_size=1, max_size=4).map(".".join)
+payloads = st.one_of(st.binary(max_size=30), st.sampled_from((b"", b"\r\n", b"\r\nPUB a 0\r\n\r\n")))
+blocks = st.dictionaries(st.sampled_from(("A", "b", "Nats-Msg-Id")), st.text("xyz ż", max_size=5))
+
+
+# ---------------------------------------------------------------- written and read
+
+
+@given(subjects, payloads)
+def test_a_plain_message_is_read_as_it_was_meant(subject: str, payload: bytes) -> None:
+    heads = Heads()
+    head = heads.add_plain(subject, len(payload))
+    assert read_commands(head + payload + b"\r\n") == [Command("PUB", (subject,), b"", payload)]
+    assert heads.plain[subject, len(payload)] == head
+    assert heads.full(publish_subject(subject), None, None, len(payload)) == head
+
+
+@given(subjects, st.none() | subjects, st.none() | blocks, payloads)
+def test_any_message_is_read_as_it_was_meant(
+    subject: str, reply: str | None, headers: dict[str, str] | None, payload: bytes
+) -> None:
+    block = None if headers is None else encode_headers(headers)
+    wire_reply = None if reply is None else publish_subject(reply, "reply subject")
+    head = Heads().full(publish_subject(subject), wire_reply, block, len(payload))
+    (command,) = read_commands(head + payload + b"\r\n")
+    names = (subject,) if reply is None else (subject, reply)
+    assert command == Command("PUB" if block is None else "HPUB", names, block or b"", payload)
+    if headers is not None:
+        assert Headers.parse(command.block) == Headers({name: value.strip(" ") for name, value in headers.items()})
+
+
+@given(subjects, st.none() | subjects, st.integers(1, 2**63), st.none() | st.integers(1, 2**63))
+def test_a_subscription_is_read_as_it_was_meant(subject: str, queue: str | None, sid: int, most: int | None) -> None:
+    names = (subject,) if queue is None else (subject, queue)
+    assert read_commands(commands.sub(subject, queue, sid)) == [Command("SUB", (*names, str(sid)))]
+    counts = (str(sid),) if most is None else (str(sid), str(most))
+    assert read_commands(commands.unsub(sid, most)) == [Command("UNSUB", counts)]
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=5), st.one_of(st.text(max_size=8), st.booleans(), st.integers(-(2**60), 2**60)), max_size=6
+    )
+)
+def test_connect_fields_are_one_line_of_json_that_reads_the_same(fields: dict[str, object]) -> None:
+    (command,) = read_commands(commands.connect(fields))
+    assert command.verb == "CONNECT"
+    assert json.loads(command.arguments[0]) == fields
+
+
+def test_ping_and_pong_are_lines() -> None:
+    assert read_commands(commands.PING + commands.PONG) == [Command("PING"), Command("PONG")]
+    assert commands.CRLF == b"\r\n"
+
+
+@given(st.text(max_size=8), st.none() | st.text(max_size=8))
+def test_any_text_subscribes_to_itself_or_is_refused(subject: str, queue: str | None) -> None:
+    try:
+        wire = commands.sub(subject, queue, 7)
+    except InvalidSubject:
+        return
+    names = (subject,) if queue is None else (subject, queue)
+    assert read_commands(wire) == [Command("SUB", (*names, "7"))]
+
+
+# ---------------------------------------------------------------- limits
+
+
+BLOCK = encode_headers({})
+LONG_LINES: dict[str, Callable[[Heads, int], bytes]] = {
+    "SUB": lambda heads, size: commands.sub("s" * (size - 2), None, 7),
+    "SUB with queue": lambda heads, size: commands.sub("s" * (size - 4), "q", 7),
+    "PUB from the cache": lambda heads, size: heads.add_plain("s" * (size - 2), 0),
+    "PUB": lambda heads, size: heads.full(b"s" * (size - 2), None, None, 0),
+    "PUB with reply": lambda heads, size: heads.full(b"s" * (size - 4), b"r", None, 0),
+    "HPUB": lambda heads, size: heads.full(b"s" * (size - 6), None, BLOCK, 0),
+    "HPUB with reply": lambda heads, size: heads.full(b"s" * (size - 8), b"r", BLOCK, 0),
+}
+
+
+@pytest.mark.parametrize("build", LONG_LINES.values(), ids=LONG_LINES.keys())
+def test_a_control_line_may_be_as_long_as_the_server_reads_and_not_a_byte_longer(
+    build: Callable[[Heads, int], bytes],
+) -> None:
+    """4096 bytes between verb and line end; nats-server 2.15 closes the connection at 4097."""
+    heads = Heads()
+    line = build(heads, MAX_CONTROL_LINE).partition(b"\r\n")[0]
+    assert len(line.partition(b" ")[2]) == MAX_CONTROL_LINE
+    kept = dict(heads.plain)
+    with pytest.raises(InvalidSubject, match="makes a control line longer than 4096 bytes"):
+        build(heads, MAX_CONTROL_LINE + 1)
+    assert heads.plain == kept
+
+
+def test_max_payload_counts_headers_and_is_met_exactly() -> None:
+    heads = Heads()
+    heads.limit(100)
+    block = encode_headers({"a": "b"})
+    room = 100 - len(block)
+    assert heads.max_payload == 100
+    assert heads.add_plain("a", 100) == b"PUB a 100\r\n"
+    assert heads.full(b"a", b"r", None, 100) == b"PUB a r 100\r\n"
+    assert heads.full(b"a", None, block, room) == b"HPUB a %d 100\r\n%b" % (len(block), block)
+    calls: tuple[Callable[[], bytes], ...] = (
+        lambda: heads.add_plain("a", 101),
+        lambda: heads.full(b"a", b"r", None, 101),
+        lambda: heads.full(b"a", None, block, room + 1),
+    )
+    for call in calls:
+        with pytest.raises(PayloadTooLarge) as refused:
+            call()
+        assert (refused.value.size, refused.value.limit) == (101, 100)
+
+
+def test_without_a_known_max_payload_any_size_passes() -> None:
+    assert Heads().add_plain("a", 10**9) == b"PUB a 1000000000\r\n"
+
+
+def test_another_max_payload_forgets_the_lines_it_allowed() -> None:
+    heads = Heads()
+    heads.limit(100)
+    heads.add_plain("a", 60)
+    heads.limit(100)
+    assert heads.plain == {("a", 60): b"PUB a 60\r\n"}
+    heads.limit(50)
+    assert heads.plain == {}
+    with pytest.raises(PayloadTooLarge):
+        heads.add_plain("a", 60)
+
+
+def test_ready_lines_are_bounded() -> None:
+    heads = Heads()
+    for size in range(10_000):
+        heads.add_plain("a", size)
+        assert heads.plain["a", size] == b"PUB a %d\r\n" % size
+        assert len(heads.plain) <= 4096
+
+
+@pytest.mark.parametrize("subject", ["", "a b", "a.*", ">", "a\r\nPUB b 0"])
+def test_a_bad_subject_leaves_no_line_behind(subject: str) -> None:
+    heads = Heads()
+    with pytest.raises(InvalidSubject):
+        heads.add_plain(subject, 0)
+    assert heads.plain == {}
+
+
+@pytest.mark.parametrize(("subject", "queue"), [("", None), ("a b", None), ("a", ""), ("a", "q q"), ("a.>.b", "q")])
+def test_bad_names_make_no_sub(subject: str, queue: str | None) -> None:
+    with pytest.raises(InvalidSubject):
+        commands.sub(subject, queue, 1)

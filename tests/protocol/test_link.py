@@ -1,0 +1,554 @@
+"""The link: a connection's life against a model of it, with a server that says anything at any time."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from natsproto.errors import LocalProtocolError, NotAuthorized, RemoteProtocolError, ServerError, UnsupportedByServer
+from natsproto.protocol.frames import Message, Sink
+from natsproto.protocol.link import (
+    MAX_PONGS_OWED,
+    TRANSITIONS,
+    Broken,
+    Complaint,
+    InfoChanged,
+    Link,
+    LinkEvent,
+    LinkState,
+    NeedCredentials,
+    PongFor,
+    Ready,
+    Trigger,
+    UpgradeTls,
+)
+
+S = LinkState
+
+
+def reachable(start: LinkState) -> set[LinkState]:
+    """Where the rows of TRANSITIONS lead to from a state, in any number of steps."""
+    found, new = {start}, {start}
+    while new:
+        new = {after for (before, _), after in TRANSITIONS.items() if before in new} - found
+        found |= new
+    return found
+
+
+def info(name: str = "n", **fields: object) -> bytes:
+    return b"INFO " + json.dumps({"server_name": name, **fields}).encode() + b" \r\n"
+
+
+def described(event: LinkEvent) -> tuple[object, ...]:
+    """An event as something that can be compared."""
+    if isinstance(event, NeedCredentials | Ready | InfoChanged):
+        return type(event), event.info.server_name
+    if isinstance(event, Complaint):
+        assert isinstance(event.error, ServerError | NotAuthorized)
+        return Complaint, event.error.text if isinstance(event.error, ServerError) else event.error.reason
+    if isinstance(event, PongFor):
+        return PongFor, event.token
+    if isinstance(event, Broken):
+        return Broken, type(event.error)
+    return (UpgradeTls,)
+
+
+# ---------------------------------------------------------------- the model
+
+PLAIN, TLS, OPTIONAL_TLS = "INFO", "INFO with TLS required", "INFO with TLS available"
+INFOS = (PLAIN, TLS, OPTIONAL_TLS)
+PING, PONG, OK, ERR, MSG, HALF, BAD_INFO, GARBAGE = "PING", "PONG", "+OK", "-ERR", "MSG", "PIN", "bad INFO", "garbage"
+
+
+@dataclass
+class Model:
+    """What a link has to do, said once more in one function."""
+
+    tls_required: bool
+    secured: bool
+    state: LinkState = S.AWAIT_INFO
+    name: str = ""
+    complaint: str | None = None
+    owed: int = 0
+    half: bool = False
+
+    def __post_init__(self) -> None:
+        self.pings: deque[object] = deque()
+
+    def hear(self, frames: Sequence[tuple[str, str]]) -> list[tuple[object, ...]]:
+        """The events that follow from the frames of one chunk."""
+        if self.state is S.FAILED:
+            return []
+        if self.state is S.UPGRADING:
+            return [self.broken(RemoteProtocolError)]
+        events: list[tuple[object, ...]] = []
+        # A message before the handshake is noticed when the chunk has been read.
+        early = self.state is not S.READY and any(kind == MSG for kind, _ in frames)
+        for place, (kind, name) in enumerate(frames):
+            if kind in INFOS:
+                event = self.hear_info(kind, name)
+                if event == (UpgradeTls,) and (early or place + 1 < len(frames)):
+                    event = self.broken(RemoteProtocolError)
+                events.append(event)
+            elif kind == PONG and self.state is S.AUTHENTICATING:
+                self.state = S.READY
+                events.append((Ready, self.name))
+            elif kind == PONG and self.pings:
+                events.append((PongFor, self.pings.popleft()))
+            elif kind == PING:
+                self.owed = min(self.owed + 1, MAX_PONGS_OWED)
+            elif kind == ERR:
+                self.complaint = name
+                events.append((Complaint, name))
+            elif kind == HALF:
+                self.half = True
+            elif kind in (BAD_INFO, GARBAGE):
+                events.append(self.broken(RemoteProtocolError))
+            if self.state is S.FAILED:
+                return events
+        if early:
+            events.append(self.broken(RemoteProtocolError))
+        return events
+
+    def hear_info(self, kind: str, name: str) -> tuple[object, ...]:
+        first, self.name = self.state is S.AWAIT_INFO, name
+        if not first:
+            return InfoChanged, name
+        if self.tls_required and not self.secured and kind == PLAIN:
+            return self.broken(UnsupportedByServer)
+        if not self.secured and (self.tls_required or kind == TLS):
+            self.state = S.UPGRADING
+            return (UpgradeTls,)
+        self.state = S.AWAIT_CREDENTIALS
+        return NeedCredentials, name
+
+    def broken(self, kind: type[Exception]) -> tuple[object, ...]:
+        self.state = S.FAILED
+        return Broken, kind
+
+
+def on_the_wire(kind: str, name: str) -> bytes:
+    if kind in INFOS:
+        return info(name, tls_required=kind == TLS, tls_available=kind == OPTIONAL_TLS)
+    return {
+        PING: b"PING\r\n",
+        PONG: b"PONG\r\n",
+        OK: b"+OK\r\n",
+        ERR: b"-ERR '%b'\r\n" % name.encode(),
+        MSG: b"MSG a 1 %d\r\n%b\r\n" % (len(name), name.encode()),
+        HALF: b"PIN",
+        BAD_INFO: b"INFO []\r\n",
+        GARBAGE: b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    }[kind]
+
+
+ERRORS = ("Stale Connection", "Authorization Violation", 'Permissions Violation for Publish to "a"', "who knows")
+polite = st.sampled_from((PING, PONG, PONG, OK, ERR, *INFOS))
+
+
+class LinkMachine(RuleBasedStateMachine):
+    """A client that does what the link asks for, late or never, and a server that does as it likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delivered: list[bytes] = []
+        self.expected: list[bytes] = []
+        self.sink = Sink(lambda message: self.delivered.append(message.data))
+        self.number = 0
+        self.silent = 0
+
+    @initialize(tls_required=st.booleans(), secured=st.booleans())
+    def connect(self, tls_required: bool, secured: bool) -> None:
+        self.link = Link({b"1": self.sink}, tls_required=tls_required, secured=secured)
+        self.model = Model(tls_required, secured)
+        self.silent = 0
+
+    @precondition(lambda self: self.model.state is S.FAILED)
+    @rule(tls_required=st.booleans(), secured=st.booleans())
+    def connect_again(self, tls_required: bool, secured: bool) -> None:
+        self.connect(tls_required, secured)
+
+    # ------------------------------------------------------------ the server
+
+    def hear(self, kinds: Sequence[str], ends: str = "", bytewise: bool = False) -> None:
+        """One chunk of frames; ``ends`` is what completes the half frame of the chunk before."""
+        before = self.model.state
+        frames = []
+        for kind in (ends, *kinds) if ends else kinds:
+            self.number += 1
+            frames.append((kind, ERRORS[self.number % len(ERRORS)] if kind == ERR else f"n{self.number}"))
+        chunk = b"".join(on_the_wire(kind, name) for kind, name in frames)
+        if ends:
+            self.model.half = False
+            chunk = chunk.removeprefix(b"PIN")
+        if before is S.READY:
+            self.expected += [name.encode() for kind, name in frames if kind == MSG]
+        if before not in (S.FAILED, S.UPGRADING):
+            self.silent = 0
+        expected = self.model.hear(frames)
+        if bytewise:
+            events = []
+            for at in range(len(chunk)):
+                state = self.link.state
+                events += self.link.receive(chunk[at : at + 1])
+                steps = {after for (state_before, _), after in TRANSITIONS.items() if state_before is state}
+                assert self.link.state in {state, *steps}, "two steps in one"
+        else:
+            events = self.link.receive(chunk)
+        assert [described(event) for event in events] == expected
+        assert self.link.state in reachable(before)
+
+    @precondition(lambda self: not self.model.half)
+    @rule(kinds=st.lists(polite, min_size=1, max_size=4), half=st.booleans())
+    def server_says(self, kinds: list[str], half: bool) -> None:
+        self.hear([*kinds, HALF] if half else kinds)
+
+    @precondition(lambda self: not self.model.half)
+    @rule(kind=polite)
+    def server_says_byte_by_byte(self, kind: str) -> None:
+        self.hear([kind], bytewise=True)
+
+    @precondition(lambda self: self.model.half)
+    @rule(kinds=st.lists(polite, max_size=2))
+    def server_ends_what_it_began(self, kinds: list[str]) -> None:
+        self.hear(kinds, ends=PING)
+
+    @precondition(lambda self: not self.model.half)
+    @rule(kind=st.sampled_from((PLAIN, TLS)), behind=st.sampled_from((PING, MSG, PONG, GARBAGE, HALF, BAD_INFO)))
+    def server_says_more_behind_its_info(self, kind: str, behind: str) -> None:
+        self.hear([kind, behind])
+
+    @precondition(lambda self: not self.model.half)
+    @rule(before=st.lists(polite, max_size=2), offence=st.sampled_from((GARBAGE, BAD_INFO)))
+    def server_talks_nonsense(self, before: list[str], offence: str) -> None:
+        self.hear([*before, offence])
+
+    @precondition(lambda self: not self.model.half)
+    @rule(count=st.integers(1, 3), among=st.sampled_from(([], [PING], [PLAIN])))
+    def server_delivers(self, count: int, among: list[str]) -> None:
+        self.hear([MSG] * count + among)
+
+    @precondition(lambda self: not self.model.half and self.model.state is S.READY)
+    @rule(kinds=st.lists(st.sampled_from((MSG, MSG, PING, PONG, TLS, ERR)), max_size=5))
+    def server_delivers_between_other_things(self, kinds: list[str]) -> None:
+        self.hear([MSG, *kinds])
+
+    @precondition(lambda self: not self.model.half)
+    @rule()
+    def server_accepts(self) -> None:
+        """What a good server does, so that not every run ends at once."""
+        while self.model.state is not S.FAILED and self.model.state is not S.READY:
+            if self.model.state is S.AWAIT_INFO:
+                self.hear([OPTIONAL_TLS])
+            elif self.model.state is S.AUTHENTICATING:
+                self.hear([PONG])
+            self.tls_is_done()
+            self.authenticate()
+
+    # ------------------------------------------------------------ the client
+
+    @rule()
+    def tls_is_done(self) -> None:
+        if self.model.state is not S.UPGRADING:
+            with pytest.raises(LocalProtocolError, match="TLS_DONE has no meaning in state"):
+                self.link.secured()
+            return
+        self.model.state = S.AWAIT_CREDENTIALS
+        assert described(self.link.secured()) == (NeedCredentials, self.model.name)
+
+    @rule()
+    def authenticate(self) -> None:
+        if self.model.state is not S.AWAIT_CREDENTIALS:
+            with pytest.raises(LocalProtocolError, match="CONNECT_SENT has no meaning in state"):
+                self.link.authenticate({})
+            return
+        self.model.state = S.AUTHENTICATING
+        assert self.link.authenticate({"name": "x"}) == b'CONNECT {"name":"x"}\r\nPING\r\n'
+
+    @precondition(lambda self: self.model.state is S.READY)
+    @rule(count=st.integers(1, 3))
+    def ping(self, count: int) -> None:
+        for _ in range(count):
+            self.number += 1
+            assert self.link.ping(self.number) == b"PING\r\n"
+            self.model.pings.append(self.number)
+
+    @rule()
+    def tick(self) -> None:
+        self.silent += 1
+        assert self.link.tick() == self.silent
+
+    @rule()
+    def answer_pings(self) -> None:
+        assert self.link.take_output() == b"PONG\r\n" * self.model.owed
+        self.model.owed = 0
+
+    @rule()
+    def take_touched(self) -> None:
+        assert self.link.take_touched() <= {self.sink}
+        assert self.link.take_touched() == set()
+
+    @precondition(lambda self: self.model.state is not S.AWAIT_INFO)
+    @rule()
+    def abandon(self) -> None:
+        assert self.link.abandon() == list(self.model.pings)
+        self.model.pings.clear()
+        self.model.state = S.FAILED
+
+    # ------------------------------------------------------------ what holds at any time
+
+    @invariant()
+    def the_link_is_where_the_model_is(self) -> None:
+        link, model = self.link, self.model
+        assert link.state is model.state
+        assert link.info.server_name == model.name
+        assert link.pings_in_flight == len(model.pings)
+        assert link.pongs_owed == model.owed
+        assert model.complaint == (link.complaint and described(Complaint(error=link.complaint))[1])
+
+    @invariant()
+    def only_what_came_after_the_handshake_was_delivered(self) -> None:
+        assert self.delivered == self.expected
+
+
+LinkMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestLink = LinkMachine.TestCase
+
+
+# ---------------------------------------------------------------- any bytes at all
+
+pieces = st.one_of(
+    st.tuples(st.sampled_from((*INFOS, PING, PONG, OK, ERR, MSG, HALF, BAD_INFO, GARBAGE)), st.just("x")).map(
+        lambda frame: on_the_wire(*frame)
+    ),
+    st.binary(max_size=8),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.lists(pieces, max_size=12).map(b"".join), st.booleans(), st.booleans(), st.booleans())
+def test_receive_never_raises_and_keeps_its_promises_whatever_comes(
+    data: st.DataObject, stream: bytes, tls_required: bool, secured: bool, obliging: bool
+) -> None:
+    delivered: list[Message] = []
+    link = Link({b"1": Sink(delivered.append)}, tls_required=tls_required, secured=secured)
+    tokens, answered, events = 0, [], []
+    position = 0
+    while position < len(stream):
+        size = data.draw(st.integers(1, len(stream) - position))
+        before, chunk, held = link.state, stream[position : position + size], len(delivered)
+        position += size
+        fresh = link.receive(chunk)
+        events += fresh
+        answered += [event.token for event in fresh if isinstance(event, PongFor)]
+        assert link.state in reachable(before)
+        assert before is S.READY or len(delivered) == held, "delivered before the server accepted us"
+        assert (before is S.UPGRADING) <= (link.state is S.FAILED), "bytes in clear were taken"
+        assert not (before is S.FAILED and fresh), "a link that failed goes on"
+        if link.state is S.UPGRADING:
+            assert chunk.endswith(b"\n")
+            assert events[-1] == UpgradeTls()
+            if obliging:
+                link.secured()
+        if link.state is S.AWAIT_CREDENTIALS and obliging:
+            link.authenticate({})
+        if link.state is S.READY:
+            link.ping(tokens)
+            tokens += 1
+    broken = [event for event in events if isinstance(event, Broken)]
+    assert broken == events[-1:] if link.state is S.FAILED else not broken
+    assert answered == list(range(len(answered)))
+    assert answered + link.abandon() == list(range(tokens))
+
+
+# ---------------------------------------------------------------- by example
+
+
+def ready_link(delivered: list[Message] | None = None) -> Link:
+    link = Link({b"1": Sink((delivered if delivered is not None else []).append)})
+    link.receive(info())
+    link.authenticate({})
+    link.receive(b"PONG\r\n")
+    return link
+
+
+def only(events: list[LinkEvent]) -> LinkEvent:
+    (event,) = events
+    return event
+
+
+def test_the_rows_are_all_there_are_and_failure_is_always_possible() -> None:
+    assert {state for (state, trigger) in TRANSITIONS if trigger is Trigger.FAILURE} == set(S)
+    assert reachable(S.AWAIT_INFO) == set(S)
+    assert reachable(S.FAILED) == {S.FAILED}
+
+
+def test_a_server_without_tls_is_asked_for_credentials_at_once() -> None:
+    link = Link({})
+    assert described(only(link.receive(info("s")))) == (NeedCredentials, "s")
+    assert link.state is S.AWAIT_CREDENTIALS
+
+
+def test_the_handshake_of_a_real_server_in_verbose_mode_with_a_second_info() -> None:
+    """2.14: +OK, PONG, then an INFO with connect_info; an INFO may come before the PONG as well."""
+    link = Link({})
+    link.receive(info("s", client_id=1))
+    link.authenticate({"verbose": True})
+    events = link.receive(info("s", ldm=True) + b"+OK\r\nPONG\r\n" + info("s", client_id=1, connect_info=True))
+    assert [described(event)[0] for event in events] == [InfoChanged, Ready, InfoChanged]
+    assert link.info.connect_info
+    assert not link.info.ldm
+
+
+@pytest.mark.parametrize(
+    "behind", [b"P", b"PING\r\n", info(), b"MSG a 1 0\r\n\r\n", b"x\r\n", b"\x16\x03", b"INFO []\r\n"]
+)
+@pytest.mark.parametrize("before", [b"", b"PING\r\n", b"-ERR 'x'\r\n"])
+def test_bytes_in_clear_behind_an_info_with_tls_break_the_link_and_start_no_tls(before: bytes, behind: bytes) -> None:
+    for chunks in ([before + info(tls_required=True) + behind], [before + info(tls_required=True), behind]):
+        link = Link({})
+        *earlier, last = [event for chunk in chunks for event in link.receive(chunk)]
+        assert isinstance(last, Broken)
+        assert "in clear" in str(last.error)
+        assert (UpgradeTls() in earlier) is (len(chunks) == 2)
+        assert link.state is S.FAILED
+        with pytest.raises(LocalProtocolError):
+            link.secured()
+
+
+def test_tls_that_the_user_wants_and_the_server_lacks_breaks_the_link_before_a_byte_is_sent() -> None:
+    link = Link({}, tls_required=True)
+    broken = only(link.receive(info()))
+    assert isinstance(broken, Broken)
+    assert isinstance(broken.error, UnsupportedByServer)
+    with pytest.raises(LocalProtocolError):
+        link.authenticate({"pass": "secret"})
+    assert link.take_output() == b""
+
+
+@pytest.mark.parametrize("fields", [{"tls_required": True}, {"tls_available": True}])
+def test_tls_that_the_user_wants_is_taken_where_the_server_merely_offers_it(fields: dict[str, bool]) -> None:
+    link = Link({}, tls_required=True)
+    assert link.receive(info("n", **fields)) == [UpgradeTls()]
+    assert isinstance(link.secured(), NeedCredentials)
+
+
+def test_a_link_that_is_given_up_returns_the_pings_nobody_will_answer() -> None:
+    link = ready_link()
+    link.ping("a")
+    link.ping("b")
+    assert link.abandon() == ["a", "b"]
+    assert link.abandon() == []
+    assert link.receive(b"PONG\r\n") == []
+
+
+def test_an_info_before_tls_is_known_to_be_anybodys_until_one_comes_behind_it() -> None:
+    link = Link({})
+    link.receive(info("in clear", tls_required=True))
+    in_clear = [link.info_in_clear]
+    link.secured()
+    in_clear.append(link.info_in_clear)
+    link.receive(info("inside", tls_required=True))
+    in_clear.append(link.info_in_clear)
+    assert in_clear == [True, True, False]
+    assert link.info.server_name == "inside"
+
+
+@pytest.mark.parametrize("fields", [{"tls_required": True}, {"tls_available": True}, {}])
+def test_a_transport_that_is_secured_already_upgrades_nothing(fields: dict[str, bool]) -> None:
+    link = Link({}, tls_required=True, secured=True)
+    assert isinstance(only(link.receive(info("n", **fields))), NeedCredentials)
+    assert not link.info_in_clear
+
+
+def test_messages_before_the_handshake_break_the_link_and_reach_nobody() -> None:
+    delivered: list[Message] = []
+    link = Link({b"1": Sink(delivered.append)})
+    need, broken = link.receive(info() + b"MSG a 1 1\r\nx\r\n")
+    assert isinstance(need, NeedCredentials)
+    assert isinstance(broken, Broken)
+    assert "message before the handshake" in str(broken.error)
+    assert delivered == []
+    assert link.take_touched() == set()
+
+
+def test_a_message_around_the_pong_of_the_handshake_reaches_nobody() -> None:
+    """Nothing is subscribed on this connection yet, so no sid can be meant."""
+    delivered: list[Message] = []
+    link = Link({b"1": Sink(delivered.append)})
+    link.receive(info())
+    link.authenticate({})
+    assert isinstance(only(link.receive(b"MSG a 1 1\r\nx\r\nPONG\r\nMSG a 1 1\r\ny\r\n")), Ready)
+    assert delivered == []
+    link.receive(b"MSG a 1 1\r\nz\r\n")
+    assert [message.data for message in delivered] == [b"z"]
+
+
+def test_what_stands_in_front_of_an_offence_is_delivered() -> None:
+    delivered: list[Message] = []
+    link = ready_link(delivered)
+    link.ping("token")
+    events = link.receive(b"MSG a 1 1\r\nx\r\nPONG\r\nPING\r\nx\r\nPING\r\n")
+    assert events[0] == PongFor(token="token")
+    assert isinstance(events[1], Broken)
+    assert len(events) == 2
+    assert [message.data for message in delivered] == [b"x"]
+    assert len(link.take_touched()) == 1
+    assert link.receive(b"PING\r\n") == []
+    assert link.take_output() == b"PONG\r\n"
+
+
+def test_pongs_are_matched_to_pings_in_order_and_a_surplus_pong_is_nobodys() -> None:
+    link = ready_link()
+    for token in "abc":
+        link.ping(token)
+    link.ping()
+    events = link.receive(b"PONG\r\n" * 2)
+    assert events == [PongFor(token="a"), PongFor(token="b")]
+    assert link.pings_in_flight == 2
+    assert link.receive(b"PONG\r\n" * 3) == [PongFor(token="c"), PongFor(token=None)]
+    assert link.pings_in_flight == 0
+
+
+def test_a_flood_of_pings_is_not_answered_without_bound() -> None:
+    link = ready_link()
+    link.receive(b"PING\r\n" * (MAX_PONGS_OWED + 5))
+    assert link.take_output() == b"PONG\r\n" * MAX_PONGS_OWED
+    assert link.take_output() == b""
+
+
+def test_any_byte_is_a_sign_of_life() -> None:
+    link = ready_link()
+    assert [link.tick(), link.tick()] == [1, 2]
+    link.receive(b"M")
+    assert link.tick() == 1
+
+
+def test_the_last_complaint_is_kept_for_the_end_of_the_connection() -> None:
+    link = Link({})
+    assert link.complaint is None
+    link.receive(b"-ERR 'maximum connections exceeded'\r\n")
+    link.receive(info() + b"-ERR 'Authorization Violation'\r\n")
+    assert isinstance(link.complaint, NotAuthorized)
+
+
+def test_messages_alone_make_no_events() -> None:
+    delivered: list[Message] = []
+    link = ready_link(delivered)
+    assert link.receive(b"MSG a 1 1\r\nx\r\n" * 3) == []
+    assert len(delivered) == 3
+
+
+def test_the_size_limit_of_messages_is_the_parsers() -> None:
+    link = Link({}, max_message=10)
+    link.receive(info())
+    link.authenticate({})
+    link.receive(b"PONG\r\n")
+    assert isinstance(only(link.receive(b"MSG a 1 11\r\n")), Broken)

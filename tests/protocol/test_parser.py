@@ -1,0 +1,787 @@
+"""The parser: whatever the chunks and whatever the bytes, one outcome, and it is the right one.
+
+What is right is said by ``read_slowly`` below: a reader that has the whole stream, no cache, no state between
+frames and no code in common with the parser (but for the JSON of INFO, which test_frames checks).
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import time
+import tracemalloc
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from natsproto.errors import RemoteProtocolError
+from natsproto.protocol.frames import Err, Frame, Message, Ok, Payload, Ping, Pong, ServerInfo, Sink
+from natsproto.protocol.parser import MAX_INFO, MAX_LINE, MAX_MESSAGE, Parser
+
+# ---------------------------------------------------------------- what an outcome is
+
+KNOWN = (b"1", b"2", b"33")
+UNCACHED = b"4"  # a sid whose lines are not worth remembering
+INBOX = b"5"  # a sid whose plain replies come as token and payload
+STEM = b"_INBOX.abc."
+UNKNOWN = (b"99", b"x")
+SIDS = (*KNOWN, UNCACHED, INBOX)
+
+Delivered = tuple[bytes, str, str | None, bytes, bytes]
+Failure = tuple[str, int, bytes]
+
+
+@dataclass(frozen=True)
+class Limits:
+    line: int = MAX_LINE
+    info: int = MAX_INFO
+    message: int = MAX_MESSAGE
+
+
+@dataclass
+class Outcome:
+    """All that can be seen from outside: what was delivered in order, what was said, what was counted."""
+
+    messages: list[Delivered] = field(default_factory=list)
+    events: list[object] = field(default_factory=list)
+    counts: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    touched: set[bytes] = field(default_factory=set)
+    failure: Failure | None = None
+    left: int = 0
+
+
+def shown(frame: Frame) -> object:
+    if isinstance(frame, ServerInfo):
+        return ("INFO", frame.raw)
+    return ("-ERR", frame.text) if isinstance(frame, Err) else type(frame).__name__
+
+
+def seen(sid: bytes, message: Message) -> Delivered:
+    # The header block as it came: rebuilt from what Headers keeps it would hide a wrong cut.
+    head = message._head
+    assert head is None or isinstance(head, bytes)
+    return sid, message.subject, message.reply, head or b"", message.data
+
+
+class Rig:
+    """A parser with a sink for every known sid, and what came of it."""
+
+    def __init__(self, limits: Limits = Limits()) -> None:
+        self.messages: list[Delivered] = []
+        self.sinks: dict[bytes, Sink] = {}
+        for sid in SIDS:
+            self.sinks[sid] = Sink(self._taker(sid), cacheable=sid not in (UNCACHED, INBOX))
+        self.sinks[INBOX] = Sink(self._taker(INBOX), cacheable=False, answer=self._take_answer, stem=STEM)
+        self.parser = self.new_parser(limits)
+        self.limits = limits
+
+    def _taker(self, sid: bytes) -> Callable[[Message], object]:
+        return lambda message: self.messages.append(seen(sid, message))
+
+    def _take_answer(self, token: bytes, payload: bytes) -> None:
+        self.messages.append((INBOX, (STEM + token).decode("utf-8", "surrogateescape"), None, b"", payload))
+
+    def new_parser(self, limits: Limits) -> Parser:
+        return Parser(self.sinks, max_line=limits.line, max_info=limits.info, max_message=limits.message)
+
+    def feed(self, chunks: Iterable[bytes]) -> Outcome:
+        failures: list[RemoteProtocolError] = []
+        for chunk in chunks:
+            try:
+                self.parser.feed(chunk)
+            except RemoteProtocolError as exc:
+                failures.append(exc)
+            else:
+                assert not failures, "a parser that failed went on"
+        failure = failures[0] if failures else None
+        assert all(again is failure for again in failures)
+        return self.outcome(self.parser, failure)
+
+    def outcome(self, parser: Parser, failure: RemoteProtocolError | None) -> Outcome:
+        touched = {sid for sid, sink in self.sinks.items() if sink in parser.touched}
+        assert parser.touched <= {*self.sinks.values(), parser.nowhere}
+        return Outcome(
+            self.messages,
+            [shown(frame) for frame in parser.events],
+            {sid: (sink.arrived, sink.octets) for sid, sink in self.sinks.items()},
+            touched,
+            None if failure is None else (failure.reason, failure.position, failure.excerpt),
+            parser.waiting,
+        )
+
+
+# ---------------------------------------------------------------- the slow reader
+
+
+class Wrong(Exception):
+    def __init__(self, reason: str, position: int, excerpt: bytes) -> None:
+        self.failure = (reason, position, excerpt[:64])
+
+
+def read_slowly(stream: bytes, limits: Limits = Limits()) -> Outcome:
+    """The outcome of a stream, from the rules of the protocol alone."""
+    outcome = Outcome(counts=dict.fromkeys(SIDS, (0, 0)))
+    rest, position = stream, 0
+    try:
+        while rest:
+            used = read_frame(rest, position, limits, outcome)
+            if not used:
+                outcome.left = len(rest)
+                break
+            rest, position = rest[used:], position + used
+    except Wrong as wrong:
+        outcome.failure = wrong.failure
+    return outcome
+
+
+def read_frame(rest: bytes, position: int, limits: Limits, outcome: Outcome) -> int:
+    """Reads the frame at the front; how many bytes it has, 0 when some are missing."""
+    line, ended, behind = rest.partition(b"\r\n")
+    is_info = re.match(rb"INFO( |\Z)", line, re.IGNORECASE)
+    kind, limit = ("INFO", limits.info) if is_info else ("control", limits.line)
+    # The CR of a line end that is still to come may be there already.
+    if len(line) > limit + (not ended):
+        raise Wrong(f"{kind} line longer than {limit} bytes", position, line[:limit])
+    if not ended:
+        return 0
+    if is_info:
+        try:
+            outcome.events.append(("INFO", ServerInfo.parse(line[5:], position).raw))
+        except RemoteProtocolError as exc:
+            raise Wrong(exc.reason, position, line[5:]) from None
+        return len(line) + 2
+    verb, *arguments = line.split(b" ")
+    plain, headed = verb.upper() == b"MSG", verb.upper() == b"HMSG"
+    if not plain and not headed:
+        outcome.events.append(read_control(line, position))
+        return len(line) + 2
+
+    def size_of(digits: bytes) -> int:
+        if not re.fullmatch(rb"[0-9]{1,10}", digits):
+            raise Wrong("size is not a number", position, line)
+        if int(digits) > limits.message:
+            raise Wrong(f"message of {int(digits)} bytes; at most {limits.message} are taken", position, line)
+        return int(digits)
+
+    if len(arguments) > 3 and not arguments[2]:
+        del arguments[2]  # nats-server writes an empty reply subject at times
+    fewest = 4 if headed else 3
+    if len(arguments) not in (fewest, fewest + 1):
+        raise Wrong(f"{verb.upper().decode()} takes {fewest} or {fewest + 1} arguments", position, line)
+    head_size = size_of(arguments[-2]) if headed else 0
+    if b"" in arguments:
+        raise Wrong("empty argument", position, line)
+    total = size_of(arguments[-1])
+    if head_size > total:
+        raise Wrong("headers longer than the message", position, line)
+    if len(behind) < total + 2:
+        return 0
+    if behind[total : total + 2] != b"\r\n":
+        raise Wrong("no line end behind the payload", position + len(line) + 2 + total, behind[total : total + 2])
+    subject, sid = arguments[:2]
+    reply = arguments[2] if len(arguments) > fewest else None
+    if sid in SIDS:
+        outcome.messages.append(
+            (
+                sid,
+                subject.decode("utf-8", "surrogateescape"),
+                None if reply is None else reply.decode("utf-8", "surrogateescape"),
+                behind[:head_size],
+                behind[head_size:total],
+            )
+        )
+        count, octets = outcome.counts[sid]
+        outcome.counts[sid] = (count + 1, octets + len(subject) + len(reply or b"") + total)
+        outcome.touched.add(sid)
+    return len(line) + 2 + total + 2
+
+
+def read_control(line: bytes, position: int) -> object:
+    bare = re.fullmatch(rb"(PING|PONG|\+OK) *", line, re.IGNORECASE)
+    if bare:
+        return {b"PING": "Ping", b"PONG": "Pong", b"+OK": "Ok"}[bare[1].upper()]
+    said = re.fullmatch(rb"-ERR(?: (.*))?", line, re.IGNORECASE | re.DOTALL)
+    if said:
+        return ("-ERR", (said[1] or b"").strip().decode("utf-8", "replace").strip("'"))
+    raise Wrong("unknown operation", position, line)
+
+
+# ---------------------------------------------------------------- streams
+
+SUBJECTS = (b"a", b"orders.eu", b"_INBOX.abc.1", "zażółć".encode(), b"\xff\xfe", b"x" * 70)
+BLOCKS = (b"NATS/1.0\r\n\r\n", b"NATS/1.0 503\r\n\r\n", b"NATS/1.0\r\nA: b\r\nA:c\r\n\r\n", b"", b"no headers at all")
+
+subjects = st.sampled_from(SUBJECTS)
+sids = st.sampled_from((*KNOWN, *KNOWN, UNCACHED, INBOX, *UNKNOWN))
+payloads = st.one_of(
+    st.binary(max_size=12),
+    # Payloads that look like what follows a payload.
+    st.sampled_from((b"", b"\r\n", b"\r\nMSG a 1 2\r\n", b"MSG a 1 0\r\n\r\n", b"PING\r\n", b"\r", b"\n\r\n")),
+)
+
+
+def msg(subject: bytes, sid: bytes, payload: bytes, reply: bytes | None = None, verb: bytes = b"MSG") -> bytes:
+    middle = b"" if reply is None else reply + b" "
+    return b"%b %b %b %b%d\r\n%b\r\n" % (verb, subject, sid, middle, len(payload), payload)
+
+
+def hmsg(subject: bytes, sid: bytes, block: bytes, payload: bytes, reply: bytes | None = None) -> bytes:
+    middle = b"" if reply is None else reply + b" "
+    sizes = b"%d %d" % (len(block), len(block) + len(payload))
+    return b"HMSG %b %b %b%b\r\n%b%b\r\n" % (subject, sid, middle, sizes, block, payload)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> list[bytes]:
+    """Equal control lines, one behind the other; payloads differ in all but their size."""
+    subject, sid, size = draw(subjects), draw(sids), draw(st.integers(0, 14))
+    payload = st.one_of(st.binary(min_size=size, max_size=size), payloads.filter(lambda data: len(data) == size))
+    block = draw(st.sampled_from((None, *BLOCKS)))
+    count = draw(st.integers(1, 6))
+    if block is None:
+        return [msg(subject, sid, draw(payload)) for _ in range(count)]
+    return [hmsg(subject, sid, block, draw(payload)) for _ in range(count)]
+
+
+@st.composite
+def alternations(draw: st.DrawFn) -> list[bytes]:
+    """Lines of two or three subscriptions in turn."""
+    lines = draw(st.lists(runs(), min_size=2, max_size=3))
+    return [frame for frames in zip(*lines, strict=False) for frame in frames]
+
+
+@st.composite
+def deliveries(draw: st.DrawFn) -> list[bytes]:
+    """What JetStream sends: one subscription, a reply subject that never comes twice, with and without headers."""
+    subject, sid = draw(subjects), draw(sids)
+    first = draw(st.integers(1, 100))
+    return [
+        msg(subject, sid, payload, b"$JS.ACK.s.c.1.%d.%d" % (number, number))
+        if block is None
+        else hmsg(subject, sid, block, payload, b"$JS.ACK.s.c.1.%d.%d" % (number, number))
+        for number, (block, payload) in enumerate(
+            draw(st.lists(st.tuples(st.sampled_from((None, None, *BLOCKS)), payloads), min_size=1, max_size=5)), first
+        )
+    ]
+
+
+@st.composite
+def replies(draw: st.DrawFn) -> list[bytes]:
+    """What a busy requester gets: replies to one inbox, hardly anything between them."""
+    tokens = st.sampled_from((b"1", b"22", b"a.b", b"", b"\xff"))
+    subject = st.one_of(tokens.map(lambda token: STEM + token), tokens.map(lambda token: STEM + token), subjects)
+    sid = st.sampled_from((INBOX, INBOX, INBOX, INBOX, *KNOWN, UNCACHED))
+    kinds = st.sampled_from((None, None, None, None, b"5", b"r", b""))
+    return [msg(*draw(st.tuples(subject, sid, payloads, kinds))) for _ in range(draw(st.integers(1, 6)))]
+
+
+@st.composite
+def statuses(draw: st.DrawFn) -> list[bytes]:
+    """Headers of changing size behind the same three words."""
+    subject, sid = draw(subjects), draw(sids)
+    return [
+        hmsg(subject, sid, block, payload)
+        for block, payload in draw(st.lists(st.tuples(st.sampled_from(BLOCKS), payloads), min_size=1, max_size=5))
+    ]
+
+
+controls = st.sampled_from(
+    (
+        b"PING\r\n", b"PONG\r\n", b"+OK\r\n", b"ping\r\n", b"PONG \r\n", b"-ERR 'Stale Connection'\r\n", b"-err x\r\n",
+        b"-ERR\r\n", b"-ERR '\xff'\r\n", b'INFO {"server_id":"S","max_payload":1048576} \r\n', b"info {}\r\n",
+        b'INFO {"connect_urls":["a:1"],"new":[1,{"x":null}]}\r\n', b"msg a 1 1\r\nx\r\n", b"Msg a 1 r 1\r\nx\r\n",
+        b"MSG a 1 0000000001\r\nx\r\n", b"MSG a 1 r 01\r\nx\r\n", b"MSG a 1  1\r\nx\r\n",
+        b"hmsg a 1 12 12\r\nNATS/1.0\r\n\r\n\r\n",
+    )
+).map(lambda frame: [frame])  # fmt: skip
+
+FLAWED = (
+    b"\r\n", b"\n", b"\r", b" ", b"PING", b"PING\n", b"PINGS\r\n", b"PING x\r\n", b"PONG\r\r\n", b"+OKAY\r\n",
+    b"MSG\r\n", b"MSG a\r\n", b"MSG a 1\r\n", b"MSG a 1 x\r\n", b"MSG a 1 -1\r\n", b"MSG a 1 r 1 1\r\n",
+    b"MSG a 1  \r\n\r\n", b"MSG  1 0\r\n\r\n", b"MSG a 1 0 \r\n\r\n", b"MSG a 1 r\t0\r\n\r\n",
+    b"MSG a 1 00000000000\r\n\r\n", b"MSG a 1 9999999999\r\n", b"MSG a 1 2\r\nabc\r\n", b"MSG a 1 2\r\nab\n\r",
+    b"MSG a 1 2\r\na\r\n", b"MSG a 1 r 2\r\nabc\r\n", b"MSG a 1 \xc2\xb2\r\n", b"MSG\ta\t1\t0\r\n\r\n",
+    b"HMSG a 1 12\r\n", b"HMSG a 1 3 2\r\n\r\n\r\n", b"HMSG a 1 r 3 2\r\n", b"HMSG a 1 x 2\r\n",
+    b"HMSG a 1 2 x\r\n",
+    b"HMSG a 1   2 2\r\n", b"HMSG a 1  2\r\n", b"HMSG a 1 1 2 3 4\r\n", b"HMSG a 1 2 4\r\nabcd!\r\n",
+    b"HMSG a 1 99999999999 2\r\n",
+    b"INFO\r\n", b"INFO \r\n", b"INFO []\r\n", b"INFO {\r\n", b'INFO {"port":"x"}\r\n', b"INFO\t{}\r\n",
+    b"INFO \xff\r\n", b"INFO " + b"[" * 5000 + b"\r\n", b"SUB a 1\r\n", b"CONNECT {}\r\n",
+    b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    b"\x16\x03\x01\x02\x00", b"x" * 300, b"INFO " + b" " * 300, b"I", b"INF", b"i" * 41, b"x" * 40,
+    b"x" * 40 + b"\r",
+    b"MSG _INBOX.abc.1 5 3\r\nxyz!!", b"MSG _INBOX.abc.1 5 x\r\n", b"MSG _INBOX.abc.1 5\r\n",
+    b"MSG _INBOX.abc.1  3\r\n", b"MSG _INBOX.abc.1 5  3\r\n", b"MSG _INBOX.abc.1 55 3\r\nxyz\r\n",
+    b"MSG _INBOX.abc.%b 5 3\r\nxyz\r\n" % (b"1" * 50),
+    b"MSG _INBOX.abc.%b 5 3" % (b"1" * 50), b"MSG _INBOX.abc.1 5 3\r\nxyz\r",
+    b"MSG _INBOX.abc.1 5 3\r\nxyz\rMSG _INBOX.abc.1",
+)  # fmt: skip
+garbage = st.one_of(st.sampled_from(FLAWED), st.binary(max_size=20)).map(lambda piece: [piece])
+valid_frames = st.lists(
+    st.one_of(runs(), alternations(), deliveries(), replies(), statuses(), controls), max_size=6
+).map(lambda groups: [frame for group in groups for frame in group])
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> bytes:
+    """Valid frames, with garbage between any two or in the middle of one."""
+    stream = b"".join(draw(valid_frames))
+    if draw(st.booleans()):
+        place = draw(st.integers(0, len(stream)))
+        cut = draw(st.integers(0, 3))
+        stream = stream[:place] + draw(garbage)[0] + stream[place + cut :]
+    return stream
+
+
+limits_used = st.sampled_from(
+    (Limits(), Limits(), Limits(line=40, info=60, message=20), Limits(line=41, info=41, message=64), Limits(20, 10, 5))
+)
+
+
+@st.composite
+def splits(draw: st.DrawFn, stream: bytes) -> list[bytes]:
+    """The stream in chunks: few of any size, all of one size, or byte by byte; empty ones among them."""
+    if draw(st.booleans()):
+        step = draw(st.sampled_from((1, 1, 2, 3, 7, 16, 64)))
+        return [stream[at : at + step] for at in range(0, len(stream), step)]
+    cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    return [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+
+
+ENCORES = {
+    "plain": msg(b"a", b"1", b"xyz"),
+    "empty": msg(b"a", b"1", b""),
+    "reply": msg(b"a", b"1", b"xyz", b"r"),
+    "headers": hmsg(b"a", b"1", b"NATS/1.0\r\n\r\n", b"xyz"),
+    "headers and reply": hmsg(b"a", b"1", b"NATS/1.0\r\n\r\n", b"xyz", b"r"),
+    "empty reply": msg(b"a", b"1", b"xyz", b""),
+    "headers and empty reply": hmsg(b"a", b"1", b"NATS/1.0\r\n\r\n", b"xyz", b""),
+    "inbox with empty reply": msg(STEM + b"1", INBOX, b"xyz", b""),
+    "headers alone": hmsg(b"a", b"1", b"NATS/1.0\r\n\r\n", b""),
+    "no headers": hmsg(b"a", b"1", b"", b"xyz"),
+    "not remembered": msg(b"a", b"4", b"xyz"),
+    "unknown": msg(b"a", b"99", b"xyz"),
+    "inbox": msg(STEM + b"1", INBOX, b"xyz"),
+    "inbox, empty": msg(STEM + b"1", INBOX, b""),
+    "inbox with reply": msg(STEM + b"1", INBOX, b"xyz", b"r"),
+    "inbox with headers": hmsg(STEM + b"1", INBOX, b"NATS/1.0 503\r\n\r\n", b""),
+    "inbox, other subject": msg(b"a", INBOX, b"xyz"),
+}
+
+
+# ---------------------------------------------------------------- the invariants
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data(), streams(), limits_used)
+def test_any_split_of_any_stream_has_the_outcome_of_the_slow_reader(
+    data: st.DataObject, stream: bytes, limits: Limits
+) -> None:
+    """Messages and their order, events, error (reason, position, excerpt), counts and what is left over."""
+    expected = read_slowly(stream, limits)
+    assert Rig(limits).feed([stream]) == expected
+    assert Rig(limits).feed(data.draw(splits(stream))) == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(valid_frames, st.one_of(st.just([b""]), garbage))
+def test_caches_never_change_the_outcome(frames: list[bytes], ending: list[bytes]) -> None:
+    """RUN, HEAD and REPLY accept what LINE does and say the same: a new parser for every frame knows only LINE."""
+    rig = Rig()
+    position, failure = 0, None
+    events: list[Frame] = []
+    touched: set[bytes] = set()
+    left = 0
+    for frame in [*frames, *ending]:
+        parser = rig.new_parser(rig.limits)
+        try:
+            parser.feed(frame)
+        except RemoteProtocolError as exc:
+            failure = (exc.reason, exc.position + position, exc.excerpt)
+        events += parser.events
+        touched |= {sid for sid, sink in rig.sinks.items() if sink in parser.touched}
+        left = parser.waiting
+        position += len(frame)
+    one_by_one = rig.outcome(parser, None)
+    one_by_one.events, one_by_one.touched, one_by_one.failure, one_by_one.left = (
+        [shown(frame) for frame in events], touched, failure, left,
+    )  # fmt: skip
+    assert Rig().feed([b"".join([*frames, *ending])]) == one_by_one
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(line=40, info=60, message=20)], ids=["default", "small"])
+@pytest.mark.parametrize("flaw", FLAWED)
+def test_every_flaw_is_found_behind_what_is_remembered_and_however_it_comes(flaw: bytes, limits: Limits) -> None:
+    known = (
+        ENCORES["inbox"] * 2
+        + ENCORES["plain"]
+        + ENCORES["reply"]
+        + hmsg(b"a", b"1", b"abc", b"")
+        + hmsg(b"a", b"1", b"", b"ab")
+    )
+    for stream in (flaw, known + flaw, ENCORES["inbox"] * 2 + flaw, flaw + known):
+        expected = read_slowly(stream, limits)
+        assert Rig(limits).feed([stream]) == expected
+        assert Rig(limits).feed(stream[at : at + 1] for at in range(len(stream))) == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.binary(max_size=60), max_size=6))
+@example([b"MSG a 1 5\r\nab", b"\r", b"\n"])
+def test_garbage_gives_events_or_a_remote_protocol_error_and_nothing_else(chunks: list[bytes]) -> None:
+    """Rig.feed lets nothing but RemoteProtocolError pass, and checks that it is raised for ever after."""
+    assert Rig().feed(chunks) == read_slowly(b"".join(chunks))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            (b"MSG", b"HMSG", b"INFO", b"PING", b" ", b" ", b"\r\n", b"\r\n", b"a", b"1", b"2", b"12", b"{}")
+        ),
+        max_size=40,
+    )
+)
+def test_words_of_the_protocol_in_any_order_give_events_or_a_remote_protocol_error(words: list[bytes]) -> None:
+    stream = b"".join(words)
+    expected = read_slowly(stream)
+    assert Rig().feed([stream]) == expected
+    assert Rig().feed(words) == expected
+
+
+@pytest.mark.parametrize(
+    "flaw", [b"x\r\n", b"INFO []\r\n", b"MSG a 1 0\r\nxx", b"MSG a 1 9999999999\r\n", b"x" * 65_538]
+)
+def test_after_an_error_every_further_feed_raises_the_same_error(flaw: bytes) -> None:
+    rig = Rig()
+    with pytest.raises(RemoteProtocolError) as first:
+        rig.parser.feed(b"PING\r\n" + flaw)
+    for more in (b"PING\r\n", b"", flaw):
+        with pytest.raises(RemoteProtocolError) as again:
+            rig.parser.feed(more)
+        assert again.value is first.value
+    assert [shown(frame) for frame in rig.parser.events] == ["Ping"]
+    assert rig.parser.waiting == 0
+
+
+# ---------------------------------------------------------------- runs, heads and lines, example by example
+
+
+def test_a_run_of_equal_lines_is_cut_at_every_message() -> None:
+    frames = [msg(b"a", b"1", b"%03d" % number) for number in range(50)]
+    outcome = Rig().feed([b"".join(frames)])
+    assert [data for *_, data in outcome.messages] == [b"%03d" % number for number in range(50)]
+    assert outcome.counts[b"1"] == (50, 50 * 4)
+
+
+def test_a_run_with_headers_is_cut_between_headers_and_payload() -> None:
+    block = b"NATS/1.0\r\nA: b\r\n\r\n"
+    outcome = Rig().feed([b"".join(hmsg(b"a", b"1", block, b"%03d" % number) for number in range(50))])
+    assert [(head, data) for *_, head, data in outcome.messages] == [(block, b"%03d" % number) for number in range(50)]
+    assert outcome.counts[b"1"] == (50, 50 * (1 + len(block) + 3))
+
+
+@pytest.mark.parametrize("frame", ENCORES.values(), ids=ENCORES.keys())
+def test_a_run_may_be_cut_at_any_byte_into_chunks_of_any_size(frame: bytes) -> None:
+    stream = frame * 4
+    expected = read_slowly(stream)
+    for cut in range(len(stream)):
+        assert Rig().feed([stream[:cut], stream[cut:]]) == expected
+    for step in range(1, len(stream)):
+        assert Rig().feed(stream[at : at + step] for at in range(0, len(stream), step)) == expected
+
+
+@pytest.mark.parametrize("frame", [msg(b"a", b"1", b"xyz"), hmsg(b"a", b"1", b"NATS/1.0\r\n\r\n", b"xyz")])
+@pytest.mark.parametrize("place", range(4))
+def test_a_payload_without_its_line_end_is_found_anywhere_in_a_run(frame: bytes, place: int) -> None:
+    frames = [frame] * 4
+    frames[place] = frame[:-2] + b"!!"
+    stream = b"".join(frames)
+    outcome = Rig().feed([stream])
+    assert outcome.failure == ("no line end behind the payload", len(frame) * (place + 1) - 2, b"!!")
+    assert outcome.counts[b"1"][0] == len(outcome.messages) == place
+
+
+def test_sizes_known_from_other_lines_are_put_together_right() -> None:
+    blocks = (b"", b"NATS/1.0\r\n\r\n", b"NATS/1.0 100\r\n\r\n")
+    frames = [hmsg(b"a", b"1", block, payload) for payload in (b"", b"xyz", b"\r\n", b"." * 12) for block in blocks]
+    frames += [msg(b"a", b"1", payload, reply) for payload in (b"", b"xyz") for reply in (b"r", b"rr", b"3", b"")]
+    frames += [hmsg(b"a", b"1", block, b"xyz", reply) for block in blocks for reply in (b"r", b"rr", b"3", b"")]
+    stream = b"".join(frames * 2)
+    expected = read_slowly(stream)
+    assert Rig().feed([stream]) == expected
+    assert len(expected.messages) == len(frames) * 2
+    for step in range(1, 60):
+        assert Rig().feed(stream[at : at + step] for at in range(0, len(stream), step)) == expected
+
+
+def test_a_line_that_was_right_once_is_measured_again_behind_other_sizes() -> None:
+    """The sizes of an HMSG are known apart from each other; together they may still be wrong."""
+    good = hmsg(b"a", b"1", b"NATS/1.0\r\n\r\n", b"") + hmsg(b"a", b"1", b"", b"xx")
+    outcome = Rig().feed([good + b"HMSG a 1 12 2\r\n"])
+    assert outcome.failure == ("headers longer than the message", len(good), b"HMSG a 1 12 2")
+
+
+def test_a_remembered_head_does_not_pass_a_longer_line_than_the_limit() -> None:
+    """Found as a difference between one chunk and many: known words, known sizes, but one byte too long."""
+    limits = Limits(line=12)
+    frames = [b"MSG a 1 02\r\n..\r\n", b"HMSG a 1 2 2\r\n..\r\n", b"HMSG a 1 02 2\r\n..\r\n"]
+    outcome = Rig(limits).feed([b"".join(frames)])
+    assert outcome.failure == ("control line longer than 12 bytes", 34, b"HMSG a 1 02 ")
+    frames = [b"MSG a 1 r 02\r\n..\r\n", b"MSG a 1 rr 02\r\n..\r\n"]
+    outcome = Rig(limits).feed(frames)
+    assert outcome.failure == ("control line longer than 12 bytes", 18, b"MSG a 1 rr 0")
+
+
+def test_messages_of_an_unknown_sid_are_read_and_forgotten() -> None:
+    rig = Rig()
+    outcome = rig.feed([msg(b"a", b"99", b"gone") * 3 + msg(b"a", b"1", b"here")])
+    assert [data for *_, data in outcome.messages] == [b"here"]
+    assert rig.parser.touched == {rig.sinks[b"1"], rig.parser.nowhere}
+
+
+def test_a_sid_is_looked_up_again_as_long_as_nobody_holds_it() -> None:
+    taken: list[Message] = []
+    parser = Parser({})
+    parser.feed(msg(b"a", b"1", b"too early") * 2)
+    parser.route = {b"1": Sink(taken.append)}
+    parser.feed(msg(b"a", b"1", b"in time 1") * 2)
+    assert [message.data for message in taken] == [b"in time 1"] * 2
+
+
+def test_more_lines_than_are_remembered_are_all_read_right() -> None:
+    frames, expected = [], []
+    for number in range(4200):
+        subject, block = f"s{number}", b"." * number
+        wire = subject.encode()
+        frames += [msg(wire, b"1", b"x"), msg(wire, b"2", b"y", b"r"), hmsg(wire, b"33", block, b"z")]
+        expected += [
+            (b"1", subject, None, b"", b"x"),
+            (b"2", subject, "r", b"", b"y"),
+            (b"33", subject, None, block, b"z"),
+        ]
+    stream = b"".join(frames)
+    assert Rig().feed([stream, stream]).messages == expected * 2
+
+
+def test_a_message_knows_its_origin() -> None:
+    class Client:
+        async def answer(self, reply: str, payload: Payload, headers: object) -> None:
+            raise AssertionError
+
+    taken: list[Message] = []
+    origin = Client()
+    parser = Parser({b"1": Sink(taken.append)}, origin)
+    run = msg(b"a", b"1", b"x") * 3 + hmsg(b"a", b"1", b"NATS/1.0\r\n\r\n", b"x") * 3 + msg(b"a", b"1", b"x", b"r") * 2
+    parser.feed(run)
+    assert [message._origin for message in taken] == [origin] * 8
+
+
+@pytest.mark.parametrize("frame", ENCORES.values(), ids=ENCORES.keys())
+def test_a_sink_gets_messages_of_its_own_class(frame: bytes) -> None:
+    class Special(Message):
+        __slots__ = ()
+
+    taken: list[Message] = []
+    parser = Parser({sid: Sink(taken.append, make=Special) for sid in (*SIDS, b"99")})
+    parser.feed(frame * 3)
+    assert [type(message) for message in taken] == [Special] * 3
+
+
+def test_a_reply_whose_line_has_not_ended_is_not_looked_for_at_the_front_of_the_chunk() -> None:
+    chunks = [
+        ENCORES["inbox"],
+        b"PING\r\n" + ENCORES["inbox"] + b"MSG _INBOX.abc.1 5 33",
+        b"\r\n" + b"x" * 33 + b"\r\n",
+    ]
+    assert Rig().feed(chunks) == read_slowly(b"".join(chunks))
+
+
+def test_position_counts_whole_frames_and_waiting_the_rest() -> None:
+    parser = Parser({})
+    parser.feed(b"PING\r\nMSG a 1 3\r\nxy")
+    assert (parser.position, parser.waiting) == (6, 13)
+    parser.feed(b"z\r\n")
+    assert (parser.position, parser.waiting) == (22, 0)
+
+
+def test_control_frames_are_events_of_their_own_class() -> None:
+    parser = Parser({})
+    parser.feed(b"INFO {}\r\nPING\r\nPONG\r\n+OK\r\n-ERR 'no'\r\n")
+    assert [type(frame) for frame in parser.events] == [ServerInfo, Ping, Pong, Ok, Err]
+
+
+# ---------------------------------------------------------------- limits
+
+SMALL = Limits(line=64, info=128, message=100)
+
+
+def padded(start: bytes, end: bytes, length: int) -> bytes:
+    return start + b"x" * (length - len(start) - len(end)) + end
+
+
+@pytest.mark.parametrize("step", [1, 1000])
+@pytest.mark.parametrize(
+    ("longest", "rest"),
+    [
+        (padded(b"MSG ", b" 1 0", 64), b"\r\n\r\n"),
+        (padded(b"MSG a 1 ", b" 0", 64), b"\r\n\r\n"),
+        (padded(b"HMSG a 1 ", b" 0 0", 64), b"\r\n\r\n"),
+        (padded(b"-ERR ", b"", 64), b"\r\n"),
+        (padded(b"-ERR ", b"\r", 64), b"\r\n"),
+        (padded(b'INFO {"name":"', b'"}', 128), b"\r\n"),
+    ],
+)
+def test_a_line_may_be_as_long_as_its_limit_and_not_a_byte_longer(longest: bytes, rest: bytes, step: int) -> None:
+    def outcome(stream: bytes) -> Outcome:
+        return Rig(SMALL).feed(stream[at : at + step] for at in range(0, len(stream), step))
+
+    assert outcome(longest + rest).failure is None
+    longer = longest[:14] + b"x" + longest[14:]
+    what = (
+        f"INFO line longer than {SMALL.info}"
+        if longest.startswith(b"INFO")
+        else f"control line longer than {SMALL.line}"
+    )
+    assert outcome(longer + rest).failure == (f"{what} bytes", 0, longer[:64])
+
+
+def test_the_excerpt_of_a_long_line_is_no_longer_than_a_small_limit() -> None:
+    for stream in (b"x" * 30, b"x" * 30 + b"\r\n"):
+        assert Rig(Limits(20, 10, 5)).feed([stream]).failure == ("control line longer than 20 bytes", 0, b"x" * 20)
+    for stream in (b"INFO " + b"x" * 30, b"INFO " + b"x" * 30 + b"\r\n"):
+        assert Rig(Limits(20, 10, 5)).feed([stream]).failure == ("INFO line longer than 10 bytes", 0, b"INFO xxxxx")
+
+
+@pytest.mark.parametrize(
+    ("line", "payload"),
+    [(b"MSG a 1 100", b"x" * 100), (b"MSG a 1 r 100", b"x" * 100), (b"HMSG a 1 100 100", b"x" * 100)],
+)
+def test_a_message_may_be_as_big_as_its_limit_and_not_a_byte_bigger(line: bytes, payload: bytes) -> None:
+    assert Rig(SMALL).feed([line + b"\r\n" + payload + b"\r\n"]).counts[b"1"][0] == 1
+    bigger = line.replace(b"100", b"101")
+    assert Rig(SMALL).feed([bigger + b"\r\n"]).failure == ("message of 101 bytes; at most 100 are taken", 0, bigger)
+
+
+def test_a_message_too_big_is_refused_before_its_payload_comes() -> None:
+    outcome = Rig().feed([b"MSG a 1 %d\r\n" % (MAX_MESSAGE + 1)])
+    assert outcome.failure is not None
+    assert Rig().feed([b"MSG a 1 %d\r\n" % MAX_MESSAGE]).failure is None
+
+
+@pytest.mark.parametrize("start", [b"", b"INFO ", b"info ", b"MSG "])
+def test_an_endless_line_is_given_up_at_its_limit(start: bytes) -> None:
+    parser = Parser({})
+    limit = MAX_INFO if start.upper() == b"INFO " else MAX_LINE
+    parser.feed(start + b"x" * (limit + 1 - len(start)))
+    assert parser.waiting == limit + 1
+    with pytest.raises(RemoteProtocolError, match="line longer than"):
+        parser.feed(b"x")
+    assert parser.waiting == 0
+
+
+def test_the_defaults_take_what_a_server_sends() -> None:
+    names = b",".join(b'"10.0.%d.%d:4222"' % (number // 256, number % 256) for number in range(20_000))
+    info = b'INFO {"connect_urls":[' + names + b"]}\r\n"
+    message = hmsg(b"a", b"1", b"NATS/1.0\r\n\r\n", b"x" * 8_000_000, b"r" * 4000)
+    outcome = Rig().feed([info, message])
+    assert (len(outcome.events), len(outcome.messages)) == (1, 1)
+
+
+def growth(stream: bytes, times: int) -> int:
+    tracemalloc.start()
+    try:
+        parser = Parser({b"1": Sink(lambda message: None)})
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(times):
+            parser.feed(stream % number)
+        return tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
+def test_remembered_lines_stay_within_bounds() -> None:
+    """A peer that never says the same thing twice fills neither the memory with lines nor with long ones."""
+    assert growth(b"MSG " + b"s" * 900 + b"%d 1 0\r\n\r\n", 12_000) < 24_000_000
+    assert growth(b"MSG " + b"s" * 60_000 + b"%d 1 0\r\n\r\n", 200) < 1_000_000
+
+
+# ---------------------------------------------------------------- linear time
+
+
+def cpu(chunks: Sequence[bytes]) -> float:
+    """Processor time of feeding these chunks. The garbage collector's own walks over what was made don't count."""
+    inbox = Sink(lambda message: None, cacheable=False, answer=lambda token, payload: None, stem=STEM)
+    parser = Parser({b"1": Sink(lambda message: None), INBOX: inbox})
+    feed = parser.feed
+    gc.collect()
+    gc.disable()
+    try:
+        started = time.process_time()
+        for chunk in chunks:
+            feed(chunk)
+        return time.process_time() - started
+    finally:
+        gc.enable()
+
+
+def assert_linear(small: Sequence[bytes], big: Sequence[bytes]) -> None:
+    """``big`` is four times ``small`` and takes four times as long; a quadratic parser would take sixteen.
+
+    The best of several tries of each: a busy machine can slow a try down, but nothing makes a quadratic parser
+    look linear.
+    """
+    best_small = best_big = float("inf")
+    for _ in range(10):
+        best_small, best_big = min(best_small, cpu(small)), min(best_big, cpu(big))
+        if best_big < 8 * best_small:
+            return
+    pytest.fail(f"four times the bytes took {best_big / best_small:.1f} times as long")
+
+
+def single_bytes(stream: bytes) -> list[bytes]:
+    return [stream[at : at + 1] for at in range(len(stream))]
+
+
+def info_of(size: int) -> bytes:
+    return b'INFO {"name":"' + b"x" * size + b'"}\r\n'
+
+
+def payload_of(size: int) -> bytes:
+    return b"MSG a 1 %d\r\n%b\r\n" % (size, b"x" * size)
+
+
+def open_line_of(size: int) -> bytes:
+    return b"INFO " + b"\r" * size
+
+
+@pytest.mark.parametrize("stream_of", [info_of, payload_of, open_line_of])
+def test_bytes_that_come_one_by_one_cost_the_same_however_many_wait(stream_of: Callable[[int], bytes]) -> None:
+    assert_linear(single_bytes(stream_of(60_000)), single_bytes(stream_of(240_000)))
+
+
+@pytest.mark.parametrize("stream", [info_of(MAX_INFO - 16), payload_of(MAX_INFO)], ids=["INFO", "payload"])
+def test_a_mebibyte_in_single_bytes_arrives_whole(stream: bytes) -> None:
+    outcome = Rig().feed(stream[at : at + 1] for at in range(len(stream)))
+    assert outcome == Rig().feed([stream])
+    assert outcome.failure is None
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"PING\r\n",
+        b"-ERR x\r\n",
+        ENCORES["plain"],
+        ENCORES["reply"],
+        ENCORES["headers"],
+        ENCORES["inbox"],
+        ENCORES["unknown"],
+    ],
+    ids=["PING", "-ERR", "RUN", "HEAD", "RUN with headers", "REPLY", "LINE"],
+)
+def test_many_frames_in_one_chunk_cost_the_same_each(frame: bytes) -> None:
+    assert_linear([frame * 20_000], [frame * 80_000])

@@ -1,0 +1,383 @@
+"""The subscription table, against a model of the server's own counts, through losses and reconnects."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from natsproto.errors import InvalidSubject
+from natsproto.protocol.frames import Message, Sink
+from natsproto.protocol.parser import Parser
+from natsproto.protocol.subject import matches
+from natsproto.protocol.table import Interest, SubscriptionTable
+
+
+def ignore(message: Message) -> None:
+    """An owner who does not care."""
+
+
+# ---------------------------------------------------------------- the model of a server
+
+
+@dataclass
+class Subscribed:
+    """What a server knows of one SUB."""
+
+    subject: str
+    queue: str | None
+    delivered: int = 0
+    limit: int | None = None
+
+
+class Server:
+    """One connection as a nats-server sees it: SUB, UNSUB, and who gets what."""
+
+    def __init__(self) -> None:
+        self.subs: dict[str, Subscribed] = {}
+        self.seen: set[str] = set()
+        self.sent = b""
+
+    def read(self, line: bytes) -> None:
+        verb, *words = line.decode().removesuffix("\r\n").split(" ")
+        if verb == "SUB":
+            sid = words[-1]
+            assert sid not in self.seen, f"sid {sid} comes twice on one connection"
+            self.seen.add(sid)
+            self.subs[sid] = Subscribed(words[0], words[1] if len(words) == 3 else None)
+            return
+        assert verb == "UNSUB"
+        sub = self.subs.get(words[0])
+        if sub is None:
+            return  # silent
+        if len(words) == 1:
+            del self.subs[words[0]]
+            return
+        sub.limit = int(words[1])
+        assert sub.limit > 0, "an UNSUB with the count 0 would end the subscription at once"
+        if sub.delivered >= sub.limit:
+            del self.subs[words[0]]
+
+    def publish(self, subject: str, payload: bytes) -> None:
+        for sid, sub in list(self.subs.items()):
+            if not matches(sub.subject, subject):
+                continue
+            self.sent += b"MSG %b %b %d\r\n%b\r\n" % (subject.encode(), sid.encode(), len(payload), payload)
+            sub.delivered += 1
+            if sub.limit is not None and sub.delivered >= sub.limit:
+                del self.subs[sid]
+
+
+@dataclass
+class Owner:
+    """The user's side of a subscription: an inbox, and what the table may put into it at most."""
+
+    subject: str
+    queue: str | None
+    inbox: list[Message] = field(default_factory=list)
+    settled: int = 0
+    most: int | None = None
+    ended: bool = False
+
+
+class SubscriptionTableMachine(RuleBasedStateMachine):
+    """A client with a table, a pipe in each direction, and a server. Anything may be late, and may get lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table: SubscriptionTable[Owner] = SubscriptionTable()
+        self.parser = Parser(self.table.sinks)
+        self.server = Server()
+        self.commands: deque[bytes] = deque()
+        self.interests: list[Interest[Owner]] = []
+        self.stopped: set[int] = set()
+        self.number = 0
+
+    @property
+    def live(self) -> list[Interest[Owner]]:
+        return [interest for interest in self.interests if not interest.owner.ended]
+
+    def send(self, wire: bytes) -> None:
+        if wire:
+            self.commands.append(wire)
+
+    def pick(self, data: st.DataObject, interests: list[Interest[Owner]]) -> Interest[Owner]:
+        return data.draw(st.sampled_from(interests))
+
+    # ------------------------------------------------------------ the user
+
+    @initialize()
+    def one_subscription(self) -> None:
+        self.subscribe("a", None, True)
+
+    @rule(subject=st.sampled_from(("a", "b", "*", ">")), queue=st.sampled_from((None, "q")), cacheable=st.booleans())
+    def subscribe(self, subject: str, queue: str | None, cacheable: bool) -> None:
+        owner = Owner(subject, queue)
+        interest, wire = self.table.add(subject, queue, owner.inbox.append, owner, cacheable=cacheable)
+        assert interest.owner is owner
+        assert all(interest.sid > other.sid for other in self.interests), "a sid was given twice"
+        self.interests.append(interest)
+        self.send(wire)
+
+    @rule()
+    def subscribe_badly(self) -> None:
+        before = dict(self.table.sinks)
+        with pytest.raises(InvalidSubject):
+            self.table.add("a..b", None, ignore, Owner("", None))
+        assert self.table.sinks == before
+
+    @precondition(lambda self: self.interests)
+    @rule(data=st.data())
+    def unsubscribe(self, data: st.DataObject) -> None:
+        interest = self.pick(data, self.interests)
+        wire = self.table.remove(interest)
+        assert bool(wire) is not interest.owner.ended
+        interest.owner.ended = True
+        self.send(wire)
+
+    @precondition(lambda self: self.interests)
+    @rule(data=st.data(), max_msgs=st.integers(0, 6))
+    def limit(self, data: st.DataObject, max_msgs: int) -> None:
+        interest = self.pick(data, self.interests)
+        owner = interest.owner
+        before = interest.max_msgs
+        if before is not None and max_msgs > before and (self.commands or self.server.sent):
+            return  # a limit the server may have reached already cannot be raised any more
+        wire = self.table.limit(interest, max_msgs)
+        if owner.ended:
+            assert wire == b""
+            return
+        owner.most = max(max_msgs, owner.settled)
+        owner.ended = owner.settled >= max_msgs
+        assert wire, "the server must hear of a limit"
+        self.send(wire)
+
+    @precondition(lambda self: self.interests)
+    @rule(data=st.data())
+    def stop(self, data: st.DataObject) -> None:
+        interest = self.pick(data, self.interests)
+        wire = self.table.stop(interest)
+        assert bool(wire) is not interest.owner.ended
+        self.stopped.add(interest.sid)
+        self.send(wire)
+
+    # ------------------------------------------------------------ the server and the wire
+
+    @precondition(lambda self: self.commands)
+    @rule(data=st.data())
+    def server_reads(self, data: st.DataObject) -> None:
+        for _ in range(data.draw(st.integers(1, len(self.commands)))):
+            self.server.read(self.commands.popleft())
+
+    @rule(subject=st.sampled_from(("a", "b")), times=st.integers(1, 5))
+    def server_publishes(self, subject: str, times: int) -> None:
+        for _ in range(times):
+            self.number += 1
+            self.server.publish(subject, b"%06d" % self.number)
+
+    @precondition(lambda self: self.server.sent)
+    @rule(data=st.data())
+    def client_reads(self, data: st.DataObject) -> None:
+        sent = self.server.sent
+        size = data.draw(st.sampled_from((len(sent), len(sent) // 2, 1)) | st.integers(1, len(sent)))
+        chunk, self.server.sent = sent[:size], sent[size:]
+        self.receive(chunk)
+
+    def receive(self, chunk: bytes) -> None:
+        before = {interest.sid: len(interest.owner.inbox) for interest in self.interests}
+        self.parser.feed(chunk)
+        touched, self.parser.touched = self.parser.touched, set()
+        touched.discard(self.parser.nowhere)
+        for sink in touched:
+            assert isinstance(sink, Interest)
+            owner: Owner = sink.owner
+            fresh = len(owner.inbox) - before[sink.sid]
+            count, octets, excess, ended = self.table.settle(sink)
+            assert count == fresh
+            assert octets == sum(message.size for message in owner.inbox[-fresh:]) if fresh else octets == 0
+            assert 0 <= excess <= count
+            assert not (owner.ended and (count or ended)), "what had ended ends again, or gets more"
+            del owner.inbox[len(owner.inbox) - excess :]
+            owner.settled += count - excess
+            owner.ended |= ended
+            assert ended is (owner.most is not None and owner.settled == owner.most and count > 0)
+            assert self.table.settle(sink) == (0, 0, 0, False), "an account is settled once"
+
+    @rule()
+    def reconnect(self) -> None:
+        """All that was on its way is lost, in both directions."""
+        self.commands.clear()
+        self.server, self.parser = Server(), Parser(self.table.sinks)
+        for wire in self.table.resubscribe():
+            self.server.read(wire)
+
+    @rule()
+    def all_arrives(self) -> None:
+        while self.commands:
+            self.server.read(self.commands.popleft())
+        chunk, self.server.sent = self.server.sent, b""
+        self.receive(chunk)
+
+    # ------------------------------------------------------------ what holds at any time
+
+    @invariant()
+    def auto_unsubscribe_never_delivers_more_than_max_in_all(self) -> None:
+        for interest in self.interests:
+            owner = interest.owner
+            assert owner.most is None or len(owner.inbox) <= owner.most
+            assert len(owner.inbox) == owner.settled
+
+    @invariant()
+    def every_message_is_the_owners_and_in_order(self) -> None:
+        for interest in self.interests:
+            owner = interest.owner
+            assert all(matches(owner.subject, message.subject) for message in owner.inbox)
+            numbers = [message.data for message in owner.inbox]
+            assert numbers == sorted(set(numbers))
+
+    @invariant()
+    def the_table_holds_what_lives(self) -> None:
+        live = self.live
+        assert list(self.table) == live
+        assert len(self.table) == len(live)
+        assert self.table.sinks == {b"%d" % interest.sid: interest for interest in live}
+        for interest in self.interests:
+            assert self.table.by_sid(str(interest.sid)) is (None if interest.owner.ended else interest)
+
+    @invariant()
+    def client_and_server_agree_when_nothing_is_on_its_way(self) -> None:
+        if self.commands or self.server.sent:
+            return
+        expected = {
+            str(interest.sid): (
+                interest.subject,
+                interest.queue,
+                None if interest.max_msgs is None else interest.max_msgs - interest.received,
+            )
+            for interest in self.live
+            if interest.sid not in self.stopped
+        }
+        known = {
+            sid: (sub.subject, sub.queue, None if sub.limit is None else sub.limit - sub.delivered)
+            for sid, sub in self.server.subs.items()
+        }
+        assert known == expected
+
+
+SubscriptionTableMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSubscriptionTable = SubscriptionTableMachine.TestCase
+
+
+# ---------------------------------------------------------------- by example
+
+
+def message(sid: int, number: int) -> bytes:
+    return b"MSG a %d 1\r\n%d\r\n" % (sid, number)
+
+
+def test_the_plan_says_live_interests_again_with_what_is_left_of_their_limits() -> None:
+    table: SubscriptionTable[None] = SubscriptionTable()
+    taken: list[Message] = []
+    plain, _ = table.add("a", None, taken.append, None)
+    queued, _ = table.add("b.*", "q", taken.append, None)
+    gone, _ = table.add("c", None, taken.append, None)
+    stopped, _ = table.add("d", None, taken.append, None)
+    limited, _ = table.add("a", None, taken.append, None)
+    assert table.limit(limited, 5) == b"UNSUB 5 5\r\n"
+    assert table.remove(gone) == b"UNSUB 3\r\n"
+    assert table.stop(stopped) == b"UNSUB 4\r\n"
+    parser = Parser(table.sinks)
+    parser.feed(message(5, 1) + message(5, 2))
+    assert table.settle(limited) == (2, 4, 0, False)
+    assert table.resubscribe() == [b"SUB a 1\r\n", b"SUB b.* q 2\r\n", b"SUB a 5\r\n", b"UNSUB 5 3\r\n"]
+    assert table.limit(limited, 4) == b"UNSUB 5 2\r\n", "counted from the new connection on"
+    assert [plain.carried, queued.carried, limited.carried] == [0, 0, 2]
+
+
+def test_messages_behind_the_limit_do_not_cost_the_ones_in_front_of_it() -> None:
+    """The server had sent eight when it heard of the limit of five, and they come in two chunks."""
+    table: SubscriptionTable[None] = SubscriptionTable()
+    inbox: list[Message] = []
+    interest, _ = table.add("a", None, inbox.append, None)
+    parser = Parser(table.sinks)
+    table.limit(interest, 5)
+    parser.feed(b"".join(message(1, number) for number in range(6)))
+    assert table.settle(interest) == (6, 12, 1, True)
+    del inbox[-1:]
+    parser.feed(message(1, 6) + message(1, 7))
+    assert table.settle(interest) == (0, 0, 0, False)
+    assert [item.data for item in inbox] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_what_still_comes_for_a_removed_subscription_is_dropped_though_parsers_remember_it() -> None:
+    table: SubscriptionTable[None] = SubscriptionTable()
+    inbox: list[Message] = []
+    interest, _ = table.add("a", None, inbox.append, None)
+    parser = Parser(table.sinks)
+    parser.feed(message(1, 0))
+    assert table.remove(interest) == b"UNSUB 1\r\n"
+    parser.feed(message(1, 1))
+    assert len(inbox) == 1
+    assert table.remove(interest) == table.stop(interest) == table.limit(interest, 3) == b""
+
+
+def test_a_limit_reached_already_ends_the_subscription_at_once() -> None:
+    table: SubscriptionTable[None] = SubscriptionTable()
+    interest, _ = table.add("a", None, ignore, None)
+    parser = Parser(table.sinks)
+    parser.feed(message(1, 0) + message(1, 1))
+    table.settle(interest)
+    assert table.limit(interest, 2) == b"UNSUB 1\r\n"
+    assert len(table) == 0
+    assert table.resubscribe() == []
+
+
+@pytest.mark.parametrize("sid", ["", "x", "2", "-1", "1x", "²", "9" * 5000])
+def test_a_sid_that_is_not_ours_finds_nothing(sid: str) -> None:
+    table: SubscriptionTable[None] = SubscriptionTable()
+    table.add("a", None, ignore, None)
+    assert table.by_sid(sid) is None
+    assert table.by_sid("1") is not None
+
+
+def test_the_table_may_change_while_it_is_walked_over() -> None:
+    table: SubscriptionTable[None] = SubscriptionTable()
+    for _ in range(3):
+        table.add("a", None, ignore, None)
+    for interest in table:
+        table.remove(interest)
+    assert len(table) == 0
+
+
+def test_an_interest_is_a_sink_and_says_whether_its_lines_are_worth_remembering() -> None:
+    table: SubscriptionTable[str] = SubscriptionTable()
+    interest, wire = table.add("a", "q", ignore, "owner", cacheable=False)
+    assert isinstance(interest, Sink)
+    assert (interest.cacheable, interest.owner, wire) == (False, "owner", b"SUB a q 1\r\n")
+    assert (interest.make, interest.answer, interest.stem) == (Message, None, b"")
+
+
+def test_an_inbox_gets_its_replies_by_token_until_it_is_removed() -> None:
+    table: SubscriptionTable[None] = SubscriptionTable()
+    answers: list[tuple[bytes, bytes]] = []
+    inbox, _ = table.add(
+        "_INBOX.x.*",
+        None,
+        ignore,
+        None,
+        cacheable=False,
+        answer=lambda token, payload: answers.append((token, payload)),
+    )
+    parser = Parser(table.sinks)
+    replies = b"".join(b"MSG _INBOX.x.%d 1 2\r\nok\r\n" % number for number in range(3))
+    parser.feed(replies)
+    assert answers == [(b"1", b"ok"), (b"2", b"ok")], "the first showed the way"
+    assert table.settle(inbox) == (3, 36, 0, False)
+    table.remove(inbox)
+    parser.feed(replies)
+    assert len(answers) == 2
+    assert table.settle(inbox) == (0, 0, 0, False)

@@ -1,0 +1,91 @@
+"""Where tests against a real server run: on both event loops, and nothing may be left behind.
+
+Owns the loop of a test and what is checked when it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import inspect
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import ParamSpec, Unpack, cast
+
+import pytest
+import uvloop
+
+from natsproto.client import Client, connect
+from natsproto.options import OptionArgs
+
+P = ParamSpec("P")
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.SelectorEventLoop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+
+def both_loops(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Makes an async test two plain ones, on asyncio's loop and on uvloop.
+
+    Fixtures come by name (async ones would live on another loop). When the test is over no task may live, no
+    descriptor be open that was not before, and nothing may have been reported to the loop's exception handler.
+    """
+
+    @functools.wraps(test)
+    def run(loop_name: str, *args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner:
+            runner.run(asyncio.sleep(0))  # the first loop of uvloop opens a pipe for good
+        before = descriptors()
+        with asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner:
+            runner.run(_checked(lambda: test(*args, **kwargs)))
+        gc.collect()
+        assert descriptors() <= before, "descriptors left open"
+
+    parameters = inspect.signature(test).parameters.values()
+    name = inspect.Parameter("loop_name", inspect.Parameter.KEYWORD_ONLY)
+    run.__signature__ = inspect.Signature([*parameters, name])  # type: ignore[attr-defined]
+    return cast("Callable[P, None]", pytest.mark.parametrize("loop_name", LOOPS)(run))
+
+
+async def _checked(test: Callable[[], Awaitable[None]]) -> None:
+    complaints: list[dict[str, object]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    await test()
+    await asyncio.sleep(0)
+    gc.collect()
+    for _ in range(20):  # cancelled tasks and closed sockets end in the turns that follow
+        if len(asyncio.all_tasks()) == 1:
+            break
+        await asyncio.sleep(0)
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert left == [], f"tasks left behind: {left}"
+    assert complaints == [], f"the loop was told of: {complaints}"
+
+
+def descriptors() -> int:
+    """Open descriptors of this process; 0 where there is no /proc."""
+    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+
+@asynccontextmanager
+async def client(url: str, **options: Unpack[OptionArgs]) -> AsyncIterator[Client]:
+    """A connected client, closed at the end in any case."""
+    nc = await connect(url, **options)
+    try:
+        yield nc
+    finally:
+        await nc.close()
+
+
+async def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
+    """Turns the loop until the condition holds; AssertionError after ``timeout`` seconds."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    while not condition():
+        assert loop.time() < deadline, "the condition never held"
+        await asyncio.sleep(0.001)

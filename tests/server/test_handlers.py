@@ -1,0 +1,272 @@
+"""Whatever a callback does, the connection is unharmed, and what it raised is told by an event and the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+import natsproto
+from natsproto.core.events import Event, HandlerFailed
+from natsproto.core.subscription import Handler
+from natsproto.errors import DrainTimeout
+from natsproto.protocol.frames import Message
+from natsproto.testing import Server
+from tests.faults.world import Diary
+from tests.server.ground import both_loops, client
+
+
+class Odd(BaseException):
+    """Neither an Exception nor one that Python knows."""
+
+
+def raising(error: BaseException) -> Handler:
+    def handler(message: Message) -> None:
+        if message.data:
+            raise error
+
+    return handler
+
+
+def raising_later(error: BaseException) -> Handler:
+    async def handler(message: Message) -> None:
+        await asyncio.sleep(0)
+        if message.data:
+            raise error
+
+    return handler
+
+
+def awaiting_something_cancelled(error: BaseException) -> Handler:
+    async def handler(message: Message) -> None:
+        if message.data:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            future.set_exception(error) if isinstance(error, Exception) else future.cancel()
+            await future
+
+    return handler
+
+
+def cancelling_itself(_: BaseException) -> Handler:
+    async def handler(message: Message) -> None:
+        if message.data:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+    return handler
+
+
+ERRORS = [ValueError("wrong"), TimeoutError("late"), asyncio.CancelledError(), Odd("odd"), StopAsyncIteration()]
+
+
+@pytest.mark.parametrize("kind", [raising, raising_later, awaiting_something_cancelled, cancelling_itself])
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@both_loops
+async def test_what_a_callback_raises_is_told_and_costs_nothing(
+    nats_server: Server,
+    caplog: pytest.LogCaptureFixture,
+    kind: Callable[[BaseException], Handler],
+    error: BaseException,
+) -> None:
+    diary = Diary()
+    caplog.set_level(logging.ERROR, "natsproto")
+    async with client(nats_server.url, on_event=diary) as nc:
+        handler = kind(error)
+        handled = 0
+
+        def counting(message: Message) -> Awaitable[object] | object:
+            nonlocal handled
+            handled += 1
+            return handler(message)
+
+        sub = await nc.subscribe("a", cb=counting)
+        other = await nc.subscribe("a")
+        for payload in (b"bad", b"", b"bad", b""):
+            await nc.publish("a", payload)
+        await diary.wait(HandlerFailed, 2)
+        assert [(await other.next(timeout=5)).data for _ in range(4)] == [b"bad", b"", b"bad", b""]
+        await sub.drain(timeout=5)
+        assert handled == 4
+        assert nc.is_connected
+        assert nc.stats.reconnects == 0
+        failures = diary.of(HandlerFailed)
+        assert [failure.where for failure in failures] == ["callback of 'a'"] * 2
+        if kind in (raising, raising_later):
+            assert all(failure.error is error for failure in failures)
+        records = [record for record in caplog.records if "callback of 'a' failed" in record.message]
+        assert len(records) == 2
+        assert all(record.exc_info for record in records), "with the traceback"
+
+
+@both_loops
+async def test_a_callback_that_hangs_holds_up_nobody_else(nats_server: Server) -> None:
+    async with client(nats_server.url) as nc:
+        release = asyncio.Event()
+        handled: list[bytes] = []
+
+        async def hang(message: Message) -> None:
+            await release.wait()
+            handled.append(message.data)
+
+        hanging = await nc.subscribe("a", cb=hang)
+        await nc.subscribe("a", cb=lambda message: message.respond(b"other"))
+        for number in range(3):
+            await nc.publish("a", b"%d" % number)
+        assert (await nc.request("a", b"3", timeout=5)).data == b"other"
+        await nc.flush()
+        assert handled == []
+        with pytest.raises(DrainTimeout, match="4 messages of 'a' not handled"):
+            await hanging.drain(timeout=0.05)
+        release.set()
+        await hanging.drain(timeout=5)
+        assert handled == [b"0", b"1", b"2", b"3"]
+
+
+@both_loops
+async def test_draining_the_client_with_a_hanging_callback_ends_at_the_deadline(nats_server: Server) -> None:
+    nc = await natsproto.connect(nats_server.url)
+    await nc.subscribe("a", cb=lambda _: asyncio.get_running_loop().create_future())
+    for _ in range(3):
+        await nc.publish("a")
+    await nc.flush()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(DrainTimeout, match="3 messages of 'a' not handled"):
+        await nc.drain(timeout=0.2)
+    assert 0.19 <= loop.time() - began < 2
+
+
+@both_loops
+async def test_a_hanging_callback_does_not_keep_close_waiting(nats_server: Server) -> None:
+    nc = await natsproto.connect(nats_server.url)
+    started = asyncio.Event()
+
+    async def hang(_: Message) -> None:
+        started.set()
+        await asyncio.get_running_loop().create_future()
+
+    await nc.subscribe("a", cb=hang)
+    await nc.publish("a")
+    await started.wait()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await nc.close()
+    assert loop.time() - began < 1
+
+
+@both_loops
+async def test_a_callback_may_use_every_verb_of_the_client_it_belongs_to(nats_server: Server) -> None:
+    diary = Diary(HandlerFailed)
+    async with client(nats_server.url, on_event=diary) as nc:
+        done = asyncio.Event()
+
+        async def handler(message: Message) -> None:
+            await nc.publish("b", b"x")
+            nc.publish_nowait("b", b"x")
+            async with nc.subscribe("c") as own:
+                await nc.publish("c", b"x")
+                assert (await own.next(timeout=5)).data == b"x"
+            assert (await nc.request("svc", timeout=5)).data == b"pong"
+            await nc.flush(timeout=5)
+            await message.respond(b"done")
+            await sub.unsubscribe()
+            done.set()
+
+        await nc.subscribe("svc", cb=lambda message: message.respond(b"pong"))
+        sub = await nc.subscribe("a", cb=handler)
+        assert (await nc.request("a", timeout=5)).data == b"done"
+        await done.wait()
+        assert diary.events == []
+
+
+@pytest.mark.parametrize("verb", ["close", "drain", "drain the subscription", "unsubscribe"])
+@both_loops
+async def test_a_callback_may_end_what_calls_it(nats_server: Server, verb: str) -> None:
+    diary = Diary(HandlerFailed)
+    nc = await natsproto.connect(nats_server.url, on_event=diary)
+    done = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    async def handler(_: Message) -> None:
+        if verb == "close":
+            await nc.close()
+        elif verb == "drain":
+            await nc.drain()
+        elif verb == "drain the subscription":
+            await sub.drain()
+        else:
+            await sub.unsubscribe()
+        done.set()
+
+    sub = await nc.subscribe("a", cb=handler)
+    await nc.publish("a")
+    async with asyncio.timeout(10):
+        await done.wait()
+    assert loop.time() - began < 1.5
+    assert diary.events == []
+    assert sub.closed
+    await nc.close()
+
+
+@both_loops
+async def test_an_event_callback_may_be_sync_or_async_and_may_raise(
+    nats_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "natsproto")
+    for error in (ValueError("wrong"), Odd("odd"), asyncio.CancelledError()):
+        told: list[str] = []
+
+        def sync(event: Event, told: list[str] = told, error: BaseException = error) -> None:
+            told.append(type(event).__name__)
+            raise error
+
+        async def later(event: Event, told: list[str] = told, error: BaseException = error) -> None:
+            told.append(type(event).__name__)
+            await asyncio.sleep(0)
+            raise error
+
+        for callback in (sync, later):
+            told.clear()
+            diary: list[Event] = []
+            nc = await natsproto.connect(nats_server.url, on_event=callback)
+            stream = nc.events()
+            await nc.reconnect()
+            async for event in stream:
+                diary.append(event)
+                if type(event).__name__ == "Reconnected":
+                    break
+            await nc.flush(timeout=5)
+            await nc.close()
+            await asyncio.sleep(0)
+            assert told == ["Connected", "Disconnected", "Reconnecting", "Reconnected", "Closed"]
+    assert "on_event failed" in caplog.text
+
+
+@pytest.mark.parametrize("leave", ["sys.exit(3)", "raise KeyboardInterrupt"])
+def test_a_callback_that_ends_the_program_ends_it(nats_server: Server, leave: str) -> None:
+    program = f"""
+import asyncio, sys, natsproto
+
+def handler(message):
+    {leave}
+
+async def main():
+    nc = await natsproto.connect({nats_server.url!r})
+    await nc.subscribe("a", cb=handler)
+    await nc.publish("a")
+    await asyncio.sleep(20)
+
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == (3 if "exit" in leave else -2)
+    assert "was destroyed" not in done.stderr

@@ -1,0 +1,248 @@
+"""OpenTelemetry: one trace from who publishes to who processes, and counters that add up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from natsproto import otel
+from natsproto.errors import NoResponders, ServiceError
+from natsproto.protocol.frames import Message
+from natsproto.service import Request
+from natsproto.testing import Server
+from tests.server.ground import both_loops, client, until
+
+
+class Recorder:
+    """A Telemetry of its own, and what it has recorded."""
+
+    def __init__(self) -> None:
+        self._spans = InMemorySpanExporter()
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(self._spans))
+        self._reader = InMemoryMetricReader()
+        self._meters = MeterProvider([self._reader])
+        self.telemetry = otel.Telemetry(provider, self._meters)
+        self.tracer = provider.get_tracer("test")
+
+    def spans(self) -> dict[str, ReadableSpan]:
+        """What ended since the last call, by name."""
+        found = {span.name: span for span in self._spans.get_finished_spans()}
+        self._spans.clear()
+        return found
+
+    def metrics(self) -> dict[str, float]:
+        data = self._reader.get_metrics_data()
+        assert data is not None
+        return {
+            metric.name: sum(point.value for point in metric.data.data_points)  # type: ignore[union-attr, misc]
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+    def close(self) -> None:
+        self._meters.shutdown()
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    recorder = Recorder()
+    yield recorder
+    recorder.close()
+
+
+def parent(span: ReadableSpan) -> int | None:
+    return None if span.parent is None else span.parent.span_id
+
+
+def identity(span: ReadableSpan) -> int:
+    assert span.context is not None
+    number: int = span.context.span_id
+    return number
+
+
+@both_loops
+async def test_one_trace_leads_from_the_request_through_the_service_to_what_it_publishes(
+    nats_server: Server, recorder: Recorder
+) -> None:
+    telemetry = recorder.telemetry
+    async with telemetry.connect(nats_server.url) as nc, telemetry.connect(nats_server.url) as other:
+        service = await other.add_service("shop", "1.0.0")
+        audited: list[str] = []
+
+        @service.endpoint("order")
+        @telemetry.process
+        async def order(request: Request) -> None:
+            await other.publish("audit", b"ordered", headers={"Tag": ["a", "b"]})
+            await request.respond(b"done")
+
+        @telemetry.process
+        def audit(message: Message) -> None:
+            audited.extend(message.headers.get_all("Tag"))
+
+        await other.subscribe("audit", cb=audit)
+        await other.flush()
+        with recorder.tracer.start_as_current_span("shopping"):
+            reply = await nc.call("order", b"3 roses", timeout=5)
+        assert reply.data == b"done"
+        assert "traceparent" in reply.headers
+        await other.flush()
+        await until(lambda: audited)
+    spans = recorder.spans()
+    assert len({span.context.trace_id for span in spans.values() if span.context is not None}) == 1
+    chain = ["shopping", "request order", "process order", "send audit", "process audit"]
+    assert set(spans) == set(chain)
+    for above, below in pairwise(chain):
+        assert parent(spans[below]) == identity(spans[above])
+    request = spans["request order"]
+    assert request.kind is SpanKind.CLIENT
+    assert dict(request.attributes or {}) == {
+        "messaging.system": "nats",
+        "messaging.destination.name": "order",
+        "messaging.operation.name": "request",
+        "messaging.operation.type": "send",
+        "messaging.message.body.size": 7,
+        "server.address": "127.0.0.1",
+        "server.port": nats_server.port,
+    }
+    assert [spans[name].kind for name in ("process order", "send audit")] == [SpanKind.CONSUMER, SpanKind.PRODUCER]
+
+
+@both_loops
+async def test_jetstream_is_traced_from_publish_to_acknowledgement(nats_server: Server, recorder: Recorder) -> None:
+    telemetry = recorder.telemetry
+    async with telemetry.connect(nats_server.url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(name="S", subjects=["s.>"])
+        consumer = await stream.create_consumer(durable_name="d")
+        assert recorder.spans() == {}, "the API makes no spans"
+        await js.publish("s.a", b"1", msg_id="x")
+        published = recorder.spans()
+        assert list(published) == ["publish s.a"]
+        attributes = published["publish s.a"].attributes or {}
+        assert (attributes["messaging.nats.stream"], attributes["messaging.message.id"]) == ("S", "1")
+        for answer in ("ack", "ack_sync", "nak", "term"):
+            await js.publish("s.a", b"1")
+            message = await consumer.next(timeout=5)
+            with telemetry.processing(message, consumer="d") as span:
+                await getattr(message, answer)()
+            spans = recorder.spans()
+            settle, process = spans["settle S"], spans["process s.a"]
+            assert parent(settle) == identity(process) == span.get_span_context().span_id
+            assert (settle.attributes or {})["messaging.consumer.group.name"] == "d"
+            assert (process.attributes or {})["messaging.consumer.group.name"] == "d"
+        with recorder.tracer.start_as_current_span("batch") as batch:
+            async with js.publisher() as publisher:
+                await publisher.publish("s.b", b"1", headers=otel.headers({"Tag": "a"}))
+        last = await stream.get_last_message("s.b")
+        assert last.headers["Tag"] == "a"
+        assert f"{batch.get_span_context().trace_id:032x}" in last.headers["traceparent"]
+
+
+@both_loops
+async def test_errors_are_part_of_the_trace(nats_server: Server, recorder: Recorder) -> None:
+    telemetry = recorder.telemetry
+    async with telemetry.connect(nats_server.url) as nc:
+        with pytest.raises(NoResponders):
+            await nc.request("nobody", timeout=5)
+        span = recorder.spans()["request nobody"]
+        assert span.status.status_code is StatusCode.ERROR
+        assert (span.attributes or {})["error.type"] == "natsproto.errors.NoResponders"
+        assert [event.name for event in span.events] == ["exception"]
+        service = await nc.add_service("shop", "1.0.0")
+
+        @service.endpoint("refuse")
+        @telemetry.process
+        def refuse(request: Request) -> None:
+            raise ServiceError(400, "no")
+
+        with pytest.raises(ServiceError):
+            await nc.call("refuse", timeout=5)
+        spans = recorder.spans()
+        assert spans["process refuse"].status.status_code is StatusCode.ERROR
+        assert spans["request refuse"].status.status_code is StatusCode.UNSET, "it was answered"
+
+
+@both_loops
+async def test_headers_are_kept_and_inboxes_have_no_names(nats_server: Server, recorder: Recorder) -> None:
+    telemetry = recorder.telemetry
+    async with telemetry.connect(nats_server.url) as nc, nc.subscribe(">") as sub:
+        nc.publish_nowait("a", b"1", headers={"traceparent": "mine", "Tag": "b"})
+        assert dict((await sub.next(timeout=5)).headers) == {"traceparent": "mine", "Tag": "b"}
+        await nc.publish(nc.new_inbox(), b"1")
+        await nc.publish("$MINE.x", b"1")
+        message = await sub.next(timeout=5)
+        assert (await sub.next(timeout=5)).has_headers is False
+        with telemetry.processing(message):
+            pass
+    spans = recorder.spans()
+    assert set(spans) == {"send a", "send (temporary)", "process (temporary)"}
+    assert (spans["send (temporary)"].attributes or {})["messaging.destination.temporary"] is True
+
+
+@both_loops
+async def test_metrics_add_up_over_clients_that_come_and_go(nats_server: Server, recorder: Recorder) -> None:
+    telemetry = recorder.telemetry
+    nc = await telemetry.connect(nats_server.url)
+    sub = await nc.subscribe("a")
+    for _ in range(10):
+        await nc.publish("a", b"x")
+    await nc.flush()
+    before = recorder.metrics()
+    assert before["messaging.client.sent.messages"] == 10
+    assert before["messaging.client.consumed.messages"] == 10
+    assert before["natsproto.client.sent.bytes"] > 100
+    assert before["natsproto.client.waiting.messages"] == 0
+    await sub.unsubscribe()
+    await nc.close()
+    async with telemetry.connect(nats_server.url) as other:
+        await other.publish("a", b"x")
+        await other.flush()
+        after = recorder.metrics()
+        assert after["messaging.client.sent.messages"] == 11
+        assert after["messaging.client.consumed.messages"] == 10
+    assert recorder.metrics()["messaging.client.sent.messages"] == 11
+
+
+@both_loops
+async def test_a_plain_client_makes_none(nats_server: Server, recorder: Recorder) -> None:
+    async with client(nats_server.url) as nc, nc.subscribe("a") as sub:
+        with recorder.tracer.start_as_current_span("outside"):
+            await nc.publish("a")
+        assert not (await sub.next(timeout=5)).has_headers
+    assert set(recorder.spans()) == {"outside"}
+
+
+def test_nothing_of_it_is_loaded_unless_it_is_asked_for() -> None:
+    code = "import sys, natsproto, natsproto.sync, natsproto.service; print('opentelemetry' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+@both_loops
+async def test_without_a_provider_everything_works_and_nothing_is_added(nats_server: Server) -> None:
+    seen: list[Message] = []
+
+    @otel.process
+    async def handle(message: Message) -> None:
+        seen.append(message)
+        await message.respond(b"x")
+
+    async with otel.connect(nats_server.url) as nc:
+        await nc.subscribe("a", cb=handle)
+        assert not (await nc.request("a", timeout=5)).has_headers
+        with otel.processing(seen[0]) as span:
+            assert not span.is_recording()
+        assert not seen[0].has_headers
+        assert len(otel.headers()) == 0

@@ -1,0 +1,103 @@
+"""The pages of the documentation are true: their Python runs, and their tables leave nothing out.
+
+A block fenced as ``python`` is run on its own with a connected ``nc`` and its ``server``; one that needs what a test
+does not have (a context file, a cluster) is fenced as ``py`` and only has to be Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import natsproto
+from natsproto import errors
+from natsproto.core import events
+from natsproto.jetstream import reader
+from natsproto.options import OptionArgs
+from natsproto.testing import run_server
+
+DOCS = Path(__file__).parent.parent / "docs"
+BLOCK = re.compile(r"^```(python|py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ROW = re.compile(r"^\| `(\w+)` \| (.+?) \|", re.MULTILINE)
+
+
+def blocks(fence: str) -> list[object]:
+    """Every block of this kind, as parameters named after page and line."""
+    found: list[object] = []
+    for page in sorted(DOCS.rglob("*.md")):
+        text = page.read_text()
+        for match in BLOCK.finditer(text):
+            if match[1] == fence:
+                line = text.count("\n", 0, match.start()) + 1
+                found.append(pytest.param(match[2], id=f"{page.relative_to(DOCS)}:{line}"))
+    return found
+
+
+def compiled(code: str) -> object:
+    return compile(code, "<documentation>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+async def test_example_in_the_documentation_runs(code: str) -> None:
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        result = eval(compiled(code), {"natsproto": natsproto, "nc": nc, "server": server})  # type: ignore[arg-type]
+        if inspect.iscoroutine(result):
+            await result
+
+
+@pytest.mark.parametrize("code", blocks("py"))
+def test_sketch_in_the_documentation_is_python(code: str) -> None:
+    compiled(code)
+
+
+def test_every_link_between_the_pages_leads_somewhere() -> None:
+    pages = [*DOCS.rglob("*.md"), DOCS.parent / "README.md"]
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)[^):]*\)", page.read_text())]
+    assert [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_option_is_documented_with_its_default() -> None:
+    rows = ROW.findall((DOCS / "connecting.md").read_text())
+    plain = natsproto.Options()
+    defaults = {name: getattr(plain, name) for name in ("servers", *inspect.get_annotations(OptionArgs))}
+    assert {name: ast.literal_eval(_product(cell)) for name, cell in rows} == defaults
+
+
+def test_every_event_is_documented_with_its_fields() -> None:
+    assert issubclass(reader.ConsumerNotice, events.Event), "importing JetStream adds to the list"
+    documented = {name: re.findall(r"`(\w+)`", cell) for name, cell in ROW.findall((DOCS / "events.md").read_text())}
+    assert documented == {kind.__name__: list(inspect.get_annotations(kind)) for kind in events.Event.__subclasses__()}
+
+
+def test_tree_of_errors_is_that_of_the_code() -> None:
+    tree = textwrap.dedent((errors.__doc__ or "").partition("::\n\n")[2]).rstrip()
+    assert f"```text\n{tree}\n```" in (DOCS / "errors.md").read_text()
+
+
+def test_tree_of_errors_is_drawn_as_the_classes_are() -> None:
+    parents: dict[str, str] = {}
+    path: list[str] = []
+    for line in (errors.__doc__ or "").partition("::\n\n")[2].splitlines():
+        found = re.match(r"    ([│├└─ ]*)(\w+)", line)
+        assert found, line
+        depth = len(found[1]) // 4
+        path[depth:] = [found[2]]
+        if depth:
+            parents[found[2]] = path[depth - 1]
+    assert parents == {
+        name: kind.__mro__[1].__name__
+        for name, kind in ((name, getattr(errors, name)) for name in errors.__all__)
+        if issubclass(kind, BaseException) and kind is not errors.NatsError
+    }
+
+
+def _product(cell: str) -> str:
+    """The text of a default, with sizes written as ``8 * 2**20`` worked out."""
+    text = cell.strip("`")
+    found = re.fullmatch(r"(\d+) \* 2\*\*(\d+)", text)
+    return str(int(found[1]) << int(found[2])) if found else text

@@ -1,0 +1,73 @@
+"""The public list is exact: nothing in it is missing, nothing public is left out, everything is explained."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import natsproto
+
+LISTED = [natsproto, importlib.import_module("natsproto.errors")]
+CLASSES = [value for value in (getattr(natsproto, name) for name in natsproto.__all__) if inspect.isclass(value)]
+
+
+def public(module: ModuleType) -> set[str]:
+    """What a module offers without an underscore: its own things, and for a package what it brings together."""
+    package = hasattr(module, "__path__")
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and not inspect.ismodule(value)
+        and (package or getattr(value, "__module__", "") == module.__name__)
+    }
+
+
+@pytest.mark.parametrize("module", LISTED, ids=lambda module: module.__name__)
+def test_all_lists_exactly_what_is_public(module: ModuleType) -> None:
+    assert public(module) == {name for name in module.__all__ if name != "__version__"}
+
+
+@pytest.mark.parametrize("module", LISTED, ids=lambda module: module.__name__)
+def test_all_is_sorted_without_doubles(module: ModuleType) -> None:
+    assert list(module.__all__) == sorted(set(module.__all__))
+
+
+@pytest.mark.parametrize("name", [name for name in natsproto.__all__ if name != "__version__"])
+def test_everything_public_has_a_docstring(name: str) -> None:
+    value = getattr(natsproto, name)
+    own = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+    assert own
+    assert not own.startswith(f"{name}("), "a dataclass without a docstring gets its signature"
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_every_public_method_has_a_docstring(kind: type[object]) -> None:
+    silent = [
+        name
+        for base in kind.__mro__
+        if base.__module__.startswith("natsproto")
+        for name, member in vars(base).items()
+        if not name.startswith("_")
+        and (inspect.isroutine(member) or isinstance(member, property))
+        and not inspect.getdoc(member)
+    ]
+    assert silent == []
+
+
+def test_importing_natsproto_loads_no_extra_and_no_test_tool() -> None:
+    unwanted = ("websockets", "nkeys", "nacl", "uvloop", "pyspark", "pandas", "pyarrow", "opentelemetry", "pytest")
+    loaded = (
+        "import sys; before = set(sys.modules); import natsproto;"
+        "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", loaded], capture_output=True, text=True, check=True)
+    modules = set(done.stdout.split())
+    assert "natsproto" in modules
+    assert modules.isdisjoint(unwanted)
+    assert modules - {"natsproto"} <= set(sys.stdlib_module_names)
