@@ -18,16 +18,12 @@ from contextvars import ContextVar
 from datetime import timedelta
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, Unpack
 
-from opentelemetry import metrics, propagate, trace
-from opentelemetry.context import Context
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
-from opentelemetry.trace import Span, SpanKind, TracerProvider
-
 from natsproto.client import Client, Connecting, options_for
 from natsproto.core.connection import Stats
 from natsproto.core.events import Closed, Event
 from natsproto.core.runtime import Runtime
 from natsproto.core.transport import dial
+from natsproto.errors import ConfigError
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.message import read_ack_subject
 from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
@@ -36,6 +32,14 @@ from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
 from natsproto.protocol.pool import seconds
 from natsproto.version import __version__
+
+try:
+    from opentelemetry import metrics, propagate, trace
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+    from opentelemetry.trace import Span, SpanKind, TracerProvider
+except ImportError as exc:
+    raise ConfigError("otel", "otel", "needs the package opentelemetry-api: pip install natsproto[otel]") from exc
 
 if TYPE_CHECKING:
     from natsproto.jetstream.codec import Duration

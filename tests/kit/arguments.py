@@ -185,7 +185,6 @@ BROKEN_URLS: Mapping[str, tuple[object, Errors]] = {
     "None in a list": (["nats://127.0.0.1:4222", None], TYPE),
     "int": (5, TYPE),
     "bytes": (b"nats://127.0.0.1:4222", TYPE),
-    "None": (None, TYPE),
     "WebSocket and TCP": ("nats://127.0.0.1:4222,ws://127.0.0.1:8080", VALUE),
 }
 
