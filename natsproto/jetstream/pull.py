@@ -255,6 +255,7 @@ class Puller:
         self._loop = asyncio.get_running_loop()
         self._outlet: Outlet | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._fires_at = 0.0  # not timer.when(): uvloop's handles for what is due already have none
         self._ends_at = 0.0  # when the last pull that was sent ends on the server
         self._look_up_task: asyncio.Task[None] | None = None
         self._looked_up_at = 0.0
@@ -400,11 +401,11 @@ class Puller:
         deadline = self.ledger.deadline
         if deadline is None or self._outlet is None:
             return
-        timer = self._timer
-        if timer is not None:
-            if timer.when() <= deadline:
+        if self._timer is not None:
+            if self._fires_at <= deadline:
                 return
-            timer.cancel()
+            self._timer.cancel()
+        self._fires_at = deadline
         self._timer = self._loop.call_at(deadline, self._tick)
 
     def _tick(self) -> None:
