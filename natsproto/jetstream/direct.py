@@ -8,9 +8,10 @@ of the publisher, who may have written the same names) and the run of a get of m
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from datetime import datetime
+from operator import attrgetter
 from typing import cast
 
 from natsproto.core.events import Closed, Denied, Disconnected, Event, Moved
@@ -117,6 +118,20 @@ class RawMessage:
 
     def __repr__(self) -> str:
         return f"RawMessage(stream={self.stream!r}, seq={self.seq}, subject={self.subject!r}, {len(self.data)} bytes)"
+
+
+_head_of = attrgetter("_head")
+_time_of = attrgetter("_time")
+
+
+def stored_header_blocks(messages: Iterable[RawMessage]) -> list[bytes | Headers | None]:
+    """Their headers as they came off the wire; see ``message.header_blocks``."""
+    return list(map(_head_of, messages))
+
+
+def stored_times(messages: Iterable[RawMessage]) -> list[bytes | Timestamp]:
+    """When they were stored, as it came off the wire: RFC 3339, or a Timestamp where somebody looked before."""
+    return list(map(_time_of, messages))
 
 
 def _read_time(text: bytes) -> Timestamp:

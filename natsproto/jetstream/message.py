@@ -7,7 +7,7 @@ the message was asked for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from operator import attrgetter
@@ -23,6 +23,7 @@ from natsproto.value import Value
 if TYPE_CHECKING:
     from natsproto.core.connection import Connection
     from natsproto.protocol.frames import Responder
+    from natsproto.protocol.headers import Headers
 
 _ACK_PREFIX = b"$JS.ACK."
 
@@ -257,6 +258,20 @@ def _class_for(ack_wait: float) -> type[JsMessage]:
 
 
 _head_of = attrgetter("_head")
+_reply_of = attrgetter("_reply")
+
+
+def ack_subjects(messages: Iterable[Message]) -> list[bytes | str | None]:
+    """Their ack subjects as they came off the wire, for readers of many at once: str where somebody looked before."""
+    return list(map(_reply_of, messages))
+
+
+def header_blocks(messages: Iterable[Message]) -> list[bytes | Headers | None]:
+    """Their headers as they came off the wire, unread; Headers where somebody looked before, None where there are none.
+
+    Reading a block costs 1.5 us; who makes columns of them reads a thousand at once.
+    """
+    return list(map(_head_of, messages))
 
 
 def none_has_headers(messages: list[JsMessage]) -> bool:
