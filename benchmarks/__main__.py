@@ -93,6 +93,7 @@ def _plan(argv: Sequence[str]) -> Plan:
 def _repetition(server: Server, name: str, scenario: Scenario, loop: str, divisor: int) -> Figures:
     command = [sys.executable, "-m", "benchmarks.client", "--impl", name, "--scenario", scenario.name]
     command += ["--loop", loop, "--url", server.url, "--divisor", str(divisor)]
+    command += ["--server-pid", str(server.pid)]
     before = counts.messages_received(server)
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=_PATIENCE)
     if done.returncode:

@@ -51,9 +51,11 @@ async def _perform(implementation: Implementation, run: Run) -> Figures:
         return await function(run)
 
 
-def _measure(implementation: Implementation, scenario: Scenario, url: str, loop: str, count: int) -> Figures:
+def _measure(
+    implementation: Implementation, scenario: Scenario, url: str, loop: str, count: int, server_pid: int | None
+) -> Figures:
     with peer_of(scenario, url, count) as peer, asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
-        run = Run(scenario=scenario, url=url, count=count, peer_or_none=peer)
+        run = Run(scenario=scenario, url=url, count=count, peer_or_none=peer, server_pid=server_pid)
         return runner.run(_perform(implementation, run)) | {"rss_mb": resident_mb(peak=True)}
 
 
@@ -65,11 +67,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--loop", choices=LOOPS, default="asyncio")
     parser.add_argument("--scenario", choices=by_name, required=True, metavar="NAME")
     parser.add_argument("--url", required=True, help="of a running nats-server")
+    parser.add_argument("--server-pid", type=int, help="of that nats-server, to tell its share of the work")
     parser.add_argument("--divisor", type=int, default=1, help="do this many times fewer operations")
     args = parser.parse_args(argv)
     scenario = by_name[args.scenario]
     count = scaled(scenario, args.divisor)
-    figures = _measure(load(args.impl), scenario, args.url, args.loop, count)
+    figures = _measure(load(args.impl), scenario, args.url, args.loop, count, args.server_pid)
     line = {"impl": args.impl, "loop": args.loop, "scenario": scenario.name, "count": count, "figures": figures}
     sys.stdout.write(json.dumps(line) + "\n")
 

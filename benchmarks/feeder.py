@@ -5,6 +5,10 @@ It speaks the protocol over a plain blocking socket, so that neither client is m
 ``python -m benchmarks.feeder publish``
     encodes everything up front, says ``ready``, then reads numbers from standard input and for each publishes
     that many messages as fast as TCP takes them, waits until the server has them all, and says ``sent N``.
+``python -m benchmarks.feeder fill``
+    does the same for a stream, which takes the messages behind the server's back: it publishes to SUBJECT.a, asks
+    the stream to acknowledge every thousandth message, and goes on when it has, as a stream drops what it cannot store
+    in time; ``sent N`` says that all N are stored.
 ``python -m benchmarks.feeder echo``
     subscribes, says ``ready`` and returns the payload of every request to its sender until killed.
 
@@ -23,6 +27,8 @@ __all__ = ["main", "subject_of", "trace_of"]
 
 _CONNECT = {"verbose": False, "pedantic": False, "lang": "raw", "version": "0", "protocol": 1, "headers": True}
 _CHUNK = 256 * 1024
+_STORED = 1000
+_ANSWERS = "bench.stored"
 
 
 def trace_of(number: int) -> str:
@@ -94,6 +100,13 @@ class _Wire:
             raise RuntimeError("the server closed the connection")
         return data
 
+    def answer(self) -> bytes:
+        """The payload of the next message."""
+        while not (line := self._line()).startswith(b"MSG "):
+            if line == b"PING":
+                self.send(b"PONG\r\n")
+        return self._line()  # what a stream says is one line of JSON
+
     def echo(self) -> None:
         """Answer every request with its own payload until the server goes away."""
         self._socket.settimeout(None)
@@ -148,10 +161,26 @@ def _publish(wire: _Wire, subject: str, *, size: int, subjects: int, headers: bo
         _say(f"sent {count}")
 
 
+def _fill(wire: _Wire, subject: str, *, size: int) -> None:
+    payload = b"x" * size
+    plain = b"PUB %b.a %d\r\n%b\r\n" % (subject.encode(), size, payload)
+    asking = b"PUB %b.a %b %d\r\n%b\r\n" % (subject.encode(), _ANSWERS.encode(), size, payload)
+    wire.send(f"SUB {_ANSWERS} 1\r\n".encode())
+    wire.flush()
+    _say("ready")
+    for line in sys.stdin:
+        count = int(line)
+        for done in range(0, count, _STORED):
+            wire.send(plain * (min(_STORED, count - done) - 1) + asking)
+            if b'"error"' in (answer := wire.answer()):
+                raise RuntimeError(f"the stream said {answer!r}")
+        _say(f"sent {count}")
+
+
 def main(argv: list[str] | None = None) -> None:
-    """Run until standard input ends (publish) or the process is stopped (echo)."""
+    """Run until standard input ends (publish, fill) or the process is stopped (echo)."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.feeder", description=__doc__)
-    parser.add_argument("role", choices=["publish", "echo"])
+    parser.add_argument("role", choices=["publish", "fill", "echo"])
     parser.add_argument("--url", required=True)
     parser.add_argument("--subject", required=True)
     parser.add_argument("--size", type=int, default=128)
@@ -169,6 +198,8 @@ def main(argv: list[str] | None = None) -> None:
             headers=args.headers,
             total=args.total,
         )
+    elif args.role == "fill":
+        _fill(wire, args.subject, size=args.size)
     else:
         wire.send(f"SUB {args.subject} 1\r\n".encode())
         wire.flush()

@@ -18,6 +18,9 @@ from benchmarks.implementation import (
     resident_mb,
 )
 from natsproto import Message
+from natsproto.jetstream.config import AckPolicy
+from natsproto.jetstream.consumer import PullConsumer
+from natsproto.jetstream.message import JsMessage
 from natsproto.jetstream.stream import Stream
 
 __all__ = ["NATSPROTO"]
@@ -387,4 +390,171 @@ async def stream_fast_ingest(run: Run) -> Figures:
         await publisher.flush()
         figures = watch.stop(run.count)
     await _drop_stream(nc, stream, run.count + 1)
+    return figures
+
+
+async def _reading(nc: natsproto.Client, run: Run, ack_policy: AckPolicy) -> tuple[Stream, PullConsumer]:
+    """A stream with one message in it, and a durable consumer."""
+    stream = await _make_stream(nc, run)
+    run.peer.go(1)
+    run.peer.sent(1)
+    return stream, await stream.create_consumer(durable_name="BENCH", ack_policy=ack_policy)
+
+
+async def _end_of_reading(nc: natsproto.Client, run: Run, stream: Stream, got: int) -> None:
+    """Check that every byte came and that nothing waits for an acknowledgement, and leave nothing behind."""
+    check(got == run.total_bytes, f"{got} of {run.total_bytes} bytes")
+    async for info in stream.consumers():
+        check(info.num_ack_pending == 0, f"{info.num_ack_pending} messages were not acknowledged")
+    await _drop_stream(nc, stream, run.count + 1)
+
+
+@NATSPROTO.does
+async def fetch(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    stream, consumer = await _reading(nc, run, AckPolicy.NONE)
+    await consumer.fetch(1)
+    run.peer.go(run.count)
+    run.peer.sent(run.count)
+    watch, got = Stopwatch(run.server_pid), 0
+    watch.start()
+    for start in range(0, run.count, 500):
+        for msg in await consumer.fetch(min(500, run.count - start)):
+            got += len(msg.data)
+    figures = watch.stop(run.count)
+    await _end_of_reading(nc, run, stream, got)
+    return figures
+
+
+@NATSPROTO.does
+async def fetch_acked(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    stream, consumer = await _reading(nc, run, AckPolicy.EXPLICIT)
+    for msg in await consumer.fetch(1):
+        await msg.ack()
+    run.peer.go(run.count)
+    run.peer.sent(run.count)
+    watch, got = Stopwatch(run.server_pid), 0
+    watch.start()
+    for start in range(0, run.count, 500):
+        for msg in await consumer.fetch(min(500, run.count - start)):
+            got += len(msg.data)
+            await msg.ack()
+    await nc.flush()
+    figures = watch.stop(run.count)
+    await _end_of_reading(nc, run, stream, got)
+    return figures
+
+
+@NATSPROTO.does
+async def consume(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    stream, consumer = await _reading(nc, run, AckPolicy.NONE)
+    watch, got, target = Stopwatch(run.server_pid), 0, run.total_bytes
+    await consumer.fetch(1)
+    run.peer.go(run.count)
+    run.peer.sent(run.count)
+    watch.start()
+    async with consumer.messages() as messages:
+        async for msg in messages:
+            got += len(msg.data)
+            if got >= target:
+                break
+        figures = watch.stop(run.count)
+    await _end_of_reading(nc, run, stream, got)
+    return figures
+
+
+@NATSPROTO.does
+async def consume_acked(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    stream, consumer = await _reading(nc, run, AckPolicy.EXPLICIT)
+    watch, got, target = Stopwatch(run.server_pid), 0, run.total_bytes
+    for msg in await consumer.fetch(1):
+        await msg.ack()
+    run.peer.go(run.count)
+    run.peer.sent(run.count)
+    watch.start()
+    async with consumer.messages() as messages:
+        async for msg in messages:
+            got += len(msg.data)
+            await msg.ack()
+            if got >= target:
+                break
+        await nc.flush()
+        figures = watch.stop(run.count)
+    await _end_of_reading(nc, run, stream, got)
+    return figures
+
+
+@NATSPROTO.does
+async def handle(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    stream, consumer = await _reading(nc, run, AckPolicy.NONE)
+    watch, got, target = Stopwatch(run.server_pid), 0, run.total_bytes
+    reached = asyncio.Event()
+
+    async def handler(msg: JsMessage) -> None:
+        nonlocal got
+        got += len(msg.data)
+        if got >= target:
+            reached.set()
+
+    await consumer.fetch(1)
+    run.peer.go(run.count)
+    run.peer.sent(run.count)
+    watch.start()
+    async with consumer.consume(handler, on_success="nothing"):
+        await reached.wait()
+        figures = watch.stop(run.count)
+    await _end_of_reading(nc, run, stream, got)
+    return figures
+
+
+@NATSPROTO.does
+async def handle_acked(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    stream, consumer = await _reading(nc, run, AckPolicy.EXPLICIT)
+    watch, got, target = Stopwatch(run.server_pid), 0, run.total_bytes
+    reached = asyncio.Event()
+
+    async def handler(msg: JsMessage) -> None:
+        nonlocal got
+        got += len(msg.data)
+        if got >= target:
+            reached.set()
+
+    for msg in await consumer.fetch(1):
+        await msg.ack()
+    run.peer.go(run.count)
+    run.peer.sent(run.count)
+    watch.start()
+    async with consumer.consume(handler):
+        await reached.wait()
+        await nc.flush()
+        figures = watch.stop(run.count)
+    await _end_of_reading(nc, run, stream, got)
+    return figures
+
+
+@NATSPROTO.does
+async def read_ordered(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    stream = await _make_stream(nc, run)
+    run.peer.go(1)
+    run.peer.sent(1)
+    watch, got, target = Stopwatch(run.server_pid), 0, run.total_bytes
+    warm = stream.ordered_consumer()
+    await warm.next()
+    await warm.close()
+    run.peer.go(run.count)
+    run.peer.sent(run.count)
+    watch.start()
+    async with stream.ordered_consumer(start_sequence=2) as consumer, consumer.messages() as messages:
+        async for msg in messages:
+            got += len(msg.data)
+            if got >= target:
+                break
+        figures = watch.stop(run.count)
+    await _end_of_reading(nc, run, stream, got)
     return figures

@@ -54,21 +54,37 @@ _SUBJECT = "bench.orders.eu"
 
 
 class Stopwatch:
-    """Wall time and the CPU time of this process (all threads) between two moments."""
+    """Wall and CPU time of this process (all threads) between two moments, and CPU time of the server if named."""
 
-    def __init__(self) -> None:
+    def __init__(self, server_pid: int | None = None) -> None:
+        self._server_pid = server_pid
         self._wall = self._cpu = 0
+        self._server: int | None = None
 
     def start(self) -> None:
         """Take the first moment."""
+        self._server = _cpu_of(self._server_pid)
         self._cpu = time.process_time_ns()
         self._wall = time.perf_counter_ns()
 
     def stop(self, operations: int) -> Figures:
-        """Take the second; the rate per second and the CPU microseconds of one operation."""
+        """Take the second; the rate per second and the CPU microseconds of one operation, here and in the server."""
         wall = time.perf_counter_ns() - self._wall
         cpu = time.process_time_ns() - self._cpu
-        return {"rate": operations * 1e9 / wall, "cpu_us": cpu / 1000 / operations}
+        figures = {"rate": operations * 1e9 / wall, "cpu_us": cpu / 1000 / operations}
+        server = _cpu_of(self._server_pid)
+        if server is not None and self._server is not None:
+            figures["server_us"] = (server - self._server) / 1000 / operations
+        return figures
+
+
+def _cpu_of(pid: int | None) -> int | None:
+    """CPU nanoseconds that another process has used; None where there is no /proc that tells."""
+    if pid is None or not (tasks := Path(f"/proc/{pid}/task")).is_dir():
+        return None
+    with contextlib.suppress(OSError):
+        return sum(int((task / "schedstat").read_text(encoding="ascii").split()[0]) for task in tasks.iterdir())
+    return None
 
 
 class Peer:
@@ -103,6 +119,8 @@ class Run:
     url: str
     count: int
     peer_or_none: Peer | None
+    server_pid: int | None = None
+    """For scenarios that tell the server's share."""
 
     @property
     def peer(self) -> Peer:

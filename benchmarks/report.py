@@ -17,6 +17,7 @@ from benchmarks.scenarios import Metric, Scenario
 __all__ = ["CPU", "Comparison", "Versions", "as_json", "page", "pairs", "ratio", "table", "write_page"]
 
 CPU = Metric("cpu_us", "µs")
+SERVER = Metric("server_us", "µs")
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
@@ -49,6 +50,17 @@ class Comparison:
     def measures_cpu(self) -> bool:
         """Whether CPU time per operation means something here."""
         return all(CPU.key in one for one in (*self.ours, *self.theirs))
+
+    @property
+    def server_shares(self) -> tuple[float, float] | None:
+        """Which part of all CPU time went to the server, with either client; None where it was not measured."""
+        if not all(SERVER.key in one for one in (*self.ours, *self.theirs)):
+            return None
+        ours, theirs = (
+            median(one[SERVER.key] / (one[SERVER.key] + one[CPU.key]) for one in side)
+            for side in (self.ours, self.theirs)
+        )
+        return ours, theirs
 
     @property
     def short(self) -> bool:
@@ -94,7 +106,10 @@ def _spread(values: Sequence[float]) -> str:
     return middle if len(values) == 1 else f"{middle} ({_number(min(values))}-{_number(max(values))})"
 
 
-HEADINGS = ("scenario", "loop", "", "{ours}", "{theirs}", "ratio", "min-max", "bar", "CPU µs", "CPU µs", "CPU ratio")
+HEADINGS = (
+    *("scenario", "loop", "", "{ours}", "{theirs}", "ratio", "min-max", "bar"),
+    *("CPU µs", "CPU µs", "CPU ratio", "server"),
+)
 
 
 def rows(comparison: Comparison) -> list[tuple[str, ...]]:
@@ -116,11 +131,17 @@ def rows(comparison: Comparison) -> list[tuple[str, ...]]:
             cells += [f"{median(mine):.2f}", f"{median(others):.2f}", f"{median(comparison.ratios(CPU)):.2f}"]
         else:
             cells += ["", "", ""]
+        cells += [_shares(comparison) if first else ""]
         lines.append(tuple(cells))
     return lines
 
 
-WIDTHS = (15, 8, 6, 24, 24, 7, 13, 10, 8, 8, 9)
+def _shares(comparison: Comparison) -> str:
+    shares = comparison.server_shares
+    return "" if shares is None else " / ".join(f"{share:.0%}" for share in shares)
+
+
+WIDTHS = (18, 8, 6, 24, 24, 7, 13, 10, 8, 8, 9, 11)
 
 
 def table(cells: Sequence[str]) -> str:
@@ -137,7 +158,7 @@ def page(comparisons: Sequence[Comparison], versions: Versions, command: str) ->
     loops = list(dict.fromkeys(one.loop for one in comparisons if one.loop != "-")) or ["-"]
     by_place = {(one.scenario.name, one.loop): one for one in comparisons}
     scenarios = list({one.scenario.name: one.scenario for one in comparisons}.values())
-    head = ["scenario", "what", *(f"{loop}: {what}" for loop in loops for what in ("ratio", "CPU"))]
+    head = ["scenario", "what", *(f"{loop}: {what}" for loop in loops for what in ("ratio", "CPU", "server"))]
     lines = [f"Command: `{command}`", "", f"Versions: {versions}.", ""]
     repetitions = max((len(one.ours) for one in comparisons), default=0)
     lines += [f"Pairs of repetitions per cell: {repetitions}. Median (lowest-highest).", ""]
@@ -165,11 +186,11 @@ _WORDS = {
 
 def _page_cells(one: Comparison | None, metric: Metric, *, first: bool) -> list[str]:
     if one is None or one.failures or not one.ours:
-        return ["-", ""]
+        return ["-", "", ""]
     ratios = one.ratios(metric)
     spread = f" ({min(ratios):.2f}-{max(ratios):.2f})" if len(ratios) > 1 else ""
     cpu = f"{median(one.ratios(CPU)):.2f}" if first and one.measures_cpu else ""
-    return [f"**{median(ratios):.2f}**{spread}", cpu]
+    return [f"**{median(ratios):.2f}**{spread}", cpu, _shares(one) if first else ""]
 
 
 def write_page(path: Path, measured: str) -> None:

@@ -30,6 +30,7 @@ class Feed(Enum):
 
     NONE = "none"
     PUBLISHER = "publish"
+    FILLER = "fill"
     ECHO = "echo"
 
 
@@ -84,6 +85,7 @@ class Scenario:
 
 
 _FED = Feed.PUBLISHER
+_FILLED = Feed.FILLER
 
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(name="pub_16", does="publish", about="publish, 16 B", size=16, count=600_000, bar=3),
@@ -244,6 +246,69 @@ SCENARIOS: tuple[Scenario, ...] = (
         window=1000,
         count=50_000,
         bar=15,
+    ),
+    Scenario(
+        name="js_fetch500_none",
+        does="fetch",
+        about="fetch(500) again and again, no acknowledgements, 128 B, memory",
+        storage="memory",
+        feed=_FILLED,
+        count=60_000,
+        bar=7,
+    ),
+    Scenario(
+        name="js_fetch500_ack",
+        does="fetch_acked",
+        about="fetch(500) again and again, each acknowledged, 128 B, memory",
+        storage="memory",
+        feed=_FILLED,
+        count=40_000,
+        bar=3.5,
+    ),
+    Scenario(
+        name="js_consume_none",
+        does="consume",
+        about="reading without end, `async for`, no acknowledgements, 128 B, memory (nats-py: fetch(500))",
+        storage="memory",
+        feed=_FILLED,
+        count=60_000,
+        bar=7,
+    ),
+    Scenario(
+        name="js_consume_ack",
+        does="consume_acked",
+        about="reading without end, `async for`, each acknowledged, 128 B, memory (nats-py: fetch(500))",
+        storage="memory",
+        feed=_FILLED,
+        count=40_000,
+        bar=4,
+    ),
+    Scenario(
+        name="js_handle_none",
+        does="handle",
+        about="calling a handler, no acknowledgements, 128 B, memory (nats-py: fetch(500))",
+        storage="memory",
+        feed=_FILLED,
+        count=60_000,
+        bar=7,
+    ),
+    Scenario(
+        name="js_handle_ack",
+        does="handle_acked",
+        about="calling a handler, each acknowledged, 128 B, memory (nats-py: fetch(500))",
+        storage="memory",
+        feed=_FILLED,
+        count=40_000,
+        bar=4,
+    ),
+    Scenario(
+        name="js_ordered",
+        does="read_ordered",
+        about="ordered consumer, 128 B, memory",
+        storage="memory",
+        feed=_FILLED,
+        count=100_000,
+        bar=2.5,
     ),
     Scenario(name="connect", does="connect", about="connect and close", count=500, value=P50, bar=1),
     Scenario(
