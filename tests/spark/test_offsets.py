@@ -1,0 +1,114 @@
+"""What a streaming query reads follows from two offsets and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsproto.errors import ConfigError
+from natsproto.spark.offsets import Horizon, Offset, Span, advance, lost, pieces, span
+
+BORN = "2026-01-02T03:04:05.678901234Z"
+REBORN = "2026-02-02T03:04:05Z"
+
+
+def at(seq: int, base: int = 1, created: str = BORN) -> Offset:
+    return Offset(stream="ORDERS", seq=seq, created=created, base=base, partitions=4)
+
+
+def holds(first: int, last: int, created: str = BORN) -> Horizon:
+    return Horizon(created=created, first_seq=first, last_seq=last, messages=max(0, last - first + 1), octets=0)
+
+
+def test_an_offset_is_the_same_text_every_time() -> None:
+    text = '{"v": 1, "s": {"ORDERS": {"seq": 7, "created": "%s"}}, "base": {"ORDERS": 3}, "n": 4}' % BORN
+    assert json.dumps(at(7, 3).json()) == text
+    assert Offset.read("ORDERS", json.loads(text)) == at(7, 3)
+    assert json.dumps(Offset.read("ORDERS", json.loads(text)).json()) == text
+
+
+def test_an_offset_without_base_and_partitions_is_read() -> None:
+    read = Offset.read("ORDERS", {"v": 1, "s": {"ORDERS": {"seq": 7, "created": BORN}}})
+    assert (read.seq, read.base, read.partitions) == (7, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        {},
+        {"v": 2, "s": {"ORDERS": {"seq": 7, "created": BORN}}},
+        {"v": 1, "s": {"OTHER": {"seq": 7, "created": BORN}}},
+        {"v": 1, "s": {"ORDERS": {"seq": "7", "created": BORN}}},
+        {"v": 1, "s": {"ORDERS": {"seq": -7, "created": BORN}}},
+        {"v": 1, "s": {"ORDERS": {"seq": True, "created": BORN}}},
+        {"v": 1, "s": {"ORDERS": {"seq": 7}}},
+        {"v": 1, "s": {"ORDERS": {"seq": 7, "created": BORN}}, "base": {"ORDERS": "x"}},
+        {"v": 1, "s": []},
+    ],
+)
+def test_what_is_no_offset_of_this_stream_is_refused(saved: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="checkpoint"):
+        Offset.read("ORDERS", saved)
+
+
+def test_a_batch_reads_from_its_start_to_before_its_end() -> None:
+    assert span(at(11), at(21)) == Span(first=11, last=20)
+
+
+def test_the_first_batch_begins_where_its_end_says_when_latest_is_another_place_by_now() -> None:
+    assert span(at(61, base=61), at(51, base=11)) == Span(first=11, last=50)
+
+
+def test_a_batch_over_a_stream_that_was_created_anew_reads_it_from_its_beginning() -> None:
+    assert span(at(500), at(21, base=1, created=REBORN)) == Span(first=1, last=20, recreated=True)
+
+
+def test_nothing_new_is_the_same_offset() -> None:
+    assert advance(at(21), holds(1, 20)) == at(21)
+    assert advance(at(1), holds(1, 0)) == at(1)
+
+
+def test_a_batch_takes_all_there_is_or_as_much_as_is_allowed() -> None:
+    assert advance(at(21), holds(1, 100)) == at(101)
+    assert advance(at(21), holds(1, 100), most=30) == at(51)
+    assert advance(at(21), holds(1, 100), most=300) == at(101)
+    assert advance(at(21), holds(1, 100), most=30, until=40) == at(41)
+
+
+def test_a_limit_counts_from_the_first_sequence_that_is_still_there() -> None:
+    assert advance(at(1), holds(1001, 2000), most=30) == at(1031)
+
+
+def test_a_stream_that_was_created_anew_is_followed_from_its_first_message() -> None:
+    assert advance(at(500), holds(1, 20, REBORN)) == at(21, base=1, created=REBORN)
+    assert advance(at(500), holds(1, 0, REBORN)) == at(1, base=1, created=REBORN)
+
+
+def test_what_was_removed_unread_is_known() -> None:
+    assert lost(at(11), holds(51, 60)) == (11, 50)
+    assert lost(at(11), holds(51, 50)) == (11, 50)
+    assert lost(at(51), holds(51, 60)) is None
+    assert lost(at(51), holds(51, 50)) is None
+    assert lost(at(1), holds(1, 0)) is None
+
+
+def test_bytes_become_sequences_by_the_average_of_the_stream() -> None:
+    now = Horizon(created=BORN, first_seq=1, last_seq=1000, messages=500, octets=50_000)
+    assert now.sequences_in(10_000) == 200
+    assert now.sequences_in(1) == 1
+
+
+@given(st.integers(1, 10**12), st.integers(0, 10**7), st.integers(0, 300))
+def test_pieces_are_in_order_disjoint_complete_and_even(first: int, count: int, partitions: int) -> None:
+    runs = pieces(first, first + count - 1, partitions)
+    assert sum(last - begin + 1 for begin, last in runs) == count
+    if runs:
+        assert (runs[0][0], runs[-1][1]) == (first, first + count - 1)
+        assert all(one[1] + 1 == two[0] for one, two in zip(runs, runs[1:], strict=False))
+        sizes = {last - begin + 1 for begin, last in runs}
+        assert min(sizes) >= 1
+        assert max(sizes) - min(sizes) <= 1
+        assert partitions == 0 or len(runs) == min(partitions, count)
