@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ def holds(first: int, last: int, created: str = BORN) -> Horizon:
 
 
 def test_an_offset_is_the_same_text_every_time() -> None:
-    text = '{"v": 1, "s": {"ORDERS": {"seq": 7, "created": "%s"}}, "base": {"ORDERS": 3}, "n": 4}' % BORN
+    text = f'{{"v": 1, "s": {{"ORDERS": {{"seq": 7, "created": "{BORN}"}}}}, "base": {{"ORDERS": 3}}, "n": 4}}'
     assert json.dumps(at(7, 3).json()) == text
     assert Offset.read("ORDERS", json.loads(text)) == at(7, 3)
     assert json.dumps(Offset.read("ORDERS", json.loads(text)).json()) == text
@@ -107,7 +108,7 @@ def test_pieces_are_in_order_disjoint_complete_and_even(first: int, count: int, 
     assert sum(last - begin + 1 for begin, last in runs) == count
     if runs:
         assert (runs[0][0], runs[-1][1]) == (first, first + count - 1)
-        assert all(one[1] + 1 == two[0] for one, two in zip(runs, runs[1:], strict=False))
+        assert all(one[1] + 1 == two[0] for one, two in pairwise(runs))
         sizes = {last - begin + 1 for begin, last in runs}
         assert min(sizes) >= 1
         assert max(sizes) - min(sizes) <= 1
