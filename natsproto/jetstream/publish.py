@@ -47,7 +47,8 @@ from natsproto.jetstream.outgoing import (
     header_pairs,
     id_block,
 )
-from natsproto.jetstream.retry import BUSY, RESEND_AFTER, connected, pause_after, release
+from natsproto.jetstream.retry import BUSY, RESEND_AFTER, pause_after
+from natsproto.jetstream.waiting import connected, release
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 from natsproto.protocol.subject import publish_subject

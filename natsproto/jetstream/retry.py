@@ -1,15 +1,10 @@
-"""When a message that was not stored is sent again.
+"""PURE. When a message that was not stored is sent again.
 
 Owns the figures and the list of refusals that pass. It sends nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
-
-from natsproto.core.connection import Connection
-from natsproto.core.engine import State
-from natsproto.core.events import Closed, Connected, Event, Reconnected
 from natsproto.jetstream.api_errors import ErrCode
 
 RETRY_ATTEMPTS = 2
@@ -39,28 +34,3 @@ BUSY = frozenset(
 def pause_after(refusals: int, retry_wait: float) -> float:
     """Seconds to wait after so many busy answers before this one: short at first, as that is often enough."""
     return float(min(LONGEST_PAUSE, retry_wait / 8 * 2 ** min(refusals, 10)))
-
-
-async def connected(connection: Connection, deadline: float) -> None:
-    """Until there is a connection, the client is closed, or the deadline (loop time) has passed."""
-    loop = asyncio.get_running_loop()
-    change: asyncio.Future[None] = loop.create_future()
-
-    def hear(event: Event) -> None:
-        if isinstance(event, (Connected, Reconnected, Closed)):
-            release(change)
-
-    silence = connection.listen(hear)
-    timer = loop.call_at(deadline, release, change)
-    try:
-        if connection.state is State.RECONNECTING:
-            await change
-    finally:
-        timer.cancel()
-        silence()
-
-
-def release(waiter: asyncio.Future[None]) -> None:
-    """Lets the coroutine that waits go on; harmless when it does already."""
-    if not waiter.done():
-        waiter.set_result(None)

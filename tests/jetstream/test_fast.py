@@ -351,6 +351,11 @@ async def start(nc: natsproto.Client, stream: FastScript, msgs: int, **options: 
     return pub, op
 
 
+async def leave(pub: FastPublisher) -> None:
+    """As an exception leaves the block: waits for nothing."""
+    await pub.__aexit__(ZeroDivisionError, ZeroDivisionError(), None)
+
+
 @virtual_clock
 async def test_the_first_message_is_waited_for_and_the_flow_is_the_streams() -> None:
     async with world(FAST) as place:
@@ -370,7 +375,7 @@ async def test_the_first_message_is_waited_for_and_the_flow_is_the_streams() -> 
             stream.flow(ops[18], 20, 20)  # faster again
             ops = await stream.heard_all(10)
             await asyncio.gather(*tasks)
-            leaving = asyncio.create_task(pub._finish_all())
+            leaving = asyncio.create_task(pub.flush())
             end = await stream.heard()
             assert word(end) == (100, 31, 3)
             stream.done(end, 30)
@@ -393,7 +398,7 @@ async def test_an_acknowledgement_covers_those_before_it_that_were_lost() -> Non
         await more
         assert word(await stream.heard(b"5")) == (500, 5, 1)
         assert pub.pending == 1
-        pub._close()
+        await leave(pub)
 
 
 @virtual_clock
@@ -407,7 +412,7 @@ async def test_a_stream_that_is_silent_is_pinged_and_the_answer_goes_on() -> Non
         assert word(ping) == (4, 2, 4)
         stream.flow(ping, 2, 2)
         assert [word(op) for op in await stream.heard_all(2)] == [(4, 3, 1), (4, 4, 1)]
-        pub._close()
+        await leave(pub)
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -428,11 +433,11 @@ async def test_a_gap_ends_the_batch_and_the_rest_is_sent_in_another() -> None:
         stream.flow(again, 0, 100)
         rest = await stream.heard_all(3)
         assert [(word(op)[1], op.payload) for op in rest] == [(2, b"5"), (3, b"6"), (4, b"7")]
-        finishing = asyncio.create_task(pub._finish_all())
+        finishing = asyncio.create_task(pub.flush())
         stream.done(await stream.heard(), 4)
         await finishing
         assert (pub.pending, pub.lost) == (0, 0)
-        pub._close()
+        await leave(pub)
 
 
 @virtual_clock
@@ -444,12 +449,12 @@ async def test_allowed_gaps_are_counted_and_nothing_is_sent_again() -> None:
             await pub.publish("a", b"%d" % number)
         ops = await stream.heard_all(6)
         stream.gap(ops[3], 3, 5)
-        finishing = asyncio.create_task(pub._finish_all())
+        finishing = asyncio.create_task(pub.flush())
         stream.done(await stream.heard(), 7)
         await finishing
         assert pub.lost == 2
         assert await stream.silent(1.0)
-        pub._close()
+        await leave(pub)
 
 
 @virtual_clock
@@ -469,7 +474,7 @@ async def test_after_a_reconnect_the_stream_is_asked_before_anything_is_sent() -
         assert await stream.silent(0.5)
         stream.flow(ping, 0, 100)  # nothing is missing
         assert (word(await stream.heard()), pub.pending) == ((500, 5, 1), 5)
-        pub._close()
+        await leave(pub)
 
 
 @virtual_clock
@@ -483,21 +488,21 @@ async def test_a_stream_that_forgot_the_batch_leaves_doubt_unless_there_are_ids(
         with pytest.raises(PublishFailed) as caught:
             await pub.flush()
         assert [type(failed.error) for failed in caught.value.failures] == [PublishUncertain] * 2
-        pub._close()
+        await leave(pub)
     async with world(FAST) as place:
         nc, stream = await place.connect(), FastScript(place)
         pub, first = await start(nc, stream, 100, auto_msg_id=True)
         stream.say((await publish_and_hear(pub, stream)), unknown)
         again = await stream.heard()
         assert (word(again)[2], again.headers) == (0, first.headers)
-        pub._close()
+        await leave(pub)
     async with world(FAST) as place:
         nc, stream = await place.connect(), FastScript(place)
         pub, _ = await start(nc, stream, 100, gap="ok")
         stream.say((await publish_and_hear(pub, stream)), unknown)
         await asyncio.sleep(STEP)
         assert (pub.lost, pub.pending) == (2, 0)
-        pub._close()
+        await leave(pub)
 
 
 async def publish_and_hear(pub: FastPublisher, stream: FastScript) -> Op:
@@ -537,7 +542,7 @@ async def test_an_election_is_waited_for() -> None:
         stream.done(lost, 1)
         again = await stream.heard()
         assert (word(again), again.payload) == ((500, 1, 0), b"2")
-        pub._close()
+        await leave(pub)
 
 
 @virtual_clock
@@ -550,7 +555,7 @@ async def test_a_busy_stream_is_given_time() -> None:
             stream.refuse(await stream.heard(), 10211, "too many inflight", 429)
         stream.flow(await stream.heard(), 0, 100)
         assert await first == 1
-        pub._close()
+        await leave(pub)
 
 
 @virtual_clock
@@ -577,7 +582,7 @@ async def test_a_commit_whose_answer_was_lost_is_sent_again() -> None:
         assert word(end) == (500, 2, 3)
         stream.done(end, 1)
         await flush
-        pub._close()
+        await leave(pub)
 
 
 @virtual_clock
@@ -632,4 +637,4 @@ async def test_answers_that_make_no_sense_do_no_harm() -> None:
         await asyncio.sleep(STEP)
         with pytest.raises(PublishFailed):
             await pub.flush()
-        pub._close()
+        await leave(pub)
