@@ -58,6 +58,7 @@ they enter and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   │       └── WrongLastSequence
     │   ├── AlreadyAcked
     │   ├── ConsumerGone
+    │   ├── DataLost
     │   ├── HeartbeatMissed
     │   ├── InvalidReply
     │   ├── NoStream
@@ -94,6 +95,7 @@ __all__ = [
     "ConsumerGone",
     "ConsumerNotFound",
     "CounterRefused",
+    "DataLost",
     "DigestMismatch",
     "DrainTimeout",
     "FailedMessage",
@@ -509,6 +511,17 @@ class ConsumerGone(JetStreamError):
         self.reason, self.consumer, self.stream = reason, consumer, stream
         of = f" of stream {stream!r}" if stream else ""
         super().__init__(f"consumer {consumer!r}{of}: {reason}" if consumer else reason)
+
+
+class DataLost(JetStreamError):
+    """Messages ``first`` to ``last`` of a stream were to be read, and some of them are gone; ``reason`` says how."""
+
+    def __init__(self, stream: str, first: int, last: int, reason: str) -> None:
+        self.stream, self.first, self.last, self.reason = stream, first, last, reason
+        super().__init__(
+            f"messages {first} to {last} of stream {stream!r} cannot all be read: {reason}; "
+            "read without fail_on_data_loss to have what is left"
+        )
 
 
 class HeartbeatMissed(JetStreamError):
