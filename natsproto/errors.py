@@ -67,6 +67,7 @@ they enter and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   │   └── PublishTimeout(TimeoutError)
     │   └── PullRefused
     ├── KeyValueError
+    │   ├── BucketNotFound
     │   ├── KeyNotFound(KeyError)
     │   │   └── KeyDeleted
     │   └── WrongRevision
@@ -87,6 +88,7 @@ __all__ = [
     "ApiError",
     "BadRequest",
     "BatchRefused",
+    "BucketNotFound",
     "ConfigError",
     "ConnectFailed",
     "ConnectionClosed",
@@ -609,6 +611,14 @@ class PullRefused(JetStreamError):
 
 class KeyValueError(NatsError):
     """Something is wrong with a key/value bucket."""
+
+
+class BucketNotFound(KeyValueError):
+    """There is no such bucket in this account and domain (any more)."""
+
+    def __init__(self, bucket: str) -> None:
+        self.bucket = bucket
+        super().__init__(f"there is no bucket {bucket!r}: create it, or give the domain it is in")
 
 
 class KeyNotFound(KeyValueError, KeyError):

@@ -1,7 +1,7 @@
-"""What the calls that configure a stream or consumer take as keyword arguments.
+"""What the calls that configure a stream, consumer or bucket take as keyword arguments.
 
-Owns nothing at runtime: it tells type checkers the fields of StreamConfig and ConsumerConfig, once for every call
-that takes them instead of a whole configuration. A test holds it against the records.
+Owns nothing at runtime: it tells type checkers the fields of the configurations, once for every call that takes them
+instead of a whole configuration. A test holds it against the records.
 """
 
 from __future__ import annotations
@@ -107,4 +107,25 @@ class ConsumerArgs(TypedDict, total=False):
     priority_groups: Iterable[str]
     priority_policy: PriorityPolicy | str
     priority_timeout: Duration
+    metadata: Mapping[str, str]
+
+
+class KeyValueArgs(TypedDict, total=False):
+    """The fields of KeyValueConfig."""
+
+    bucket: str
+    description: str
+    history: int
+    ttl: Duration
+    max_value_size: int
+    max_bytes: int
+    storage: StorageType | str
+    num_replicas: int
+    placement: Placement | None
+    republish: Republish | None
+    mirror: StreamSource | None
+    sources: Iterable[StreamSource]
+    compression: bool
+    limit_marker_ttl: Duration
+    allow_atomic: bool
     metadata: Mapping[str, str]

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
 from os import PathLike
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from natsproto.core.connection import Connection
 from natsproto.errors import ConfigError, NoStream, StreamNameInUse, StreamNotFound
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.batch import MAX_MESSAGES, AtomicBatch
 from natsproto.jetstream.codec import Duration
-from natsproto.jetstream.config import StreamConfig, stream_name
+from natsproto.jetstream.config import KV_STREAM, KeyValueConfig, StreamConfig, stream_name
 from natsproto.jetstream.counter import INCREMENT, CounterValue, increment, value_of
 from natsproto.jetstream.fast import API_LEVEL, FLOW, OUTSTANDING, FastPublisher
 from natsproto.jetstream.info import AccountInfo, PubAck, StreamInfo, StreamNamesPage, StreamPage
@@ -33,12 +33,18 @@ from natsproto.protocol.subject import publish_subject, subscribe_subject
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from natsproto.codecs import Codec
     from natsproto.jetstream.admin import Admin
     from natsproto.jetstream.advisory import Advisories
-    from natsproto.jetstream.arguments import StreamArgs
+    from natsproto.jetstream.arguments import KeyValueArgs, StreamArgs
     from natsproto.jetstream.backup import Progress
+    from natsproto.jetstream.kv.bucket import KeyValue
+    from natsproto.jetstream.kv.keys import KeyCodec
+    from natsproto.jetstream.kv.status import KeyValueStatus
     from natsproto.jetstream.outgoing import MessageArgs
     from natsproto.protocol.headers import HeadersLike
+
+T = TypeVar("T")
 
 
 class JetStream:
@@ -449,6 +455,122 @@ class JetStream:
         """The one place where streams are made."""
         return Stream(self._api, name, info)
 
+    # ---------------------------------------------------------------- key/value buckets
+
+    async def create_key_value(
+        self,
+        config: KeyValueConfig | None = None,
+        /,
+        *,
+        key_codec: KeyCodec | None = None,
+        timeout: Duration | None = None,
+        **fields: Unpack[KeyValueArgs],
+    ) -> KeyValue:
+        """Creates a key/value bucket (ADR-8) from a KeyValueConfig, from its fields, or from both (the fields win).
+
+        ``key_codec``: how the keys of this handle are written (ADR-54). The same bucket may be created twice;
+        StreamNameInUse when the one of that name is configured otherwise. Else as ``create_stream``.
+        """
+        from natsproto.jetstream.kv import buckets  # loaded by those who use it, as everything of buckets
+
+        return await buckets.write(self._api, "CREATE", _bucket(config, fields), key_codec, timeout)
+
+    async def update_key_value(
+        self,
+        config: KeyValueConfig | None = None,
+        /,
+        *,
+        key_codec: KeyCodec | None = None,
+        timeout: Duration | None = None,
+        **fields: Unpack[KeyValueArgs],
+    ) -> KeyValue:
+        """Changes a bucket to this whole configuration: what is not said gets its default. BucketNotFound;
+        InvalidStreamConfig for what cannot be changed; else as ``create_key_value``.
+        """
+        from natsproto.jetstream.kv import buckets
+
+        return await buckets.write(self._api, "UPDATE", _bucket(config, fields), key_codec, timeout)
+
+    async def create_or_update_key_value(
+        self,
+        config: KeyValueConfig | None = None,
+        /,
+        *,
+        key_codec: KeyCodec | None = None,
+        timeout: Duration | None = None,
+        **fields: Unpack[KeyValueArgs],
+    ) -> KeyValue:
+        """Changes the bucket of that name to this whole configuration, or creates it. Raises what both raise."""
+        from natsproto.jetstream.kv import buckets
+
+        return await buckets.create_or_update(self._api, _bucket(config, fields), key_codec, timeout)
+
+    @overload
+    async def key_value(
+        self,
+        bucket: str,
+        *,
+        key_codec: KeyCodec | None = None,
+        bind: bool = False,
+        timeout: Duration | None = None,
+    ) -> KeyValue: ...
+
+    @overload
+    async def key_value(
+        self,
+        bucket: str,
+        *,
+        kind: type[T],
+        codec: Codec | None = None,
+        key_codec: KeyCodec | None = None,
+        bind: bool = False,
+        timeout: Duration | None = None,
+    ) -> KeyValue[T]: ...
+
+    async def key_value(
+        self,
+        bucket: str,
+        *,
+        kind: type[T] | None = None,
+        codec: Codec | None = None,
+        key_codec: KeyCodec | None = None,
+        bind: bool = False,
+        timeout: Duration | None = None,
+    ) -> KeyValue | KeyValue[T]:
+        """The bucket of that name; BucketNotFound.
+
+        ``kind`` is the type of its values (bytes unless given) and ``codec`` how they are written (default JSON), see
+        ``KeyValue.typed``; ``key_codec`` how keys are (ADR-54). With ``bind`` nothing is asked, so that it may not
+        exist; where it is a mirror, do not bind: only the server knows where its keys are written.
+        """
+        from natsproto.jetstream.kv import buckets
+
+        found = await buckets.opened(self._api, bucket, key_codec, bind, timeout)
+        if kind is None:
+            return found
+        return found.typed(kind) if codec is None else found.typed(kind, codec)
+
+    async def delete_key_value(self, bucket: str, *, timeout: Duration | None = None) -> None:
+        """Deletes a bucket with all it holds. BucketNotFound."""
+        from natsproto.jetstream.kv import buckets
+
+        await buckets.delete(self._api, bucket, timeout)
+
+    async def key_value_names(self, *, timeout: Duration | None = None) -> AsyncGenerator[str]:
+        """Yields the name of every bucket, mirrors included."""
+        async with aclosing(self.stream_names(timeout=timeout)) as names:
+            async for name in names:
+                if name.startswith(KV_STREAM):
+                    yield name.removeprefix(KV_STREAM)
+
+    async def key_value_statuses(self, *, timeout: Duration | None = None) -> AsyncGenerator[KeyValueStatus]:
+        """Yields the configuration and state of every bucket, mirrors included."""
+        from natsproto.jetstream.kv.status import KeyValueStatus
+
+        async for info in self.streams(timeout=timeout):
+            if info.config.name.startswith(KV_STREAM):
+                yield KeyValueStatus.of(info)
+
     # ---------------------------------------------------------------- messages
 
     def message(self, message: Message) -> JsMessage:
@@ -476,6 +598,10 @@ class JetStream:
         from natsproto.jetstream.advisory import Advisories
 
         return Advisories(self._connection, subject)
+
+
+def _bucket(config: KeyValueConfig | None, fields: KeyValueArgs) -> KeyValueConfig:
+    return KeyValueConfig(**fields) if config is None else config.replace(**fields)
 
 
 def _check_positive(**numbers: int) -> None:

@@ -266,6 +266,16 @@ class Messages:
         """This message is dealt with: another one may come in its place."""
         self._feed.taken(1, message.counted_size if self._feed.counts_bytes else 0)
 
+    def take_all(self) -> list[JsMessage]:
+        """Everything that is here, with its places: whoever takes it holds it from now on."""
+        ready = self._ready
+        if not ready:
+            return []
+        taken = list(ready)
+        ready.clear()
+        self._feed.taken(len(taken), sum(m.counted_size for m in taken) if self._feed.counts_bytes else 0)
+        return taken
+
     def put_back(self, messages: list[JsMessage]) -> None:
         """These were taken and not dealt with: they are the next ones again."""
         if self._stopped:

@@ -1,0 +1,177 @@
+"""Entries: what a key held at a revision.
+
+Owns the value that get, history and watch give, and the reading of what a message of a bucket means: a value, a
+deletion, a purge, or a marker that the server left for what has expired (ADR-8, ADR-48).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from enum import StrEnum
+from typing import TYPE_CHECKING, Generic, cast
+
+from natsproto.errors import KeyDeleted
+from natsproto.jetstream.kv.layout import Layout, V
+
+if TYPE_CHECKING:
+    from natsproto.jetstream.direct import RawMessage
+    from natsproto.jetstream.message import JsMessage
+    from natsproto.jetstream.timestamp import Timestamp
+    from natsproto.protocol.headers import Headers
+
+OPERATION = "KV-Operation"
+_MARKER = "Nats-Marker-Reason"
+_SIZE = "Nats-Msg-Size"
+
+
+class Operation(StrEnum):
+    """What was done to a key."""
+
+    PUT = "PUT"
+    DELETE = "DEL"
+    PURGE = "PURGE"
+
+
+def operation_of(headers: Headers) -> Operation:
+    """What a message with these headers did to its key. An unknown operation counts as a deletion (ADR-8)."""
+    if said := headers.last(OPERATION):
+        return Operation.PUT if said == "PUT" else Operation.PURGE if said == "PURGE" else Operation.DELETE
+    if reason := headers.last(_MARKER):
+        return Operation.DELETE if reason == "Remove" else Operation.PURGE
+    return Operation.PUT
+
+
+class KeyValueEntry(Generic[V]):
+    """A key at a revision. Treat it as frozen; what is not asked for is not read.
+
+    ``data`` is the payload, empty for deletions and where a watch is ``meta_only``.
+    """
+
+    __slots__ = ("_decoded", "_layout", "_message", "data")
+
+    _message: RawMessage | JsMessage
+
+    def __init__(self, layout: Layout[V], message: RawMessage | JsMessage) -> None:
+        self._layout, self._message = layout, message
+        self.data = message.data
+
+    @property
+    def bucket(self) -> str:
+        """The name of the bucket."""
+        return self._layout.bucket
+
+    @property
+    def key(self) -> str:
+        """The key. InvalidPayload when the key codec of the handle did not make it."""
+        return self._layout.key_of(self._message.subject)
+
+    @property
+    def value(self) -> V:
+        """The value: the payload, or what the codec of the handle makes of it, decoded once.
+
+        InvalidPayload when it is not of the type; with a codec KeyDeleted for a deletion, which has no value.
+        """
+        decode = self._layout.decode
+        if decode is None:
+            return cast("V", self.data)
+        try:
+            return self._decoded
+        except AttributeError:
+            if self.is_deleted:
+                raise KeyDeleted(self.bucket, self.key, self.revision, self.operation) from None
+            self._decoded: V = decode(self.data)
+            return self._decoded
+
+    @property
+    def operation(self) -> Operation:
+        """What was done to the key."""
+        return operation_of(self._message.headers)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the key was deleted or purged, or has expired: there is no value."""
+        return self.operation is not Operation.PUT
+
+    @property
+    def size(self) -> int:
+        """Bytes of the payload, also where a watch is ``meta_only``."""
+        said = self._message.headers.last(_SIZE)
+        return int(said) if said.isdecimal() and not self.data else len(self.data)
+
+    @property
+    @abstractmethod
+    def revision(self) -> int:
+        """The revision: the sequence in the bucket's stream, unique in the bucket."""
+
+    @property
+    @abstractmethod
+    def created(self) -> Timestamp:
+        """When it was stored, to the nanosecond."""
+
+    @property
+    @abstractmethod
+    def delta(self) -> int:
+        """How many entries of the same reading (get, history, watch) were behind it; 0 for the latest."""
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same revision of the same key with the same content."""
+        if not isinstance(other, KeyValueEntry):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash((self.bucket, self.revision))
+
+    def _identity(self) -> tuple[object, ...]:
+        return self.bucket, self.revision, self._message.subject, self.data, self.operation, self.created
+
+    def __repr__(self) -> str:
+        key = self._message.subject[len(self._layout.stored) :]
+        what = f"{len(self.data)} bytes" if not self.is_deleted else self.operation
+        return f"KeyValueEntry(bucket={self.bucket!r}, key={key!r}, revision={self.revision}, {what})"
+
+
+class StoredEntry(KeyValueEntry[V]):
+    """An entry that was got from the stream."""
+
+    __slots__ = ()
+
+    _message: RawMessage
+
+    @property
+    def revision(self) -> int:
+        """See KeyValueEntry."""
+        return self._message.seq
+
+    @property
+    def created(self) -> Timestamp:
+        """See KeyValueEntry."""
+        return self._message.time
+
+    @property
+    def delta(self) -> int:
+        """See KeyValueEntry."""
+        return self._message.num_pending
+
+
+class DeliveredEntry(KeyValueEntry[V]):
+    """An entry that a consumer delivered."""
+
+    __slots__ = ()
+
+    _message: JsMessage
+
+    @property
+    def revision(self) -> int:
+        """See KeyValueEntry."""
+        return self._message.position[2]
+
+    @property
+    def created(self) -> Timestamp:
+        """See KeyValueEntry."""
+        return self._message.metadata.timestamp
+
+    @property
+    def delta(self) -> int:
+        """See KeyValueEntry."""
+        return self._message.metadata.num_pending

@@ -1,0 +1,154 @@
+"""Keys: what they may be called, and what they are called in the stream (ADR-6, ADR-8, ADR-54).
+
+Owns the rules for keys and for filters, and the codecs that let a program use other names than a bucket allows. It
+knows no bucket.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from typing import Protocol
+
+from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject
+
+_TERM = r"[-/_=a-zA-Z0-9]+"
+_KEY = re.compile(rf"{_TERM}(?:\.{_TERM})*")
+_FILTER = re.compile(rf"(?:>|(?:{_TERM}|\*)(?:\.(?:{_TERM}|\*))*(?:\.>)?)")
+_RULE = "only A-Z, a-z, 0-9, '-', '/', '_', '=' and single dots between them"
+_ROOT = "_root_"
+
+
+def key_name(key: str) -> str:
+    """The key, or InvalidSubject."""
+    if not isinstance(key, str):
+        raise TypeError(f"key must be a str, not {type(key).__name__}")
+    if not _KEY.fullmatch(key):
+        raise InvalidSubject("key", key, _RULE)
+    return key
+
+
+def key_filter(pattern: str) -> str:
+    """The key or pattern (``*`` for one token, a final ``>`` for all that follow), or InvalidSubject."""
+    if not isinstance(pattern, str):
+        raise TypeError(f"key filter must be a str, not {type(pattern).__name__}")
+    if not _FILTER.fullmatch(pattern):
+        raise InvalidSubject("key filter", pattern, f"{_RULE}; '*' for one token, a final '>' for all that follow")
+    return pattern
+
+
+class KeyCodec(Protocol):
+    """Names that a program uses, as keys of a bucket and back (ADR-54).
+
+    What ``encode`` gives must be a valid key; ``decode`` raises InvalidPayload for a key it did not make.
+    ``encode_filter`` keeps the wildcards, or raises ConfigError when this codec cannot.
+    """
+
+    def encode(self, key: str) -> str:
+        """The key in the bucket."""
+        ...
+
+    def decode(self, key: str) -> str:
+        """The program's name of a key in the bucket."""
+        ...
+
+    def encode_filter(self, pattern: str) -> str:
+        """The pattern that matches the keys in the bucket."""
+        ...
+
+
+class Base64Keys:
+    """Any text as a key: each token (between dots) in base64, of the alphabet for URLs, without padding."""
+
+    def encode(self, key: str) -> str:
+        """Every token in base64."""
+        return _each_token(key, _to_base64)
+
+    def decode(self, key: str) -> str:
+        """Every token from base64; InvalidPayload for a key that is none."""
+        return _each_token(key, _from_base64)
+
+    def encode_filter(self, pattern: str) -> str:
+        """Every token but the wildcards."""
+        return _each_token(pattern, lambda token: token if token in ("*", ">") else _to_base64(token))
+
+    def __repr__(self) -> str:
+        return "Base64Keys()"
+
+
+class PathKeys:
+    """Paths as keys: slashes become dots, so that filters work on directories.
+
+    A leading slash is the token ``_root_``. A trailing one is dropped, and dots come back as slashes.
+    """
+
+    def encode(self, key: str) -> str:
+        """Dots for slashes."""
+        if key == "/":
+            return _ROOT
+        if key.startswith("/"):
+            key = f"{_ROOT}.{key[1:]}"
+        return key.removesuffix("/").replace("/", ".")
+
+    def decode(self, key: str) -> str:
+        """Slashes for dots."""
+        first, _, rest = key.partition(".")
+        if first == _ROOT:
+            return "/" + rest.replace(".", "/")
+        return key.replace(".", "/")
+
+    def encode_filter(self, pattern: str) -> str:
+        """Dots for slashes; wildcards are as they are."""
+        return self.encode(pattern)
+
+    def __repr__(self) -> str:
+        return "PathKeys()"
+
+
+class KeyChain:
+    """Several codecs, one after the other: encoded by the first one first, decoded by the last one first."""
+
+    def __init__(self, *codecs: KeyCodec) -> None:
+        if not codecs:
+            raise ConfigError("codecs", codecs, "a chain needs at least one codec")
+        self._codecs = codecs
+
+    def encode(self, key: str) -> str:
+        """Through all of them."""
+        for codec in self._codecs:
+            key = codec.encode(key)
+        return key
+
+    def decode(self, key: str) -> str:
+        """Back through all of them."""
+        for codec in reversed(self._codecs):
+            key = codec.decode(key)
+        return key
+
+    def encode_filter(self, pattern: str) -> str:
+        """Through all of them; ConfigError when one of them cannot."""
+        for codec in self._codecs:
+            pattern = codec.encode_filter(pattern)
+        return pattern
+
+    def __repr__(self) -> str:
+        return f"KeyChain({', '.join(map(repr, self._codecs))})"
+
+
+def _each_token(key: str, change: Callable[[str], str]) -> str:
+    return ".".join(map(change, key.split(".")))
+
+
+def _to_base64(token: str) -> str:
+    return urlsafe_b64encode(token.encode()).decode().rstrip("=")
+
+
+def _from_base64(token: str) -> str:
+    try:
+        text = urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+    except ValueError as exc:
+        raise InvalidPayload("decode", f"key token {token!r}", str(exc)) from None
+    if _to_base64(text) != token:
+        raise InvalidPayload("decode", f"key token {token!r}", "is not the base64 of anything")
+    return text

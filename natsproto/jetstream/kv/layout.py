@@ -1,0 +1,96 @@
+"""Where a bucket keeps its keys and how it writes values.
+
+Owns the subjects of a bucket: those under which its stream stores, and those to which is written, which are others
+where the bucket is a mirror or is in another domain or account (ADR-8, ADR-19, ADR-57). Owns the codecs of one handle
+as well. It sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic
+
+from natsproto.codecs import Codec
+from natsproto.errors import ConfigError
+from natsproto.jetstream.api import DEFAULT_PREFIX
+from natsproto.jetstream.config import KV_STREAM, KV_SUBJECTS, StreamConfig
+from natsproto.jetstream.kv.keys import KeyCodec, key_filter, key_name
+from natsproto.jetstream.outgoing import as_bytes
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # what type checkers bring along; a default is new in Python 3.13
+
+    V = TypeVar("V", default=bytes)
+    T = TypeVar("T")
+else:
+    from typing import TypeVar
+
+    V, T = TypeVar("V"), TypeVar("T")
+
+
+class Layout(Generic[V]):
+    """The subjects of a bucket and the codecs of a handle.
+
+    ``stored`` is in front of a key in the stream, ``written`` in front of it where it is published. ``decode`` makes a
+    value of a payload; None when values are the bytes themselves.
+    """
+
+    __slots__ = ("_cut", "_encode", "bucket", "decode", "keys", "stored", "written")
+
+    def __init__(
+        self,
+        bucket: str,
+        stored: str,
+        written: str,
+        keys: KeyCodec | None,
+        encode: Callable[[object], bytes],
+        decode: Callable[[bytes], V] | None,
+    ) -> None:
+        self.bucket, self.stored, self.written, self.keys = bucket, stored, written, keys
+        self._encode, self.decode = encode, decode
+        self._cut = len(stored)
+
+    @classmethod
+    def of(cls, bucket: str, config: StreamConfig | None, prefix: str, keys: KeyCodec | None) -> Layout[bytes]:
+        """The layout of a bucket whose stream is configured like this (None: not known), seen through an API prefix."""
+        for name in ("encode", "decode", "encode_filter"):
+            if keys is not None and not callable(getattr(keys, name, None)):
+                raise ConfigError("key_codec", keys, f"has no method {name}")
+        stored = written = f"{KV_SUBJECTS}{bucket}."
+        mirror = None if config is None else config.mirror
+        if mirror is not None:
+            written = f"{KV_SUBJECTS}{mirror.name.removeprefix(KV_STREAM)}."
+            transforms = [rule.dest for rule in mirror.subject_transforms if rule.dest == f"{stored}>"]
+            stored = stored if transforms else written
+        if mirror is not None and mirror.external is not None:
+            written = f"{mirror.external.api}.{written}"
+        elif prefix != DEFAULT_PREFIX:
+            written = f"{prefix}.{written}"
+        return Layout(bucket, stored, written, keys, as_bytes, None)
+
+    def typed(self, kind: type[T], codec: Codec) -> Layout[T]:
+        """The same with values of a type."""
+        for name in ("encode", "decode"):
+            if not callable(getattr(codec, name, None)):
+                raise ConfigError("codec", codec, f"has no method {name}")
+        decode = codec.decode
+        return Layout(
+            self.bucket, self.stored, self.written, self.keys, codec.encode, lambda payload: decode(payload, kind)
+        )
+
+    def encode(self, value: V) -> bytes:
+        """The payload for a value. TypeError, or InvalidPayload of the codec."""
+        return self._encode(value)
+
+    def encoded(self, key: str) -> str:
+        """The key as it is in the bucket; InvalidSubject when it is none."""
+        return key_name(key if self.keys is None else self.keys.encode(key))
+
+    def filter(self, pattern: str) -> str:
+        """What a consumer filters for this pattern; InvalidSubject when it is none."""
+        return self.stored + key_filter(pattern if self.keys is None else self.keys.encode_filter(pattern))
+
+    def key_of(self, subject: str) -> str:
+        """The key of a stored message; InvalidPayload when the codec did not make it."""
+        key = subject[self._cut :]
+        return key if self.keys is None else self.keys.decode(key)

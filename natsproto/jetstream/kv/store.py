@@ -1,0 +1,112 @@
+"""The verbs of a bucket as its stream has them: one key read, one key written, if need be only at a revision.
+
+Owns the handle of the stream behind a bucket, and what the stream's refusals mean to whoever thinks in keys.
+"""
+
+from __future__ import annotations
+
+from typing import Generic
+
+from natsproto.errors import (
+    BucketNotFound,
+    KeyNotFound,
+    MessageNotFound,
+    NatsError,
+    StreamNotFound,
+    WrongLastSequence,
+    WrongRevision,
+)
+from natsproto.jetstream.api import Api
+from natsproto.jetstream.codec import Duration
+from natsproto.jetstream.kv.entry import StoredEntry
+from natsproto.jetstream.kv.layout import Layout, V
+from natsproto.jetstream.outgoing import MessageArgs
+from natsproto.jetstream.publish import publish
+from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream.stream import Stream
+from natsproto.protocol.pool import seconds
+
+Headers = dict[str, str]
+
+
+class Store(Generic[V]):
+    """A bucket as one handle sees it."""
+
+    def __init__(self, api: Api, stream: Stream, layout: Layout[V]) -> None:
+        self.api, self.stream, self.layout = api, stream, layout
+
+    @property
+    def bucket(self) -> str:
+        """The name of the bucket."""
+        return self.layout.bucket
+
+    # ---------------------------------------------------------------- reading
+
+    async def last(self, key: str, *, direct: bool, timeout: Duration | None) -> StoredEntry[V]:
+        """The newest entry of a key, deletions included. KeyNotFound, BucketNotFound."""
+        layout = self.layout
+        subject = layout.stored + layout.encoded(key)
+        try:
+            return StoredEntry(layout, await self.stream.get_last_message(subject, direct=direct, timeout=timeout))
+        except MessageNotFound:
+            raise KeyNotFound(layout.bucket, key) from None
+        except StreamNotFound as exc:
+            raise BucketNotFound(layout.bucket) from exc
+
+    async def at(self, key: str, revision: int, *, direct: bool, timeout: Duration | None) -> StoredEntry[V]:
+        """The entry of a key at a revision, deletions included. KeyNotFound also when it is another key's."""
+        layout = self.layout
+        subject = layout.stored + layout.encoded(key)
+        try:
+            message = await self.stream.get_message(revision, direct=direct, timeout=timeout)
+        except MessageNotFound:
+            raise KeyNotFound(layout.bucket, key, revision) from None
+        except StreamNotFound as exc:
+            raise BucketNotFound(layout.bucket) from exc
+        if message.subject != subject:
+            raise KeyNotFound(layout.bucket, key, revision)
+        return StoredEntry(layout, message)
+
+    # ---------------------------------------------------------------- writing
+
+    async def write(
+        self, key: str, payload: bytes, headers: Headers | None, args: MessageArgs, timeout: Duration | None
+    ) -> int:
+        """Stores a message under a key and returns its revision. WrongLastSequence, and what ``publish`` raises."""
+        layout = self.layout
+        ack = await publish(
+            self.api.connection,
+            layout.written + layout.encoded(key),
+            payload,
+            headers,
+            args,
+            timeout=self.api.timeout if timeout is None else seconds("timeout", timeout),
+            retry_attempts=RETRY_ATTEMPTS,
+            retry_wait=RETRY_WAIT,
+        )
+        return ack.seq
+
+    async def write_at(
+        self,
+        key: str,
+        revision: int,
+        payload: bytes,
+        headers: Headers | None,
+        args: MessageArgs,
+        timeout: Duration | None,
+    ) -> int:
+        """The same if the key's last revision is this one (0: it has none), else WrongRevision."""
+        try:
+            return await self.write(key, payload, headers, {**args, "expected_last_subject_seq": revision}, timeout)
+        except WrongLastSequence as exc:
+            actual = exc.last if exc.last is not None else await self._last_revision(key, timeout)
+            raise WrongRevision(self.bucket, key, revision, actual) from exc
+
+    async def _last_revision(self, key: str, timeout: Duration | None) -> int | None:
+        """What a replicated stream does not say when it refuses; None when it cannot be found out."""
+        try:
+            return (await self.last(key, direct=False, timeout=timeout)).revision
+        except KeyNotFound:
+            return 0
+        except NatsError:
+            return None

@@ -1,0 +1,123 @@
+"""Watching a bucket on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from natsproto.errors import BucketNotFound, ConfigError, InvalidSubject, LocalProtocolError, RequestTimeout
+from natsproto.jetstream.context import JetStream
+from natsproto.jetstream.kv.entry import KeyValueEntry
+from natsproto.jetstream.kv.watch import KeyWatcher
+
+LONG = 20.0
+
+
+async def take(watcher: KeyWatcher, count: int) -> list[tuple[str, bytes, str]]:
+    return [told(await watcher.next(LONG)) for _ in range(count)]
+
+
+def told(entry: KeyValueEntry) -> tuple[str, bytes, str]:
+    return entry.key, entry.value, entry.operation
+
+
+async def test_an_empty_bucket_is_ready_at_once_and_then_tells_everything(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value(bucket="b", history=5)
+    async with kv.watch() as watcher:
+        async with asyncio.timeout(LONG):
+            await watcher.ready()
+        assert watcher.caught_up
+        await kv.put("a", b"1")
+        await kv.put("a", b"2")
+        await kv.delete("a")
+        await kv.purge("a")
+        assert await take(watcher, 4) == [
+            ("a", b"1", "PUT"),
+            ("a", b"2", "PUT"),
+            ("a", b"", "DEL"),
+            ("a", b"", "PURGE"),
+        ]
+        with pytest.raises(RequestTimeout):
+            await watcher.next(0.05)
+
+
+async def test_the_newest_entries_come_first(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value(bucket="b", history=5)
+    for key, value in (("a", b"1"), ("b", b"2"), ("a", b"3"), ("c", b"4")):
+        await kv.put(key, value)
+    await kv.delete("c")
+    async with kv.watch() as watcher:
+        initial = [told(entry) async for entry in watcher.initial()]
+        assert initial == [("b", b"2", "PUT"), ("a", b"3", "PUT"), ("c", b"", "DEL")]
+        assert watcher.caught_up
+        await kv.put("c", b"5")
+        assert await take(watcher, 1) == [("c", b"5", "PUT")]
+
+
+async def test_what_is_watched_can_be_chosen(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value(bucket="b", history=5)
+    for key, value in (("eu.de", b"1"), ("us.ny", b"2"), ("eu.de", b"3"), ("asia.in", b"4")):
+        await kv.put(key, value)
+    await kv.delete("us.ny")
+
+    async def seen(watcher: KeyWatcher) -> list[tuple[str, bytes, str]]:
+        async with watcher:
+            return [told(entry) async for entry in watcher.initial()]
+
+    assert await seen(kv.watch("eu.>")) == [("eu.de", b"3", "PUT")]
+    assert await seen(kv.watch("eu.>", "us.*")) == [("eu.de", b"3", "PUT"), ("us.ny", b"", "DEL")]
+    assert await seen(kv.watch("eu.>", include_history=True)) == [("eu.de", b"1", "PUT"), ("eu.de", b"3", "PUT")]
+    assert await seen(kv.watch(ignore_deletes=True)) == [("eu.de", b"3", "PUT"), ("asia.in", b"4", "PUT")]
+    assert await seen(kv.watch("eu.>", meta_only=True)) == [("eu.de", b"", "PUT")]
+    assert await seen(kv.watch(resume_from=4)) == [("asia.in", b"4", "PUT"), ("us.ny", b"", "DEL")]
+    assert await seen(kv.watch(updates_only=True)) == []
+
+
+async def test_updates_only_tells_what_comes_after_ready(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value(bucket="b")
+    await kv.put("a", b"1")
+    async with kv.watch(updates_only=True) as watcher:
+        await watcher.ready()
+        await kv.put("a", b"2")
+        assert await take(watcher, 1) == [("a", b"2", "PUT")]
+
+
+async def test_ready_holds_however_many_values_there_are(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value(bucket="b", storage="memory")
+    async with jetstream.publisher() as publisher:
+        for number in range(3000):
+            await publisher.publish(f"$KV.b.k.{number}", b"%d" % number)
+    async with kv.watch() as watcher:
+        async with asyncio.timeout(LONG):
+            await watcher.ready()
+        assert not watcher.caught_up
+        assert [entry.key async for entry in watcher.initial()] == [f"k.{number}" for number in range(3000)]
+
+
+async def test_the_end_of_the_bucket_ends_the_watch_with_an_error(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value(bucket="b")
+    await kv.put("a", b"1")
+    async with kv.watch() as watcher:
+        assert await take(watcher, 1) == [("a", b"1", "PUT")]
+        await jetstream.delete_key_value("b")
+        with pytest.raises(BucketNotFound, match="'b'"):
+            await watcher.next(LONG)
+    async with kv.watch() as watcher:
+        with pytest.raises(BucketNotFound):
+            await watcher.ready()
+
+
+async def test_wrong_watches_are_refused_at_once(jetstream: JetStream) -> None:
+    kv = await jetstream.key_value("b", bind=True)
+    for pattern in ("", "a..b", ".a", "a.", ">.a", "a.>.b", "a b", "a\n", "ä.*", "a*"):
+        with pytest.raises(InvalidSubject, match="filter"):
+            kv.watch(pattern)
+    with pytest.raises(ConfigError, match="updates_only"):
+        kv.watch(updates_only=True, resume_from=3)
+    with pytest.raises(ConfigError, match="updates_only"):
+        kv.watch(updates_only=True, include_history=True)
+    with pytest.raises(ConfigError, match="start_sequence"):
+        kv.watch(resume_from=0)
+    with pytest.raises(LocalProtocolError, match="entered first"):
+        await kv.watch().next()
