@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from natsproto.codecs import Codec
     from natsproto.health import Health
     from natsproto.jetstream.context import JetStream
+    from natsproto.jetstream.exchange import Trace
     from natsproto.protocol.frames import Message, Payload
     from natsproto.protocol.headers import HeadersLike
     from natsproto.service.endpoint import StatsHandler
@@ -32,6 +33,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+THE_WORLD = Runtime(dial=dial, rng=random.SystemRandom())
+"""Real sockets, real randomness. It holds no state."""
+
+
 class Client(Connection):
     """A connected client; see Connection for the verbs."""
 
@@ -43,18 +48,25 @@ class Client(Connection):
         return client
 
     def jetstream(
-        self, *, domain: str | None = None, prefix: str | None = None, timeout: float | timedelta = 5.0
+        self,
+        *,
+        domain: str | None = None,
+        prefix: str | None = None,
+        timeout: float | timedelta = 5.0,
+        trace: Trace | None = None,
     ) -> JetStream:
         """JetStream of this account, of a ``domain``, or behind an API ``prefix`` (of another account).
 
-        ``timeout`` in seconds is the default of every call. Sends nothing. ConfigError for bad arguments.
+        ``timeout`` in seconds is the default of every call. ``trace`` is called with an ApiExchange for every request
+        to the API of JetStream when it is answered or has failed; what it raises is logged and told by a
+        HandlerFailed event. Sends nothing. ConfigError for bad arguments.
         """
         from natsproto.jetstream.context import JetStream  # not everybody needs it; importing natsproto is fast
 
         options = self._options
         if domain is None and prefix is None:
             domain, prefix = options.jetstream_domain, options.jetstream_api_prefix
-        return JetStream(self, domain=domain, prefix=prefix, timeout=seconds("timeout", timeout))
+        return JetStream(self, domain=domain, prefix=prefix, timeout=seconds("timeout", timeout), trace=trace)
 
     # ---------------------------------------------------------------- looking
 
@@ -275,7 +287,7 @@ def connect(
     with the cause of every server after one pass over the pool, each given ``connect_timeout`` seconds.
     Cancelling leaves nothing behind.
     """
-    return Connecting(options_for(servers, context, options), Runtime(dial=dial, rng=random.SystemRandom()))
+    return Connecting(options_for(servers, context, options), THE_WORLD)
 
 
 def options_for(servers: str | Sequence[str] | Options | None, context: str | None, options: OptionArgs) -> Options:

@@ -18,13 +18,14 @@ from contextvars import ContextVar
 from datetime import timedelta
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, Unpack
 
-from natsproto.client import Client, Connecting, options_for
+from natsproto.client import THE_WORLD, Client, Connecting, options_for
 from natsproto.core.connection import Stats
 from natsproto.core.events import Closed, Event
 from natsproto.core.runtime import Runtime
 from natsproto.core.transport import dial
 from natsproto.errors import ConfigError
 from natsproto.jetstream.context import JetStream
+from natsproto.jetstream.exchange import Trace
 from natsproto.jetstream.message import read_ack_subject
 from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.options import OptionArgs, Options
@@ -110,7 +111,7 @@ class Telemetry:
     ) -> Connecting:
         """``natsproto.connect`` for a client that makes spans and metrics."""
         chosen = options_for(servers, context, options)
-        return _TracedConnecting(chosen, Runtime(dial=dial, rng=random.SystemRandom()), self)
+        return _TracedConnecting(chosen, THE_WORLD, self)
 
     @contextmanager
     def processing(self, message: Message, *, consumer: str | None = None) -> Iterator[Span]:
@@ -312,13 +313,19 @@ class TracedClient(Client):
             super().answer_nowait(reply, payload)
 
     def jetstream(
-        self, *, domain: str | None = None, prefix: str | None = None, timeout: float | timedelta = 5.0
+        self,
+        *,
+        domain: str | None = None,
+        prefix: str | None = None,
+        timeout: float | timedelta = 5.0,
+        trace: Trace | None = None,
     ) -> JetStream:
         """``Client.jetstream`` whose ``publish`` makes spans."""
         options = self._options
         if domain is None and prefix is None:
             domain, prefix = options.jetstream_domain, options.jetstream_api_prefix
-        return TracedJetStream(self, domain=domain, prefix=prefix, timeout=seconds("timeout", timeout))
+        wait = seconds("timeout", timeout)
+        return TracedJetStream(self, domain=domain, prefix=prefix, timeout=wait, trace=trace)
 
     def _tracing(self, subject: str) -> Telemetry | None:
         """None for what makes no span: the server's own subjects, and what a verb with a span is built on."""

@@ -24,7 +24,7 @@ from natsproto.protocol.commands import Heads
 from natsproto.protocol.frames import Message, Payload, ServerInfo
 from natsproto.protocol.headers import HeadersLike, encode_headers
 from natsproto.protocol.pool import seconds
-from natsproto.protocol.subject import publish_subject
+from natsproto.protocol.subject import publish_subject, subscribe_subject
 from natsproto.value import Value
 
 
@@ -251,11 +251,33 @@ class Connection:
         ``publish`` raises. After a timeout or a lost connection the request may have been handled all the same.
         Cancelling drops a late reply.
         """
+        return await self._ask(subject, publish_subject(subject), payload, timeout, headers)
+
+    async def request_literally(
+        self,
+        subject: str,
+        payload: Payload = b"",
+        *,
+        timeout: float | timedelta | None = None,
+        headers: HeadersLike | None = None,
+    ) -> Message:
+        """``request`` to a subject in which ``*`` and a final ``>`` stand for themselves: for layers on top, as the
+        API of JetStream has filters in its subjects.
+        """
+        return await self._ask(subject, subscribe_subject(subject), payload, timeout, headers)
+
+    async def _ask(
+        self,
+        subject: str,
+        wire: bytes,
+        payload: Payload,
+        timeout: float | timedelta | None,
+        headers: HeadersLike | None,
+    ) -> Message:
         wait = self._options.request_timeout if timeout is None else _timeout(timeout)
         if self._outbox.wait_first:
             await self._outbox.turn()
         payload = _payload(payload)
-        wire = publish_subject(subject)
         block = None if headers is None else encode_headers(headers)
         self._heads.check(len(payload) + (0 if block is None else len(block)))  # before the inbox is subscribed
         mux = self._engine.mux()

@@ -6,10 +6,13 @@ exception. It knows no endpoint by heart and keeps nothing between calls.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from time import perf_counter
 from typing import NoReturn, TypeVar
 
 from natsproto.core.connection import Connection
+from natsproto.core.events import HandlerFailed
 from natsproto.core.subscription import Subscription
 from natsproto.errors import (
     ConfigError,
@@ -22,12 +25,19 @@ from natsproto.errors import (
 )
 from natsproto.jetstream.api_errors import api_error
 from natsproto.jetstream.codec import Duration, Record, decode, dumps, parse
+from natsproto.jetstream.exchange import ApiExchange, Trace, told
 from natsproto.jetstream.info import AccountInfo
+from natsproto.protocol.frames import Message
 from natsproto.protocol.subject import publish_subject
 
 R = TypeVar("R", bound=Record)
 
 DEFAULT_PREFIX = "$JS.API"
+
+REQUIRED_LEVEL = "Nats-Required-Api-Level"
+"""Header by which a request demands an API of some level (ADR-44); known to servers since 2.12."""
+
+log = logging.getLogger("natsproto")
 
 
 async def raise_end(subscription: Subscription, asked: str) -> NoReturn:
@@ -42,7 +52,17 @@ async def raise_end(subscription: Subscription, asked: str) -> NoReturn:
 class Api:
     """The JetStream API of one account, or of a domain, as seen through one connection."""
 
-    def __init__(self, connection: Connection, *, domain: str | None, prefix: str | None, timeout: float) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        domain: str | None,
+        prefix: str | None,
+        timeout: float,
+        trace: Trace | None = None,
+    ) -> None:
+        if trace is not None and not callable(trace):
+            raise ConfigError("trace", trace, "must be a callable with one ApiExchange")
         if domain is not None and prefix is not None:
             raise ConfigError("prefix", prefix, "cannot be given together with a domain: a domain is a prefix")
         if domain is not None:
@@ -51,6 +71,7 @@ class Api:
         self.domain = domain
         self.prefix = (prefix or DEFAULT_PREFIX).removesuffix(".")
         self.timeout = timeout
+        self._trace = trace
         publish_subject(self.prefix, "JetStream API prefix")
 
     async def call(
@@ -60,18 +81,20 @@ class Api:
         *,
         asked: str,
         timeout: Duration | None = None,
+        level: int = 0,
     ) -> dict[str, object]:
         """Sends one request to ``<prefix>.<endpoint>`` and returns the reply's JSON object.
 
-        ``asked`` says in words what is wanted, for the error. ApiError (or the subclass of its code) when the
+        ``asked`` says in words what is wanted, for the error; ``level`` is the level of the API that the request
+        demands (servers before 2.12 do not look at it). ApiError (or the subclass of its code) when the
         server refuses; JetStreamNotEnabled at once when nobody serves the prefix: JetStream is off, the account
         may not use it, or there is no such domain; RequestTimeout, ConnectionLost and PermissionDenied of the
         request itself; InvalidReply. Cancelling drops the reply: what was asked for may have been done.
         """
         data = body if isinstance(body, bytes) else dumps(body)
-        subject = f"{self.prefix}.{endpoint}"
+        headers = {REQUIRED_LEVEL: str(level)} if level else None
         try:
-            reply = await self.connection.request(subject, data, timeout=self.timeout if timeout is None else timeout)
+            reply = await self.request(endpoint, data, timeout=timeout, headers=headers)
         except NoResponders:
             raise JetStreamNotEnabled(
                 503, 0, f"nobody serves {self.prefix}: JetStream is off, or the domain does not exist", asked
@@ -80,6 +103,51 @@ class Api:
         if "error" in payload:
             raise api_error(payload, asked)
         return payload
+
+    def request(
+        self,
+        endpoint: str,
+        payload: bytes = b"",
+        *,
+        timeout: Duration | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Coroutine[object, object, Message]:
+        """Sends one request to ``<prefix>.<endpoint>``, where wildcards stand for themselves; await it for the reply.
+
+        Raises what ``Connection.request`` does.
+        """
+        subject = f"{self.prefix}.{endpoint}"
+        wait = self.timeout if timeout is None else timeout
+        ask = self.connection.request_literally(subject, payload, timeout=wait, headers=headers)
+        return ask if self._trace is None else self._watch(self._trace, ask, subject, payload)
+
+    async def _watch(
+        self, trace: Trace, ask: Coroutine[object, object, Message], subject: str, payload: bytes
+    ) -> Message:
+        begun = perf_counter()
+        response, status = b"", 0
+        fault: BaseException | None = None
+        try:
+            reply = await ask
+            response, status = told(subject, reply.data), reply.headers.status
+            return reply
+        except BaseException as exc:
+            fault = exc
+            raise
+        finally:
+            exchange = ApiExchange(
+                subject=subject,
+                request=payload,
+                response=response,
+                status=status,
+                duration=perf_counter() - begun,
+                error=fault,
+            )
+            try:
+                trace(exchange)
+            except Exception as exc:  # whatever it does, the call goes on
+                log.error("trace of %s failed: %r", subject, exc, exc_info=exc)
+                self.connection.announce(HandlerFailed(where="trace of the JetStream API", error=exc))
 
     async def demand(self, level: int, version: str, asked: str) -> None:
         """UnsupportedByServer when the API is older than ``level``: it would not answer to a call it does not know."""
@@ -108,9 +176,10 @@ class Api:
         *,
         asked: str,
         timeout: Duration | None = None,
+        level: int = 0,
     ) -> R:
         """``call``, with the reply read as a record."""
-        return decode(kind, await self.call(endpoint, body, asked=asked, timeout=timeout))
+        return decode(kind, await self.call(endpoint, body, asked=asked, timeout=timeout, level=level))
 
     async def pages(
         self,

@@ -377,12 +377,10 @@ class PullConsumer(Consumer):
 
 
 def create_endpoint(stream: str, config: ConsumerConfig) -> str:
-    """Where a consumer is asked for: with its filter, where it is one subject and permissions can tell it apart."""
-    name = config.durable_name or config.name
-    if not name:
-        return f"CONSUMER.CREATE.{stream}"
-    plain = config.filter_subject and not {"*", ">"} & set(config.filter_subject.split("."))
-    return f"CONSUMER.CREATE.{stream}.{name}{f'.{config.filter_subject}' if plain else ''}"
+    """Where a consumer is asked for: with its filter when it is one, so that permissions can tell it apart."""
+    parts = ("CONSUMER.CREATE", stream, config.durable_name or config.name)
+    named = ".".join(part for part in parts if part)
+    return f"{named}.{config.filter_subject}" if parts[-1] and config.filter_subject else named
 
 
 def stream_sequence(what: str, sequence: int) -> int:

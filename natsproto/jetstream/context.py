@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from natsproto.jetstream.advisory import Advisories
     from natsproto.jetstream.arguments import KeyValueArgs, StreamArgs
     from natsproto.jetstream.backup import Progress
+    from natsproto.jetstream.exchange import Trace
     from natsproto.jetstream.kv.bucket import KeyValue
     from natsproto.jetstream.kv.keys import KeyCodec
     from natsproto.jetstream.kv.status import KeyValueStatus
@@ -51,10 +52,16 @@ class JetStream:
     """JetStream of one account or domain. Made by ``nc.jetstream()``; as cheap as a subject prefix."""
 
     def __init__(
-        self, connection: Connection, *, domain: str | None = None, prefix: str | None = None, timeout: float = 5.0
+        self,
+        connection: Connection,
+        *,
+        domain: str | None = None,
+        prefix: str | None = None,
+        timeout: float = 5.0,
+        trace: Trace | None = None,
     ) -> None:
         self._connection = connection
-        self._api = Api(connection, domain=domain, prefix=prefix, timeout=timeout)
+        self._api = Api(connection, domain=domain, prefix=prefix, timeout=timeout, trace=trace)
 
     async def account_info(self, *, timeout: Duration | None = None) -> AccountInfo:
         """What the account uses and may use. Raises what Api.call raises."""

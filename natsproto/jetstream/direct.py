@@ -229,9 +229,8 @@ async def direct_get(
 
     With ``key`` the subject is part of the request's subject, where permissions can tell keys apart.
     """
-    endpoint = f"{api.prefix}.DIRECT.GET.{stream}{'.' if key else ''}{key}"
-    wait = api.timeout if timeout is None else timeout
-    reply = Reply.of(await api.connection.request(endpoint, b"" if key else dumps(body), timeout=wait))
+    endpoint = f"DIRECT.GET.{stream}{'.' if key else ''}{key}"
+    reply = Reply.of(await api.request(endpoint, b"" if key else dumps(body), timeout=timeout))
     if found := reply.parts():
         return found[0]
     raise refusal(reply.headers.status, reply.headers.description, asked)

@@ -6,14 +6,15 @@ known to ``direct``, how a stream is saved to ``backup``; here is what users cal
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from datetime import datetime
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from natsproto.errors import (
-    BadRequest,
+    ApiError,
     ConfigError,
     LimitReached,
     LocalProtocolError,
@@ -23,7 +24,7 @@ from natsproto.errors import (
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.api_errors import ErrCode
 from natsproto.jetstream.codec import Duration, Record, decode, encode
-from natsproto.jetstream.config import ConsumerConfig, DeliverPolicy, StreamConfig, stream_name
+from natsproto.jetstream.config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig, stream_name
 from natsproto.jetstream.consumer import PullConsumer, create_endpoint, stream_sequence
 from natsproto.jetstream.direct import (
     BatchGet,
@@ -61,17 +62,17 @@ PIECE_SUBJECTS = 1000
 PIECE_BYTES = 128 * 1024
 """Bytes of those subjects; a server takes a megabyte unless it is configured otherwise."""
 
-# What older servers leave out without a word, by the server that knows it first.
+# What older servers leave out without a word, by the server that knows it first and the level of its API.
 _STREAM_NOVELTIES = {
-    "allow_msg_ttl": "2.11",
-    "subject_delete_marker_ttl": "2.11",
-    "allow_msg_counter": "2.12",
-    "allow_atomic": "2.12",
-    "allow_msg_schedules": "2.12",
-    "persist_mode": "2.12",
-    "allow_batched": "2.14",
+    "allow_msg_ttl": ("2.11", 1),
+    "subject_delete_marker_ttl": ("2.11", 1),
+    "allow_msg_counter": ("2.12", 2),
+    "allow_atomic": ("2.12", 2),
+    "allow_msg_schedules": ("2.12", 2),
+    "persist_mode": ("2.12", 2),
+    "allow_batched": ("2.14", 4),
 }
-_CONSUMER_NOVELTIES = {"pause_until": "2.11", "priority_groups": "2.11", "priority_policy": "2.11"}
+_CONSUMER_NOVELTIES = {"pause_until": ("2.11", 1), "priority_groups": ("2.11", 1), "priority_policy": ("2.11", 1)}
 
 
 class Stream:
@@ -636,9 +637,10 @@ class Stream:
         if pedantic:
             body["pedantic"] = True
         asked = f"{action or 'create or update'} consumer {name!r} of {self._what}"
+        level = 4 if config.ack_policy == AckPolicy.FLOW_CONTROL else _level(config, _CONSUMER_NOVELTIES)
         with _old_server(asked):
             info = await self._api.get(
-                ConsumerInfo, create_endpoint(self.name, config), body, asked=asked, timeout=timeout
+                ConsumerInfo, create_endpoint(self.name, config), body, asked=asked, timeout=timeout, level=level
             )
         _check_novelties(config, info.config, _CONSUMER_NOVELTIES, asked)
         return info
@@ -661,27 +663,41 @@ async def write_stream(
     if pedantic:
         body["pedantic"] = True
     asked = f"{verb.lower()} stream {config.name!r}"
+    level = _level(config, _STREAM_NOVELTIES)
     with _old_server(asked):
-        info = await api.get(StreamInfo, f"STREAM.{verb}.{config.name}", body, asked=asked, timeout=timeout)
+        info = await api.get(
+            StreamInfo, f"STREAM.{verb}.{config.name}", body, asked=asked, timeout=timeout, level=level
+        )
     _check_novelties(config, info.config, _STREAM_NOVELTIES, asked)
     return info
 
 
 @contextmanager
 def _old_server(asked: str) -> Iterator[None]:
-    """UnsupportedByServer instead of a complaint about JSON: from 2.12 on a server refuses fields it does not know."""
+    """UnsupportedByServer instead of a complaint about the level, a field (both from 2.12 on) or a value."""
     try:
         yield
-    except BadRequest as exc:
-        if exc.err_code == ErrCode.INVALID_JSON and "unknown field" in exc.description:
+    except ApiError as exc:
+        unknown = exc.err_code == ErrCode.INVALID_JSON and re.search("unknown |can not unmarshal", exc.description)
+        if unknown or exc.err_code == ErrCode.REQUIRED_API_LEVEL:
             raise UnsupportedByServer(asked, f"a newer server is needed: {exc.description}") from exc
         raise
 
 
-def _check_novelties(asked: Record, got: Record, novelties: dict[str, str], what: str) -> None:
+_Novelties: TypeAlias = Mapping[str, tuple[str, int]]
+
+
+def _level(asked: Record, novelties: _Novelties) -> int:
+    """The level of the API that is needed for it (ADR-44); 0 for any."""
+    plain = type(asked)()
+    return max(level if getattr(asked, name) != getattr(plain, name) else 0 for name, (_, level) in novelties.items())
+
+
+def _check_novelties(asked: Record, got: Record, novelties: _Novelties, what: str) -> None:
     """UnsupportedByServer for what was asked for and is not there: servers before 2.12 say nothing about it."""
-    for name, version in novelties.items():
-        default = type(asked)().__getattribute__(name)
+    plain = type(asked)()
+    for name, (version, _) in novelties.items():
+        default = getattr(plain, name)
         if getattr(asked, name) != default and getattr(got, name) == default:
             raise UnsupportedByServer(what, f"the server left out {name}, which needs nats-server {version} or newer")
 
