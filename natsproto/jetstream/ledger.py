@@ -33,6 +33,10 @@ ANXIOUS_HEARTBEAT: Final = 0.25
 that reaches a leader on its way out disappears without a word.
 """
 ANXIOUS_EXPIRES: Final = 5.0
+PROBE_AFTER: Final = 0.25
+"""Seconds of sudden silence after which it is asked whether anybody takes pulls at all."""
+PROBE_EVERY: Final = 8
+"""Messages that must have come since the last such question, so that a trickle is not doubled by questions."""
 _FIRST_WAIT, _WAIT_GROWTH, _LONGEST_WAIT = 0.1, 1.04, 10.0  # overshoots an election by 4 % of its time
 _MOST_FAILURES = 120  # in a row; the longest wait is reached then
 _MOMENT = 0.01  # less time than this is not worth another pull
@@ -63,6 +67,12 @@ class PullRequest(Record):
         return dumps(self)
 
 
+PROBE: Final = PullRequest(batch=1, expires=1.0, idle_heartbeat=1.0)
+"""A pull that every server refuses at once, for its heartbeat, and that changes nothing. What matters is who answers:
+"nobody" (503) tells within a moment that the server of a consumer was killed, where silence needs two heartbeats.
+"""
+
+
 class Action(Enum):
     """What a driver does next."""
 
@@ -70,6 +80,8 @@ class Action(Enum):
     """Nothing."""
     REFILL = "refill"
     """Ask ``next_request()``; it may say that it is not time yet."""
+    PROBE = "probe"
+    """Send PROBE, as pull 0."""
     DONE = "done"
     """All that a bounded pull will get is there."""
     STOP = "stop"
@@ -97,6 +109,12 @@ def heartbeat_for(expires: float) -> float:
     return min(expires / 2, HEARTBEAT) if expires >= 1.0 else 0.0
 
 
+class _OpenPull(NamedTuple):
+    number: int
+    batch: int
+    size: int
+
+
 class PullLedger:
     """How much to pull, and when. One for each fetch, ``messages()`` or ``consume()``.
 
@@ -107,6 +125,10 @@ class PullLedger:
     With ``once`` it is one pull of at most ``max_messages`` and ``max_bytes``: DONE when the server ended it, asked
     again only for what a lost server still owed, and then for the time that is left of ``expires``. With ``no_wait``
     it takes what is there; ``expires`` is then how long a server is looked for that can tell.
+
+    Pulls are numbered from 1 on (``number`` is the last one's) and each needs a reply subject of its own: a cluster
+    remembers which pulls are open by their reply subjects, and forgets the subject with the first of them that ends.
+    After a change of leader the others would be lost without a word.
 
     The size of a message is that of its subject, ack subject, header block and payload (ADR-37). Sizes are needed only
     if ``counts_bytes``; the server counts before it adds a ``Nats-Pin-Id`` header, so leave that one out.
@@ -159,6 +181,7 @@ class PullLedger:
         self.asked, self.asked_bytes = 0, 0  # of the server, not here yet
         self.held, self.held_bytes = 0, 0  # here, not taken yet
         self.received = 0
+        self.number = 0  # of the last pull
         self.unanswered = 0  # pulls in a row that nobody was there to take
         self.losses = 0  # of pulls, in a row, without a sign of life between
         self._expires = self._expires_limit = expires
@@ -172,10 +195,12 @@ class PullLedger:
             priority=priority,
         )
         self._batch_limit, self._bytes_limit = max_messages, max_bytes  # what one pull may ask, learned from refusals
-        self._sent: list[tuple[int, int]] = []  # batch and bytes of the pulls that are open, oldest first
+        self._sent: list[_OpenPull] = []  # the pulls that may be open, oldest first
+        self._lost_to = 0  # the last pull that was given up, or is known to have ended, with all before it
         self._too_small = 0  # bytes that were free and not enough for the next message
-        self._silent_at = 0.0  # when silence will have lasted too long, 0 for never
-        self._patience = 0.0
+        self._heard_at = 0.0  # the last sign of life
+        self._patience = 0.0  # how long silence may last after it, 0 for as long as it likes
+        self._flow = 0  # messages since the last probe
         self._not_before = 0.0
         self._failures = 0  # in a row, without a sign of life between
         self._until = 0.0  # the end of a single pull
@@ -205,7 +230,8 @@ class PullLedger:
         if not self._connected:
             return self._until or None
         end = self._until + _GRACE if self._until else 0.0
-        return min(filter(None, (self._not_before, self._silent_at, end)), default=None)
+        silent_at = self._heard_at + self._wait_in_silence() if self._patience else 0.0
+        return min(filter(None, (self._not_before, silent_at, end)), default=None)
 
     def next_request(self, now: float) -> PullRequest | None:
         """The pull to send now, counted as asked for; None when enough is asked for, or when it must wait."""
@@ -241,7 +267,8 @@ class PullLedger:
         self._drop_served()
         self.asked += batch
         self.asked_bytes += size
-        self._sent.append((batch, size))
+        self.number += 1
+        self._sent.append(_OpenPull(self.number, batch, size))
         self._listen(now, expires, heartbeat)
         return self._template.replace(
             batch=batch, max_bytes=size, expires=expires, idle_heartbeat=heartbeat, id=self.pin_id
@@ -275,7 +302,11 @@ class PullLedger:
     def _listen(self, now: float, expires: float, heartbeat: float) -> None:
         """From now on a sign of life is due."""
         self._patience = HEARTBEATS_MISSED * heartbeat if heartbeat else expires + _WITHOUT_HEARTBEAT
-        self._silent_at = now + self._patience
+        self._heard_at = now
+
+    def _wait_in_silence(self) -> float:
+        """For how long silence is borne before something is done about it."""
+        return min(self._patience, PROBE_AFTER) if self._flow >= PROBE_EVERY else self._patience
 
     # ------------------------------------------------------------ what comes
 
@@ -284,6 +315,7 @@ class PullLedger:
         self._alive(now)
         self.losses = 0
         self._too_small = 0
+        self._flow += count
         self.received += count
         self.held += count
         self.held_bytes += size
@@ -317,24 +349,28 @@ class PullLedger:
         if pin_id:
             self.pin_id = pin_id
 
-    def on_status(self, code: int, description: str, headers: Mapping[str, str], now: float) -> Verdict:
-        """A status came in on the inbox of the pulls; ``headers`` may tell what was pending (ADR-37)."""
+    def on_status(self, number: int, code: int, description: str, headers: Mapping[str, str], now: float) -> Verdict:
+        """A status came in for a pull (0: for a probe); ``headers`` may tell what was pending (ADR-37)."""
+        said = description.lower()
+        if code == 409 and ("deleted" in said or "push based" in said):
+            return self._stop(ConsumerGone(description, self.consumer))
+        if number == 0:
+            return self._on_probed(code, now)
+        if number <= self._lost_to:
+            return self._on_old(code, said)
         if code == 100:
             self._alive(now)
             self.losses = 0
             return KEEP
-        said = description.lower()
         if code in (400, 412):
             return self._stop(PullRefused(code, description, self.consumer))
         if code == 503:
             return self._on_nobody(now)
-        if code == 409 and ("deleted" in said or "push based" in said):
-            return self._stop(ConsumerGone(description, self.consumer))
         self._alive(now, healthy=False)
         if code == 409 and "leadership change" in said:
             self._lose()  # every pull ended, not one
             return self._again(now)
-        left_bytes = self._end_pull(headers)
+        left_bytes = self._end_pull(number, headers)
         if code == 423:
             self.pin_id = ""
             return self._again(now)
@@ -346,6 +382,20 @@ class PullLedger:
         if code in (404, 408) or (code == 409 and "batch completed" in said):
             return self._on_end(code, now)
         return self._on_refusal(code, description, now)
+
+    def _on_probed(self, code: int, now: float) -> Verdict:
+        """Whatever the server has against the probe, somebody is there; unless nobody is, for pulls that were open."""
+        if code != 503:
+            self._alive(now, healthy=False)
+            return KEEP
+        return self._on_nobody(now) if self.asked else KEEP
+
+    def _on_old(self, code: int, said: str) -> Verdict:
+        """A pull that was given up has ended. A new leader says so when it is there: no need to wait any longer."""
+        if code == 409 and "leadership change" in said and self._not_before:
+            self._not_before = 0.0
+            return REFILL
+        return KEEP
 
     def _on_too_small(self, left_bytes: int, code: int, description: str) -> Verdict:
         """The next message needs more bytes than were free. Asking for as few again would go on for ever."""
@@ -419,17 +469,22 @@ class PullLedger:
             if self._once and self._time_left(now) is None:
                 return self._finish()
             return REFILL
-        if not self._silent_at or now < self._silent_at:
+        if not self._patience or now < self._heard_at + self._wait_in_silence():
             return KEEP
+        if now < self._heard_at + self._patience:
+            self._flow = 0
+            return Verdict(Action.PROBE)
+        missed = HeartbeatMissed(self._patience, self.consumer)
         self._lose()
         if self._once and self._time_left(now) is None:
             return self._finish()
-        return Verdict(Action.REFILL, notice=HeartbeatMissed(self._patience, self.consumer))
+        return Verdict(Action.REFILL, notice=missed)
 
     def on_not_sent(self, now: float) -> None:
         """The last pull could not be sent for want of room. It is asked again, later and later."""
         if self._sent:
-            self._settle(*self._sent.pop())
+            pull = self._sent.pop()
+            self._settle(pull.batch, pull.size)
         self._wait(now)
 
     def on_disconnect(self) -> None:
@@ -459,7 +514,7 @@ class PullLedger:
         """
         self._forget()
         self._over = bool(self.total and self.received >= self.total) or (self._once and self._filled())
-        self._not_before, self._failures, self.unanswered, self.losses = 0.0, 0, 0, 1
+        self._not_before, self._failures, self.unanswered, self.losses = 0.0, 0, 0, max(self.losses, 1)
 
     def stop(self) -> None:
         """Whoever reads has had enough: nothing more is asked for."""
@@ -477,26 +532,32 @@ class PullLedger:
         if not self.asked or (self.counts_bytes and not self.asked_bytes):
             self._forget()
 
-    def _end_pull(self, headers: Mapping[str, str]) -> int:
+    def _end_pull(self, number: int, headers: Mapping[str, str]) -> int:
         """One pull ended with something left of it; returns how many bytes that was."""
         left, left_bytes = (_count(headers.get(f"Nats-Pending-{what}")) for what in ("Messages", "Bytes"))
+        pull = next((pull for pull in self._sent if pull.number == number), None)
+        if pull is not None:
+            self._sent.remove(pull)
         if left is not None:
-            if self._sent:
-                del self._sent[0]
             self._settle(left, left_bytes or 0)
         elif self._once:
             self._forget()
-        elif self._sent:
-            # Without these headers the server did not take the pull at all. It says so at once: it was the latest.
-            self._settle(*self._sent.pop())
+        elif pull is not None:
+            self._settle(pull.batch, pull.size)  # without these headers the server did not take it at all
         return left_bytes or 0
 
     def _drop_served(self) -> None:
         """Forgets the oldest pulls that the younger ones can account for: they were served and ended silently."""
-        which, owed = (1, self.asked_bytes) if self.counts_bytes else (0, self.asked)
-        left = sum(pull[which] for pull in self._sent)
-        while self._sent and left - self._sent[0][which] >= owed:
-            left -= self._sent.pop(0)[which]
+        sizes, owed = (
+            ([pull.size for pull in self._sent], self.asked_bytes)
+            if self.counts_bytes
+            else ([pull.batch for pull in self._sent], self.asked)
+        )
+        left, served = sum(sizes), 0
+        while served < len(sizes) and left - sizes[served] >= owed:
+            left -= sizes[served]
+            served += 1
+        del self._sent[:served]
 
     def _filled(self) -> bool:
         """Whether a single pull has all that it was to get."""
@@ -511,11 +572,11 @@ class PullLedger:
         """Nothing is on its way any more."""
         self.asked = self.asked_bytes = 0
         self._sent.clear()
-        self._silent_at = 0.0
+        self._lost_to = self.number
+        self._patience = 0.0
 
     def _alive(self, now: float, *, healthy: bool = True) -> None:
-        if self._silent_at:
-            self._silent_at = now + self._patience
+        self._heard_at = now
         self.unanswered = 0
         if healthy:
             self._failures = 0

@@ -26,7 +26,7 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream.api import Api
-from natsproto.jetstream.ledger import Action, PullLedger, PullRequest, Verdict
+from natsproto.jetstream.ledger import PROBE, Action, PullLedger, PullRequest, Verdict
 from natsproto.jetstream.message import JsMessage, none_has_headers
 from natsproto.jetstream.reader import PARTING, ConsumerNotice, Feed, Guard, Outlet, give_back
 
@@ -79,17 +79,17 @@ class PullInbox:
     # ---------------------------------------------------------------- pullers
 
     def join(self, puller: Puller) -> str:
-        """From now on the puller gets what comes; returns the reply subject of its pulls."""
+        """From now on the puller gets what comes; returns what the reply subjects of its pulls begin with."""
         if self._subscription is None:
             self._base = self.connection.new_inbox()
             self._subscription = self.connection.subscribe(
-                f"{self._base}.*", pending_msgs_limit=0, pending_bytes_limit=0, message_type=self._make
+                f"{self._base}.*.*", pending_msgs_limit=0, pending_bytes_limit=0, message_type=self._make
             )  # no limits: bounded by what is asked for
             self._subscription.on_change = self._changed
             self._unlisten = self.connection.listen(self._on_event)
         self._pullers.append(puller)
         self._serial += 1
-        return f"{self._base}.{self._serial}"
+        return f"{self._base}.{self._serial}."
 
     def leave(self, puller: Puller, owed_until: float) -> None:
         """The puller wants no more. The server may serve its pulls until then (0: it owes nothing)."""
@@ -199,7 +199,7 @@ class PullInbox:
                 self._hand_out(messages, now)
                 messages = []
             for puller in self._pullers:
-                if puller.reply == message.subject:
+                if message.subject.startswith(puller.reply):
                     puller.on_status(message, now)
                     break
         if messages:
@@ -248,7 +248,7 @@ class Puller:
     ) -> None:
         self.ledger = ledger
         self.reply = ""
-        """Where its pulls are answered."""
+        """Where its pulls are answered, up to the number of the pull."""
         self.counts_bytes = ledger.counts_bytes
         self.piece = max(1, min(64, ledger.max_messages // 8))
         self._inbox, self._lasting, self._guard, self._acking = inbox, lasting, guard, acking
@@ -338,7 +338,7 @@ class Puller:
 
     def on_status(self, message: JsMessage, now: float) -> None:
         """The server said something about a pull."""
-        headers = message.headers
+        headers, number = message.headers, message.subject[len(self.reply) :]
         if (
             self._guard is not None
             and headers.status == 100
@@ -347,7 +347,9 @@ class Puller:
             self._guard.heard(int(last))
             if self._outlet is None:
                 return
-        verdict = self.ledger.on_status(headers.status, headers.description, headers, now)
+        verdict = self.ledger.on_status(
+            int(number) if number.isdecimal() else -1, headers.status, headers.description, headers, now
+        )
         if headers.status == 423:
             self._inbox.pins.pop(self.ledger.group, None)
         self._carry_out(verdict, now)
@@ -377,13 +379,13 @@ class Puller:
             self._arm()
 
     def _send(self, request: PullRequest, now: float) -> bool:
-        inbox = self._inbox
+        inbox, reply = self._inbox, f"{self.reply}{self.ledger.number}"
         acked, self._acking = self._acking, None
         try:
             if acked is not None:
-                acked.ack_next_nowait(request.body(), self.reply)
+                acked.ack_next_nowait(request.body(), reply)
             else:
-                inbox.connection.publish_nowait(inbox.subject, request.body(), reply=self.reply)
+                inbox.connection.publish_nowait(inbox.subject, request.body(), reply=reply)
         except OutboxFull:
             self._acking = acked
             self.ledger.on_not_sent(now)
@@ -395,6 +397,12 @@ class Puller:
         if inbox.owes:
             inbox.owe(self._ends_at)  # what this pull brings may come after what is owed, and be owed itself then
         return True
+
+    def _probe(self) -> None:
+        try:
+            self._inbox.connection.publish_nowait(self._inbox.subject, PROBE.body(), reply=f"{self.reply}0")
+        except NatsError:
+            return  # no room, or closed: then it has other troubles
 
     def _arm(self) -> None:
         """One timer. It is not moved with every message: it looks again when it fires."""
@@ -435,6 +443,8 @@ class Puller:
         if verdict.action is Action.STOP:
             self._end(verdict.error)
             return
+        if verdict.action is Action.PROBE:
+            self._probe()
         if self.ledger.unanswered:
             self._look_up_soon(now)
         self._go_on(now)

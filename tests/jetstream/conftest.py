@@ -64,10 +64,10 @@ class RawClient:
 
     @contextmanager
     def inbox(self) -> Iterator[str]:
-        """A subject whose messages ``receive`` gets."""
+        """A subject below which messages are got by ``receive``."""
         self._replies += 1
         subject = f"_R.{self._inbox}.{self._replies}"
-        self._socket.sendall(f"SUB {subject} {self._replies}\r\n".encode())
+        self._socket.sendall(f"SUB {subject}.* {self._replies}\r\n".encode())
         sid = self._replies
         yield subject
         self._socket.sendall(f"UNSUB {sid}\r\n".encode())

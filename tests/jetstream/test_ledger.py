@@ -17,6 +17,7 @@ from natsproto.jetstream.info import ConsumerInfo
 from natsproto.jetstream.ledger import (
     DONE,
     KEEP,
+    PROBE,
     REFILL,
     UNBOUNDED,
     Action,
@@ -24,6 +25,7 @@ from natsproto.jetstream.ledger import (
     Place,
     PullLedger,
     PullRequest,
+    Verdict,
     heartbeat_for,
 )
 
@@ -39,6 +41,13 @@ def asked(ledger: PullLedger, now: float = 0.0) -> PullRequest:
     request = ledger.next_request(now)
     assert request is not None
     return request
+
+
+def told(
+    ledger: PullLedger, code: int, text: str, headers: dict[str, str], now: float, *, pull: int | None = None
+) -> Verdict:
+    """A status for the last pull, or for another one."""
+    return ledger.on_status(ledger.number if pull is None else pull, code, text, headers, now)
 
 
 def open_pull(**options: int | float | str | bool) -> PullLedger:
@@ -159,7 +168,7 @@ def test_the_books_stay_small_while_messages_flow() -> None:
 def test_what_is_held_counts_after_a_loss_too() -> None:
     ledger = open_pull(max_messages=10)
     ledger.on_messages(4, 0, 0.0)
-    ledger.on_status(409, "Leadership Change", {}, 0.0)
+    told(ledger, 409, "Leadership Change", {}, 0.0)
     assert asked(ledger).batch == 6
 
 
@@ -201,7 +210,7 @@ def test_a_sliver_of_bytes_is_not_asked_for() -> None:
     ledger.on_messages(5, 50, 0.0)
     ledger.on_taken(5, 50)
     assert ledger.next_request(0.0) is None
-    ledger.on_status(409, "Batch Completed", pending(0, 450), 0.0)
+    told(ledger, 409, "Batch Completed", pending(0, 450), 0.0)
     ledger.on_messages(5, 500, 0.0)
     ledger.on_taken(5, 500)
     assert asked(ledger).max_bytes == 1000
@@ -259,7 +268,7 @@ def test_what_a_status_means_to_a_continuous_pull(
     code: int, text: str, headers: dict[str, str], action: Action, then: object
 ) -> None:
     ledger = open_pull(max_messages=10, max_bytes=1000)
-    verdict = ledger.on_status(code, text, headers, 1.0)
+    verdict = told(ledger, code, text, headers, 1.0)
     assert verdict.action is action
     if action is Action.STOP:
         assert type(verdict.error) is then
@@ -301,7 +310,7 @@ def test_no_status_makes_a_continuous_pull_spin(code: int, text: str, headers: d
     ledger = PullLedger(max_messages=10, max_bytes=1000)
     pulls = sum(
         ledger.next_request(now / 100) is not None
-        and ledger.on_status(code, text, headers, now / 100).action is not Action.STOP
+        and told(ledger, code, text, headers, now / 100).action is not Action.STOP
         for now in range(200)  # two seconds
     )
     assert pulls <= 16
@@ -310,10 +319,10 @@ def test_no_status_makes_a_continuous_pull_spin(code: int, text: str, headers: d
 def test_pulling_without_a_leader_comes_back_soon_after_the_election() -> None:
     for election in (0.3, 0.5, 1.0, 3.0, 8.0):
         ledger, now = open_pull(), 0.0
-        ledger.on_status(409, "Leadership Change", {}, now)
+        told(ledger, 409, "Leadership Change", {}, now)
         asked(ledger, now)
         while now < election:
-            verdict = ledger.on_status(503, "", {}, now)
+            verdict = told(ledger, 503, "", {}, now)
             assert isinstance(verdict.notice, ConsumerGone)
             assert ledger.deadline is not None
             now = ledger.deadline
@@ -325,11 +334,11 @@ def test_pulling_without_a_leader_comes_back_soon_after_the_election() -> None:
 def test_pulls_that_nobody_takes_are_counted_until_somebody_does() -> None:
     ledger = open_pull()
     for count in (1, 2, 3):
-        ledger.on_status(503, "", {}, float(count))
+        told(ledger, 503, "", {}, float(count))
         assert ledger.unanswered == count
         assert ledger.deadline is not None
         asked(ledger, ledger.deadline)
-    ledger.on_status(100, "Idle Heartbeat", {}, 5.0)
+    told(ledger, 100, "Idle Heartbeat", {}, 5.0)
     assert ledger.unanswered == 0
 
 
@@ -337,7 +346,7 @@ def test_the_wait_between_failures_grows_to_ten_seconds_and_a_message_ends_it() 
     ledger, now, waits = PullLedger(), 0.0, []
     for _ in range(125):
         asked(ledger, now)
-        ledger.on_status(503, "", {}, now)
+        told(ledger, 503, "", {}, now)
         assert ledger.deadline is not None
         waits.append(ledger.deadline - now)
         now = ledger.deadline
@@ -345,21 +354,21 @@ def test_the_wait_between_failures_grows_to_ten_seconds_and_a_message_ends_it() 
     assert waits[-1] == pytest.approx(10.0)
     asked(ledger, now)
     ledger.on_message(0, now)
-    ledger.on_status(503, "", {}, now)
+    told(ledger, 503, "", {}, now)
     assert ledger.deadline is not None
     assert ledger.deadline - now < 0.15
 
 
 def test_a_limit_that_is_not_understood_is_waited_for() -> None:
     ledger = open_pull(max_messages=10)
-    verdict = ledger.on_status(409, "Exceeded MaxRequestBatch of plenty", {}, 0.0)
+    verdict = told(ledger, 409, "Exceeded MaxRequestBatch of plenty", {}, 0.0)
     assert verdict.action is Action.REFILL
     assert ledger.next_request(0.0) is None
 
 
 def test_a_learned_batch_limit_is_kept() -> None:
     ledger = open_pull(max_messages=10)
-    ledger.on_status(409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
+    told(ledger, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
     assert asked(ledger).batch == 4
     assert asked(ledger).batch == 4  # the threshold of 5 is not passed yet
     ledger.on_messages(4, 0, 0.0)
@@ -367,10 +376,10 @@ def test_a_learned_batch_limit_is_kept() -> None:
     assert asked(ledger).batch == 4
 
 
-@pytest.mark.parametrize(("told", "bound"), [("2s", 2.0), ("500ms", 0.5), ("1m30s", 90.0), ("1h0m0s", 3600.0)])
-def test_a_learned_time_limit_is_read_as_the_server_writes_it(told: str, bound: float) -> None:
+@pytest.mark.parametrize(("limit", "bound"), [("2s", 2.0), ("500ms", 0.5), ("1m30s", 90.0), ("1h0m0s", 3600.0)])
+def test_a_learned_time_limit_is_read_as_the_server_writes_it(limit: str, bound: float) -> None:
     ledger = open_pull(expires=7200.0)
-    ledger.on_status(409, f"Exceeded MaxRequestExpires of {told}", {}, 0.0)
+    told(ledger, 409, f"Exceeded MaxRequestExpires of {limit}", {}, 0.0)
     request = asked(ledger)
     assert request.expires == bound
     assert request.idle_heartbeat * 2 <= bound
@@ -381,22 +390,22 @@ def test_a_refused_pull_takes_only_itself_out_of_the_books() -> None:
     ledger.on_messages(6, 0, 0.0)
     ledger.on_taken(6, 0)
     assert asked(ledger).batch == 6
-    ledger.on_status(409, "Exceeded MaxWaiting", {}, 0.0)
+    told(ledger, 409, "Exceeded MaxWaiting", {}, 0.0)
     assert ledger.asked == 4
 
 
 def test_a_message_too_big_for_what_is_free_waits_until_more_is_free() -> None:
     ledger = open_pull(max_messages=10, max_bytes=1000)
     ledger.on_messages(2, 400, 0.0)
-    assert ledger.on_status(409, "Message Size Exceeds MaxBytes", pending(8, 600), 0.0) is REFILL
+    assert told(ledger, 409, "Message Size Exceeds MaxBytes", pending(8, 600), 0.0) is REFILL
     assert ledger.next_request(0.0) is None
     ledger.on_taken(1, 200)
     assert asked(ledger).max_bytes == 800
-    assert ledger.on_status(409, "Message Size Exceeds MaxBytes", pending(9, 800), 0.0) is REFILL
+    assert told(ledger, 409, "Message Size Exceeds MaxBytes", pending(9, 800), 0.0) is REFILL
     assert ledger.next_request(0.0) is None
     ledger.on_taken(1, 200)
     assert asked(ledger).max_bytes == 1000
-    verdict = ledger.on_status(409, "Message Size Exceeds MaxBytes", pending(10, 1000), 0.0)
+    verdict = told(ledger, 409, "Message Size Exceeds MaxBytes", pending(10, 1000), 0.0)
     assert verdict.action is Action.STOP
     assert "more than 1000 bytes" in str(verdict.error)
 
@@ -419,15 +428,103 @@ def test_two_missed_heartbeats_are_told_and_everything_is_asked_again() -> None:
 def test_any_sign_of_life_puts_the_deadline_off(sign: str) -> None:
     ledger = open_pull(max_messages=10, expires=10.0, heartbeat=5.0)
     if sign == "heartbeat":
-        ledger.on_status(100, "Idle Heartbeat", {}, 5.0)
+        told(ledger, 100, "Idle Heartbeat", {}, 5.0)
     elif sign == "message":
         ledger.on_message(0, 5.0)
     else:
         asked_before = ledger.asked
-        ledger.on_status(408, "Request Timeout", pending(1), 5.0)
+        told(ledger, 408, "Request Timeout", pending(1), 5.0)
         assert ledger.asked == asked_before - 1
     assert ledger.deadline == 15.0
     assert ledger.on_silence(10.0) is KEEP
+
+
+def test_sudden_silence_asks_whether_anybody_is_there_before_heartbeats_are_missed() -> None:
+    ledger = open_pull(max_messages=20)
+    ledger.on_messages(7, 0, 0.0)
+    assert ledger.deadline == 4.0
+    ledger.on_message(0, 1.0)
+    assert ledger.deadline == 1.25
+    assert ledger.on_silence(1.2) is KEEP
+    assert ledger.on_silence(1.25).action is Action.PROBE
+    assert ledger.deadline == 5.0  # once is enough
+    assert ledger.on_status(0, 400, "Bad Request - heartbeat value too large", {}, 1.3) is KEEP
+    assert (ledger.asked, ledger.deadline) == (12, 5.3)
+    assert isinstance(ledger.on_silence(5.3).notice, HeartbeatMissed)
+
+
+def test_a_probe_that_nobody_takes_gives_up_what_was_asked_for() -> None:
+    ledger = open_pull(max_messages=20)
+    ledger.on_messages(8, 0, 0.0)
+    assert ledger.on_silence(0.25).action is Action.PROBE
+    verdict = ledger.on_status(0, 503, "", {}, 0.3)
+    assert isinstance(verdict.notice, ConsumerGone)
+    assert (ledger.asked, ledger.unanswered) == (0, 1)
+    assert ledger.deadline == pytest.approx(0.4)
+
+
+def test_a_probe_changes_nothing_where_nothing_is_asked_for() -> None:
+    ledger = open_pull(max_messages=8)
+    ledger.on_messages(8, 0, 0.0)
+    assert ledger.deadline is None
+    assert ledger.on_status(0, 503, "", {}, 0.3) is KEEP
+    assert not ledger.done
+
+
+def test_a_probe_is_refused_by_every_server_for_its_heartbeat() -> None:
+    assert PROBE.idle_heartbeat * 2 > PROBE.expires
+
+
+def test_what_becomes_of_a_pull_that_was_given_up_does_not_matter() -> None:
+    for status in STATUSES:
+        code, text, headers, action, _ = status
+        ledger = open_pull(max_messages=10, max_bytes=1000)
+        told(ledger, 409, "Leadership Change", {}, 0.0)
+        asked(ledger)
+        verdict = told(ledger, code, text, headers, 1.0, pull=1)
+        if "Deleted" in text or "push based" in text:
+            assert verdict.action is action is Action.STOP
+        else:
+            assert verdict is KEEP
+            assert (ledger.asked, ledger.asked_bytes, ledger.deadline) == (10, 1000, 0.5)
+
+
+def test_every_pull_that_a_change_of_leader_ends_says_so_and_one_new_pull_takes_their_place() -> None:
+    ledger = open_pull(max_messages=10)
+    ledger.on_messages(5, 0, 0.0)
+    ledger.on_taken(5, 0)
+    assert asked(ledger).batch == 5
+    assert told(ledger, 409, "Leadership Change", {}, 1.0, pull=1) is REFILL
+    assert asked(ledger, 1.0).batch == 10
+    assert told(ledger, 409, "Leadership Change", {}, 1.0, pull=2) is KEEP
+    assert ledger.asked == 10
+
+
+def test_a_new_leader_that_tells_of_itself_ends_the_waiting_for_one() -> None:
+    ledger = open_pull(max_messages=10)
+    told(ledger, 503, "", {}, 0.0)
+    assert ledger.next_request(0.01) is None
+    assert told(ledger, 409, "Leadership Change", {}, 0.02, pull=1) is REFILL
+    assert asked(ledger, 0.02).batch == 10
+
+
+def test_a_pull_that_was_given_up_does_not_end_a_single_pull() -> None:
+    ledger = open_pull(max_messages=10, once=True, expires=10.0)
+    ledger.on_disconnect()
+    ledger.on_reconnect(1.0)
+    asked(ledger, 1.0)
+    assert told(ledger, 408, "Request Timeout", pending(10), 2.0, pull=1) is KEEP
+    assert told(ledger, 408, "Request Timeout", pending(10), 10.0) is DONE
+
+
+def test_heartbeats_that_do_not_come_are_waited_for_longer_with_every_consumer_that_is_made() -> None:
+    ledger, now = open_pull(max_messages=10), 0.0
+    for patience in (4.0, 0.5, 1.0, 2.0, 4.0):  # a line with a round trip of a second would never see one in time
+        assert ledger.deadline == now + patience
+        now = ledger.deadline
+        ledger.on_silence(now)
+        ledger.begin_again()
+        asked(ledger, now)
 
 
 def test_a_pull_without_heartbeats_is_given_up_a_second_after_its_end() -> None:
@@ -450,7 +547,7 @@ def test_nothing_is_asked_and_nothing_missed_without_a_connection() -> None:
 def test_a_pull_after_a_loss_shows_soon_whether_anybody_has_it(loss: str) -> None:
     ledger, now = open_pull(max_messages=10), 0.0
     if loss == "leader":
-        ledger.on_status(409, "Leadership Change", {}, now)
+        told(ledger, 409, "Leadership Change", {}, now)
     elif loss == "connection":
         ledger.on_disconnect()
         ledger.on_reconnect(now)
@@ -465,14 +562,14 @@ def test_a_pull_after_a_loss_shows_soon_whether_anybody_has_it(loss: str) -> Non
         now = ledger.deadline
         ledger.on_silence(now)
     ledger.next_request(now)
-    ledger.on_status(100, "Idle Heartbeat", {}, now)
-    ledger.on_status(408, "Request Timeout", pending(10), now)
+    told(ledger, 100, "Idle Heartbeat", {}, now)
+    told(ledger, 408, "Request Timeout", pending(10), now)
     assert asked(ledger, now).idle_heartbeat == 2.0
 
 
 def test_a_reconnect_does_not_wait_for_a_back_off() -> None:
     ledger = open_pull()
-    ledger.on_status(503, "", {}, 0.0)
+    told(ledger, 503, "", {}, 0.0)
     ledger.on_disconnect()
     ledger.on_reconnect(0.0)
     asked(ledger, 0.0)
@@ -481,8 +578,8 @@ def test_a_reconnect_does_not_wait_for_a_back_off() -> None:
 def test_a_paused_consumer_raises_no_alarm() -> None:
     ledger, now = open_pull(expires=10.0, heartbeat=5.0), 0.0
     for now in range(5, 10, 5):  # heartbeats go on while a consumer is paused
-        assert ledger.on_status(100, "Idle Heartbeat", {}, float(now)) is KEEP
-    ledger.on_status(408, "Request Timeout", pending(500), 10.0)
+        assert told(ledger, 100, "Idle Heartbeat", {}, float(now)) is KEEP
+    told(ledger, 408, "Request Timeout", pending(500), 10.0)
     asked(ledger, 10.0)
     assert ledger.deadline == 20.0
 
@@ -498,7 +595,7 @@ def test_a_pin_is_carried_until_it_is_wrong() -> None:
     ledger.on_pin("")  # what a pull without a group gets on such a consumer
     ledger.on_taken(2, 0)
     assert asked(ledger).id == "abc"
-    ledger.on_status(423, "Nats-Wrong-Pin-Id", pending(2), 0.0)
+    told(ledger, 423, "Nats-Wrong-Pin-Id", pending(2), 0.0)
     assert asked(ledger).id == ""
 
 
@@ -536,7 +633,7 @@ def test_what_a_status_means_to_a_single_pull(code: int, text: str, headers: dic
         ledger.on_messages(10, 990, 0.5)
         assert ledger.done  # the count says so before the status does
         return
-    verdict = ledger.on_status(code, text, headers, 1.0)
+    verdict = told(ledger, code, text, headers, 1.0)
     assert verdict.action is action
     assert ledger.done is (action in (Action.DONE, Action.STOP))
     assert (verdict.error is not None) is (action is Action.STOP)
@@ -568,7 +665,7 @@ def test_a_single_pull_asks_again_for_what_a_lost_server_owed_and_for_the_time_l
 
 def test_a_single_pull_in_pieces_gets_all_it_asked_for() -> None:
     ledger = open_pull(max_messages=10, once=True, expires=30.0)
-    ledger.on_status(409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
+    told(ledger, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
     for batch in (4, 4, 2):
         assert asked(ledger).batch == batch
         verdict = ledger.on_messages(batch, 0, 0.0)
@@ -577,10 +674,10 @@ def test_a_single_pull_in_pieces_gets_all_it_asked_for() -> None:
 
 def test_a_single_pull_in_short_pieces_waits_all_its_time() -> None:
     ledger = open_pull(max_messages=10, once=True, expires=5.0)
-    ledger.on_status(409, "Exceeded MaxRequestExpires of 2s", {}, 0.0)
+    told(ledger, 409, "Exceeded MaxRequestExpires of 2s", {}, 0.0)
     for now, expires in ((0.0, 2.0), (2.0, 2.0), (4.0, 1.0)):
         assert asked(ledger, now).expires == expires
-        verdict = ledger.on_status(408, "Request Timeout", pending(10), now + expires)
+        verdict = told(ledger, 408, "Request Timeout", pending(10), now + expires)
     assert verdict is DONE
 
 
@@ -600,7 +697,7 @@ def test_a_single_pull_ends_in_time_without_a_connection_a_leader_or_a_word() ->
         ledger = open_pull(max_messages=10, once=True, expires=5.0, no_wait=no_wait)
         now = 0.0
         while not ledger.done:
-            ledger.on_status(503, "", {}, now)
+            told(ledger, 503, "", {}, now)
             assert ledger.deadline is not None
             now = ledger.deadline
             ledger.on_silence(now)
@@ -629,7 +726,8 @@ def test_a_pull_that_could_not_be_sent_is_asked_again_later() -> None:
 
 
 class Pull:
-    def __init__(self, request: PullRequest) -> None:
+    def __init__(self, number: int, request: PullRequest) -> None:
+        self.number = number
         self.messages, self.bytes, self.bounded = request.batch, request.max_bytes, request.max_bytes > 0
 
 
@@ -649,7 +747,7 @@ class AgainstAModelServer(RuleBasedStateMachine):
 
     def refill(self) -> None:
         while request := self.ledger.next_request(self.now):
-            self.pulls.append(Pull(request))
+            self.pulls.append(Pull(self.ledger.number, request))
 
     @rule()
     def ask(self) -> None:
@@ -661,14 +759,14 @@ class AgainstAModelServer(RuleBasedStateMachine):
         pull = self.pulls.pop(0)
         if pull.bytes < size:
             left = pending(pull.messages, pull.bytes)
-            self.ledger.on_status(409, "Message Size Exceeds MaxBytes", left, self.now)
+            self.ledger.on_status(pull.number, 409, "Message Size Exceeds MaxBytes", left, self.now)
             return
         pull.messages -= 1
         pull.bytes -= size
         self.buffer.append(size)
         self.ledger.on_message(size, self.now)
         if pull.bytes and not pull.messages:
-            self.ledger.on_status(409, "Batch Completed", pending(0, pull.bytes), self.now)
+            self.ledger.on_status(pull.number, 409, "Batch Completed", pending(0, pull.bytes), self.now)
         elif pull.bytes:
             self.pulls.append(pull)
 
@@ -676,13 +774,15 @@ class AgainstAModelServer(RuleBasedStateMachine):
     @rule()
     def expire(self) -> None:
         pull = self.pulls.pop(0)
-        self.ledger.on_status(408, "Request Timeout", pending(pull.messages, pull.bytes), self.now)
+        self.ledger.on_status(pull.number, 408, "Request Timeout", pending(pull.messages, pull.bytes), self.now)
 
     @precondition(lambda self: self.connected)
     @rule()
     def change_leader(self) -> None:
-        self.pulls.clear()
-        self.ledger.on_status(409, "Leadership Change", {}, self.now)
+        pulls, self.pulls = self.pulls, []
+        for pull in pulls:
+            self.ledger.on_status(pull.number, 409, "Leadership Change", {}, self.now)
+            self.refill()
 
     @precondition(lambda self: self.connected)
     @rule()
@@ -723,7 +823,7 @@ class AgainstAModelServer(RuleBasedStateMachine):
             assert self.ledger.asked == 0, "waits for what nobody owes"
             request = self.ledger.next_request(self.now + 20.0)
             assert request is not None, "does not ask though nothing will come"
-            self.pulls.append(Pull(request))
+            self.pulls.append(Pull(self.ledger.number, request))
 
 
 TestAgainstAModelServer = AgainstAModelServer.TestCase
@@ -742,7 +842,8 @@ class Driver:
 
     def refill(self) -> None:
         while request := self.ledger.next_request(0.0):
-            self.raw.send("$JS.API.CONSUMER.MSG.NEXT.S.C", request.body(), reply=self.inbox)
+            reply = f"{self.inbox}.{self.ledger.number}"
+            self.raw.send("$JS.API.CONSUMER.MSG.NEXT.S.C", request.body(), reply=reply)
 
     def step(self) -> None:
         subject, reply, header, body = self.raw.receive()
@@ -754,7 +855,8 @@ class Driver:
             return
         line, *rest = header.decode().split("\r\n")
         headers = {name: value for name, _, value in (one.partition(": ") for one in rest if one)}
-        verdict = self.ledger.on_status(int(line[9:12]), line[13:], headers, 0.0)
+        pull = int(subject.rpartition(".")[2])
+        verdict = self.ledger.on_status(pull, int(line[9:12]), line[13:], headers, 0.0)
         assert verdict.action in (Action.KEEP, Action.REFILL), (line, verdict)
 
 
@@ -922,7 +1024,7 @@ def test_a_consumer_that_was_heard_of_ends_the_waiting() -> None:
 def test_reading_goes_on_with_another_consumer() -> None:
     ledger = open_pull(max_messages=10)
     ledger.on_messages(4, 0, 0.0)
-    assert ledger.on_status(409, "Consumer Deleted", {}, 0.0).action is Action.STOP
+    assert told(ledger, 409, "Consumer Deleted", {}, 0.0).action is Action.STOP
     ledger.begin_again()
     assert asked(ledger).batch == 6
     ledger = open_pull(max_messages=10, total=4)
