@@ -1,0 +1,18 @@
+"""The client inside Spark: helpers for partitions and UDFs, and ranges of streams as rows.
+
+Importing it needs neither pyspark nor pyarrow and starts nothing; what needs them imports them when it is called.
+"""
+
+from natsproto.spark.config import SecretRef, SparkNats
+from natsproto.spark.reading import ROW_SCHEMA, SeqRange, plan_ranges, read_range
+from natsproto.spark.worker import worker_client
+
+__all__ = [
+    "ROW_SCHEMA",
+    "SecretRef",
+    "SeqRange",
+    "SparkNats",
+    "plan_ranges",
+    "read_range",
+    "worker_client",
+]
