@@ -5,6 +5,7 @@ Importing it needs neither pyspark nor pyarrow and starts nothing; what needs th
 
 from natsproto.spark.config import SecretRef, SparkNats
 from natsproto.spark.reading import ROW_SCHEMA, SeqRange, plan_ranges, read_range
+from natsproto.spark.session import register
 from natsproto.spark.worker import worker_client
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "SparkNats",
     "plan_ranges",
     "read_range",
+    "register",
     "worker_client",
 ]

@@ -1,0 +1,125 @@
+"""Options of the data source are refused on the driver, in words, before anything is planned."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from natsproto.errors import ConfigError, InvalidCredentials, InvalidSubject
+from natsproto.spark.config import SecretRef
+from natsproto.spark.settings import SinkSettings, SourceSettings
+
+BASE = {"servers": "nats://127.0.0.1:4222", "stream": "ORDERS"}
+
+
+def source(**options: str) -> SourceSettings:
+    return SourceSettings.read({**BASE, **options})
+
+
+def sink(**options: str) -> SinkSettings:
+    return SinkSettings.read({**BASE, **options})
+
+
+def test_defaults_read_everything_and_lose_nothing() -> None:
+    settings = source()
+    assert (settings.start, settings.end, settings.fail_on_data_loss) == ("earliest", "latest", True)
+    assert (settings.headers, settings.method, settings.pushdown) == (True, "auto", False)
+    assert sink().guarantee == "msgid"
+
+
+def test_names_of_options_are_the_same_in_any_case() -> None:
+    settings = source(MAXOFFSETSPERTRIGGER="5", failondataloss="FALSE", checkpointlocation="/tmp/x")
+    assert settings.max_sequences == 5
+    assert settings.fail_on_data_loss is False
+
+
+def test_subjects_are_a_comma_list() -> None:
+    assert source(subjects="orders.eu, orders.us.>").subjects == ("orders.eu", "orders.us.>")
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-01-31T12:00:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ("2026-01-31 13:00:00+01:00", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ("1769860800000", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+    ],
+)
+def test_times_have_a_zone_or_are_milliseconds(text: str, moment: datetime) -> None:
+    assert source(startingTimestamp=text).start == moment
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"maxOffsetPerTrigger": "5"}, "do you mean maxOffsetsPerTrigger"),
+        ({"unheard": "of"}, "unheard.*does not exist"),
+        ({"startingOffsets": "0"}, 'must be "earliest", "latest" or a sequence'),
+        ({"startingOffsets": "first"}, 'must be "earliest", "latest" or a sequence'),
+        ({"endingOffsets": "earliest"}, 'must be "latest" or a sequence'),
+        ({"startingTimestamp": "2026-01-31T12:00:00"}, "must be a time with its zone"),
+        ({"startingTimestamp": "2026-01-31T12:00:00Z", "startingOffsets": "5"}, "together with startingOffsets"),
+        ({"failOnDataLoss": "maybe"}, "must be true or false"),
+        ({"readMethod": "push"}, "must be one of auto, consumer, direct"),
+        ({"maxBytesPerTrigger": "-1"}, "must be a number of 1 or more"),
+        ({"stream": ""}, "is needed"),
+        ({"stream": "a.b"}, "stream"),
+        ({"servers": ""}, "is needed"),
+        ({"connectTimeout": "soon"}, "must be a number of seconds"),
+        ({"subjects": "a..b"}, "subjects"),
+        ({"exactlyOnce": "msgid"}, "does not exist here"),
+    ],
+)
+def test_a_wrong_option_of_the_source_is_named(options: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        source(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"exactlyOnce": "always"}, "must be one of msgid, atomic, none"),
+        ({"exactlyOnce": "atomic"}, "progressSubject.*is needed"),
+        ({"subject": "orders.*"}, "wildcard"),
+        ({"chunkRows": "1000"}, "999 rows"),
+        ({"writeId": "a.b"}, "must not contain dots"),
+        ({"recoveryWindow": "0"}, "must be a number of seconds"),
+        ({"startingOffsets": "5"}, "does not exist here"),
+    ],
+)
+def test_a_wrong_option_of_the_sink_is_named(options: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        sink(**options)
+
+
+def test_bad_subjects_have_their_own_error() -> None:
+    with pytest.raises(InvalidSubject):
+        source(subjects="a b")
+
+
+def test_credentials_are_references() -> None:
+    nats = source(user="env:NATS_USER", password="file:/run/secret", creds="provider:vault.nats:creds").nats
+    assert nats.user == SecretRef.env("NATS_USER")
+    assert nats.password == SecretRef.file("/run/secret")
+    assert nats.creds == SecretRef.provider("vault.nats:creds")
+    assert source(user="me").nats.user == "me"
+
+
+@pytest.mark.parametrize("name", ["password", "token", "jwt", "nkeySeed", "creds"])
+def test_a_secret_that_is_written_out_is_refused_and_not_repeated(name: str) -> None:
+    with pytest.raises(InvalidCredentials) as refused:
+        source(**{name: "hunter2"})
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_secret_in_a_url_is_refused_and_not_repeated() -> None:
+    with pytest.raises(InvalidCredentials) as refused:
+        source(servers="nats://me:hunter2@127.0.0.1")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_secret_may_be_written_out_where_that_is_said() -> None:
+    settings = source(password="hunter2", user="me", allowLiteralSecrets="true")
+    assert settings.nats.password == "hunter2"
+    assert "hunter2" not in repr(settings)
