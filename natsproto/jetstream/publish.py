@@ -156,6 +156,14 @@ class AckFuture:
             raise outcome.with_traceback(None)
         raise asyncio.InvalidStateError(f"message to {self.subject!r} is not acknowledged yet")
 
+    @property
+    def duplicate(self) -> bool:
+        """Whether the stream had a message of this id already. Cheaper than ``result``; False before done()."""
+        outcome = self.outcome
+        if type(outcome) is bytes and b'"duplicate"' not in outcome:
+            return False  # nearly always
+        return self.done() and not isinstance(outcome, NatsError) and self.result().duplicate
+
     def exception(self) -> NatsError | None:
         """The error, or None for a message that was stored. asyncio.InvalidStateError before done()."""
         try:
