@@ -1,0 +1,206 @@
+"""A task of a sink may run twice, at once or much later: its rows are stored once. On a real server, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pyarrow as pa
+import pytest
+
+from natsproto.client import Client
+from natsproto.errors import ConfigError, InvalidReply, StreamNotFound
+from natsproto.jetstream.context import JetStream
+from natsproto.jetstream.stream import Stream
+from natsproto.spark.deliver import Delivered, Marker, Task, check_sink, deliver
+from natsproto.spark.settings import SinkSettings
+
+BASE = {"servers": "nats://127.0.0.1:4222", "stream": "OUT", "subject": "out.rows"}
+TASK = Task(owner="query", epoch=3, partition=1)
+
+
+def settings(**options: str) -> SinkSettings:
+    return SinkSettings.read({**BASE, **options})
+
+
+MSG_ID = settings()
+ATOMIC = settings(exactlyOnce="atomic", progressSubject="out.progress", chunkRows="7")
+NONE = settings(exactlyOnce="none")
+
+
+@pytest.fixture
+async def out(jetstream: JetStream) -> Stream:
+    return await jetstream.create_stream(name="OUT", subjects=["out.>"], storage="memory", allow_atomic=True)
+
+
+def batch(first: int, last: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([b"%d" % number for number in range(first, last)])], names=["data"])
+
+
+async def rows(*batches: pa.RecordBatch, fail: bool = False) -> AsyncIterator[pa.RecordBatch]:
+    for one in batches:
+        await asyncio.sleep(0)
+        yield one
+    if fail:
+        raise ZeroDivisionError
+
+
+async def run(client: Client, how: SinkSettings, task: Task, batches: AsyncIterator[pa.RecordBatch]) -> Delivered:
+    (done,) = [done async for done in deliver(client, how, task, batches)]
+    return done
+
+
+async def stored(stream: Stream) -> list[int]:
+    return [int(message.data) async for message in stream.get_batch(subject="out.rows")]
+
+
+@pytest.mark.parametrize("how", [MSG_ID, ATOMIC])
+async def test_a_task_that_runs_again_stores_nothing_new(nats_client: Client, out: Stream, how: SinkSettings) -> None:
+    assert await run(nats_client, how, TASK, rows(batch(0, 10), batch(10, 25))) == Delivered(rows=25, duplicates=0)
+    assert await run(nats_client, how, TASK, rows(batch(0, 25))) == Delivered(rows=25, duplicates=25)
+    assert await stored(out) == list(range(25))
+
+
+@pytest.mark.parametrize("how", [MSG_ID, ATOMIC])
+async def test_a_task_that_died_half_way_is_completed(nats_client: Client, out: Stream, how: SinkSettings) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await run(nats_client, how, TASK, rows(batch(0, 10), fail=True))
+    done = await run(nats_client, how, TASK, rows(batch(0, 13), batch(13, 25)))
+    assert (done.rows, done.duplicates > 0) == (25, True)
+    assert await stored(out) == list(range(25))
+
+
+@pytest.mark.parametrize("how", [MSG_ID, ATOMIC])
+async def test_other_epochs_partitions_and_queries_are_other_rows(
+    nats_client: Client, out: Stream, how: SinkSettings
+) -> None:
+    others = [TASK, TASK.but(epoch=4), TASK.but(partition=2), TASK.but(owner="other")]
+    for task in others:
+        assert (await run(nats_client, how, task, rows(batch(0, 9)))).duplicates == 0
+    assert await stored(out) == [*range(9)] * 4
+
+
+async def test_without_a_guarantee_rows_are_stored_again(nats_client: Client, out: Stream) -> None:
+    for _ in range(2):
+        assert await run(nats_client, NONE, TASK, rows(batch(0, 5))) == Delivered(rows=5, duplicates=0)
+    assert await stored(out) == [*range(5)] * 2
+
+
+async def test_an_epoch_that_was_overtaken_stores_nothing(nats_client: Client, out: Stream) -> None:
+    await run(nats_client, ATOMIC, TASK.but(epoch=4), rows(batch(100, 110)))
+    assert await run(nats_client, ATOMIC, TASK, rows(batch(0, 10))) == Delivered(rows=10, duplicates=10)
+    assert await stored(out) == list(range(100, 110))
+
+
+async def test_atomic_batches_are_exact_beyond_the_duplicate_window(
+    nats_client: Client, jetstream: JetStream, out: Stream
+) -> None:
+    await out.update(duplicate_window=0.1)
+    with pytest.raises(ZeroDivisionError):
+        await run(nats_client, ATOMIC, TASK, rows(batch(0, 10), fail=True))
+    await jetstream.publish("out.other", msg_id="known")
+    while (await jetstream.publish("out.other", msg_id="known")).duplicate:  # until the window is past
+        await asyncio.sleep(0.05)
+    await run(nats_client, ATOMIC, TASK, rows(batch(0, 25)))
+    assert await stored(out) == list(range(25))
+
+
+async def test_attempts_that_race_store_every_row_once(nats_client: Client, out: Stream) -> None:
+    attempts = []
+    for seed in range(4):
+        cuts = sorted(random.Random(seed).sample(range(1, 60), 3))
+        bounds = [0, *cuts, 60]
+        parts = [batch(bounds[place], bounds[place + 1]) for place in range(4)]
+        attempts.append(run(nats_client, ATOMIC, TASK, rows(*parts)))
+    done = await asyncio.gather(*attempts)
+    assert [one.rows for one in done] == [60] * 4
+    assert sum(one.rows - one.duplicates for one in done) == 60
+    assert await stored(out) == list(range(60))
+
+
+async def test_markers_replace_each_other_where_the_stream_allows_it(nats_client: Client, out: Stream) -> None:
+    await out.update(allow_rollup_hdrs=True)
+    await run(nats_client, ATOMIC, TASK, rows(batch(0, 50)))
+    assert (await out.info(subjects_filter="out.progress.>")).state.subjects == {"out.progress.query.1": 1}
+    assert await stored(out) == list(range(50))
+
+
+async def test_a_marker_that_is_none_is_not_overlooked(nats_client: Client, jetstream: JetStream, out: Stream) -> None:
+    await jetstream.publish("out.progress.query.1", b"hello")
+    with pytest.raises(InvalidReply, match="keep progressSubject free"):
+        await run(nats_client, ATOMIC, TASK, rows(batch(0, 5)))
+    assert await stored(out) == []
+
+
+async def test_ids_of_the_rows_win_over_those_of_the_task(nats_client: Client, out: Stream) -> None:
+    named = pa.RecordBatch.from_arrays(
+        [pa.array([b"1", b"2", b"3"]), pa.array(["a", None, "a"])], names=["data", "msg_id"]
+    )
+    assert await run(nats_client, MSG_ID, TASK, rows(named)) == Delivered(rows=3, duplicates=1)
+    assert [message.headers["Nats-Msg-Id"] async for message in out.get_batch()] == ["a", "query.3.1.1"]
+
+
+async def test_headers_are_published(nats_client: Client, out: Stream) -> None:
+    headers = pa.array([[("Tag", ["a", "b"])], None], pa.map_(pa.string(), pa.list_(pa.string())))
+    both = pa.RecordBatch.from_arrays([pa.array([b"1", b"2"]), headers], names=["data", "headers"])
+    for how in (MSG_ID, ATOMIC, NONE):
+        await run(nats_client, how, TASK, rows(both))
+    found = [message.headers.get_all("Tag") async for message in out.get_batch(subject="out.rows")]
+    assert found == [["a", "b"], []] * 3
+
+
+async def test_a_subject_of_no_row_of_the_stream_is_refused(nats_client: Client, out: Stream) -> None:
+    how = SinkSettings.read({name: value for name, value in BASE.items() if name != "subject"})
+    stray = pa.RecordBatch.from_arrays(
+        [pa.array(["out.a", "elsewhere"]), pa.array([b"", b""])], names=["subject", "data"]
+    )
+    with pytest.raises(ConfigError, match="elsewhere.*is none of stream OUT"):
+        await run(nats_client, how, TASK, rows(stray))
+    assert (await out.info()).state.messages == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "words"),
+    [
+        ({"duplicate_window": 60}, {}, "shorter than recoveryWindow"),
+        ({"duplicate_window": 60}, {"recoveryWindow": "60.5"}, "shorter than recoveryWindow"),
+        ({"allow_atomic": False}, {"exactlyOnce": "atomic", "progressSubject": "out.p"}, "takes no atomic batches"),
+        ({}, {"exactlyOnce": "atomic", "progressSubject": "p"}, "is none of stream OUT"),
+        ({}, {"subject": "elsewhere"}, "is none of stream OUT"),
+        ({"no_ack": True}, {}, "acknowledges nothing"),
+    ],
+)
+async def test_a_stream_that_cannot_keep_the_promise_is_refused_before_anything_is_published(
+    nats_client: Client, jetstream: JetStream, changes: dict[str, object], options: dict[str, str], words: str
+) -> None:
+    config = {"name": "OUT", "subjects": ["out.>"], "storage": "memory", "allow_atomic": True, **changes}
+    stream = await jetstream.create_stream(**config)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=words):
+        await run(nats_client, settings(**options), TASK, rows(batch(0, 5)))
+    assert (await stream.info()).state.messages == 0
+
+
+@pytest.mark.parametrize("options", [{"exactlyOnce": "none"}, {"recoveryWindow": "60"}])
+async def test_a_short_window_is_enough_for_who_asks_for_less(
+    nats_client: Client, out: Stream, options: dict[str, str]
+) -> None:
+    await out.update(duplicate_window=60)
+    await check_sink(nats_client, settings(**options))
+
+
+async def test_a_stream_that_is_not_there_is_named(nats_client: Client) -> None:
+    with pytest.raises(StreamNotFound):
+        await check_sink(nats_client, MSG_ID)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"epoch": "x", "rows": 1}', b"\xff"])
+def test_what_is_no_marker_is_no_marker(data: bytes) -> None:
+    with pytest.raises(InvalidReply):
+        Marker.read(1, data)
+
+
+def test_a_marker_says_how_much_of_an_epoch_is_stored() -> None:
+    marker = Marker.read(9, Marker(epoch=5, rows=40).data())
+    assert [marker.rows_of(epoch) for epoch in (4, 5, 6)] == [None, 40, 0]
+    assert Marker().rows_of(0) == 0

@@ -1,0 +1,83 @@
+"""Which columns can be published, and what becomes of them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from natsproto.errors import ConfigError
+from natsproto.spark.outgoing import batches_of, check_columns, outgoing
+
+LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
+
+
+def test_columns_become_messages() -> None:
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array(["a.1", "a.2", "a.3"]),
+            pa.array([b"x", None, b""]),
+            pa.array([[("A", ["1", None, "2"]), ("B", [])], None, []], LISTS),
+            pa.array(["id-1", None, "id-3"]),
+        ],
+        names=["subject", "data", "headers", "msg_id"],
+    )
+    found = outgoing(batch)
+    assert list(found.subjects) == ["a.1", "a.2", "a.3"]
+    assert list(found.payloads) == [b"x", b"", b""]
+    assert list(found.headers) == [[("A", "1"), ("A", "2")], None, None]
+    assert list(found.ids) == ["id-1", None, "id-3"]
+    assert found.piece(1, 3).payloads == [b"", b""]
+
+
+def test_text_is_published_as_utf8_and_one_subject_serves_all_rows() -> None:
+    for kind in (pa.string(), pa.large_string()):
+        batch = pa.RecordBatch.from_arrays([pa.array(["ä", None], kind)], names=["data"])
+        found = outgoing(batch, subject="a.b")
+        assert list(found.payloads) == ["ä".encode(), b""]
+        assert list(found.subjects) == ["a.b", "a.b"]
+        assert (list(found.headers), list(found.ids)) == ([], [])
+
+
+def test_plain_maps_are_headers_too() -> None:
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([b"x"]), pa.array([[("A", "1"), ("B", None)]], pa.map_(pa.string(), pa.string()))],
+        names=["data", "headers"],
+    )
+    assert list(outgoing(batch, subject="a").headers) == [[("A", "1")]]
+
+
+def test_a_row_without_subject_is_named() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array(["a", None]), pa.array([b"x", b"y"])], names=["subject", "data"])
+    with pytest.raises(ConfigError, match="row 101 of its partition has none"):
+        outgoing(batch, first_row=100)
+
+
+def test_rows_become_batches_of_a_size() -> None:
+    columns = [
+        ("subject", "string"),
+        ("data", "binary"),
+        ("headers", "map<string,array<string>>"),
+        ("msg_id", "string"),
+    ]
+    rows = [("a", bytearray(b"x"), {"A": ["1"]}, "1"), ("b", None, None, None), ("c", b"z", {}, "3")]
+    found = [outgoing(batch) for batch in batches_of(rows, columns, 2)]
+    assert [list(one.payloads) for one in found] == [[b"x", b""], [b"z"]]
+    assert [list(one.headers) for one in found] == [[[("A", "1")], None], [None]]
+    assert list(batches_of([], columns, 2)) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "subject", "words"),
+    [
+        ([("subject", "string"), ("data", "binary"), ("seq", "bigint")], "", "seq.*has no place in a message"),
+        ([("subject", "string")], "", "need data"),
+        ([("data", "binary")], "", "neither a column nor an option"),
+        ([("subject", "string"), ("data", "binary")], "a.b", "both a column and an option"),
+        ([("subject", "string"), ("data", "int")], "", "must be binary or string"),
+        ([("data", "binary"), ("headers", "map<string,binary>")], "a.b", "headers.*must be map<string,array<string>>"),
+        ([("data", "binary"), ("msg_id", "int")], "a.b", "msg_id.*must be string"),
+    ],
+)
+def test_columns_that_cannot_be_published_are_refused(columns: list[tuple[str, str]], subject: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_columns(columns, subject=subject)
