@@ -74,6 +74,9 @@ they enter and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │       └── KeyExists
     ├── ObjectStoreError
     │   ├── ObjectNotFound(KeyError)
+    │   ├── ObjectExists
+    │   ├── ObjectChanged
+    │   ├── ObjectLinkError
     │   └── DigestMismatch
     └── ServiceError
 """
@@ -124,6 +127,9 @@ __all__ = [
     "NoResponders",
     "NoStream",
     "NotAuthorized",
+    "ObjectChanged",
+    "ObjectExists",
+    "ObjectLinkError",
     "ObjectNotFound",
     "ObjectStoreError",
     "OutboxFull",
@@ -680,12 +686,40 @@ class ObjectNotFound(ObjectStoreError, KeyError):
         return str(self.args[0])  # KeyError would show its repr
 
 
-class DigestMismatch(ObjectStoreError):
-    """The bytes received are not those that were put; do not use them."""
+class ObjectExists(ObjectStoreError):
+    """The store holds an object of this name already; nothing was changed."""
 
-    def __init__(self, bucket: str, name: str, expected: str, actual: str) -> None:
-        self.bucket, self.name, self.expected, self.actual = bucket, name, expected, actual
-        super().__init__(f"object {name!r} in store {bucket!r} is damaged: digest {actual}, expected {expected}")
+    def __init__(self, bucket: str, name: str) -> None:
+        self.bucket, self.name = bucket, name
+        super().__init__(f"object {name!r} in store {bucket!r}: exists; delete it first, or take another name")
+
+
+class ObjectChanged(ObjectStoreError):
+    """The object was replaced or deleted while it was read or changed; what was read of it is incomplete."""
+
+    def __init__(self, bucket: str, name: str) -> None:
+        self.bucket, self.name = bucket, name
+        super().__init__(f"object {name!r} in store {bucket!r}: was replaced or deleted meanwhile; begin again")
+
+
+class ObjectLinkError(ObjectStoreError):
+    """A link leads nowhere, or cannot be made; ``reason`` says why."""
+
+    def __init__(self, bucket: str, name: str, reason: str) -> None:
+        self.bucket, self.name, self.reason = bucket, name, reason
+        super().__init__(f"object {name!r} in store {bucket!r}: {reason}")
+
+
+class DigestMismatch(ObjectStoreError):
+    """The bytes received are not those that were put; do not use them.
+
+    ``reason`` says so when bytes or chunks are missing; ``actual`` is the digest of what came.
+    """
+
+    def __init__(self, bucket: str, name: str, expected: str, actual: str, reason: str = "") -> None:
+        self.bucket, self.name, self.expected, self.actual, self.reason = bucket, name, expected, actual, reason
+        damage = reason or f"digest {actual}, expected {expected}"
+        super().__init__(f"object {name!r} in store {bucket!r} is damaged: {damage}")
 
 
 class ServiceError(NatsError):

@@ -129,3 +129,18 @@ class KeyValueArgs(TypedDict, total=False):
     limit_marker_ttl: Duration
     allow_atomic: bool
     metadata: Mapping[str, str]
+
+
+class ObjectStoreArgs(TypedDict, total=False):
+    """The fields of ObjectStoreConfig."""
+
+    bucket: str
+    description: str
+    ttl: Duration
+    max_bytes: int
+    storage: StorageType | str
+    num_replicas: int
+    placement: Placement | None
+    compression: bool
+    allow_batched: bool
+    metadata: Mapping[str, str]

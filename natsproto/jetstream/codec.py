@@ -137,7 +137,9 @@ def flag(*, default: bool = False, key: str = "") -> bool:
     return cast(bool, Field(key, default, _accept_flag, exact=bool))
 
 
-def integer(*, default: int = cast(int, _REQUIRED), low: int = 0, high: int = INT64, key: str = "") -> int:
+def integer(
+    *, default: int = cast(int, _REQUIRED), low: int = 0, high: int = INT64, key: str = "", always: bool = False
+) -> int:
     """An int from ``low`` to ``high``; the server answers a bigger one with an error about JSON."""
 
     def accept(what: str, value: object) -> object:
@@ -147,7 +149,7 @@ def integer(*, default: int = cast(int, _REQUIRED), low: int = 0, high: int = IN
             raise ConfigError(what, value, f"must be from {low} to {high}")
         return int(value)
 
-    return cast(int, Field(key, default, accept, exact=int))
+    return cast(int, Field(key, default, accept, exact=int, always=always))
 
 
 def seconds(*, default: float = 0.0, key: str = "") -> Seconds:

@@ -483,7 +483,10 @@ class KeyValueConfig(Record):
 
 
 class ObjectStoreConfig(Record):
-    """An object store (ADR-20). Only ``bucket`` is needed; ``ttl`` seconds after they were put objects go."""
+    """An object store (ADR-20). Only ``bucket`` is needed; ``ttl`` seconds after they were put objects go.
+
+    ``allow_batched`` lets objects be put by fast ingest (ADR-50, server 2.14).
+    """
 
     bucket: str = text()
     description: str = text(default="")
@@ -493,6 +496,7 @@ class ObjectStoreConfig(Record):
     num_replicas: int = integer(default=1, high=5)
     placement: Placement | None = optional(Placement, default=None)
     compression: bool = flag(default=False)
+    allow_batched: bool = flag(default=False)
     metadata: Mapping[str, str] = labels(default=None)
 
     def to_stream(self) -> StreamConfig:
@@ -511,6 +515,7 @@ class ObjectStoreConfig(Record):
             allow_rollup_hdrs=True,
             allow_direct=True,
             compression=Compression.S2 if self.compression else Compression.NONE,
+            allow_batched=self.allow_batched,
             metadata=self.metadata,
             extra=self.extra,
         )
@@ -529,6 +534,7 @@ class ObjectStoreConfig(Record):
             num_replicas=config.num_replicas,
             placement=config.placement,
             compression=config.compression == Compression.S2,
+            allow_batched=config.allow_batched,
             metadata=config.metadata,
             extra=config.extra,
         )

@@ -15,7 +15,16 @@ from natsproto.errors import ConfigError, NoStream, StreamNameInUse, StreamNotFo
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.batch import MAX_MESSAGES, AtomicBatch
 from natsproto.jetstream.codec import Duration
-from natsproto.jetstream.config import KV_STREAM, KeyValueConfig, StreamConfig, stream_name
+from natsproto.jetstream.config import (
+    KV_STREAM,
+    OBJECT_STREAM,
+    OBJECT_SUBJECTS,
+    KeyValueConfig,
+    ObjectStoreConfig,
+    StreamConfig,
+    bucket_name,
+    stream_name,
+)
 from natsproto.jetstream.counter import INCREMENT, CounterValue, increment, value_of
 from natsproto.jetstream.fast import API_LEVEL, FLOW, OUTSTANDING, FastPublisher
 from natsproto.jetstream.info import AccountInfo, PubAck, StreamInfo, StreamNamesPage, StreamPage
@@ -36,16 +45,21 @@ if TYPE_CHECKING:
     from natsproto.codecs import Codec
     from natsproto.jetstream.admin import Admin
     from natsproto.jetstream.advisory import Advisories
-    from natsproto.jetstream.arguments import KeyValueArgs, StreamArgs
+    from natsproto.jetstream.arguments import KeyValueArgs, ObjectStoreArgs, StreamArgs
     from natsproto.jetstream.backup import Progress
     from natsproto.jetstream.exchange import Trace
     from natsproto.jetstream.kv.bucket import KeyValue
     from natsproto.jetstream.kv.keys import KeyCodec
     from natsproto.jetstream.kv.status import KeyValueStatus
+    from natsproto.jetstream.objectstore.status import ObjectStoreStatus
+    from natsproto.jetstream.objectstore.store import ObjectStore
     from natsproto.jetstream.outgoing import MessageArgs
     from natsproto.protocol.headers import HeadersLike
 
 T = TypeVar("T")
+
+_ALL_STORES = f"{OBJECT_SUBJECTS}*.C.>"
+"""What every object store listens on."""
 
 
 class JetStream:
@@ -578,6 +592,83 @@ class JetStream:
             if info.config.name.startswith(KV_STREAM):
                 yield KeyValueStatus.of(info)
 
+    # ---------------------------------------------------------------- object stores
+
+    async def create_object_store(
+        self,
+        config: ObjectStoreConfig | None = None,
+        /,
+        *,
+        timeout: Duration | None = None,
+        **fields: Unpack[ObjectStoreArgs],
+    ) -> ObjectStore:
+        """Creates an object store (ADR-20) from an ObjectStoreConfig, from its fields, or from both (the fields win).
+
+        The same store may be created twice; StreamNameInUse when the one of that name is configured otherwise. Else as
+        ``create_stream``.
+        """
+        wanted = _store(config, fields)
+        return self._object_store(wanted.bucket, await self.create_stream(wanted.to_stream(), timeout=timeout))
+
+    async def update_object_store(
+        self,
+        config: ObjectStoreConfig | None = None,
+        /,
+        *,
+        timeout: Duration | None = None,
+        **fields: Unpack[ObjectStoreArgs],
+    ) -> ObjectStore:
+        """Changes an object store to this whole configuration: what is not said gets its default. StreamNotFound;
+        InvalidStreamConfig for what cannot be changed; else as ``create_object_store``.
+        """
+        wanted = _store(config, fields)
+        return self._object_store(wanted.bucket, await self.update_stream(wanted.to_stream(), timeout=timeout))
+
+    async def create_or_update_object_store(
+        self,
+        config: ObjectStoreConfig | None = None,
+        /,
+        *,
+        timeout: Duration | None = None,
+        **fields: Unpack[ObjectStoreArgs],
+    ) -> ObjectStore:
+        """Changes the object store of that name to this whole configuration, or creates it. Raises what both raise."""
+        wanted = _store(config, fields)
+        stream = await self.create_or_update_stream(wanted.to_stream(), timeout=timeout)
+        return self._object_store(wanted.bucket, stream)
+
+    async def object_store(self, bucket: str, *, bind: bool = False, timeout: Duration | None = None) -> ObjectStore:
+        """The object store of that name; StreamNotFound. With ``bind`` nothing is asked, so that it may not exist (and
+        that it takes fast ingest is not known).
+        """
+        name = f"{OBJECT_STREAM}{bucket_name(bucket)}"
+        return self._object_store(bucket, await self.stream(name, bind=bind, timeout=timeout), bound=bind)
+
+    async def delete_object_store(self, bucket: str, *, timeout: Duration | None = None) -> None:
+        """Deletes an object store with all it holds. StreamNotFound."""
+        await self.delete_stream(f"{OBJECT_STREAM}{bucket_name(bucket)}", timeout=timeout)
+
+    async def object_store_names(self, *, timeout: Duration | None = None) -> AsyncGenerator[str]:
+        """Yields the name of every object store."""
+        async with aclosing(self.stream_names(subject=_ALL_STORES, timeout=timeout)) as names:
+            async for name in names:
+                if name.startswith(OBJECT_STREAM):
+                    yield name.removeprefix(OBJECT_STREAM)
+
+    async def object_store_statuses(self, *, timeout: Duration | None = None) -> AsyncGenerator[ObjectStoreStatus]:
+        """Yields the configuration and state of every object store."""
+        from natsproto.jetstream.objectstore.status import ObjectStoreStatus
+
+        async for info in self.streams(subject=_ALL_STORES, timeout=timeout):
+            if info.config.name.startswith(OBJECT_STREAM):
+                yield ObjectStoreStatus.of(info)
+
+    def _object_store(self, bucket: str, stream: Stream, *, bound: bool = False) -> ObjectStore:
+        """The one place where object stores are made."""
+        from natsproto.jetstream.objectstore.store import ObjectStore  # loaded by those who use it
+
+        return ObjectStore(self._api, bucket, None if bound else stream.cached_info)
+
     # ---------------------------------------------------------------- messages
 
     def message(self, message: Message) -> JsMessage:
@@ -605,6 +696,10 @@ class JetStream:
         from natsproto.jetstream.advisory import Advisories
 
         return Advisories(self._connection, subject)
+
+
+def _store(config: ObjectStoreConfig | None, fields: ObjectStoreArgs) -> ObjectStoreConfig:
+    return ObjectStoreConfig(**fields) if config is None else config.replace(**fields)
 
 
 def _bucket(config: KeyValueConfig | None, fields: KeyValueArgs) -> KeyValueConfig:

@@ -1,0 +1,175 @@
+"""The catalogue of a store: which objects there are, and who may change what is said of them.
+
+Owns the one way in which a description is replaced (compare and set on its subject, so that of two who change an
+object at once neither overlooks the other) and the removal of chunks that nothing describes any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import UTC
+from typing import Any, NamedTuple, TypeVar
+
+from natsproto.errors import (
+    ConnectionClosed,
+    MessageNotFound,
+    NatsError,
+    PermissionDenied,
+    PublishUncertain,
+    StreamNotFound,
+    StreamProtected,
+    WrongLastSequence,
+)
+from natsproto.jetstream.api import Api
+from natsproto.jetstream.codec import Duration, dumps
+from natsproto.jetstream.config import OBJECT_STREAM
+from natsproto.jetstream.objectstore.meta import ObjectInfo, chunk_subject, meta_subject, read_info
+from natsproto.jetstream.publish import publish
+from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream.stream import Stream
+from natsproto.jetstream.timestamp import Timestamp
+from natsproto.protocol.pool import seconds
+
+T = TypeVar("T")
+
+DOUBTS = 3
+"""How often a change is made again when nobody said what became of it."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+"""Seconds between two attempts to remove chunks."""
+_FINAL = (StreamNotFound, StreamProtected, PermissionDenied, ConnectionClosed)
+
+
+class Entry(NamedTuple):
+    """A description and the sequence under which it is stored."""
+
+    info: ObjectInfo
+    sequence: int
+
+
+class Catalog:
+    """The descriptions of the objects of one store."""
+
+    def __init__(self, api: Api, bucket: str, stream: Stream) -> None:
+        self.api, self.bucket, self.stream = api, bucket, stream
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def other(self, bucket: str) -> Catalog:
+        """That of another store of this account, which may not exist."""
+        return self if bucket == self.bucket else Catalog(self.api, bucket, Stream(self.api, OBJECT_STREAM + bucket))
+
+    def patience(self, timeout: Duration | None) -> float:
+        """A timeout in seconds, or the context's."""
+        return self.api.timeout if timeout is None else seconds("timeout", timeout)
+
+    # ---------------------------------------------------------------- reading
+
+    async def find(self, name: str, *, surely: bool = False, timeout: Duration | None = None) -> Entry | None:
+        """What is said of an object, deleted or not.
+
+        Any server that has the stream may answer. One that lags behind does not know what was put just now: what is
+        not there is looked up at the leader, and everything is with ``surely``.
+        """
+        subject = meta_subject(self.bucket, name)
+        try:
+            found = await self.stream.get_last_message(subject, direct=not surely, timeout=timeout)
+        except MessageNotFound:
+            return None if surely else await self.find(name, surely=True, timeout=timeout)
+        info = read_info(found.data, found.time)
+        if info.deleted and not surely:
+            return await self.find(name, surely=True, timeout=timeout)
+        return Entry(info, found.seq)
+
+    # ---------------------------------------------------------------- changing
+
+    async def change(
+        self,
+        name: str,
+        make: Callable[[Entry | None], ObjectInfo | None],
+        *,
+        timeout: Duration | None = None,
+    ) -> tuple[Entry | None, Entry]:
+        """Replaces what is said of an object by what ``make`` makes of it; returns both.
+
+        ``make`` is called again when somebody else was faster, and may raise; None leaves everything as it is.
+        PublishUncertain when nobody said whether it was done.
+        """
+        wait = self.patience(timeout)
+        before = await self.find(name, surely=True, timeout=timeout)
+        doubts = 0
+        while True:
+            new = make(before)
+            if new is None:
+                assert before is not None
+                return before, before
+            try:
+                return before, await self._publish(name, new, before.sequence if before else 0, wait)
+            except WrongLastSequence:
+                pass
+            except PublishUncertain:
+                doubts += 1
+                if doubts > DOUBTS:
+                    raise
+            now = await self.find(name, surely=True, timeout=timeout)
+            if now is not None and now.info.replace(mtime=new.mtime) == new:
+                return before, now  # it had been heard, and only the word of it was lost
+            before = now
+
+    async def _publish(self, name: str, info: ObjectInfo, expected: int, wait: float) -> Entry:
+        ack = await publish(
+            self.api.connection,
+            meta_subject(self.bucket, name),
+            dumps(info),
+            None,
+            {"msg_id": self.api.connection.new_id(), "rollup": "sub", "expected_last_subject_seq": expected},
+            timeout=wait,
+            retry_attempts=RETRY_ATTEMPTS,
+            retry_wait=RETRY_WAIT,
+        )
+        return Entry(info.replace(mtime=Timestamp.now(UTC)), ack.seq)
+
+    async def forget(self, name: str, sequence: int, *, timeout: Duration | None = None) -> None:
+        """Removes a description as old as this or older, so that nothing tells of it."""
+        await self.stream.purge(subject=meta_subject(self.bucket, name), sequence=sequence + 1, timeout=timeout)
+
+    async def see_through(self, step: Coroutine[Any, Any, T]) -> T:
+        """Runs it to its end, whether or not the caller is cancelled meanwhile."""
+        return await asyncio.shield(self._start(step))
+
+    def _start(self, step: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(step, name="natsproto object store")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited has heard of it, and if nobody did, it was cancelled
+
+    # ---------------------------------------------------------------- chunks
+
+    async def sweep(self, nuid: str, *, settled: bool = True) -> None:
+        """Removes the chunks of an object that nothing describes any more.
+
+        Returns when that is done, or after the context's timeout; it goes on behind that, until it is done, the client
+        is closed, or the server does not allow it. Cancelling ends the wait only. ``settled`` says that none of them
+        can still be on its way.
+        """
+        await asyncio.wait({self._start(self._sweep(nuid, settled))}, timeout=self.api.timeout)
+
+    async def _sweep(self, nuid: str, settled: bool) -> None:
+        subject = chunk_subject(self.bucket, nuid)
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                if not settled:
+                    await self.api.connection.flush()
+                while await self.stream.purge(subject=subject) and not settled:
+                    pass
+                return
+            except _FINAL:
+                return
+            except NatsError:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)

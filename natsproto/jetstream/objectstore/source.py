@@ -1,0 +1,187 @@
+"""Where the content of an object comes from: bytes, files, iterables, cut into chunks of one size.
+
+Owns the cutting, and that nothing which may block does so on the event loop. It sends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import io
+import os
+import stat
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Protocol, TypeAlias, cast
+
+PIECE = 2**20
+"""Bytes read in one go from what may block."""
+AT_ONCE = 256 * 1024
+"""Bytes in memory that are cut up on the spot: less than what a thread costs."""
+
+
+class BinaryReader(Protocol):
+    """What ``open(path, "rb")`` gives, and everything else that is read like it."""
+
+    def read(self, size: int, /) -> bytes:
+        """Up to so many bytes; none at the end."""
+        ...
+
+
+Source: TypeAlias = (
+    bytes
+    | bytearray
+    | memoryview
+    | os.PathLike[str]
+    | BinaryReader
+    | Iterable[bytes | bytearray | memoryview]
+    | AsyncIterable[bytes | bytearray | memoryview]
+)
+"""What can be put into a store. A binary file is read from where it stands and not closed."""
+
+Update: TypeAlias = Callable[[bytes], object]
+"""What is told every chunk in order: a digest."""
+
+
+class Content:
+    """The content of an object to be, read once: ``async for`` gives lists of chunks, each followed by ``update``.
+
+    ``total`` is its size in bytes, 0 when nobody knows it.
+    """
+
+    def __init__(self, source: Source, chunk_size: int, update: Update) -> None:
+        """TypeError for what cannot be put; nothing is opened or read yet."""
+        if isinstance(source, (str, io.TextIOBase)):
+            raise TypeError("an object is made of bytes: encode text, open files in binary mode, wrap paths in Path()")
+        self._source, self._size, self._update = source, chunk_size, update
+        self.total = 0
+        self._make = self._choose(source)
+
+    def _choose(self, source: object) -> Callable[[], AsyncGenerator[list[bytes]]]:
+        if isinstance(source, (bytes, bytearray, memoryview)):
+            # A view of what may change is copied here; of bytes nothing is.
+            held = source if isinstance(source, bytes) else bytes(source)
+            self.total = len(held)
+            return lambda: self._of_file(nullcontext(io.BytesIO(held)), blocking=len(held) > AT_ONCE)
+        if isinstance(source, os.PathLike):
+            path = Path(source)
+            return lambda: self._of_file(cast("AbstractContextManager[BinaryReader]", path.open("rb")), blocking=True)
+        read = getattr(source, "read", None)
+        if inspect.iscoroutinefunction(read):
+            return lambda: self._of_pieces(_reading(cast("Callable[[int], Awaitable[object]]", read)))
+        if callable(read):
+            return lambda: self._of_file(nullcontext(cast(BinaryReader, source)), blocking=True)
+        if isinstance(source, AsyncIterable):
+            return lambda: self._of_pieces(aiter(source))
+        if isinstance(source, Iterable):
+            return lambda: self._of_pieces(_each(source))
+        raise TypeError(
+            "an object is put from bytes, a path, a binary file or an iterable of bytes, "
+            f"not from {type(source).__name__}"
+        )
+
+    def __aiter__(self) -> AsyncGenerator[list[bytes]]:
+        return self._make()
+
+    # ---------------------------------------------------------------- files
+
+    async def _of_file(
+        self, opening: AbstractContextManager[BinaryReader], *, blocking: bool
+    ) -> AsyncGenerator[list[bytes]]:
+        """Read in a thread, the next piece while the last one is sent; the digest is made there too."""
+        loop = asyncio.get_running_loop()
+        with opening as file:
+            if not self.total:
+                self.total = _size_of(file)
+            if not blocking:
+                while chunks := self._read(file):
+                    yield chunks
+                return
+            pending = loop.run_in_executor(None, self._read, file)
+            try:
+                while chunks := await pending:
+                    pending = loop.run_in_executor(None, self._read, file)
+                    yield chunks
+            finally:
+                pending.cancel()
+
+    def _read(self, file: BinaryReader) -> list[bytes]:
+        size, update = self._size, self._update
+        chunks: list[bytes] = []
+        for _ in range(max(1, PIECE // size)):
+            chunk = _fill(file, size)
+            if chunk:
+                update(chunk)
+                chunks.append(chunk)
+            if len(chunk) < size:
+                break
+        return chunks
+
+    # ---------------------------------------------------------------- iterables
+
+    async def _of_pieces(self, pieces: AsyncIterator[object]) -> AsyncGenerator[list[bytes]]:
+        """Whatever the sizes of the pieces. Nothing of a piece is kept uncopied: its maker may use it again."""
+        size, update = self._size, self._update
+        rest = bytearray()
+        async for piece in pieces:
+            if type(piece) is bytes and len(piece) == size and not rest:
+                update(piece)
+                yield [piece]
+                continue
+            view = _octets(piece)
+            start = 0
+            if rest:
+                start = size - len(rest)
+                rest += view[:start]
+                if len(rest) < size:
+                    continue
+                chunk = bytes(rest)
+                rest.clear()
+                update(chunk)
+                yield [chunk]
+            for end in range(start + size, len(view) + 1, size):
+                chunk = bytes(view[end - size : end])
+                start = end
+                update(chunk)
+                yield [chunk]
+            rest += view[start:]
+        if rest:
+            chunk = bytes(rest)
+            update(chunk)
+            yield [chunk]
+
+
+def _octets(piece: object) -> memoryview:
+    if not isinstance(piece, (bytes, bytearray, memoryview)):
+        raise TypeError(f"an object is made of bytes: one of its pieces is of type {type(piece).__name__}")
+    return memoryview(piece).cast("B")
+
+
+def _fill(file: BinaryReader, size: int) -> bytes:
+    """So many bytes, or what is left: a raw file or a pipe gives what it has."""
+    got: object = file.read(size)  # whatever somebody's read() returns
+    chunk = got if isinstance(got, bytes) else bytes(_octets(got))
+    while 0 < len(chunk) < size and (more := file.read(size - len(chunk))):
+        chunk += more
+    return chunk
+
+
+def _size_of(file: BinaryReader) -> int:
+    """What is left of a regular file; 0 for everything else."""
+    try:
+        status = os.fstat(file.fileno())  # type: ignore[attr-defined]
+        return max(0, status.st_size - file.tell()) if stat.S_ISREG(status.st_mode) else 0  # type: ignore[attr-defined]
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+async def _each(pieces: Iterable[object]) -> AsyncGenerator[object]:
+    for piece in pieces:
+        yield piece
+
+
+async def _reading(read: Callable[[int], Awaitable[object]]) -> AsyncGenerator[object]:
+    """What is read with ``await``: asyncio.StreamReader, the files of aiofiles …"""
+    while piece := await read(PIECE):
+        yield piece

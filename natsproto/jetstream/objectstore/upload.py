@@ -1,0 +1,139 @@
+"""Putting: the content of an object becomes chunks in the stream.
+
+Owns the choice of the publisher, the order of what it publishes, and that nothing is left of what was not finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import aclosing
+from hashlib import sha256
+
+from natsproto.errors import NatsError, ObjectStoreError, PublishFailed
+from natsproto.jetstream.backup import Progress
+from natsproto.jetstream.fast import API_LEVEL, FLOW, FastPublisher
+from natsproto.jetstream.objectstore.catalog import Catalog
+from natsproto.jetstream.objectstore.meta import ObjectInfo, chunk_subject, digest_text
+from natsproto.jetstream.objectstore.source import Content, Source
+from natsproto.jetstream.publish import AckFuture, Publisher
+from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
+
+WINDOW = 8 * 2**20
+"""Bytes that may be on their way, unacknowledged."""
+WINDOW_CHUNKS = 1000
+ACKS = 4
+"""Into how many acknowledgements of fast ingest the window is divided."""
+SETTLE = 2.0
+"""Seconds that giving up waits for word of the chunks that are on their way."""
+
+
+class Upload:
+    """One object on its way into a store, as ``info`` describes it but for its size and digest."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        info: ObjectInfo,
+        source: Source,
+        *,
+        batched: bool,
+        progress: Callable[[Progress], object] | None,
+        timeout: float,
+    ) -> None:
+        self._catalog, self._info = catalog, info
+        self._subject = chunk_subject(info.bucket, info.nuid)
+        self._digest = sha256()
+        self._content = Content(source, info.chunk_size, self._digest.update)
+        connection = catalog.api.connection
+        self._batched = batched and connection.server_info.api_lvl >= API_LEVEL
+        self._progress, self._timeout = progress, timeout
+        self._acks: deque[AckFuture] = deque()
+        self._last = 0  # sequence of the last chunk that is known to be stored
+        self._size = self._chunks = 0
+
+    async def run(self) -> ObjectInfo:
+        """Stores the chunks and returns the description of the object, which nobody can find yet.
+
+        Whatever goes wrong, cancelling included, the chunks are removed.
+        """
+        try:
+            async with self._publisher() as publisher:
+                try:
+                    await self._send(publisher)
+                    await publisher.flush()
+                except BaseException:
+                    await self._settle(publisher)
+                    raise
+            self._check_order()
+        except BaseException as exc:
+            if self._chunks:
+                await self._catalog.sweep(self._info.nuid, settled=False)
+            if isinstance(exc, PublishFailed):
+                raise exc.failures[0].error from exc
+            raise
+        return self._info.replace(size=self._size, chunks=self._chunks, digest=digest_text(self._digest.digest()))
+
+    async def _send(self, publisher: FastPublisher | Publisher) -> None:
+        subject, content = self._subject, self._content
+        async with aclosing(aiter(content)) as pieces:
+            async for chunks in pieces:
+                for chunk in chunks:
+                    self._chunks += 1
+                    ack = await publisher.publish(subject, chunk)
+                    self._size += len(chunk)
+                    if isinstance(ack, AckFuture):
+                        self._acks.append(ack)
+                        self._check_order()
+                    if self._progress is not None:
+                        self._progress(Progress(bytes=self._size, chunks=self._chunks, total=content.total))
+
+    def _check_order(self) -> None:
+        """What was lost on its way to a new leader is stored again, but behind what was not: no object then."""
+        acks = self._acks
+        while acks and acks[0].done():
+            ack = acks.popleft()
+            sequence = ack.result().seq
+            if sequence <= self._last:
+                raise ObjectStoreError(
+                    f"object {self._info.name!r} in store {self._info.bucket!r}: the stream changed servers and has "
+                    "stored its chunks out of order; nothing is left of it: put it again"
+                )
+            self._last = sequence
+
+    def _publisher(self) -> FastPublisher | Publisher:
+        """The fastest one that the stream allows. Every chunk has an id, so that it can be sent again."""
+        connection = self._catalog.api.connection
+        chunks = max(1, WINDOW // self._info.chunk_size)
+        if self._batched:
+            return FastPublisher(
+                connection,
+                gap="fail",
+                flow=min(FLOW, max(1, chunks // ACKS)),
+                outstanding=ACKS,
+                max_pending_bytes=WINDOW + self._info.chunk_size,  # so that an acknowledgement makes room, not an end
+                timeout=self._timeout,
+                retry_attempts=RETRY_ATTEMPTS,
+                retry_wait=RETRY_WAIT,
+                auto_msg_id=True,
+            )
+        return Publisher(
+            connection,
+            max_pending=min(WINDOW_CHUNKS, chunks),
+            max_pending_bytes=WINDOW,
+            timeout=self._timeout,
+            retry_attempts=RETRY_ATTEMPTS,
+            retry_wait=RETRY_WAIT,
+            auto_msg_id=True,
+        )
+
+    async def _settle(self, publisher: FastPublisher | Publisher) -> None:
+        """Waits until none of the chunks is on its way, so that none is stored behind the purge."""
+        if not self._catalog.api.connection.is_connected:
+            return
+        try:
+            async with asyncio.timeout(SETTLE):
+                await publisher.flush()
+        except (NatsError, TimeoutError):
+            return
