@@ -4,13 +4,15 @@ Owns the bytes that are not a whole frame yet, and three bounded caches. It is h
 Sink and never asks what a sink does. It knows nothing of handshakes: any frame may come at any time.
 
 How it stays fast. The chunk is an immutable ``bytes`` walked once with an integer position; nothing is
-deleted from its front. Then four ways, each falling through to the next when its guess fails:
+deleted from its front. Then five ways, each falling through to the next when its guess fails:
 
 * RUN: the whole control line is in ``_lines``, which holds everything it says. As long as the bytes behind
   the payload are CRLF + the same line + CRLF (one ``startswith``, which checks the payload's end at once)
   messages are cut out at a fixed stride: no find, no split, no int, no decode.
 * HEAD: the first three words are in ``_heads``; only what follows is new: reply subject and size behind
   ``MSG subject sid`` (JetStream deliveries, requests) or the two sizes behind ``HMSG subject sid``.
+* ROW: behind some messages with the same first three words and a reply subject. What follows is split at these words,
+  so that two calls cut out a message whatever its size (0.55 of what HEAD takes).
 * REPLY: behind a reply to an inbox that tells its replies apart by their last token, as long as what follows are
   plain replies to it as well. No line of these comes twice, so the other ways do not help (0.6 instead of 2.5 µs).
 * LINE: everything is read and checked. Only here can a line be found wrong, and what passes here is what
@@ -33,9 +35,13 @@ MAX_INFO = 1_048_576
 MAX_MESSAGE = 67_108_864
 
 _CACHED = 4096
+_ROW = 4  # messages that make a row: shorter ones are not worth the way there and back
+_ROW_SIZE = 1024  # bytes of a message above which looking for the next one costs more than it saves
 _CACHED_LINE = 1024  # longer lines are rare, and remembering thousands of them would let the peer fill the memory
 _Line = tuple[Sink, str, int, int, bytes, int]
 """Sink, subject, header bytes, total bytes, the bytes between two equal messages, size of one for limits."""
+_Head = tuple[Sink, str, int, bool]
+"""Sink, subject, its bytes, whether headers follow."""
 
 
 class Parser:
@@ -71,7 +77,7 @@ class Parser:
         self._max_message, self._max_line, self._max_info = max_message, max_line, max_info
         self.nowhere = Sink(_forget, cacheable=False)  # never settled
         self._lines: dict[bytes, _Line] = {}
-        self._heads: dict[bytes, tuple[Sink, str, int, bool]] = {}
+        self._heads: dict[bytes, _Head] = {}
         self._sizes: dict[bytes, int] = {}
         self._inbox: tuple[Sink, bytes, bytes] | None = None  # the last to get a reply; how its lines begin; its sid
         self._tail = bytearray()
@@ -127,6 +133,8 @@ class Parser:
         end = len(data)
         pos = 0
         reply: bytes | None
+        before: _Head | None = None  # what HEAD knew of the last message
+        alike = 0  # messages behind one of which it knew the same
         if self._inbox is not None:
             pos = self._walk_replies(data, pos)
         while pos < end:
@@ -174,7 +182,8 @@ class Parser:
 
             total = -1
             parts = line.rsplit(b" ", 2)
-            head = heads.get(parts[0])
+            start = parts[0]
+            head = heads.get(start)
             if head is None and line.startswith(b"H"):
                 parts = line.rsplit(b" ", 3)  # a reply subject stands before the two sizes
                 head = heads.get(parts[0])
@@ -212,10 +221,56 @@ class Parser:
             sink.arrived += 1
             sink.octets += weight
             touched.add(sink)
-            pos = stop + 2
+            begin, pos = pos, stop + 2
+            if head is None or head is not before:
+                before, alike = head, 0
+            else:
+                alike += 1
+                if alike >= _ROW and total <= _ROW_SIZE:
+                    alike = 0
+                    pos = self._walk_row(data, pos, start, head, pos - begin)
             if sink.answer is not None and self._inbox is not None:
                 pos = self._walk_replies(data, pos)
         self._offset += pos
+        return pos
+
+    def _walk_row(self, data: bytes, pos: int, start: bytes, head: _Head, frame: int) -> int:
+        """Hands over whole messages that begin with these words and have a reply subject and no headers, for as long as
+        they follow each other; returns how far it came. Leaves the last of them, and whatever else, to the other ways.
+
+        ``frame`` is the size of the message in front of them, in bytes.
+        """
+        sink, subject, weight, headed = head
+        joint = b"\r\n%b " % start
+        width = len(joint)
+        if headed or not data.startswith(joint, pos - 2):
+            return pos
+        deliver, make, size_of, origin = sink.deliver, sink.make, self._sizes.get, self._origin
+        begin, reach = pos, frame * 4
+        count = digits = 0
+        try:
+            while True:
+                reach = min(reach, self._max_line)  # so that no line in there can be too long
+                pieces = data[pos + width - 2 : pos + reach].split(joint)
+                rest = pieces.pop()
+                for piece in pieces:
+                    line, crlf, payload = piece.partition(b"\r\n")
+                    reply, size = line.split(b" ")
+                    if size_of(size) != len(payload) or not reply or not crlf:
+                        raise ValueError
+                    deliver(make(subject, reply, payload, None, origin))
+                    pos += len(piece) + width
+                    digits += len(size)
+                    count += 1
+                if len(rest) * 2 > reach or not pieces:
+                    break  # the row ends in there; so what is split in vain stays in proportion to what was not
+                reach *= 4
+        except ValueError:
+            pass  # HEAD or LINE will find out what it is
+        if count:
+            sink.arrived += count
+            sink.octets += pos - begin - count * (width + 3 - weight) - digits
+            self.touched.add(sink)
         return pos
 
     def _walk_replies(self, data: bytes, pos: int) -> int:

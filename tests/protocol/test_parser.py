@@ -389,7 +389,7 @@ def test_any_split_of_any_stream_has_the_outcome_of_the_slow_reader(
 @settings(max_examples=100, deadline=None)
 @given(valid_frames, st.one_of(st.just([b""]), garbage))
 def test_caches_never_change_the_outcome(frames: list[bytes], ending: list[bytes]) -> None:
-    """RUN, HEAD and REPLY accept what LINE does and say the same: a new parser for every frame knows only LINE."""
+    """RUN, HEAD, ROW and REPLY accept what LINE does and say the same: a new parser for every frame knows only LINE."""
     rig = Rig()
     position, failure = 0, None
     events: list[Frame] = []
@@ -422,7 +422,8 @@ def test_every_flaw_is_found_behind_what_is_remembered_and_however_it_comes(flaw
         + hmsg(b"a", b"1", b"abc", b"")
         + hmsg(b"a", b"1", b"", b"ab")
     )
-    for stream in (flaw, known + flaw, ENCORES["inbox"] * 2 + flaw, flaw + known):
+    row = ENCORES["reply"] * 12
+    for stream in (flaw, known + flaw, ENCORES["inbox"] * 2 + flaw, flaw + known, row + flaw + row):
         expected = read_slowly(stream, limits)
         assert Rig(limits).feed([stream]) == expected
         assert Rig(limits).feed(stream[at : at + 1] for at in range(len(stream))) == expected
@@ -503,6 +504,53 @@ def test_a_payload_without_its_line_end_is_found_anywhere_in_a_run(frame: bytes,
     outcome = Rig().feed([stream])
     assert outcome.failure == ("no line end behind the payload", len(frame) * (place + 1) - 2, b"!!")
     assert outcome.counts[b"1"][0] == len(outcome.messages) == place
+
+
+ROW_OF_REPLIES = [
+    msg(b"a", b"1", payload, reply)
+    for payload in (b"xyz", b"", b"\r\n", b"xy\r\nMSG a 1 q 3\r\nabc", b"\r\nMSG a 1 ", b"." * 300)
+    for reply in (b"r", b"rr", b"3", b"r.0")
+]
+
+
+def test_a_row_of_replies_is_cut_whatever_their_payloads_hold_and_whatever_the_chunks() -> None:
+    """Payloads with line ends, with whole messages in them, empty ones and ones that are longer than a first look."""
+    frames = [*ROW_OF_REPLIES, *ROW_OF_REPLIES, msg(b"a", b"1", b"z" * 5000, b"r"), *ROW_OF_REPLIES]
+    stream = b"".join(frames)
+    expected = read_slowly(stream)
+    assert len(expected.messages) == len(frames)
+    assert Rig().feed([stream]) == expected
+    for step in (1, 2, 3, 7, 64, 333, 4096):
+        assert Rig().feed(stream[at : at + step] for at in range(0, len(stream), step)) == expected
+
+
+@pytest.mark.parametrize(
+    "flaw",
+    [
+        b"MSG a 1 r 3\r\nxyz!!",
+        b"MSG a 1 r 3\r\nxyz\n\r",
+        b"MSG a 1 r 0\r\n",  # the payload's line end is missing, and the next message follows
+        b"MSG a 1 r 4\r\nxyz\r\n",
+        b"MSG a 1 r 2\r\nxyz\r\n",
+        b"MSG a 1 r s 3\r\nxyz\r\n",
+        b"MSG a 1 r x\r\nxyz\r\n",
+        b"MSG a 1 r\r\nxyz\r\n",
+        b"MSG a 1 \r\nxyz\r\n",
+    ],
+)
+def test_a_flaw_is_found_anywhere_in_a_row_of_replies(flaw: bytes) -> None:
+    frame = msg(b"a", b"1", b"xyz", b"r")
+    for place in range(40):
+        stream = b"".join([frame] * place + [flaw] + [frame] * 40)
+        expected = read_slowly(stream)
+        assert expected.failure is not None
+        assert Rig().feed([stream]) == expected
+
+
+def test_rows_of_replies_that_take_turns_are_cut_right() -> None:
+    one, two = msg(b"a", b"1", b"xyz", b"r"), msg(b"b", b"2", b"12345", b"s")
+    stream = b"".join(one * ones + two * twos for ones in range(1, 20) for twos in range(1, 20))
+    assert Rig().feed([stream]) == read_slowly(stream)
 
 
 def test_sizes_known_from_other_lines_are_put_together_right() -> None:
