@@ -4,6 +4,8 @@ Importing it needs neither pyspark nor pyarrow and starts nothing; what needs th
 """
 
 from natsproto.spark.config import SecretRef, SparkNats
+from natsproto.spark.mapping import map_async, request_partition, run_partition
+from natsproto.spark.publishing import WriteSummary, publish_partition
 from natsproto.spark.reading import ROW_SCHEMA, SeqRange, plan_ranges, read_range
 from natsproto.spark.session import register
 from natsproto.spark.worker import worker_client
@@ -13,8 +15,13 @@ __all__ = [
     "SecretRef",
     "SeqRange",
     "SparkNats",
+    "WriteSummary",
+    "map_async",
     "plan_ranges",
+    "publish_partition",
     "read_range",
     "register",
+    "request_partition",
+    "run_partition",
     "worker_client",
 ]

@@ -71,6 +71,12 @@ def worker_client(config: SparkNats) -> Iterator[blocking.Client]:
     yield worker(config)
 
 
+def close_workers() -> None:
+    """Closes the clients of this process, for a driver that is done with them; their next use connects anew."""
+    while _WORKERS:
+        _WORKERS.popitem()[1].close()
+
+
 def call(
     config: SparkNats, function: Callable[Concatenate[Client, P], Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
 ) -> R:

@@ -1,0 +1,79 @@
+"""Spark for tests: one session for each module that asks for it, and a nats-server with JetStream beside it.
+
+Only these fixtures need Java; where it is missing the tests that ask for a session say so and are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from natsproto import sync
+from natsproto.spark.config import SparkNats
+from natsproto.spark.worker import close_workers
+from natsproto.testing import Server, run_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NO_JAVA = "Spark needs Java 17 (java, or JAVA_HOME): its tests are skipped"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """PySpark leaves sockets and temporary folders to the garbage collector, which is none of our business."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session on local[2] with Python workers of this environment."""
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        pytest.skip(NO_JAVA)
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("natsproto tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.local.dir", str(folder))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.task.maxFailures", "4")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A nats-server with JetStream; tests use streams of their own."""
+    with run_server(jetstream=True) as running:
+        yield running
+        close_workers()
+
+
+@pytest.fixture(scope="module")
+def nats(server: Server) -> SparkNats:
+    """How to reach it."""
+    return SparkNats(servers=server.url)
+
+
+@pytest.fixture(scope="module")
+def nc(server: Server) -> Iterator[sync.Client]:
+    """A client to set the scene with."""
+    with sync.connect(server.url) as client:
+        yield client
