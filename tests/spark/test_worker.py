@@ -1,0 +1,281 @@
+"""One client a process and config, and rows that cross between its loop and a task's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from natsproto.client import Client
+from natsproto.core.engine import State
+from natsproto.errors import ConfigError, ConnectFailed, ConnectionClosed
+from natsproto.spark import SparkNats, run_partition, worker_client
+from natsproto.spark.worker import call, exchange, stream, worker
+from natsproto.testing import Server
+
+
+async def identity(client: Client) -> int:
+    return client.server_info.client_id
+
+
+# ---------------------------------------------------------------- the pool
+
+
+def test_import_needs_no_extra_and_starts_nothing() -> None:
+    program = (
+        "import sys, threading, asyncio, time; before = time.process_time()\n"
+        "import natsproto.spark\n"
+        "spent = time.process_time() - before\n"
+        "assert threading.active_count() == 1\n"
+        "assert not {'pyspark', 'pyarrow', 'pandas', 'numpy'} & set(sys.modules), sys.modules\n"
+        "print(spent)"
+    )
+    runs = [
+        float(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
+        for _ in range(3)
+    ]
+    assert min(runs) < 0.5, "it takes 0.1 s; CI is slow"
+
+
+def test_all_tasks_of_a_process_share_one_client(nats: SparkNats) -> None:
+    other = pickle.loads(pickle.dumps(nats))  # every task unpickles its own
+    assert call(nats, identity) == call(other, identity)
+    with worker_client(nats) as one, worker_client(other) as two:
+        assert one is two
+    assert one.is_connected, "leaving the block does not close what others use"
+
+
+def test_another_config_has_another_client(nats: SparkNats) -> None:
+    assert call(nats, identity) != call(nats.but(name="other"), identity)
+
+
+def test_nothing_connects_before_it_is_used(server: Server) -> None:
+    config = SparkNats(servers=server.url, name="lazy")
+    worker(config)
+    run_partition(echo, config)
+    assert "not connected yet" in repr(worker(config))
+
+
+def test_closed_client_is_replaced(nats: SparkNats) -> None:
+    config = nats.but(name="to be closed")
+    first = call(config, identity)
+    worker(config).close()
+    assert call(config, identity) != first
+
+
+def test_client_that_no_server_lets_in_any_more_is_replaced(nats: SparkNats) -> None:
+    config = nats.but(name="refused")
+    first = worker(config)
+    portal, client = first.reach()
+    portal.call(client.close)
+    assert first.state is State.CLOSED
+    assert call(config, identity) > 0
+
+
+def test_connecting_may_be_tried_again(unused_tcp_port: int) -> None:
+    config = SparkNats(servers=f"127.0.0.1:{unused_tcp_port}")
+    for _ in range(2):
+        with pytest.raises(ConnectFailed):
+            call(config, identity)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_process_connects_for_itself(nats: SparkNats) -> None:
+    """As the daemon of PySpark does it for every worker."""
+    mine = call(nats, identity)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        try:
+            os.write(write, f"{call(nats, identity)} {len(list(stream(nats, numbers)))}".encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        theirs = pipe.read().split()
+    assert os.waitpid(child, 0)[1] == 0
+    assert int(theirs[0]) not in (mine, 0)
+    assert int(theirs[1]) == 10
+    assert call(nats, identity) == mine, "the child's end is none of ours"
+
+
+@pytest.mark.parametrize("config", [None, "nats://localhost"])
+def test_what_is_no_config_is_refused(config: object) -> None:
+    with pytest.raises(TypeError, match="SparkNats"):
+        worker(config)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- crossing
+
+
+async def numbers(client: Client) -> AsyncIterator[int]:
+    for number in range(10):
+        yield number
+
+
+async def echo(client: Client, rows: AsyncIterator[int]) -> AsyncIterator[int]:
+    async for row in rows:
+        yield row
+
+
+class Upstream:
+    """An iterator as Spark gives one: read by one thread, and it counts what was taken."""
+
+    def __init__(self, count: int) -> None:
+        self.taken = 0
+        self._count = count
+        self._thread = threading.get_ident()
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        assert threading.get_ident() == self._thread
+        if self.taken == self._count:
+            raise StopIteration
+        self.taken += 1
+        return self.taken
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 7, 256])
+@pytest.mark.parametrize("count", [0, 1, 255, 1000])
+def test_all_rows_cross_in_order(nats: SparkNats, ahead: int, count: int) -> None:
+    assert list(exchange(nats, echo, Upstream(count), ahead=ahead)) == list(range(1, count + 1))
+
+
+def test_rows_are_taken_as_they_are_wanted(nats: SparkNats) -> None:
+    source = Upstream(10_000)
+    results = exchange(nats, echo, source, ahead=4)
+    assert source.taken == 0
+    for _ in range(20):
+        next(results)
+    assert source.taken <= 20 + 3 * 4
+    results.close()
+    assert source.taken <= 20 + 3 * 4
+
+
+def test_generator_waits_for_a_reader_that_stalls(nats: SparkNats) -> None:
+    made = 0
+
+    async def endless(client: Client) -> AsyncIterator[int]:
+        nonlocal made
+        while True:
+            made += 1
+            yield made
+
+    results = stream(nats, endless, ahead=3)
+    assert next(results) == 1
+    for _ in range(3):  # whatever turns the loop makes meanwhile
+        call(nats, identity)
+    assert made <= 1 + 3 + 3
+    assert [next(results) for _ in range(50)] == list(range(2, 52))
+    assert made <= 51 + 3 + 3
+    results.close()
+
+
+def test_results_that_are_there_do_not_wait_for_rows_that_are_slow(nats: SparkNats) -> None:
+    def slowly() -> Iterator[int]:
+        yield 1
+        time.sleep(0.2)
+        yield 2
+        yield from range(1000)
+
+    results = exchange(nats, echo, slowly(), ahead=256)
+    assert next(results) == 1
+    results.close()
+
+
+class Watched:
+    """An async generator function that tells when it was cleaned up."""
+
+    def __init__(self) -> None:
+        self.clean = False
+
+    async def __call__(self, client: Client, rows: AsyncIterator[int]) -> AsyncIterator[int]:
+        try:
+            async for row in rows:
+                yield row
+        finally:
+            await client.flush()  # whatever it takes to leave nothing behind
+            self.clean = True
+
+
+@pytest.mark.parametrize("end", ["close", "forget", "raise"])
+def test_leaving_early_cleans_up_before_it_returns(nats: SparkNats, end: str) -> None:
+    watched = Watched()
+    results = exchange(nats, watched, Upstream(1000), ahead=8)
+    next(results)
+    if end == "close":
+        results.close()
+    elif end == "raise":
+        with pytest.raises(ZeroDivisionError):
+            results.throw(ZeroDivisionError())
+    else:
+        del results
+        gc.collect()
+    assert watched.clean
+
+
+def test_error_of_the_function_is_raised_after_what_it_had_yielded(nats: SparkNats) -> None:
+    async def fails(client: Client, rows: AsyncIterator[int]) -> AsyncIterator[int]:
+        async for row in rows:
+            yield row
+            if row == 3:
+                raise ZeroDivisionError("of the function")
+
+    results = exchange(nats, fails, Upstream(10), ahead=2)
+    assert [next(results) for _ in range(3)] == [1, 2, 3]
+    with pytest.raises(ZeroDivisionError, match="of the function"):
+        next(results)
+
+
+def test_error_of_the_rows_cleans_up_and_is_raised(nats: SparkNats) -> None:
+    def rows() -> Iterator[int]:
+        yield 1
+        raise ZeroDivisionError("of the rows")
+
+    watched = Watched()
+    with pytest.raises(ZeroDivisionError, match="of the rows"):
+        list(exchange(nats, watched, rows(), ahead=1))
+    assert watched.clean
+
+
+def test_client_that_is_closed_meanwhile_ends_the_reading(nats: SparkNats) -> None:
+    config = nats.but(name="closed meanwhile")
+
+    async def waits(client: Client) -> AsyncIterator[int]:
+        yield 1
+        await asyncio.Event().wait()
+
+    results = stream(config, waits)
+    assert next(results) == 1
+    threading.Timer(0.05, worker(config).close).start()
+    with pytest.raises(ConnectionClosed):
+        next(results)
+
+
+@pytest.mark.parametrize("ahead", [0, -1, True, 1.5])
+def test_bad_bound_is_refused(nats: SparkNats, ahead: int) -> None:
+    with pytest.raises(ConfigError, match="ahead"):
+        next(exchange(nats, echo, [], ahead=ahead))
+
+
+def test_connection_outlives_a_stalled_reader(server: Server) -> None:
+    """The server drops a client that answers no PING; Spark's thread is busy elsewhere for that long."""
+    config = SparkNats(servers=server.url, name="stalled", ping_interval=0.2)
+    before = call(config, identity)
+    results = stream(config, numbers)
+    next(results)
+    time.sleep(1.5)  # three and more intervals in which nothing is read; nothing waits for this
+    assert list(results) == list(range(1, 10))
+    assert call(config, identity) == before
+    portal, client = worker(config).reach()
+    assert portal.run(lambda: client.stats).reconnects == 0
