@@ -134,8 +134,7 @@ class JsMessage(Message):
 
     async def ack(self) -> None:
         """It is handled. Not confirmed: see ``ack_sync``. Waits only while the connection is congested."""
-        outbox = self._connection().outbox
-        if outbox.wait_first:
+        if (origin := self._origin) is not None and (outbox := origin.outbox).wait_first:  # type: ignore[attr-defined]
             await outbox.turn()
         self._say_nowait(b"+ACK")
 
@@ -223,7 +222,10 @@ class JsMessage(Message):
     def _say_nowait(self, words: bytes) -> None:
         if self._answer is not None:
             raise AlreadyAcked(self.subject, _word(self._answer), _word(words))
-        self._connection().answer_nowait(self._ack_subject(), words)
+        reply, origin = self._reply, self._origin
+        if type(reply) is not bytes or origin is None or not reply.startswith(_ACK_PREFIX):
+            reply, origin = self._ack_subject(), self._connection()  # both raise, or the reply was looked at
+        origin.answer_nowait(reply, words)  # type: ignore[attr-defined]
         self._answer = words
 
     def _claim(self, words: bytes) -> None:
