@@ -32,6 +32,9 @@ from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import HeadersLike, encode_headers
 from natsproto.protocol.subject import publish_subject
 
+API_LEVEL = 2
+"""Of the first servers that know atomic batches."""
+
 MAX_MESSAGES = 1000
 """Messages in a batch, unless the server is configured otherwise."""
 
@@ -152,6 +155,9 @@ class AtomicBatch:
             await asyncio.sleep(pause)
 
     async def __aenter__(self) -> AtomicBatch:
+        server = self._connection.server_info
+        if server.version and server.api_lvl < API_LEVEL:  # it would store the first message, and each for itself
+            raise UnsupportedByServer("atomic batch", f"nats-server 2.12 is needed, this is {server.version}")
         return self
 
     async def __aexit__(

@@ -239,10 +239,14 @@ async def direct_get(
 async def leader_get(
     api: Api, stream: str, body: Mapping[str, object], *, asked: str, timeout: Duration | None
 ) -> RawMessage:
-    """One message from the stream's leader, who knows everything that was acknowledged."""
+    """One message from the stream's leader, who knows everything that was acknowledged.
+
+    ``no_hdr`` in the body leaves the publisher's headers out (servers before 2.12 send them all the same).
+    """
     payload = await api.call(f"STREAM.MSG.GET.{stream}", body, asked=asked, timeout=timeout)
     stored = decode(StoredMessage, payload.get("message"))
-    return RawMessage(stream, stored.subject, stored.seq, stored.time, stored.data, stored.hdrs or None)
+    head = None if "no_hdr" in body else stored.hdrs or None
+    return RawMessage(stream, stored.subject, stored.seq, stored.time, stored.data, head)
 
 
 def check_since(message: RawMessage, since: datetime, asked: str) -> None:
@@ -389,6 +393,8 @@ class BatchGet:
         self._reply = ""  # where the page in progress comes in; "" when none does
         self._ask = True  # whether the next page is to be asked for
         self._refused: PermissionDenied | None = None
+        self.pages = 0
+        """How many were asked for so far."""
 
     async def batches(self) -> AsyncGenerator[list[RawMessage]]:
         """Yields what has arrived as a list, whenever something has.
@@ -432,7 +438,7 @@ class BatchGet:
 
     async def _pages(self) -> AsyncGenerator[list[RawMessage]]:
         connection, cursor = self._api.connection, self._cursor
-        inbox, count = connection.new_inbox(), 0
+        inbox = connection.new_inbox()
         subscription = connection.subscribe(
             f"{inbox}.*", pending_msgs_limit=0, pending_bytes_limit=0, message_type=Reply
         )  # bounded by the size of a page
@@ -447,9 +453,8 @@ class BatchGet:
             subscription.poke()
 
         async def ask() -> None:
-            nonlocal count
-            count += 1
-            self._ask, self._reply = False, f"{inbox}.{count}"
+            self.pages += 1
+            self._ask, self._reply = False, f"{inbox}.{self.pages}"
             await connection.publish(self._subject, dumps(cursor.request()), reply=self._reply)
 
         silence = connection.listen(hear)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from natsproto.errors import (
     ApiError,
     ConfigError,
-    LimitReached,
     LocalProtocolError,
     NoResponders,
     UnsupportedByServer,
@@ -45,6 +44,7 @@ from natsproto.jetstream.info import (
     StreamInfo,
     SubjectsPage,
 )
+from natsproto.jetstream.lasts import LastMessages
 from natsproto.jetstream.listing import Listing, Page
 from natsproto.jetstream.ordered import OrderedConsumer
 from natsproto.jetstream.push import PushConsumer
@@ -56,11 +56,6 @@ if TYPE_CHECKING:
 
     from natsproto.jetstream.arguments import ConsumerArgs, StreamArgs
     from natsproto.jetstream.backup import Progress
-
-PIECE_SUBJECTS = 1000
-"""Subjects named in one request for their last messages; a server takes up to 1,024."""
-PIECE_BYTES = 128 * 1024
-"""Bytes of those subjects; a server takes a megabyte unless it is configured otherwise."""
 
 # What older servers leave out without a word, by the server that knows it first and the level of its API.
 _STREAM_NOVELTIES = {
@@ -258,19 +253,25 @@ class Stream:
 
     # ---------------------------------------------------------------- one message
 
-    async def get_message(self, sequence: int, *, direct: bool = True, timeout: Duration | None = None) -> RawMessage:
-        """The message of that sequence. MessageNotFound when there is none (any more)."""
+    async def get_message(
+        self, sequence: int, *, headers: bool = True, direct: bool = True, timeout: Duration | None = None
+    ) -> RawMessage:
+        """The message of that sequence. MessageNotFound when there is none (any more).
+
+        ``headers=False`` leaves out the publisher's headers (``no_hdr``, ADR-31). Such a message comes from the leader,
+        here and in the two calls below: by direct get it would come without sequence, subject and time as well.
+        """
         body = {"seq": stream_sequence("sequence", sequence)}
-        return await self._get(body, "", direct, f"message {sequence} of {self._what}", timeout)
+        return await self._get(body, "", headers, direct, f"message {sequence} of {self._what}", timeout)
 
     async def get_last_message(
-        self, subject: str, *, direct: bool = True, timeout: Duration | None = None
+        self, subject: str, *, headers: bool = True, direct: bool = True, timeout: Duration | None = None
     ) -> RawMessage:
         """The newest message of the subject, which may have wildcards. MessageNotFound when there is none."""
         subscribe_subject(subject)
         wild = _has_wildcard(subject)
         asked = f"last message of {subject!r} in {self._what}"
-        return await self._get({"last_by_subj": subject}, "" if wild else subject, direct, asked, timeout)
+        return await self._get({"last_by_subj": subject}, "" if wild else subject, headers, direct, asked, timeout)
 
     async def get_next_message(
         self,
@@ -278,6 +279,7 @@ class Stream:
         *,
         start_sequence: int | None = None,
         start_time: datetime | None = None,
+        headers: bool = True,
         direct: bool = True,
         timeout: Duration | None = None,
     ) -> RawMessage:
@@ -289,7 +291,7 @@ class Stream:
         subscribe_subject(subject)
         body = {**_start(start_sequence, start_time), "next_by_subj": subject}
         asked = f"next message of {subject!r} in {self._what}"
-        message = await self._get(body, "", direct, asked, timeout)
+        message = await self._get(body, "", headers, direct, asked, timeout)
         if start_time is not None:
             check_since(message, start_time, asked)
         return message
@@ -298,11 +300,14 @@ class Stream:
         self,
         body: Mapping[str, object],
         key: str,
+        headers: bool,
         direct: bool,
         asked: str,
         timeout: Duration | None,
     ) -> RawMessage:
-        if direct and self._direct:
+        if not headers:
+            body = {**body, "no_hdr": True}
+        elif direct and self._direct:
             try:
                 return await direct_get(self._api, self.name, body, key=key, asked=asked, timeout=timeout)
             except NoResponders:
@@ -366,8 +371,9 @@ class Stream:
         """The newest message of every subject that matches, all as of one moment (ADR-31): what the subjects were then.
 
         ``up_to_sequence`` and ``up_to_time`` (inclusive) choose a moment of the past, as far as the stream still holds
-        it; without them it is now. At most ``batch`` messages. Up to 1,024 subjects come in the order of the stream;
-        more are fetched a thousand at a time, of the same moment, each thousand in its order.
+        it; without them it is now, and a subject that is written again while it is read, in a stream that keeps only
+        the newest, comes with what was written. At most ``batch`` messages. Up to 1,024 subjects come in the order of
+        the stream; more are fetched a thousand at a time, each thousand in its order.
 
         ``timeout`` is how long nothing may come. ConfigError for wrong arguments at once; while reading
         UnsupportedByServer when the stream does not have ``allow_direct`` or the server is older than 2.11;
@@ -390,54 +396,12 @@ class Stream:
             _moment("up_to_time", up_to_time)
             moment["up_to_time"] = Timestamp.from_ns(Timestamp.of(up_to_time).ns + 1).rfc3339()
         limit = _positive("batch", batch)
-        return StoredMessages(self._last_messages(wanted, moment, limit, timeout), f"last messages of {self._what}")
+        run = LastMessages(self._api, self, wanted, moment, direct=self._direct, limit=limit, timeout=timeout)
+        return StoredMessages(run.batches(), f"last messages of {self._what}")
 
-    async def _last_messages(
-        self, subjects: tuple[str, ...], moment: dict[str, object], limit: int | None, timeout: Duration | None
-    ) -> AsyncGenerator[list[RawMessage]]:
-        if len(subjects) <= PIECE_SUBJECTS:
-            try:
-                async with aclosing(self._last_of(subjects, moment, limit, timeout)) as found:
-                    async for messages in found:
-                        yield messages
-                return
-            except LimitReached:
-                pass  # wildcards match more than one answer holds; said before the first message
-        if not moment:
-            moment = {"up_to_seq": max(1, (await self.info(timeout=timeout)).state.last_seq)}
-        for piece in _pieces(await self._spelled_out(subjects, timeout)):
-            async with aclosing(self._last_of(piece, moment, limit, timeout)) as found:
-                async for messages in found:
-                    yield messages
-                    if limit is not None:
-                        limit -= len(messages)
-            if limit == 0:
-                return
-
-    def _last_of(
-        self, subjects: Iterable[str], moment: dict[str, object], limit: int | None, timeout: Duration | None
-    ) -> AsyncGenerator[list[RawMessage]]:
-        run = BatchGet(
-            self._api,
-            self.name,
-            Cursor({"multi_last": list(subjects), **moment}, {}, limit=limit),
-            alone=False,
-            direct=self._direct,
-            asked=f"last messages of {self._what}",
-            timeout=timeout,
-        )
-        return run.batches()
-
-    async def _spelled_out(self, subjects: Iterable[str], timeout: Duration | None) -> Iterable[str]:
-        """Every subject once, with what the stream has in the place of wildcards."""
-        found: dict[str, None] = {}
-        for subject in subjects:
-            if _has_wildcard(subject):
-                async for one, _ in self.subjects(subject, timeout=timeout):
-                    found[one] = None
-            else:
-                found[subject] = None
-        return found
+    async def last_sequence(self, *, timeout: Duration | None = None) -> int:
+        """The sequence of the newest message, deleted or not; 0 when nothing was ever stored."""
+        return (await self.info(timeout=timeout)).state.last_seq
 
     # ---------------------------------------------------------------- consumers
 
@@ -725,18 +689,3 @@ def _positive(what: str, number: int | None) -> int | None:
 
 def _has_wildcard(subject: str) -> bool:
     return not {"*", ">"}.isdisjoint(subject.split("."))
-
-
-def _pieces(subjects: Iterable[str]) -> Iterable[list[str]]:
-    """The subjects in lists that each fit into one request."""
-    piece: list[str] = []
-    size = 0
-    for subject in subjects:
-        length = len(subject.encode("utf-8", "surrogateescape")) + 3
-        if piece and (len(piece) == PIECE_SUBJECTS or size + length > PIECE_BYTES):
-            yield piece
-            piece, size = [], 0
-        piece.append(subject)
-        size += length
-    if piece:
-        yield piece

@@ -363,6 +363,22 @@ async def test_pages_of_last_messages_are_of_the_moment_of_the_first(jetstream: 
     assert found == {f"s.{number}": b"old" for number in range(1, 1001)}
 
 
+@pytest.mark.parametrize("count", [1000, 2500])
+async def test_subjects_that_are_written_again_while_they_are_read_are_not_left_out(
+    jetstream: JetStream, nats_client: Client, count: int
+) -> None:
+    """The stream keeps nothing but the newest message of each, so the moment of the first page is soon gone."""
+    stream = await make(jetstream, max_msgs_per_subject=1)
+    await store_many(nats_client, count, payload=bytes(20_000_000 // count))
+    found: list[str] = []
+    async for batch in stream.get_last_messages(["s.>"]).batches():
+        if not found:
+            assert len(batch) < count
+            await store_many(nats_client, count, payload=b"new")
+        found += [message.subject for message in batch]
+    assert sorted(found) == sorted(f"s.{number}" for number in range(1, count + 1))
+
+
 @pytest.mark.parametrize("up_to", [{}, {"up_to_sequence": 2500}, {"up_to_time": datetime(2100, 1, 1, tzinfo=UTC)}])
 async def test_more_subjects_than_the_server_answers_for_come_all(
     jetstream: JetStream, nats_client: Client, up_to: dict[str, object]

@@ -585,6 +585,9 @@ authorization {
     {user: deaf, password: x, permissions: {publish: {allow: [">"]}, subscribe: {deny: ["_INBOX.>"]}}},
     {user: some, password: x, permissions: {publish: {allow: [
         "$JS.API.STREAM.INFO.S", "$JS.API.CONSUMER.CREATE.S.c.s.eu", "$JS.API.DIRECT.GET.S.s.eu"
+    ]}}},
+    {user: wild, password: x, permissions: {publish: {allow: [
+        "$JS.API.CONSUMER.CREATE.S.*.s.eu.>", "$JS.API.CONSUMER.MSG.NEXT.S.*"
     ]}}}
   ]
 }"""
@@ -636,6 +639,39 @@ async def test_permissions_can_tell_subjects_apart(guarded: Callable[[str], Awai
     await promptly(
         stream.create_consumer(durable_name="c", filter_subject="s.us"), errors.PermissionDenied, "CREATE.S.c.s.us"
     )
+
+
+async def test_permissions_can_tell_filters_with_wildcards_apart(
+    guarded: Callable[[str], Awaitable[JetStream]],
+) -> None:
+    owner, guest = await guarded("full"), await guarded("wild")
+    await memory_stream(owner)
+    await fill(owner._connection, "s.eu.1", "s.us.1", "s.eu.2")  # type: ignore[arg-type]
+    stream = await guest.stream("S", bind=True)
+    for filter_subject in ("s.eu.*", "s.eu.>"):
+        consumer = await stream.create_consumer(name="c", filter_subject=filter_subject, ack_policy="none")
+        assert [message.data for message in await consumer.fetch(2, timeout=5)] == [b"1", b"3"]
+        await (await owner.stream("S")).delete_consumer("c")
+    for other in ("s.*.1", "s.>", ">"):
+        await promptly(
+            stream.create_consumer(name="c", filter_subject=other), errors.PermissionDenied, r"CREATE\.S\.c\."
+        )
+    await promptly(stream.create_consumer(name="c"), errors.PermissionDenied, r"CREATE\.S\.c'")
+
+
+async def test_a_request_demands_the_level_of_the_api_that_its_configuration_needs(
+    jetstream: JetStream, nats_client: Client
+) -> None:
+    async with nats_client.subscribe("$JS.API.*.CREATE.>") as requests:
+        stream = await memory_stream(jetstream, "A")
+        await memory_stream(jetstream, "B", allow_msg_ttl=True)
+        await memory_stream(jetstream, "C", allow_atomic=True, allow_msg_ttl=True)
+        await memory_stream(jetstream, "D", allow_batched=True)
+        await stream.create_consumer(name="a")
+        await stream.create_consumer(name="b", priority_groups=["g"], priority_policy="overflow")
+        asked = [(await requests.next(timeout=5)) for _ in range(6)]
+    demanded = [request.headers.get("Nats-Required-Api-Level") for request in asked]
+    assert demanded == [None, "1", "2", "4", None, "1"]
 
 
 async def test_timeout_of_a_call_wins_over_that_of_the_context(nats_server: Server, nats_client: Client) -> None:

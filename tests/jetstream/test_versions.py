@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,11 +26,10 @@ from natsproto.jetstream.config import (
     StreamConsumerLimits,
     SubjectTransform,
 )
+from natsproto.jetstream.fast import FastPublisher
+from natsproto.jetstream.schedule import Schedule
 from natsproto.testing import run_server
 from natsproto.testing.process import find_binary
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.slow
 
@@ -196,12 +194,21 @@ async def test_consumers_are_managed_on_every_server(nc: Client) -> None:
     if await works_since(nc, (2, 11), stream.create_consumer(pinned)):
         await stream.unpin_consumer("f", "g")
     prioritized = ConsumerConfig(durable_name="g", priority_groups=["g"], priority_policy="prioritized")
-    if level(nc) >= (2, 12):
-        await stream.create_consumer(prioritized)
-    else:
-        with pytest.raises((UnsupportedByServer, errors.BadRequest)):
-            await stream.create_consumer(prioritized)
+    await works_since(nc, (2, 12), stream.create_consumer(prioritized))
     await consumer.delete()
+
+
+async def test_a_filter_with_wildcards_stands_in_the_subject_of_the_request_on_every_server(nc: Client) -> None:
+    stream = await nc.jetstream().create_stream(name="S", subjects=["s.>"], storage="memory")
+    await fill(nc, "s.a.1", "s.b.1", "s.a.2")
+    async with nc.subscribe("$JS.API.CONSUMER.CREATE.>") as requests:
+        for name, subject in (("c", "s.a.*"), ("d", "s.>"), ("e", ">"), ("f", "s.*.1")):
+            consumer = await stream.create_consumer(name=name, filter_subject=subject)
+            assert consumer.cached_info.config.filter_subject == subject
+            assert consumer.cached_info.num_pending == {"c": 2, "f": 2}.get(name, 3)
+            assert (await requests.next(timeout=5)).subject == f"$JS.API.CONSUMER.CREATE.S.{name}.{subject}"
+            await stream.update_consumer(consumer.cached_info.config, description="again")
+            await requests.next(timeout=5)
 
 
 @pytest.mark.parametrize(
@@ -248,6 +255,21 @@ async def test_messages_are_got_from_every_server(nc: Client) -> None:
         assert await last_messages(batch=2) == [28, 29]
 
 
+async def test_headers_can_be_left_out_on_every_server(nc: Client) -> None:
+    js = nc.jetstream()
+    stream = await js.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
+    await js.publish("s", b"1", headers={"A": "b"})
+    whole = await stream.get_message(1)
+    for bare in (
+        await stream.get_message(1, headers=False),
+        await stream.get_last_message("s", headers=False),
+        await stream.get_next_message(headers=False),
+    ):
+        assert (bare.seq, bare.subject, bare.data, list(bare.headers)) == (1, "s", b"1", [])
+        assert bare.time == whole.time
+    assert whole.headers["A"] == "b"
+
+
 async def test_pages_of_last_messages_on_every_server(nc: Client) -> None:
     stream = await nc.jetstream().create_stream(name="S", subjects=["s.>"], storage="memory", allow_direct=True)
     for number in range(1, 1001):
@@ -265,6 +287,61 @@ async def test_pages_of_last_messages_on_every_server(nc: Client) -> None:
         pages, found = await read()
         assert pages > 1
         assert found == [*range(1, 1000), 1001]
+
+
+async def test_messages_are_published_to_every_server(nc: Client) -> None:
+    js = nc.jetstream()
+    stream = await js.create_stream(name="S", subjects=["s.>"], storage="memory")
+    assert (await js.publish("s.a", b"1", msg_id="1", expected_stream="S", expected_last_seq=0)).seq == 1
+    assert (await js.publish("s.a", b"1", msg_id="1")).duplicate
+    assert (await js.publish("s.a", b"2", expected_last_subject_seq=1, expected_last_msg_id="1")).seq == 2
+    for wrong in ({"expected_last_seq": 1}, {"expected_last_subject_seq": 1}, {"expected_last_msg_id": "1"}):
+        with pytest.raises(errors.WrongExpectation):
+            await js.publish("s.a", b"3", **wrong)
+    for auto_msg_id in (False, True):
+        async with js.publisher(max_pending=7, auto_msg_id=auto_msg_id) as pub:
+            futures = [await pub.publish(f"s.{number}", b"x") for number in range(50)]
+        assert [(await future).seq - futures[0].result().seq for future in futures] == list(range(50))
+    async with js.best_publisher("S") as best:
+        await best.publish("s.b")
+    assert (await stream.info()).state.messages == 103
+
+    async def atomic() -> None:
+        async with js.atomic_batch() as batch:
+            await batch.publish("s.c", b"1")
+            await batch.publish("s.c", b"2")
+
+    async def fast(subject: str) -> None:
+        async with js.fast_publisher() as pub:
+            for number in range(1500):
+                await pub.publish(subject, b"%d" % number)
+
+    if level(nc) < (2, 12):
+        with pytest.raises(UnsupportedByServer, match=r"nats-server 2\.12 is needed"):
+            await atomic()
+    else:
+        with pytest.raises(errors.BatchRefused):
+            await atomic()
+        await stream.update(allow_atomic=True)
+        await atomic()
+        await js.create_stream(name="C", subjects=["c.>"], storage="memory", allow_msg_counter=True, allow_direct=True)
+        assert await js.counter_add("c.a", 2**70) == 2**70
+        assert (await js.counter_get("c.a")).value == 2**70
+        await js.create_stream(name="T", subjects=["t.>"], storage="memory", allow_msg_schedules=True)
+        await js.publish("t.when", b"later", schedule=Schedule.after(3600, target="t.then"))
+        assert await js.cancel_schedule("t.when")
+    if level(nc) < (2, 14):
+        with pytest.raises(UnsupportedByServer, match=r"nats-server 2\.14 is needed"):
+            await fast("s.d")
+    else:
+        await js.create_stream(name="F", subjects=["f.>"], storage="memory", allow_batched=True)
+        await fast("f.a")
+        async with js.best_publisher("F") as best:
+            await best.publish("f.b")
+            assert isinstance(best, FastPublisher)
+        assert (await (await js.stream("F")).info()).state.messages == 1501
+    held = (await stream.info()).state.messages
+    assert held == (103 if level(nc) < (2, 12) else 105)
 
 
 async def test_streams_are_saved_and_brought_back_on_every_server(nc: Client, tmp_path: Path) -> None:
