@@ -76,9 +76,10 @@ class Consumption:
         """Messages for which the handler raised."""
         self._connection, self._what = connection, what
         self._messages, self._handler, self._policy = messages, handler, policy
-        self._is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004  # a callable object with an async __call__
         )
+        self._is_plain = is_async and policy.keep_alive is False
         self._lanes: list[deque[JsMessage]] = [deque() for _ in range(policy.concurrency)] if policy.key else []
         self._tasks: list[asyncio.Task[None]] = []
         self._working = 0
@@ -239,12 +240,14 @@ class Consumption:
     async def _handle(self, message: JsMessage) -> None:
         policy = self._policy
         try:
-            if policy.keep_alive is not False:
+            if self._is_plain:  # as nearly always; every coroutine less is 0.2 µs less
+                await self._handler(message)  # type: ignore[misc]  # awaitable, as found out before
+            elif policy.keep_alive is False:
+                await self._call(message)
+            else:
                 interval = None if policy.keep_alive is True else policy.keep_alive
                 async with message.keep_alive(interval):
                     await self._call(message)
-            else:
-                await self._call(message)
         except (GeneratorExit, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as exc:
@@ -254,13 +257,17 @@ class Consumption:
                 raise
             await self._failed(message, exc)
         else:
-            if policy.on_success != "nothing" and not message.is_acked:
-                await self._answer(message, policy.on_success)
+            if policy.on_success == "nothing" or message.is_acked:
+                return
+            try:
+                if policy.on_success == "ack":
+                    await message.ack()
+                else:
+                    await message.ack_sync()
+            except NatsError as exc:
+                self._not_answered(policy.on_success, exc)
 
     async def _call(self, message: JsMessage) -> None:
-        if self._is_async:
-            await self._handler(message)  # type: ignore[misc]  # awaitable, as found out before
-            return
         result = self._handler(message)
         if result is not None and inspect.isawaitable(result):
             await result
@@ -270,8 +277,15 @@ class Consumption:
         where = f"handler of {self._what}"
         log.error("%s failed for a message of %r: %r", where, message.subject, error, exc_info=error)
         self._connection.announce(HandlerFailed(where=where, error=error))
-        if self._policy.on_error != "nothing" and not message.is_acked:
-            await self._answer(message, self._policy.on_error)
+        how = self._policy.on_error
+        if how != "nothing" and not message.is_acked:
+            try:
+                if how == "nak":
+                    await message.nak(self._policy.nak_delay)
+                else:
+                    await message.term()
+            except NatsError as exc:
+                self._not_answered(how, exc)
         if self._policy.error_cb is not None:
             try:
                 result = self._policy.error_cb(message, error)
@@ -280,20 +294,10 @@ class Consumption:
             except Exception as exc:
                 log.error("error_cb of %s failed: %r", self._what, exc, exc_info=exc)
 
-    async def _answer(self, message: JsMessage, how: Success | Failure) -> None:
-        try:
-            if how == "ack":
-                await message.ack()
-            elif how == "ack_sync":
-                await message.ack_sync()
-            elif how == "nak":
-                await message.nak(self._policy.nak_delay)
-            else:
-                await message.term()
-        except AlreadyAcked:
-            return  # the handler's own doing, in another task
-        except NatsError as exc:  # no connection: the server delivers it again, and it is told
-            self._connection.announce(HandlerFailed(where=f"{how} of a message of {self._what}", error=exc))
+    def _not_answered(self, how: Success | Failure, error: NatsError) -> None:
+        if not isinstance(error, AlreadyAcked):  # which is the handler's own doing, in another task
+            # No connection: the server delivers it again, and whoever listens is told.
+            self._connection.announce(HandlerFailed(where=f"{how} of a message of {self._what}", error=error))
 
     @staticmethod
     def _give_up(message: JsMessage) -> None:

@@ -115,6 +115,7 @@ class Messages:
         self._ready: deque[JsMessage] = deque()
         self._left: list[JsMessage] = []
         self._waiters: list[asyncio.Future[None]] = []
+        self._dealt = self._dealt_bytes = 0  # released, and not told yet
         self._started = self._stopped = self._over = False
         self._error: NatsError | None = None
 
@@ -263,8 +264,14 @@ class Messages:
         return self._ready.popleft() if self._ready else None
 
     def release(self, message: JsMessage) -> None:
-        """This message is dealt with: another one may come in its place."""
-        self._feed.taken(1, message.counted_size if self._feed.counts_bytes else 0)
+        """This message is dealt with: another one may come in its place. The feed is told for some at once."""
+        self._dealt += 1
+        if self._feed.counts_bytes:
+            self._dealt_bytes += message.counted_size
+        if self._dealt >= self._feed.piece or not self._ready:
+            count, size = self._dealt, self._dealt_bytes
+            self._dealt = self._dealt_bytes = 0
+            self._feed.taken(count, size)
 
     def take_all(self) -> list[JsMessage]:
         """Everything that is here, with its places: whoever takes it holds it from now on."""
