@@ -404,6 +404,12 @@ class Options(Value):
             tls=self.tls is not None or self.tls_first,
         )
 
+    @property
+    def credentials_at_hand(self) -> bool:
+        """Whether ``credentials_for`` has nobody to ask and nothing to read."""
+        sources = (self.user, self.password, self.token, self.jwt, self.nkey_seed)
+        return self.auth is None and self.creds is None and all(one is None or type(one) is str for one in sources)
+
     async def credentials_for(self, address: ServerAddress, nonce: str, info: ServerInfo) -> Credentials:
         """The credentials of one attempt: callables are asked and files read again every time.
 
@@ -534,7 +540,16 @@ class Options(Value):
     # ------------------------------------------------------------ how
 
     def _check_together(self) -> None:
-        given = [name for name in _AUTH if getattr(self, name) is not None]
+        made = self.__dict__
+        given = [name for name in _AUTH if made[name] is not None]
+        if given:
+            self._check_credentials(given)
+        for address in self.addresses:
+            if address.scheme == "ws" and (self.tls is not None or self.tls_first):
+                raise ConfigError("servers", address.url, "TLS is demanded, so it must be a wss:// URL")
+
+    @staticmethod
+    def _check_credentials(given: Sequence[str]) -> None:
         for one, other in _CONFLICTS:
             if one in given and other in given:
                 raise InvalidCredentials(one, f"cannot be given together with {other}")
@@ -542,9 +557,6 @@ class Options(Value):
             raise InvalidCredentials(given[0], "cannot be given together with auth, which makes all credentials")
         if "password" in given and "user" not in given:
             raise InvalidCredentials("password", "needs a user")
-        plain = [address for address in self.addresses if address.scheme == "ws"]
-        if plain and (self.tls is not None or self.tls_first):
-            raise ConfigError("servers", plain[0].url, "TLS is demanded, so it must be a wss:// URL")
 
 
 _OPTIONS: Mapping[str, _Option] = {name: vars(Options)[name] for name in Options._fields}

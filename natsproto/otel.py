@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import random
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
@@ -22,7 +21,6 @@ from natsproto.client import THE_WORLD, Client, Connecting, options_for
 from natsproto.core.connection import Stats
 from natsproto.core.events import Closed, Event
 from natsproto.core.runtime import Runtime
-from natsproto.core.transport import dial
 from natsproto.errors import ConfigError
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.exchange import Trace

@@ -33,7 +33,8 @@ class Value:
         cls._required = frozenset(name for name in cls._fields if not hasattr(cls, name))
 
     def __init__(self, **given: object) -> None:
-        if not self._required <= given.keys() <= self._known:
+        names = given.keys()
+        if names != self._known and not self._required <= names <= self._known:
             missing = ", ".join(sorted(self._required - given.keys()))
             unknown = ", ".join(sorted(given.keys() - self._known))
             problem = f"needs {missing}" if missing else f"has no field {unknown}"

@@ -625,13 +625,14 @@ class Engine:
             return
         session = self.session
         self._shut(None)
+        supervising = self._supervisor.cancel()
         try:
             if session is not None:
                 await self._linger(session)
         finally:
-            tasks = [task for subscription in self._with_callback if (task := subscription.stop_callback())]
-            supervising = self._supervisor.cancel()
-            if supervising is not None:
+            called = self._with_callback and list(self._with_callback)
+            tasks = [task for subscription in called if (task := subscription.stop_callback())]
+            if supervising is not None and not supervising.done():
                 tasks.append(supervising)
             if session is not None:
                 session.end(ConnectionClosed())
@@ -641,14 +642,18 @@ class Engine:
             await asyncio.wait(tasks, timeout=LINGER)
 
     async def _linger(self, session: Session) -> None:
+        cut = self._loop.call_later(LINGER, self._cut, session)
         try:
-            async with asyncio.timeout(LINGER):
-                if self.outbox.frames or session.write_paused:
-                    await self.outbox.drained()
-                session.close()
-                await session.gone
-        except TimeoutError:
-            log.warning("%s takes nothing; cut with %d messages unsent", session.address, self.outbox.frames)
+            if self.outbox.frames or session.write_paused:
+                await self.outbox.drained()
+            session.close()
+            await session.gone
+        finally:
+            cut.cancel()
+
+    def _cut(self, session: Session) -> None:
+        log.warning("%s takes nothing; cut with %d messages unsent", session.address, self.outbox.frames)
+        session.end(ConnectionClosed())
 
     def _shut(self, reason: Exception | None) -> None:
         """No new work, and everybody who waits is told: that it is the end, or why it broke."""

@@ -30,8 +30,9 @@ class Herald:
         """Something happened; after Closed nothing does."""
         if isinstance(event, events.Closed):
             self._last = event
-        for stream in list(self._streams):
-            stream.put(event)
+        if self._streams:  # a WeakSet is slow to walk, and nearly always empty
+            for stream in list(self._streams):
+                stream.put(event)
         for listener in list(self._listeners):
             listener(event)
         if self._callback is not None:

@@ -227,7 +227,8 @@ class Session:
         if not info.headers and info.version:
             raise UnsupportedByServer("headers", f"{self.address} runs nats-server {info.version}; 2.2 is needed")
         self._stage = "finding credentials"
-        credentials = await self._while_alive(options.credentials_for(self.address, info.nonce, info))
+        finding = options.credentials_for(self.address, info.nonce, info)
+        credentials = await (finding if options.credentials_at_hand else self._while_alive(finding))
         fields: dict[str, object] = {
             "verbose": options.verbose,
             "pedantic": options.pedantic,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Protocol
 
 from natsproto.core import events
@@ -80,7 +81,8 @@ class Supervisor:
         self._options, self._runtime, self._client, self._herald = options, runtime, client, herald
         self._task: asyncio.Task[None] | None = None
         self._hurry: asyncio.Future[None] | None = None
-        self._leaving: asyncio.Future[None] = self._loop.create_future()
+        self._stirred: asyncio.Future[None] = self._loop.create_future()
+        """Done when the current session needs attention: it has ended, or its server is about to."""
         self._retiring: set[Session] = set()
         self._encrypted = False
         """Whether any connection was under TLS; then all are, so that nobody can take it away on the way."""
@@ -147,7 +149,7 @@ class Supervisor:
                 if not self._options.allow_reconnect:
                     break
         except asyncio.CancelledError:
-            if session is not None:
+            if session is not None and self._client.wants_connection:
                 session.end(ConnectionClosed())
             raise
         except Exception as exc:
@@ -178,8 +180,8 @@ class Supervisor:
         """The client has taken a session into use: the outage is over."""
         self.pool.succeeded(session.address, self._loop.time())
         self._encrypted = self._encrypted or session.encrypted
-        if self._leaving.done():
-            self._leaving = self._loop.create_future()
+        if self._stirred.done():
+            self._stirred = self._loop.create_future()
 
     def lost(self, session: Session) -> None:
         """The session in use has ended."""
@@ -195,9 +197,12 @@ class Supervisor:
         Returns the session that ended, which after a move is not the one given.
         """
         while not session.ended.done():
-            await asyncio.wait((session.ended, self._leaving), return_when=asyncio.FIRST_COMPLETED)
-            if self._leaving.done() and not session.ended.done():
-                self._leaving = self._loop.create_future()
+            stirred = self._stirred
+            session.ended.add_done_callback(partial(_stir, stirred))
+            await stirred
+            if not session.ended.done():
+                if stirred is self._stirred:
+                    self._stirred = self._loop.create_future()
                 session = await self._move_away(session)
         return session
 
@@ -267,7 +272,7 @@ class Supervisor:
 
     def move_soon(self) -> None:
         """The server of the current session is going to shut down."""
-        _release(self._leaving)
+        _release(self._stirred)
 
     async def _move_away(self, session: Session) -> Session:
         """Connects elsewhere first and switches then, so that nobody notices (ADR-5 leaves it to the client).
@@ -331,6 +336,10 @@ def _discard(attempt: asyncio.Task[Session]) -> None:
     """Ends a session that came too late."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().end(ConnectionClosed())
+
+
+def _stir(stirred: asyncio.Future[None], _: asyncio.Future[Exception]) -> None:
+    _release(stirred)
 
 
 def _release(waiter: asyncio.Future[None]) -> None:

@@ -18,6 +18,9 @@ READ_BUFFER = 65_536
 """A plain Protocol is handed 250 KB objects by uvloop, each above malloc's mmap threshold: page faults cost
 174 to 285 ns a message. One buffer of this size that is reused costs none."""
 
+FIRST_READ_BUFFER = 4096
+"""What a connection begins with: the handshake fits, and clearing a large one costs more than all of it."""
+
 
 async def dial(address: ServerAddress, plan: DialPlan, handler: WireHandler) -> Wire:
     """Connects to one server, over WebSocket where its URL says so.
@@ -45,15 +48,18 @@ async def connect(address: ServerAddress, plan: DialPlan, handler: WireHandler) 
         host = hosts.pop()
         wire = SocketWire(handler)
         try:
-            # One address that swallows packets must not eat the time of the others.
-            async with asyncio.timeout(plan.timeout / (len(hosts) + 1) if hosts else None):
-                await loop.create_connection(
-                    lambda wire=wire: wire,
-                    host,
-                    address.port,
-                    ssl=plan.context,
-                    server_hostname=plan.hostname if plan.context is not None else None,
-                )
+            dialling = loop.create_connection(
+                lambda wire=wire: wire,
+                host,
+                address.port,
+                ssl=plan.context,
+                server_hostname=plan.hostname if plan.context is not None else None,
+            )
+            if hosts:  # one address that swallows packets must not eat the time of the others
+                async with asyncio.timeout(plan.timeout / (len(hosts) + 1)):
+                    await dialling
+            else:
+                await dialling
             return wire
         except (OSError, TimeoutError):
             if not hosts:
@@ -65,7 +71,7 @@ class SocketWire(asyncio.BufferedProtocol):
 
     def __init__(self, handler: WireHandler) -> None:
         self._handler = handler
-        self._view = memoryview(bytearray(READ_BUFFER))
+        self._view = memoryview(bytearray(FIRST_READ_BUFFER))
         self._transport: asyncio.Transport | None = None
         self._upgrading = False
         self._written = 0
@@ -125,7 +131,10 @@ class SocketWire(asyncio.BufferedProtocol):
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._handler.received(bytes(self._view[:nbytes]))
+        view = self._view
+        self._handler.received(bytes(view[:nbytes]))
+        if nbytes == FIRST_READ_BUFFER == len(view):
+            self._view = memoryview(bytearray(READ_BUFFER))
 
     def pause_writing(self) -> None:
         self._handler.paused()

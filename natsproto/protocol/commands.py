@@ -18,10 +18,12 @@ PONG = b"PONG\r\n"
 
 _HEADS_KEPT = 4096
 
+_compact = json.JSONEncoder(separators=(",", ":")).encode
+
 
 def connect(fields: Mapping[str, object]) -> bytes:
     """CONNECT with its fields; the values are not checked here."""
-    return b"CONNECT " + json.dumps(fields, separators=(",", ":")).encode() + CRLF
+    return b"CONNECT " + _compact(fields).encode() + CRLF
 
 
 def sub(subject: str, queue: str | None, sid: int) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 from natsproto.errors import LocalProtocolError, RemoteProtocolError
 from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike
@@ -205,18 +205,19 @@ class ServerInfo:
     raw: Mapping[str, object] = MappingProxyType({})
 
     def __init__(self, fields: Mapping[str, object]) -> None:
+        kinds, found = _INFO_KINDS, self.__dict__
         for name, value in fields.items():
-            empty = _INFO_DEFAULTS.get(name)
-            if empty is None or value is None:
+            kind = kinds.get(name)
+            if kind is None or value is None:
                 continue
-            if type(empty) is tuple:
+            if kind is tuple:
                 if type(value) is not list or not all(type(url) is str for url in value):
                     raise ValueError(f"field {name} is not a list of strings")
                 value = tuple(value)
-            elif type(value) is not type(empty) or (type(value) is int and not 0 <= value < 2**63):
-                raise ValueError(f"field {name} is not a valid {type(empty).__name__}")
-            self.__dict__[name] = value
-        self.__dict__["raw"] = fields
+            elif type(value) is not kind or (kind is int and not 0 <= cast("int", value) < 2**63):
+                raise ValueError(f"field {name} is not a valid {kind.__name__}")
+            found[name] = value
+        found["raw"] = fields
 
     @classmethod
     def parse(cls, text: bytes, position: int = 0) -> ServerInfo:
@@ -234,7 +235,7 @@ class ServerInfo:
         return f"ServerInfo(server_name={self.server_name!r}, version={self.version!r}, client_id={self.client_id})"
 
 
-_INFO_DEFAULTS = {name: getattr(ServerInfo, name) for name in ServerInfo.__annotations__ if name != "raw"}
+_INFO_KINDS = {name: type(getattr(ServerInfo, name)) for name in ServerInfo.__annotations__ if name != "raw"}
 
 NO_INFO = ServerInfo({})
 """What is known of a server before it has spoken."""

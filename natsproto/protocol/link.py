@@ -36,6 +36,8 @@ MAX_PONGS_OWED = 1024
 class LinkState(Enum):
     """Where a connection is in its life."""
 
+    __hash__ = object.__hash__  # each is one object; Enum's own goes through Python
+
     AWAIT_INFO = auto()
     UPGRADING = auto()
     AWAIT_CREDENTIALS = auto()
@@ -46,6 +48,8 @@ class LinkState(Enum):
 
 class Trigger(Enum):
     """What moves a connection on."""
+
+    __hash__ = object.__hash__
 
     INFO = auto()
     INFO_THEN_TLS = auto()

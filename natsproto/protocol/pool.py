@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from itertools import islice
 
 from natsproto.errors import HIDDEN, ConfigError, NotAuthorized
@@ -188,6 +189,10 @@ class _Malformed(Exception):
 
 
 def _parse_url(text: str) -> ServerAddress:
+    return _read_url(text) if "@" in text else _read_public_url(text)
+
+
+def _read_url(text: str) -> ServerAddress:
     if not text:
         raise _Malformed("is empty", text)
     if _BLANKS.search(text):
@@ -224,6 +229,10 @@ def _parse_url(text: str) -> ServerAddress:
         password=_unescape(password) if colon else None,
         token=_unescape(token) if token else None,
     )
+
+
+_read_public_url = lru_cache(maxsize=256)(_read_url)
+"""Programs connect to the same few servers again and again. What may hold a secret is not kept."""
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
