@@ -70,6 +70,7 @@ they enter and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   ├── BucketNotFound
     │   ├── KeyNotFound(KeyError)
     │   │   └── KeyDeleted
+    │   ├── LockLost
     │   └── WrongRevision
     │       └── KeyExists
     ├── ObjectStoreError
@@ -121,6 +122,7 @@ __all__ = [
     "KeyValueError",
     "LimitReached",
     "LocalProtocolError",
+    "LockLost",
     "MessageNotFound",
     "MessageTooLarge",
     "NatsError",
@@ -649,6 +651,14 @@ class KeyDeleted(KeyNotFound):
         super().__init__(bucket, key, revision)
         self.operation = operation
         self.args = (f"{self._where()}: {'purged' if operation == 'PURGE' else 'deleted'}",)
+
+
+class LockLost(KeyValueError):
+    """A lock is not held any more; somebody else may hold it. ``token`` is the one of the lost tenure."""
+
+    def __init__(self, bucket: str, key: str, token: int) -> None:
+        self.bucket, self.key, self.token = bucket, key, token
+        super().__init__(f"lock {key!r} in bucket {bucket!r} is lost (token {token}): what it guards is not ours now")
 
 
 class WrongRevision(KeyValueError):

@@ -5,29 +5,37 @@ Owns the handle that programs use; each verb is a thin, documented call into the
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Generic, Literal
 
 from natsproto.codecs import JSON, Codec
 from natsproto.errors import (
     BucketNotFound,
-    ConfigError,
     KeyDeleted,
     KeyExists,
     KeyNotFound,
     StreamNotFound,
+    UnsupportedByServer,
     WrongRevision,
 )
 from natsproto.jetstream.api import Api
+from natsproto.jetstream.batch import MAX_MESSAGES, AtomicBatch
 from natsproto.jetstream.codec import Duration
-from natsproto.jetstream.config import KV_STREAM, DeliverPolicy, bucket_name
+from natsproto.jetstream.config import KV_STREAM, bucket_name
+from natsproto.jetstream.kv.atomic import KeyValueBatch
+from natsproto.jetstream.kv.cache import KeyValueCache
 from natsproto.jetstream.kv.entry import OPERATION, KeyValueEntry, Operation, StoredEntry
 from natsproto.jetstream.kv.layout import Layout, T, V
+from natsproto.jetstream.kv.lock import Lock
 from natsproto.jetstream.kv.status import KeyValueStatus
 from natsproto.jetstream.kv.store import Store
-from natsproto.jetstream.kv.watch import KeyWatcher
+from natsproto.jetstream.kv.watch import KeyWatcher, watch
+from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream.stream import Stream
+from natsproto.protocol.frames import Payload
+from natsproto.protocol.pool import seconds
 
 if TYPE_CHECKING:
     from natsproto.jetstream.info import StreamInfo
@@ -35,6 +43,9 @@ if TYPE_CHECKING:
     from natsproto.jetstream.outgoing import MessageArgs
 
 Ttl = Duration | Literal["never"]
+
+DELETES_KEPT = 30 * 60.0
+"""Seconds for which ``purge_deletes`` keeps the marks of deletions."""
 
 
 class KeyValue(Generic[V]):
@@ -98,24 +109,27 @@ class KeyValue(Generic[V]):
             raise KeyDeleted(self.bucket, key, entry.revision, entry.operation)
         return entry
 
-    async def put(self, key: str, value: V, *, timeout: Duration | None = None) -> int:
+    async def put(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
         """Writes a value, whatever was there; returns its revision.
+
+        With ``ttl`` the key is gone after so many seconds (at least 1; TtlRefused unless the bucket has a
+        ``limit_marker_ttl``; a server makes none shorter than that where there is history), and its history at once:
+        the last value of it would be back otherwise.
 
         PublishUncertain when the connection was lost or ``timeout`` passed meanwhile: it may be written or not.
         NoStream when there is no such bucket; MessageTooLarge, LimitReached and every other ApiError when it refuses.
         """
         store = self._store
-        return await store.write(key, store.layout.encode(value), None, {}, timeout)
+        return await store.write(key, store.layout.encode(value), None, _expiring(ttl), timeout)
 
     async def create(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
         """Writes a value if the key has none, or was deleted; returns its revision.
 
-        With ``ttl`` the key is gone after so many seconds (at least 1; TtlRefused unless the bucket has a
-        ``limit_marker_ttl``). KeyExists (a WrongRevision) when it has a value; else as ``put``.
+        KeyExists (a WrongRevision) when it has one; else as ``put``.
         """
         store = self._store
         payload = store.layout.encode(value)
-        args: MessageArgs = {} if ttl is None else {"ttl": ttl}
+        args = _expiring(ttl)
         expected = 0
         while True:
             try:
@@ -130,14 +144,16 @@ class KeyValue(Generic[V]):
                     raise KeyExists(self.bucket, key, last.revision) from exc.__cause__
                 expected = last.revision  # if it is not any more, somebody was faster: look again
 
-    async def update(self, key: str, value: V, revision: int, *, timeout: Duration | None = None) -> int:
+    async def update(
+        self, key: str, value: V, revision: int, *, ttl: Ttl | None = None, timeout: Duration | None = None
+    ) -> int:
         """Writes a value if the key's last revision is this one; returns the new one.
 
         WrongRevision, which names both, when it is not; 0 is the revision of a key that never had a value. Else as
         ``put``.
         """
         store = self._store
-        return await store.write_at(key, revision, store.layout.encode(value), None, {}, timeout)
+        return await store.write_at(key, revision, store.layout.encode(value), None, _expiring(ttl), timeout)
 
     async def delete(self, key: str, *, revision: int | None = None, timeout: Duration | None = None) -> int:
         """Marks a key as deleted, its history is kept; returns the revision of the mark.
@@ -183,33 +199,15 @@ class KeyValue(Generic[V]):
 
         InvalidSubject for a bad key; ConfigError for contradictions. See KeyWatcher for the rest.
         """
-        return self._watch(keys, include_history, ignore_deletes, updates_only, meta_only, resume_from)
-
-    def _watch(
-        self,
-        keys: tuple[str, ...],
-        include_history: bool,
-        ignore_deletes: bool,
-        updates_only: bool,
-        meta_only: bool,
-        resume_from: int | None,
-    ) -> KeyWatcher[V]:
-        if updates_only and (include_history or resume_from is not None):
-            what = "include_history" if include_history else "resume_from"
-            raise ConfigError(what, keys, "says the opposite of updates_only")
-        store = self._store
-        layout = store.layout
-        ordered = store.stream.ordered_consumer(
-            filter_subjects=tuple(dict.fromkeys(map(layout.filter, keys))) if keys else (f"{layout.stored}>",),
-            headers_only=meta_only,
-            start_sequence=resume_from,
-            deliver_policy=DeliverPolicy.NEW
-            if updates_only
-            else DeliverPolicy.ALL
-            if include_history
-            else DeliverPolicy.LAST_PER_SUBJECT,
+        return watch(
+            self._store,
+            keys,
+            include_history=include_history,
+            ignore_deletes=ignore_deletes,
+            updates_only=updates_only,
+            meta_only=meta_only,
+            resume_from=resume_from,
         )
-        return KeyWatcher(ordered, layout, ignore_deletes=ignore_deletes, updates_only=updates_only)
 
     async def keys(self, *filters: str) -> AsyncGenerator[str]:
         """Yields every key that has a value and matches one of the filters, or all, each once.
@@ -218,7 +216,7 @@ class KeyValue(Generic[V]):
         ends it.
         """
         seen: set[str] = set()
-        watcher = self._watch(filters, False, True, False, True, None)
+        watcher = watch(self._store, filters, ignore_deletes=True, meta_only=True)
         async with watcher, aclosing(watcher.initial()) as entries:
             async for entry in entries:
                 key = entry.key
@@ -236,6 +234,91 @@ class KeyValue(Generic[V]):
         except StreamNotFound as exc:
             raise BucketNotFound(self.bucket) from exc
 
+    async def get_many(
+        self,
+        keys: Iterable[str],
+        *,
+        up_to_revision: int | None = None,
+        up_to_time: datetime | None = None,
+        timeout: Duration | None = None,
+    ) -> dict[str, KeyValueEntry[V]]:
+        """What several keys hold, all as of one moment; those without a value are left out. Wildcards are allowed.
+
+        ``up_to_revision`` and ``up_to_time`` (inclusive) choose a moment of the past, as far as the history of the
+        bucket reaches. Up to 1,000 keys come in one answer. More are got a thousand at a time as of the moment at
+        which it began, for which the bucket needs history: of keys that are overwritten meanwhile it has nothing
+        older otherwise, and they are left out.
+
+        UnsupportedByServer when the bucket does not allow direct get, or before server 2.11; BucketNotFound;
+        ConfigError and InvalidSubject for wrong arguments.
+        """
+        if isinstance(keys, str):
+            raise TypeError("keys must be a list of keys, not one str")
+        store = self._store
+        layout = store.layout
+        wanted = [layout.filter(key) for key in dict.fromkeys(keys)]
+        if not wanted:
+            return {}
+        found = store.stream.get_last_messages(
+            wanted, up_to_sequence=up_to_revision, up_to_time=up_to_time, timeout=timeout
+        )
+        try:
+            entries = [StoredEntry(layout, message) async for batch in found.batches() for message in batch]
+        except UnsupportedByServer:
+            await self.status(timeout=timeout)  # a bucket that is gone looks the same
+            raise
+        return {entry.key: entry for entry in entries if not entry.is_deleted}
+
+    def atomic(self, *, timeout: Duration | None = None) -> KeyValueBatch[V]:
+        """Writes to several keys that happen all together or not at all (ADR-50); enter it, leaving commits.
+
+        The bucket needs ``allow_atomic`` and the server 2.12; up to 1,000 writes.
+        """
+        store = self._store
+        batch = AtomicBatch(
+            store.api.connection,
+            timeout=store.api.timeout if timeout is None else seconds("timeout", timeout),
+            max_messages=MAX_MESSAGES,
+            retry_attempts=RETRY_ATTEMPTS,
+            retry_wait=RETRY_WAIT,
+        )
+        return KeyValueBatch(store, batch, timeout)
+
+    async def purge_deletes(
+        self, *filters: str, older_than: Duration = DELETES_KEPT, timeout: Duration | None = None
+    ) -> int:
+        """Removes what deletions have left: history and marks of deleted keys; returns how many entries went.
+
+        Marks younger than ``older_than`` seconds (default 30 minutes, so that watches which were away can hear of the
+        deletion) are kept, without the history before them. What is written to a key meanwhile is not touched.
+        """
+        store = self._store
+        limit = datetime.now(UTC) - timedelta(seconds=seconds("older_than", older_than))
+        found = watch(store, filters, meta_only=True)
+        async with found:
+            marks = [entry async for entry in found.initial() if entry.is_deleted]
+        removed = 0
+        for mark in marks:
+            # By sequence: everything before the mark, and with it the mark itself if it is old. A value that was
+            # written behind it stays.
+            end = mark.revision + (mark.created <= limit)
+            removed += await store.stream.purge(subject=mark.subject, sequence=end, timeout=timeout)
+        return removed
+
+    # ---------------------------------------------------------------- on top of a watch
+
+    def cache(self, *keys: str) -> KeyValueCache[V]:
+        """The keys, or all of the bucket, as a mapping in memory that a watch keeps up to date; enter it."""
+        return KeyValueCache(watch(self._store, keys))
+
+    def lock(self, key: str, *, ttl: Duration = 10.0, value: Payload = b"") -> Lock:
+        """A lock on a key, and with it the election of a leader; enter it. The bucket needs a ``limit_marker_ttl``.
+
+        Others can have it ``ttl`` seconds (at least 1) after its holder was last heard of; it is renewed three times as
+        often. ``value`` is what the key holds meanwhile: say who it is. ConfigError, InvalidSubject.
+        """
+        return Lock(self._store.plain(), key, ttl, value)
+
     # ---------------------------------------------------------------- the bucket
 
     async def status(self, *, timeout: Duration | None = None) -> KeyValueStatus:
@@ -244,3 +327,8 @@ class KeyValue(Generic[V]):
             return KeyValueStatus.of(await self._store.stream.info(timeout=timeout))
         except StreamNotFound as exc:
             raise BucketNotFound(self.bucket) from exc
+
+
+def _expiring(ttl: Ttl | None) -> MessageArgs:
+    """Whatever is older goes with the message: after its time it would be the newest again (ADR-48 warns of it)."""
+    return {} if ttl is None else {"ttl": ttl, "rollup": "sub"}

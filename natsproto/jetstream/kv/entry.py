@@ -66,6 +66,11 @@ class KeyValueEntry(Generic[V]):
         return self._layout.key_of(self._message.subject)
 
     @property
+    def subject(self) -> str:
+        """The subject under which the stream holds it."""
+        return self._message.subject
+
+    @property
     def value(self) -> V:
         """The value: the payload, or what the codec of the handle makes of it, decoded once.
 
@@ -91,6 +96,11 @@ class KeyValueEntry(Generic[V]):
     def is_deleted(self) -> bool:
         """Whether the key was deleted or purged, or has expired: there is no value."""
         return self.operation is not Operation.PUT
+
+    @property
+    def headers(self) -> Headers:
+        """The headers of the message behind it."""
+        return self._message.headers
 
     @property
     def size(self) -> int:

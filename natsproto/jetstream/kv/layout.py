@@ -78,6 +78,10 @@ class Layout(Generic[V]):
             self.bucket, self.stored, self.written, self.keys, codec.encode, lambda payload: decode(payload, kind)
         )
 
+    def plain(self) -> Layout[bytes]:
+        """The same with values as bytes."""
+        return Layout(self.bucket, self.stored, self.written, self.keys, as_bytes, None)
+
     def encode(self, value: V) -> bytes:
         """The payload for a value. TypeError, or InvalidPayload of the codec."""
         return self._encode(value)

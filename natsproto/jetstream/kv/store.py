@@ -40,6 +40,10 @@ class Store(Generic[V]):
         """The name of the bucket."""
         return self.layout.bucket
 
+    def plain(self) -> Store[bytes]:
+        """The same with values as bytes."""
+        return Store(self.api, self.stream, self.layout.plain())
+
     # ---------------------------------------------------------------- reading
 
     async def last(self, key: str, *, direct: bool, timeout: Duration | None) -> StoredEntry[V]:
@@ -99,10 +103,10 @@ class Store(Generic[V]):
         try:
             return await self.write(key, payload, headers, {**args, "expected_last_subject_seq": revision}, timeout)
         except WrongLastSequence as exc:
-            actual = exc.last if exc.last is not None else await self._last_revision(key, timeout)
+            actual = exc.last if exc.last is not None else await self.last_revision(key, timeout)
             raise WrongRevision(self.bucket, key, revision, actual) from exc
 
-    async def _last_revision(self, key: str, timeout: Duration | None) -> int | None:
+    async def last_revision(self, key: str, timeout: Duration | None) -> int | None:
         """What a replicated stream does not say when it refuses; None when it cannot be found out."""
         try:
             return (await self.last(key, direct=False, timeout=timeout)).revision

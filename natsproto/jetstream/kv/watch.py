@@ -14,6 +14,7 @@ from typing import Generic
 
 from natsproto.errors import (
     BucketNotFound,
+    ConfigError,
     LocalProtocolError,
     NatsError,
     RequestTimeout,
@@ -21,8 +22,10 @@ from natsproto.errors import (
     SubscriptionClosed,
 )
 from natsproto.jetstream.codec import Duration
+from natsproto.jetstream.config import DeliverPolicy
 from natsproto.jetstream.kv.entry import DeliveredEntry, KeyValueEntry, Operation
 from natsproto.jetstream.kv.layout import Layout, V
+from natsproto.jetstream.kv.store import Store
 from natsproto.jetstream.message import JsMessage
 from natsproto.jetstream.ordered import OrderedConsumer
 from natsproto.jetstream.reader import Messages
@@ -57,6 +60,16 @@ class KeyWatcher(Generic[V]):
     # ---------------------------------------------------------------- what it is
 
     @property
+    def bucket(self) -> str:
+        """The name of the bucket."""
+        return self._layout.bucket
+
+    @property
+    def what(self) -> str:
+        """What it is called in errors."""
+        return f"watch of bucket {self._layout.bucket!r}"
+
+    @property
     def caught_up(self) -> bool:
         """Whether the initial values are complete and everything that has come was read."""
         return self._complete and not self._held
@@ -75,7 +88,7 @@ class KeyWatcher(Generic[V]):
         """
         while not self._complete:
             if not await self._more():
-                raise SubscriptionClosed(self._what, "stopped")
+                raise SubscriptionClosed(self.what, "stopped")
 
     # ---------------------------------------------------------------- reading
 
@@ -124,10 +137,10 @@ class KeyWatcher(Generic[V]):
             async with asyncio.timeout(wait):
                 while not held:
                     if not await self._more() and not held:
-                        raise SubscriptionClosed(self._what, "stopped")
+                        raise SubscriptionClosed(self.what, "stopped")
         except TimeoutError:
             if not held:
-                raise RequestTimeout(f"next entry of {self._what}", wait or 0.0) from None
+                raise RequestTimeout(f"next entry of {self.what}", wait or 0.0) from None
         return held.popleft()
 
     async def stop(self) -> None:
@@ -158,7 +171,7 @@ class KeyWatcher(Generic[V]):
         """Takes in what has come, or waits until something has changed; False when nothing more will come."""
         messages = self._messages
         if messages is None:
-            raise LocalProtocolError(f"{self._what} is to be entered first: async with kv.watch() as watcher")
+            raise LocalProtocolError(f"{self.what} is to be entered first: async with kv.watch() as watcher")
         going = await messages.wait()
         if batch := messages.take_all():
             self._take_in(batch)
@@ -216,9 +229,30 @@ class KeyWatcher(Generic[V]):
     def _done(self) -> None:
         self._complete = True
 
-    @property
-    def _what(self) -> str:
-        return f"watch of bucket {self._layout.bucket!r}"
-
     def __repr__(self) -> str:
         return f"KeyWatcher(bucket={self._layout.bucket!r}, revision={self.revision})"
+
+
+def watch(
+    store: Store[V],
+    keys: tuple[str, ...],
+    *,
+    include_history: bool = False,
+    ignore_deletes: bool = False,
+    updates_only: bool = False,
+    meta_only: bool = False,
+    resume_from: int | None = None,
+) -> KeyWatcher[V]:
+    """A watch of these keys, or of all. InvalidSubject, ConfigError."""
+    if updates_only and (include_history or resume_from is not None):
+        what = "include_history" if include_history else "resume_from"
+        raise ConfigError(what, resume_from or include_history, "says the opposite of updates_only")
+    layout = store.layout
+    policy = DeliverPolicy.ALL if include_history else DeliverPolicy.LAST_PER_SUBJECT
+    ordered = store.stream.ordered_consumer(
+        filter_subjects=tuple(dict.fromkeys(map(layout.filter, keys))) or (f"{layout.stored}>",),
+        headers_only=meta_only,
+        start_sequence=resume_from,
+        deliver_policy=DeliverPolicy.NEW if updates_only else policy,
+    )
+    return KeyWatcher(ordered, layout, ignore_deletes=ignore_deletes, updates_only=updates_only)

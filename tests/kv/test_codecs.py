@@ -1,0 +1,161 @@
+"""Other names for keys and other types for values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsproto.codecs import JSON, Codec, msgpack, msgspec, pydantic
+from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject, KeyDeleted
+from natsproto.jetstream.context import JetStream
+from natsproto.jetstream.kv.keys import Base64Keys, KeyChain, KeyCodec, PathKeys, key_filter, key_name
+
+_TERM = st.text(st.sampled_from("abzAZ09-/_="), min_size=1)
+_KEYS = st.lists(_TERM, min_size=1).map(".".join)
+
+
+@pytest.mark.parametrize(
+    ("codec", "key", "stored"),
+    [
+        (Base64Keys(), "Acme Inc.contact", "QWNtZSBJbmM.Y29udGFjdA"),
+        (Base64Keys(), "größe.€", "Z3LDtsOfZQ.4oKs"),
+        (PathKeys(), "user/profile/settings", "user.profile.settings"),
+        (PathKeys(), "/etc/hosts", "_root_.etc.hosts"),
+        (PathKeys(), "/", "_root_"),
+        (KeyChain(PathKeys(), Base64Keys()), "/etc/größe", "X3Jvb3Rf.ZXRj.Z3LDtsOfZQ"),
+    ],
+)
+async def test_keys_are_stored_as_adr_54_says(jetstream: JetStream, codec: KeyCodec, key: str, stored: str) -> None:
+    kv = await jetstream.create_key_value(bucket="b", key_codec=codec)
+    plain = await jetstream.key_value("b")
+    revision = await kv.put(key, b"1")
+    assert (await plain.get(stored)).revision == revision
+    assert (await kv.get(key)).key == key
+    assert [found async for found in kv.keys(key)] == [key]
+    assert list(await kv.get_many([key])) == [key]
+    assert [entry.key for entry in await kv.history(key)] == [key]
+
+
+async def test_filters_go_through_the_codec(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value(bucket="b", key_codec=KeyChain(PathKeys(), Base64Keys()))
+    for key in ("users/ann smith/mail", "users/bob/mail", "users/bob/phone", "other"):
+        await kv.put(key, b"1")
+    assert [key async for key in kv.keys("users/*/mail")] == ["users/ann smith/mail", "users/bob/mail"]
+    assert [key async for key in kv.keys("users/bob/>")] == ["users/bob/mail", "users/bob/phone"]
+    assert sorted(await kv.get_many(["users/>"])) == ["users/ann smith/mail", "users/bob/mail", "users/bob/phone"]
+    async with kv.watch("users/bob/*") as watcher:
+        assert [entry.key async for entry in watcher.initial()] == ["users/bob/mail", "users/bob/phone"]
+
+
+async def test_a_foreign_key_harms_only_whoever_asks_for_its_name(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value(bucket="b", key_codec=Base64Keys())
+    await (await jetstream.key_value("b")).put("=", b"foreign")
+    await kv.put("ours", b"1")
+    async with kv.watch() as watcher:
+        foreign, ours = [entry async for entry in watcher.initial()]
+        assert (foreign.value, ours.key) == (b"foreign", "ours")
+        with pytest.raises(InvalidPayload, match="key token '='"):
+            foreign.key  # noqa: B018
+
+
+def test_a_codec_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least one"):
+        KeyChain()
+
+
+async def test_a_key_codec_needs_all_its_methods(jetstream: JetStream) -> None:
+    with pytest.raises(ConfigError, match="encode_filter"):
+        await jetstream.key_value("b", key_codec=JSON, bind=True)  # type: ignore[call-overload]
+    kv = await jetstream.key_value("b", bind=True)
+    with pytest.raises(ConfigError, match="no method encode"):
+        kv.typed(int, object())  # type: ignore[arg-type]
+
+
+@given(st.text(st.characters(exclude_characters=".", exclude_categories=["Cs"]), min_size=1))
+def test_any_text_is_a_key_in_base64(token: str) -> None:
+    codec = Base64Keys()
+    key = key_name(codec.encode(token))
+    assert codec.decode(key) == token
+
+
+@given(st.lists(st.text(st.sampled_from("abzAZ09-_="), min_size=1), min_size=1), st.booleans())
+def test_paths_come_back(parts: list[str], rooted: bool) -> None:
+    path = ("/" if rooted else "") + "/".join(parts)
+    if parts[0] == "_root_" and not rooted:
+        return
+    assert PathKeys().decode(key_name(PathKeys().encode(path))) == path
+
+
+@given(_KEYS)
+def test_a_valid_key_is_a_valid_filter(key: str) -> None:
+    assert key_filter(key_name(key)) == key
+
+
+@given(st.text())
+def test_what_is_no_key_is_refused_and_nothing_else_happens(text: str) -> None:
+    allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-/_=.")
+    valid = bool(text) and set(text) <= allowed and all(text.split("."))
+    try:
+        assert key_name(text) == text
+        assert valid
+    except InvalidSubject:
+        assert not valid
+
+
+# ---------------------------------------------------------------- values
+
+
+@dataclass
+class Order:
+    flower: str
+    amount: int
+
+
+@pytest.mark.parametrize(
+    "codec", [lambda: JSON, pydantic, msgspec, msgpack], ids=["JSON", "pydantic", "msgspec", "msgpack"]
+)
+async def test_values_of_a_type(jetstream: JetStream, codec: Callable[[], Codec]) -> None:
+    made = codec()
+    kv = (await jetstream.create_key_value(bucket="b", history=5, allow_atomic=True)).typed(Order, made)
+    rose, tulip = Order("rose", 5), Order("tulip", 6)
+    await kv.put("a", rose)
+    await kv.update("a", tulip, 1)
+    await kv.create("b", rose)
+    async with kv.atomic() as batch:
+        await batch.put("c", tulip)
+    opened = await jetstream.key_value("b", kind=Order, codec=made)
+    entry = await opened.get("a")
+    assert entry.value == tulip
+    assert entry.value is entry.value
+    assert entry.data == made.encode(tulip)
+    assert [entry.value for entry in await opened.history("a")] == [rose, tulip]
+    assert {key: entry.value for key, entry in (await opened.get_many([">"])).items()} == {
+        "a": tulip,
+        "b": rose,
+        "c": tulip,
+    }
+    async with kv.cache() as cache:
+        assert dict(cache) == {"a": tulip, "b": rose, "c": tulip}
+    await kv.delete("a")
+    async with kv.watch("a") as watcher:
+        with pytest.raises(KeyDeleted):
+            (await watcher.next(5)).value  # noqa: B018
+
+
+async def test_a_value_that_does_not_fit_harms_only_its_reader(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value(bucket="b")
+    orders = await jetstream.key_value("b", kind=Order)
+    await kv.put("a", b"{}")
+    entry = await orders.get("a")
+    assert (entry.data, entry.revision) == (b"{}", 1)
+    with pytest.raises(InvalidPayload, match="flower"):
+        entry.value  # noqa: B018
+    with pytest.raises(InvalidPayload):
+        await orders.put("a", object())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="must be bytes"):
+        await kv.put("a", "text")  # type: ignore[arg-type]
+    assert (await kv.get("a")).revision == 1

@@ -1,0 +1,126 @@
+"""Locks: one holder at a time, who knows when it is not the holder any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError, LockLost, RequestTimeout, TtlRefused
+from natsproto.jetstream.context import JetStream
+from natsproto.jetstream.kv.bucket import KeyValue
+
+LONG = 20.0
+
+
+async def bucket(jetstream: JetStream) -> KeyValue:
+    return await jetstream.create_key_value(bucket="locks", limit_marker_ttl=1, history=5)
+
+
+async def test_one_holds_it_and_the_next_one_gets_a_bigger_token(jetstream: JetStream) -> None:
+    kv = await bucket(jetstream)
+    first, second = kv.lock("a", value=b"one"), kv.lock("a", value=b"two")
+    token = await first.acquire()
+    assert (first.is_held, first.token, (await kv.get("a")).value) == (True, token, b"one")
+    assert not await second.try_acquire()
+    with pytest.raises(RequestTimeout, match="lock 'a'"):
+        await second.acquire(timeout=0.05)
+    with pytest.raises(LocalProtocolError, match="held already"):
+        await first.acquire()
+    waiting = asyncio.create_task(second.acquire())
+    await first.release()
+    async with asyncio.timeout(LONG):
+        assert await waiting > token
+    assert (first.is_held, second.is_held) == (False, True)
+    await second.release()
+    await second.release()
+    assert (await kv.history("a"))[-1].operation == "PURGE"
+    assert await first.try_acquire()
+    await first.release()
+
+
+async def test_it_is_renewed_as_long_as_it_is_held(jetstream: JetStream) -> None:
+    kv = await bucket(jetstream)
+    async with kv.lock("a", ttl=1) as lock:
+        async with kv.watch("a") as watcher, asyncio.timeout(LONG):
+            entries = [await watcher.next() for _ in range(6)]
+        assert [entry.operation for entry in entries] == ["PUT"] * 6
+        assert (entries[-1].created - entries[0].created).total_seconds() > 1
+        assert lock.token < entries[-1].revision
+        assert lock.is_held
+        assert len(await kv.history("a")) == 1
+
+
+async def test_whoever_stops_renewing_is_followed_when_the_time_is_over(jetstream: JetStream) -> None:
+    kv = await bucket(jetstream)
+    # A holder that died: its entry is there, and nobody renews it.
+    dead = await kv.create("a", b"dead", ttl=1)
+    async with asyncio.timeout(LONG), kv.lock("a") as lock:
+        assert lock.token > dead
+
+
+async def test_a_block_that_has_lost_the_lock_is_cancelled(jetstream: JetStream) -> None:
+    kv = await bucket(jetstream)
+    lock = kv.lock("a", ttl=1)
+
+    async def work() -> None:
+        async with asyncio.timeout(LONG), lock:
+            await kv.purge("a")
+            await kv.put("a", b"thief")
+            await asyncio.Event().wait()
+
+    with pytest.raises(LockLost) as lost:
+        await work()
+    assert (lost.value.bucket, lost.value.key, lost.value.token) == ("locks", "a", lock.token)
+    assert not lock.is_held
+    assert (await kv.get("a")).value == b"thief"
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)
+
+
+async def test_a_cancellation_from_outside_stays_one(jetstream: JetStream) -> None:
+    kv = await bucket(jetstream)
+    entered = asyncio.Event()
+
+    async def hold() -> None:
+        async with kv.lock("a"):
+            entered.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(hold())
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await kv.lock("a").try_acquire()
+
+
+async def test_the_server_fences_what_is_written_under_the_lock(jetstream: JetStream) -> None:
+    kv = await bucket(jetstream)
+    lock = kv.lock("lock.a", ttl=1)
+    with pytest.raises(LockLost):
+        await lock.put("data", b"0")
+    await lock.acquire()
+    assert await lock.put("data", b"1") == 2
+    while (await kv.get("lock.a")).revision == lock.token:  # until it was renewed
+        await lock.put("data", b"1")
+    assert await lock.put("data", b"2") > 2
+    await kv.purge("lock.a")
+    with pytest.raises(LockLost):
+        await lock.put("data", b"3")
+    assert not lock.is_held
+    async with asyncio.timeout(LONG):
+        await lock.lost()
+    assert (await kv.get("data")).value == b"2"
+
+
+async def test_what_is_wrong_with_a_lock_is_said_at_once(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value(bucket="b")
+    with pytest.raises(InvalidSubject):
+        kv.lock("a..b")
+    with pytest.raises(ConfigError, match="ttl"):
+        kv.lock("a", ttl=0.5)
+    with pytest.raises(TtlRefused):
+        await kv.lock("a").acquire()
