@@ -33,7 +33,7 @@ ANXIOUS_HEARTBEAT: Final = 0.25
 that reaches a leader on its way out disappears without a word.
 """
 ANXIOUS_EXPIRES: Final = 5.0
-PROBE_AFTER: Final = 0.25
+PROBE_AFTER: Final = 0.2
 """Seconds of sudden silence after which it is asked whether anybody takes pulls at all."""
 PROBE_EVERY: Final = 8
 """Messages that must have come since the last such question, so that a trickle is not doubled by questions."""

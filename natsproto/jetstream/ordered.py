@@ -39,9 +39,14 @@ from natsproto.protocol.pool import seconds
 
 KEPT = 5.0
 """Seconds for which a consumer is kept after a fetch, for the next one."""
-ASK_AGAIN, ASK_AGAIN_GROWTH = 0.3, 0.04
+ASK_AGAIN, ASK_AGAIN_GROWTH = 0.15, 0.04
 """Seconds after which servers that do not answer are asked again for the same consumer: they have no leader, and will
 not remember the question when they have one. 4 % of the time that it lasts are added.
+"""
+PATIENCE, LONGEST_PATIENCE, TIMES_AS_LONG = 0.25, 2.0, 5.0
+"""Seconds after which a consumer that is not made is given up for another one: a metadata leader that has not noticed
+the death of a server yet puts one in three there, and nobody ever answers for it. The first patience is for the
+successor of a consumer that was lost; it is longer where the one before took long, and doubles up to the second.
 """
 AFTER_ALL = 1.0
 """Seconds after which a consumer that was given up while it was being made is deleted once more."""
@@ -66,6 +71,7 @@ class Carrier:
         self._waiters: list[asyncio.Future[ConsumerInfo]] = []
         self._fault: NatsError | None = None
         self._forsaken: list[str] = []  # deleted, but nobody said so
+        self._took = 0.0  # how long the making of the last consumer took
 
     @property
     def what(self) -> str:
@@ -122,22 +128,35 @@ class Carrier:
 
     # ---------------------------------------------------------------- consumers
 
-    async def create(self, config: ConsumerConfig) -> None:
-        """Makes this consumer, the cursor's next one. Asks again while nobody answers: a consumer may be made twice."""
+    @property
+    def patience(self) -> float:
+        """How long to wait for the next consumer at first."""
+        return max(PATIENCE, TIMES_AS_LONG * self._took) if self.info is not None else LONGEST_PATIENCE
+
+    async def create(self, config: ConsumerConfig, patience: float) -> None:
+        """Makes this consumer, the cursor's next one. Asks again while nobody answers: a consumer may be made twice.
+        RequestTimeout when it is not there after ``patience`` seconds.
+        """
         body = {"stream_name": self.stream, "config": config, "action": "create"}
         endpoint, loop = create_endpoint(self.stream, config), asyncio.get_running_loop()
-        asked: set[asyncio.Task[ConsumerInfo]] = set()
+        asked: dict[asyncio.Task[ConsumerInfo], float] = {}  # and when
         begun = loop.time()
         try:
             while True:
                 asking = self.api.get(ConsumerInfo, endpoint, body, asked=f"create {self.what}")
-                asked.add(loop.create_task(asking, name="natsproto create ordered consumer"))
-                interval = ASK_AGAIN + ASK_AGAIN_GROWTH * (loop.time() - begun)
-                done, asked = await asyncio.wait(asked, timeout=interval, return_when=asyncio.FIRST_COMPLETED)
-                answers = [task for task in done if not isinstance(task.exception(), RequestTimeout)]
-                if answers:
-                    self.info = answers[0].result()
+                asked[loop.create_task(asking, name="natsproto create ordered consumer")] = loop.time()
+                waited = loop.time() - begun
+                interval = min(ASK_AGAIN + ASK_AGAIN_GROWTH * waited, max(patience - waited, 0.0))
+                done, _ = await asyncio.wait(asked, timeout=interval, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    if isinstance(task.exception(), RequestTimeout):
+                        del asked[task]
+                if answered := next((task for task in done if task in asked), None):
+                    self._took = loop.time() - asked[answered]
+                    self.info = answered.result()
                     break
+                if loop.time() - begun >= patience:
+                    raise RequestTimeout(f"create {self.what}", patience)
         finally:
             for task in asked:
                 task.cancel()
@@ -533,6 +552,7 @@ class OrderedFeed:
 
     async def _create(self, delay: float) -> None:
         carrier, cursor = self._carrier, self._cursor
+        patience, told = carrier.patience, False
         while True:
             await asyncio.sleep(delay)
             subject = self._connection.new_inbox() if carrier.push else ""
@@ -550,7 +570,7 @@ class OrderedFeed:
                 )
                 self._source.start(self)  # messages may come before the server says that it is there
             try:
-                await carrier.create(config)
+                await carrier.create(config, patience)
             except asyncio.CancelledError:
                 carrier.delete(config.name)
                 self._loop.call_later(AFTER_ALL, carrier.delete, config.name)  # it may be there in a moment
@@ -565,6 +585,12 @@ class OrderedFeed:
                 if self._source is not None:
                     self._source.close()
                     self._source = None
+                if isinstance(exc, RequestTimeout):
+                    if patience >= LONGEST_PATIENCE and not told:
+                        told = True
+                        self._announce(exc)
+                    delay, patience = 0.0, max(patience, min(2 * patience, LONGEST_PATIENCE))
+                    continue
                 self._trouble = exc
                 self._announce(exc)
                 delay = cursor.on_failed()
