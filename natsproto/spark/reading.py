@@ -173,7 +173,7 @@ def read_range(
     output: Literal["tuples"] = "tuples",
     headers: bool = True,
     fail_on_data_loss: bool = True,
-) -> Iterator[Row]: ...
+) -> Generator[Row]: ...
 
 
 @overload
@@ -188,7 +188,7 @@ def read_range(
     output: Literal["arrow"],
     headers: bool = True,
     fail_on_data_loss: bool = True,
-) -> Iterator[pa.RecordBatch]: ...
+) -> Generator[pa.RecordBatch]: ...
 
 
 def read_range(
@@ -202,7 +202,7 @@ def read_range(
     output: Literal["tuples", "arrow"] = "tuples",
     headers: bool = True,
     fail_on_data_loss: bool = True,
-) -> Iterator[Row] | Iterator[pa.RecordBatch]:
+) -> Generator[Row] | Generator[pa.RecordBatch]:
     """Reads the messages of a range, those of the ``subjects`` that match (none: all), in a task of Spark.
 
     Gives tuples (see ROW_SCHEMA; without ``headers`` there is no such column), or Arrow batches of at most
@@ -478,7 +478,7 @@ class LossWatch:
 # ---------------------------------------------------------------- rows
 
 
-def _batches(name: str, chunks: Generator[Chunk], headers: bool) -> Iterator[pa.RecordBatch]:
+def _batches(name: str, chunks: Generator[Chunk], headers: bool) -> Generator[pa.RecordBatch]:
     from natsproto.spark.arrow import delivered_batch, stored_batch
 
     with closing(chunks):
@@ -489,7 +489,7 @@ def _batches(name: str, chunks: Generator[Chunk], headers: bool) -> Iterator[pa.
                 yield delivered_batch(name, chunk, headers=headers)
 
 
-def _rows(name: str, chunks: Generator[Chunk], headers: bool) -> Iterator[Row]:
+def _rows(name: str, chunks: Generator[Chunk], headers: bool) -> Generator[Row]:
     with closing(chunks):
         for chunk in chunks:
             rows = _stored_rows(name, chunk) if isinstance(chunk[0], RawMessage) else _delivered_rows(name, chunk)
