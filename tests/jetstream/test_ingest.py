@@ -1,0 +1,281 @@
+"""The ledger of fast ingest against a model of the stream, over a network that cuts, loses and forgets."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from natsproto.errors import LocalProtocolError, PublishFailed, PublishUncertain
+from natsproto.jetstream.ingest import IngestLedger, Operation, Words
+from natsproto.jetstream.outgoing import id_block
+
+FLOW = 4
+
+
+class ModelStream:
+    """What a stream does with a batch, as ADR-50 has it and nats-server 2.14 does it."""
+
+    def __init__(self, *, gap_ok: bool) -> None:
+        self.stored: list[int] = []
+        self._gap_ok = gap_ok
+        self._ids: set[bytes] = set()
+        self._expected: dict[bytes, int] = {}
+
+    def forget(self) -> None:
+        """The server was restarted."""
+        self._expected.clear()
+
+    def hear(self, batch: bytes, words: Words) -> list[tuple[int, dict[str, object]]]:
+        """The answers, each with the sequence of the message it goes to."""
+        operation, sequence, _ = words
+        if sequence == 1 and operation in (Operation.START, Operation.COMMIT) and batch not in self._expected:
+            self._expected[batch] = 1
+        if batch not in self._expected:
+            error = {"code": 400, "err_code": 10208, "description": "batch publish ID unknown"}
+            return [(sequence, {"error": error})]
+        answers: list[tuple[int, dict[str, object]]] = []
+        expected = self._expected[batch]
+        highest = sequence if operation is Operation.PING else sequence - 1
+        if highest >= expected:
+            answers.append((sequence, {"type": "gap", "last_seq": expected, "seq": highest + 1}))
+            if not self._gap_ok:
+                return [*answers, (sequence, self._end(batch, expected - 1))]
+            self._expected[batch] = expected = highest + 1
+        if operation is Operation.PING:
+            return [*answers, (sequence, {"type": "ack", "seq": expected - 1, "msgs": FLOW})]
+        if operation is not Operation.END and sequence == expected:
+            self._store(words)
+            self._expected[batch] = expected + 1
+            if operation is Operation.START:
+                answers.append((sequence, {"type": "ack", "seq": 0, "msgs": FLOW}))
+            elif sequence % FLOW == 0:
+                answers.append((sequence, {"type": "ack", "seq": sequence, "msgs": FLOW}))
+        if operation in (Operation.COMMIT, Operation.END):
+            answers.append((sequence, self._end(batch, self._expected[batch] - 1)))
+        return answers
+
+    def _store(self, words: Words) -> None:
+        _, payload, block = words.message
+        if block is not None:
+            if block in self._ids:
+                return
+            self._ids.add(block)
+        self.stored.append(int(payload))
+
+    def _end(self, batch: bytes, count: int) -> dict[str, object]:
+        del self._expected[batch]
+        return {"stream": "S", "seq": len(self.stored), "batch": batch.decode(), "count": count}
+
+
+class Stage:
+    """A publisher's ledger, the stream, and what is on its way between them."""
+
+    def __init__(self, *, gap_ok: bool, ids: bool) -> None:
+        self.ledger = IngestLedger(
+            b"B",
+            gap_ok=gap_ok,
+            flow=FLOW,
+            outstanding=2,
+            max_pending_bytes=1000,
+            timeout=150.0,
+            tick=1.0,
+            retry_attempts=2,
+            retry_wait=0.25,
+        )
+        self.stream = ModelStream(gap_ok=gap_ok)
+        self._ids = ids
+        self._outbox: deque[tuple[bytes, Words]] = deque()
+        self._there: deque[tuple[bytes, Words]] = deque()
+        self._back: deque[tuple[bytes, int, bytes]] = deque()
+
+    def pump(self) -> None:
+        while (words := self.ledger.due()) is not None:
+            self._outbox.append((self.ledger.batch, words))
+            self.ledger.said(words)
+        self.ledger.flow()
+
+    def take(self) -> None:
+        ledger = self.ledger
+        if ledger.full or ledger.end is not None:
+            return
+        message = ("s", b"%d" % (ledger.count + 1), id_block(str(ledger.count + 1)) if self._ids else None)
+        if ledger.flowing:
+            self._outbox.append((ledger.batch, Words(Operation.APPEND, ledger.sent + 1, message)))
+            assert ledger.take_sent(*message) == int(message[1])
+        else:
+            assert ledger.take(*message) == int(message[1])
+            self.pump()
+
+    def write(self) -> None:
+        self._there.extend(self._outbox)
+        self._outbox.clear()
+
+    def arrive(self) -> None:
+        if self._there:
+            batch, words = self._there.popleft()
+            self._back.extend((batch, seq, json.dumps(said).encode()) for seq, said in self.stream.hear(batch, words))
+
+    def answer(self) -> None:
+        if self._back:
+            self.ledger.hear(*self._back.popleft())
+            self.ledger.make_room()
+            self.pump()
+
+    def lose(self) -> None:
+        """One message disappears between servers."""
+        if self._there:
+            self._there.popleft()
+
+    def deafen(self) -> None:
+        """One answer does."""
+        if self._back:
+            self._back.popleft()
+
+    def cut(self) -> None:
+        """The connection breaks and is back at once; what was on its way is gone."""
+        withdrawn = [words.operation for batch, words in self._outbox if batch == self.ledger.batch]
+        for queue in (self._outbox, self._there, self._back):
+            queue.clear()
+        self.ledger.unsay(withdrawn, "connection lost")
+        self.ledger.ask_again()
+        self.pump()
+
+    def restart(self) -> None:
+        self.stream.forget()
+        self.cut()
+
+    def tick(self) -> None:
+        self.ledger.tick(mute=False)
+        self.pump()
+
+    def flush(self) -> None:
+        """As the end of the block: everything is settled, or it ends."""
+        ledger = self.ledger
+        for _ in range(400):
+            if ledger.idle or ledger.end is not None:
+                return
+            ledger.commit()
+            self.pump()
+            self.write()
+            while self._there:
+                self.arrive()
+            while self._back:
+                self.answer()
+                self.write()
+            self.tick()
+        raise AssertionError("it never comes to an end")
+
+
+CALM = ["take", "take", "take", "write", "arrive", "arrive", "answer", "answer", "tick", "hurry", "flush"]
+
+
+def play(stage: Stage, actions: list[str]) -> None:
+    for action in actions:
+        if action == "hurry":
+            stage.ledger.hurry()
+            stage.pump()
+        else:
+            getattr(stage, action)()
+        ledger, stream = stage.ledger, stage.stream
+        assert ledger.pending <= 2 * FLOW
+        assert len(set(stream.stored)) == len(stream.stored), "stored twice"
+        assert stream.stored == sorted(stream.stored), "out of order"
+    stage.flush()
+
+
+def steps(*more: str) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from([*CALM, *more]), max_size=120)
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps(), st.booleans(), st.booleans())
+def test_without_faults_everything_is_stored_in_order(actions: list[str], gap_ok: bool, ids: bool) -> None:
+    stage = Stage(gap_ok=gap_ok, ids=ids)
+    play(stage, actions)
+    assert stage.stream.stored == list(range(1, stage.ledger.count + 1))
+    assert (stage.ledger.end, stage.ledger.lost, stage.ledger.pending) == (None, 0, 0)
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps("cut", "lose", "deafen", "restart"))
+def test_with_ids_nothing_is_lost_doubled_or_out_of_order_whatever_happens(actions: list[str]) -> None:
+    stage = Stage(gap_ok=False, ids=True)
+    play(stage, actions)
+    assert stage.ledger.end is None
+    assert stage.stream.stored == list(range(1, stage.ledger.count + 1))
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps("cut", "lose", "deafen", "restart"))
+def test_without_ids_what_is_not_stored_is_told_and_nothing_is_doubled(actions: list[str]) -> None:
+    stage = Stage(gap_ok=False, ids=False)
+    play(stage, actions)
+    ledger, stored = stage.ledger, set(stage.stream.stored)
+    outcome = ledger.outcome()
+    failures = outcome.failures if isinstance(outcome, PublishFailed) else ()
+    told = {failed.number for failed in failures}
+    assert set(range(1, ledger.count + 1)) - stored <= told, "lost without a word"
+    assert {failed.number for failed in failures if not isinstance(failed.error, PublishUncertain)}.isdisjoint(stored)
+    assert stage.stream.stored == list(range(1, len(stored) + 1)), "a gap where none is allowed"
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps("cut", "lose", "deafen", "restart"), st.booleans())
+def test_with_gaps_allowed_the_losses_are_counted(actions: list[str], ids: bool) -> None:
+    stage = Stage(gap_ok=True, ids=ids)
+    play(stage, actions)
+    ledger = stage.ledger
+    assert ledger.end is None
+    assert len(stage.stream.stored) + ledger.lost >= ledger.count
+
+
+@pytest.mark.parametrize("gap_ok", [False, True])
+def test_numbers_that_no_stream_says_do_no_harm(gap_ok: bool) -> None:
+    stage = Stage(gap_ok=gap_ok, ids=False)
+    ledger = stage.ledger
+    for _ in range(3):
+        stage.take()
+    for said in (
+        {"type": "ack", "seq": 10**30, "msgs": 0},
+        {"type": "gap", "last_seq": 0, "seq": 10**30},
+        {"type": "ack", "seq": 0, "msgs": 10**30},
+        {"type": "err", "seq": 10**30, "error": {"code": 400, "err_code": 10071}},
+        {"stream": "S", "batch": "B-1", "count": 10**30, "seq": 1},
+    ):
+        stage.ledger.hear(ledger.batch, 10**30, json.dumps(said).encode())
+        stage.pump()
+    assert ledger.lost <= ledger.count
+    assert ledger.pending <= 3
+    for payload in (b"", b"[]", b'{"type": "ack", "seq": -1}', b'{"type": "ack", "seq": true, "msgs": 1}'):
+        other = Stage(gap_ok=gap_ok, ids=False)
+        other.take()
+        other.ledger.hear(other.ledger.batch, 1, payload)
+        assert other.ledger.end is not None
+        assert other.ledger.pending == 0
+
+
+def test_a_commit_that_was_said_twice_and_withdrawn_once_is_not_said_to_be_unsent() -> None:
+    stage = Stage(gap_ok=False, ids=False)
+    stage.take()
+    stage.write()
+    stage.arrive()
+    stage.answer()
+    stage.ledger.commit()
+    stage.take()
+    stage.write()  # the commit is on its way, and arrives
+    stage.arrive()
+    stage.deafen()
+    stage.tick()  # it is said again, and the connection breaks before that leaves
+    stage.cut()
+    stage.write()
+    stage.arrive()
+    stage.answer()
+    assert stage.stream.stored == [1, 2]
+    assert isinstance(stage.ledger.end, LocalProtocolError)
+    outcome = stage.ledger.outcome()
+    assert isinstance(outcome, PublishFailed)
+    assert {type(failed.error) for failed in outcome.failures} == {PublishUncertain}
