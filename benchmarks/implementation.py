@@ -36,6 +36,7 @@ __all__ = [
     "Peer",
     "Run",
     "Stopwatch",
+    "bucket_keys",
     "check",
     "import_time",
     "latencies",
@@ -187,6 +188,11 @@ def check(complete: bool, what: str) -> None:
     """Fail the run when a message was lost, doubled or damaged: its figure would be worth nothing."""
     if not complete:
         raise RuntimeError(f"not a fair run: {what}")
+
+
+def bucket_keys(run: Run) -> list[str]:
+    """The key of each measured operation on a bucket, in order: a hundred of them in turn."""
+    return [f"key.{number % 100}" for number in range(run.count)]
 
 
 def latencies(nanoseconds: list[int]) -> Figures:
