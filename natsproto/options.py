@@ -288,7 +288,7 @@ class Options(Value):
     or a callable, sync or async, that returns one. ``creds`` as a str is the text when it holds a ``BEGIN`` line
     and a path otherwise; any other str is the secret itself. Or ``auth``, a callable that gets an AuthChallenge
     and returns Credentials. User info in a URL counts when ``user``, ``token`` and ``auth`` are not given.
-    ``auth_abort_after_repeat`` (True) gives a server up that refuses twice in a row with the same words.
+    ``auth_abort_after_repeat`` (True) gives a server up that goes on refusing with the same words for two seconds.
 
     TLS: ``tls`` (an ssl.SSLContext, True, or a callable that makes a context at every attempt), ``tls_first``
     (handshake before INFO) or a tls/wss URL demand it. ``tls_hostname`` is verified instead of the host's name.

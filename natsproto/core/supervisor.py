@@ -186,10 +186,11 @@ class Supervisor:
     def lost(self, session: Session) -> None:
         """The session in use has ended."""
         # Credentials that were withdrawn or have expired were not refused yet: the next ones may be new.
-        self.pool.failed(session.address)
+        self.pool.failed(session.address, self._loop.time())
 
     def _note_failure(self, address: ServerAddress, exc: Exception) -> None:
-        self.pool.failed(address, exc.reason if isinstance(exc, NotAuthorized) else None)
+        refusal = exc.reason if isinstance(exc, NotAuthorized) else None
+        self.pool.failed(address, self._loop.time(), refusal)
 
     async def _watch(self, session: Session) -> Session:
         """Until the current session has ended; moves away from a server in lame duck mode before that.

@@ -21,6 +21,10 @@ from natsproto.value import Value
 MAX_DISCOVERED = 1000
 """Servers taken from one INFO; a hostile peer could name any number."""
 
+REFUSED_FOR = 2.0
+"""Seconds for which a refusal must be repeated to count. nats.go gives up at the second one, which comes within a
+moment: a configuration that was wrong for a second then ends every client for good."""
+
 PATIENCE = 3
 """Connections in a row that may die young before the back-off stops being reset by them."""
 
@@ -303,14 +307,15 @@ def _key(address: ServerAddress) -> tuple[str, int, str]:
 class _Entry:
     """One server of the pool and what happened to it."""
 
-    __slots__ = ("address", "attempts", "discovered", "out", "refusal", "round")
+    __slots__ = ("address", "attempts", "discovered", "out", "refusal", "refused_at", "round")
 
     def __init__(self, address: ServerAddress, *, discovered: bool = False) -> None:
         self.address, self.discovered = address, discovered
         self.attempts = 0  # dials since the last success of any server
         self.round = -1  # the round it was last tried in
         self.refusal = ""  # the server's last word on our credentials; empty when the last dial ended otherwise
-        self.out = False  # refused twice with the same words
+        self.refused_at = 0.0  # when these words came first
+        self.out = False  # went on refusing with the same words
 
 
 class ServerPool:
@@ -323,8 +328,8 @@ class ServerPool:
     that a server which accepts and drops cannot make its clients spin.
 
     ``max_attempts_per_server`` bounds the attempts of one outage, -1 for ever. ``shuffle`` orders servers at
-    random, None keeps the order. Unless ``ignore_auth_abort``, a server that refuses the credentials twice in a
-    row with the same words is not asked again in this outage (as nats.go does). ``tls`` says that every connection
+    random, None keeps the order. Unless ``ignore_auth_abort``, a server that refuses the credentials again and again
+    with the same words, REFUSED_FOR seconds after the first time still, is not asked again in this outage. ``tls`` says that every connection
     is encrypted, whatever the scheme.
     """
 
@@ -484,7 +489,7 @@ class ServerPool:
         self._try(entry)
         return Attempt(address=entry.address, delay=delay, fault=fault)
 
-    def failed(self, address: ServerAddress, refusal: str | None = None) -> None:
+    def failed(self, address: ServerAddress, now: float, refusal: str | None = None) -> None:
         """A dial came to nothing, or a connection was ended. ``refusal`` is the server's text about credentials."""
         entry = self._find(_key(address))
         if entry is None:
@@ -492,9 +497,10 @@ class ServerPool:
         if refusal is None:
             entry.refusal = ""
             return
-        if entry.refusal == refusal and not self._ignore_auth_abort:
+        if entry.refusal != refusal:
+            entry.refusal, entry.refused_at = refusal, now
+        elif now - entry.refused_at >= REFUSED_FOR and not self._ignore_auth_abort:
             entry.out = True  # until a success or set_servers
-        entry.refusal = refusal
         self._refused = NotAuthorized(refusal, str(address))
 
     def succeeded(self, address: ServerAddress, now: float) -> None:

@@ -359,13 +359,11 @@ async def test_credentials_withdrawn_by_a_reload_and_restored_soon_bring_the_cli
     good = "authorization { user: me, password: right }"
     async with run_server(config=good) as server:
         diary = Diary()
-        async with natsproto.connect(
-            server.url, user="me", password="right", on_event=diary, auth_abort_after_repeat=False
-        ) as nc:
+        async with natsproto.connect(server.url, user="me", password="right", on_event=diary) as nc:
             got = nc.subscribe("a")
             await nc.flush()
             await server.reconfigure("authorization { user: me, password: wrong }")
-            await diary.wait(AttemptFailed, 4)
+            await diary.wait(AttemptFailed, 3)
             await server.reconfigure(good)
             await diary.wait(Reconnected)
             await nc.publish("a", b"1")
@@ -376,7 +374,7 @@ async def test_credentials_withdrawn_by_a_reload_and_restored_soon_bring_the_cli
             assert server.log().count("authentication error") in (len(failures), len(failures) + 1)
 
 
-async def test_the_same_refusal_twice_from_its_server_ends_the_client_with_the_reason() -> None:
+async def test_a_server_that_goes_on_refusing_ends_the_client_with_the_reason() -> None:
     async with run_server(config="authorization { user: me, password: right }") as server:
         diary = Diary()
         nc = await natsproto.connect(server.url, user="me", password="right", on_event=diary)
@@ -388,7 +386,7 @@ async def test_the_same_refusal_twice_from_its_server_ends_the_client_with_the_r
         assert isinstance(reason, NotAuthorized)
         assert "Authorization Violation" in worded(reason)
         assert [event.reason for event in diary.of(Closed)] == [reason]
-        assert len(diary.of(AttemptFailed)) == 2
+        assert len(diary.of(AttemptFailed)) > 2
         with pytest.raises(NotAuthorized):
             await reading
         with pytest.raises(natsproto.errors.ConnectionClosed):

@@ -17,6 +17,7 @@ from natsproto.protocol.frames import ServerInfo
 from natsproto.protocol.pool import (
     MAX_DISCOVERED,
     PATIENCE,
+    REFUSED_FOR,
     Attempt,
     Discovery,
     ServerAddress,
@@ -366,15 +367,16 @@ def test_success_gives_every_server_its_attempts_back() -> None:
     assert (step(pool, now=9)[0], step(pool, now=9)[0]) == ("a", "b")
 
 
-def test_same_refusal_twice_in_a_row_rules_a_server_out() -> None:
+def test_same_refusal_still_after_two_seconds_rules_a_server_out() -> None:
     pool = pool_of("a,b")
-    pool.failed(one("a"), "Authorization Violation")
+    pool.failed(one("a"), 5.0, "Authorization Violation")
+    pool.failed(one("a"), 6.9, "Authorization Violation")
     assert not pool.exhausted
-    pool.failed(one("a"), "Authorization Violation")
+    pool.failed(one("a"), 7.0, "Authorization Violation")
     assert [step(pool)[0] for _ in range(3)] == ["b", "b", "b"]
     assert verdict(pool) is None
-    pool.failed(one("b"), "Authorization Violation")
-    pool.failed(one("b"), "Authorization Violation")
+    pool.failed(one("b"), 5.0, "Authorization Violation")
+    pool.failed(one("b"), 8.0, "Authorization Violation")
     assert pool.next(0, 0) is None
     reason = verdict(pool)
     assert isinstance(reason, NotAuthorized)
@@ -386,29 +388,29 @@ def test_same_refusal_twice_in_a_row_rules_a_server_out() -> None:
 )
 def test_refusals_that_do_not_repeat_rule_nobody_out(between: str | None) -> None:
     pool = pool_of("a")
-    for refusal in ("Authorization Violation", between, "Authorization Violation", between):
-        pool.failed(one("a"), refusal)
+    for now, refusal in enumerate(("Authorization Violation", between, "Authorization Violation", between)):
+        pool.failed(one("a"), 9.0 * now, refusal)
     assert not pool.exhausted
 
 
 def test_success_between_refusals_forgets_them() -> None:
     pool = pool_of("a")
-    pool.failed(one("a"), "Authorization Violation")
-    pool.succeeded(one("a"), now=0)
-    pool.failed(one("a"), "Authorization Violation")
+    pool.failed(one("a"), 0, "Authorization Violation")
+    pool.succeeded(one("a"), now=1)
+    pool.failed(one("a"), 9, "Authorization Violation")
     assert not pool.exhausted
 
 
 def test_refusals_end_nothing_when_told_so() -> None:
     pool = pool_of("a", ignore_auth_abort=True)
-    for _ in range(5):
-        pool.failed(one("a"), "Authorization Violation")
+    for now in range(5):
+        pool.failed(one("a"), 9.0 * now, "Authorization Violation")
     assert not pool.exhausted
 
 
 def test_failure_of_an_unknown_server_is_nothing() -> None:
     pool = pool_of("a")
-    pool.failed(one("b"), "Authorization Violation")
+    pool.failed(one("b"), 0, "Authorization Violation")
     pool.succeeded(one("b"), now=0)
     assert step(pool, now=9) == ("a", 0)
 
@@ -611,7 +613,7 @@ class PoolLives(RuleBasedStateMachine):
         self.given = set(given)
         self.implicit: set[str] = set()
         self.attempts: dict[str, int] = {}
-        self.refused: dict[str, str] = {}
+        self.refused: dict[str, tuple[str, float]] = {}
         self.out: set[str] = set()
         self.at_once: list[str] = []
         self.now = 0.0
@@ -652,11 +654,13 @@ class PoolLives(RuleBasedStateMachine):
     def dial_fails(self, refusal: str | None) -> None:
         assert self.last is not None
         host = self.last.host
-        self.pool.failed(self.last, refusal)
+        self.pool.failed(self.last, self.now, refusal)
         if host in self.known():
-            if refusal is not None and self.refused.get(host) == refusal:
+            words, since = self.refused.get(host, ("", 0.0))
+            if refusal is None or words != refusal:
+                self.refused[host] = (refusal or "", self.now)
+            elif self.now - since >= REFUSED_FOR:
                 self.out.add(host)
-            self.refused[host] = refusal or ""
 
     @precondition(lambda self: self.last is not None and self.connected is None)
     @rule()

@@ -340,7 +340,7 @@ async def test_jwt_that_is_not_renewed_is_reported_and_ends_the_client(tmp_path:
     async with run_server(config=operator.config()) as server:
         watch = Watch()
         nc = await connect(server, creds=user.creds, on_event=watch)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             reason = await nc.closed()
         assert isinstance(reason, NotAuthorized)
         assert reason.server == f"127.0.0.1:{server.port}"
@@ -397,14 +397,14 @@ async def test_one_server_that_accepts_is_enough() -> None:
             assert nc.connected_url == second.url
 
 
-async def test_first_connect_in_the_background_ends_after_the_same_refusal_twice() -> None:
+async def test_first_connect_in_the_background_ends_when_the_server_goes_on_refusing() -> None:
     async with run_server(user="ann", password="right") as server:
         nc = await connect(server, user="ann", password="wrong", retry_on_failed_connect=True)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             assert isinstance(await nc.closed(), NotAuthorized)
 
 
-async def test_every_server_may_refuse_twice_before_the_client_ends() -> None:
+async def test_every_server_may_refuse_for_two_seconds_before_the_client_ends() -> None:
     refusing = Behaviour(refuse="Authorization Violation")
     async with ScriptedServer(Behaviour(), refusing) as first, ScriptedServer(refusing) as second:
         watch = Watch()
@@ -412,11 +412,11 @@ async def test_every_server_may_refuse_twice_before_the_client_ends() -> None:
             [first.url, second.url], user="ann", password="1", randomize=False, on_event=watch, reconnect_wait=0.01
         )
         first.current.reset()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             reason = await nc.closed()
         assert isinstance(reason, NotAuthorized)
-        assert len(second.connections) == 2
-        assert len(first.connections) == 1 + 2
+        assert len(second.connections) > 2
+        assert len(first.connections) > 1 + 2
 
 
 async def test_repeated_refusals_are_borne_when_the_option_says_so() -> None:
@@ -439,7 +439,7 @@ async def test_revoked_user_is_told_and_turned_away() -> None:
         nc = await connect(server, creds=user.creds, on_event=watch)
         operator.account.revoke(user)
         await server.reconfigure(operator.config())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             reason = await nc.closed()
         assert isinstance(reason, NotAuthorized)
         assert [str(event.error) for event in watch.all(ServerComplained)] == [
@@ -452,7 +452,7 @@ async def test_user_taken_out_of_the_configuration_is_turned_away() -> None:
     async with run_server(config=users.format("ann")) as server:
         nc = await connect(server, user="ann", password="1")
         await server.reconfigure(users.format("ben"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             assert isinstance(await nc.closed(), NotAuthorized)
 
 
@@ -463,7 +463,7 @@ async def test_client_that_is_slow_to_prove_itself_hears_so_and_may_try_again() 
 
     async with run_server(config="authorization { user: ann, password: '1', timeout: 0.3 }") as server:
         cause = await cause_of(server, auth=slow, connect_timeout=3)
-    assert isinstance(cause, ServerError)  # and not NotAuthorized, which would end the client when it comes twice
+    assert isinstance(cause, ServerError)  # and not NotAuthorized, which would end the client when it comes again
     assert cause.text == "Authentication Timeout"
 
 
