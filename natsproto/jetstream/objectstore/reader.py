@@ -95,7 +95,8 @@ class ObjectReader:
         for what, number in (("offset", offset), ("length", 0 if length is None else length)):
             if type(number) is not int or number < 0:
                 raise ConfigError(what, number, "must be a number of bytes, 0 or more")
-        self._catalog, self._wanted = catalog, wanted
+        self._origin = self._catalog = catalog  # where the name was looked up, and where the object is
+        self._wanted = wanted
         self._offset, self._length, self._timeout = offset, length, timeout
         self._info: ObjectInfo | None = None
         self._messages: Messages | None = None
@@ -126,7 +127,7 @@ class ObjectReader:
         self._entered = True
         again = RESTARTS
         while True:
-            self._catalog, self._info = await resolve(self._catalog, self._wanted, self._timeout)
+            self._catalog, self._info = await resolve(self._origin, self._wanted, self._timeout)
             try:
                 await self._begin(self._info)
                 return self
@@ -148,10 +149,10 @@ class ObjectReader:
         return self
 
     async def __anext__(self) -> bytes:
-        if self._left == 0:
+        if self.info and self._left == 0:
             raise StopAsyncIteration
         while True:
-            chunk = await self._next()
+            chunk = self._take(await self._next())
             if chunk:
                 return chunk
             if self._left == 0:
@@ -173,33 +174,44 @@ class ObjectReader:
                 self._chunks = 0
                 self._check_whole()
             return
-        start = await self._locate(info) if self._offset else None
-        consumer = self._catalog.stream.ordered_consumer(filter_subject=self._subject, start_sequence=start)
-        self._messages = consumer.messages(max_messages=max(1, min(AHEAD_CHUNKS, AHEAD // info.chunk_size)))
+        if self._offset:
+            await self._locate()
+        else:
+            await self._start()
+
+    async def _start(self, sequence: int | None = None, *, headers_only: bool = False) -> None:
+        """Has the chunks from this one on delivered, or their headers."""
+        consumer = self._catalog.stream.ordered_consumer(
+            filter_subject=self._subject, start_sequence=sequence, headers_only=headers_only
+        )
+        ahead = AHEAD_CHUNKS if headers_only else max(1, min(AHEAD_CHUNKS, AHEAD // self.info.chunk_size))
+        self._messages = consumer.messages(max_messages=ahead)
         self._messages.start()
         self._dry = (await consumer.created()).num_pending < self._chunks
         if self._dry:
             await self._look_up()
 
-    async def _next(self) -> bytes:
-        """What is to be given out of the next chunk."""
-        if self._messages is None:
-            raise LocalProtocolError("an object is to be entered first: async with store.get(name) as obj")
+    async def _next(self) -> JsMessage:
+        """The next chunk. Raises why there is none, as soon as that is known."""
+        messages = self._messages
+        if messages is None:
+            raise LocalProtocolError("an object is read inside its block: async with store.get(name) as obj")
+        if self._chunks == 0:
+            raise self._mismatch(f"{self._left} bytes are missing")
         if self._dry:
             await self._look_up()
         while True:
             try:
-                message = await self._messages.next(STALL)
+                message = await messages.next(STALL)
                 break
             except RequestTimeout:
                 await self._look_up()
-        return self._take(message)
+        self._chunks -= 1
+        self._dry = self._chunks > 0 and message.metadata.num_pending == 0
+        return message
 
     def _take(self, message: JsMessage) -> bytes:
         chunk = message.data
-        self._chunks -= 1
-        if self._chunks:
-            self._dry = message.metadata.num_pending == 0
         if self._skip or len(chunk) > self._left:
             chunk = chunk[self._skip : self._skip + self._left]
             self._skip = 0
@@ -208,14 +220,14 @@ class ObjectReader:
             self._digest.update(chunk)
         if self._whole and (self._chunks == 0 or self._left == 0):
             self._check_whole()
-        elif self._chunks == 0 and self._left:
-            raise self._mismatch(f"{self._left} bytes are missing")
         return chunk
 
     def _check_whole(self) -> None:
         info = self.info
-        if self._left or self._chunks:
-            raise self._mismatch(f"{self._left} bytes in {self._chunks} chunks are missing")
+        if self._left:
+            raise self._mismatch(f"{self._left} bytes are missing")
+        if self._chunks:
+            raise self._mismatch(f"there are chunks behind its {info.size} bytes")
         expected = digest_bytes(info)
         if expected and self._digest.digest() != expected:
             raise self._mismatch("")
@@ -230,27 +242,20 @@ class ObjectReader:
     def _subject(self) -> str:
         return chunk_subject(self._catalog.bucket, self.info.nuid)
 
-    async def _locate(self, info: ObjectInfo) -> int:
-        """The sequence of the chunk with the first byte wanted. The sizes are asked for: not every client cuts evenly.
-
-        DigestMismatch and ObjectChanged when the chunks end before it.
-        """
-        consumer = self._catalog.stream.ordered_consumer(filter_subject=self._subject, headers_only=True)
+    async def _locate(self) -> None:
+        """Starts at the chunk with the first byte wanted. The sizes are asked for: not every client cuts evenly."""
+        await self._start(headers_only=True)
         position = 0
-        async with consumer.messages() as messages:
-            while self._chunks:
-                try:
-                    message = await messages.next(STALL)
-                except RequestTimeout:
-                    await self._look_up()
-                    continue
-                size = int(message.headers.last("Nats-Msg-Size", "0"))
-                if position + size > self._offset:
-                    self._skip = self._offset - position
-                    return message.metadata.stream_seq
-                position += size
-                self._chunks -= 1
-        raise self._mismatch(f"its chunks have {position} of {info.size} bytes")
+        while True:
+            message = await self._next()
+            size = int(message.headers.last("Nats-Msg-Size", "0"))
+            if position + size > self._offset:
+                break
+            position += size
+        await self._end()
+        self._skip = self._offset - position
+        self._chunks += 1
+        await self._start(message.metadata.stream_seq)
 
     async def _look_up(self) -> None:
         """Raises why the next chunk does not come; returns when it will come, or nobody can tell now."""
