@@ -328,9 +328,9 @@ class ServerPool:
     that a server which accepts and drops cannot make its clients spin.
 
     ``max_attempts_per_server`` bounds the attempts of one outage, -1 for ever. ``shuffle`` orders servers at
-    random, None keeps the order. Unless ``ignore_auth_abort``, a server that refuses the credentials again and again
-    with the same words, REFUSED_FOR seconds after the first time still, is not asked again in this outage. ``tls`` says that every connection
-    is encrypted, whatever the scheme.
+    random, None keeps the order. Unless ``ignore_auth_abort``, a server that refuses the credentials again and
+    again with the same words, REFUSED_FOR seconds after the first time still, is not asked again in this outage.
+    ``tls`` says that every connection is encrypted, whatever the scheme.
     """
 
     __slots__ = (
