@@ -1,0 +1,304 @@
+"""The data source on a real Spark and a real server: what is read and written, once, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from natsproto import connect
+from natsproto.jetstream.context import JetStream
+from natsproto.spark import register
+from natsproto.spark.reading import INACTIVE
+from natsproto.testing.server import Server
+
+R = TypeVar("R")
+pytestmark = pytest.mark.timeout(180)
+
+
+class Pipe:
+    """A server with a stream ORDERS to read and OUT to write, and the words to do it."""
+
+    def __init__(self, server: Server, spark: SparkSession, folder: Path) -> None:
+        self.url, self.spark, self.folder = server.url, spark, folder
+        self.do(
+            lambda js: js.create_stream(name="ORDERS", subjects=["orders.>"], storage="memory"),
+        )
+        self.do(
+            lambda js: js.create_stream(name="OUT", subjects=["out.>"], storage="memory", allow_atomic=True),
+        )
+
+    def do(self, work: Callable[[JetStream], Awaitable[R]]) -> R:
+        async def connected() -> R:
+            async with connect(self.url) as client:
+                return await work(client.jetstream())
+
+        return asyncio.run(connected())
+
+    def publish(self, count: int, first: int = 0) -> None:
+        async def work(js: JetStream) -> None:
+            async with js.publisher() as publisher:
+                for number in range(first, first + count):
+                    headers = {"Number": str(number)} if number % 2 else None
+                    await publisher.publish(f"orders.{number % 5}", b"%d" % number, headers=headers)
+
+        self.do(work)
+
+    def numbers(self, stream: str = "OUT", subject: str = "") -> list[int]:
+        async def work(js: JetStream) -> list[int]:
+            found = (await js.stream(stream)).get_batch(subject=subject)
+            return [int(message.data) async for message in found]
+
+        return self.do(work)
+
+    def consumers(self, stream: str = "ORDERS") -> int:
+        async def work(js: JetStream) -> int:
+            return (await (await js.stream(stream)).info()).state.consumer_count
+
+        return self.do(work)
+
+    def read(self, **options: str) -> DataFrame:
+        return self.spark.read.format("nats").options(**{"servers": self.url, "stream": "ORDERS", **options}).load()
+
+    def write(self, frame: DataFrame, mode: str = "append", **options: str) -> None:
+        given = {"servers": self.url, "stream": "OUT", **options}
+        if "subject" not in frame.columns:
+            given.setdefault("subject", "out.rows")
+        frame.write.format("nats").options(**given).mode(mode).save()
+
+    def stream(self, source: dict[str, str] | None = None, sink: dict[str, str] | None = None, name: str = "q") -> Any:
+        """Runs a query from ORDERS to OUT until it has read all there is; returns the rows of each batch."""
+        frame = (
+            self.spark.readStream.format("nats")
+            .options(**{"servers": self.url, "stream": "ORDERS", **(source or {})})
+            .load()
+        )
+        given = {"servers": self.url, "stream": "OUT", "subject": "out.rows", **(sink or {})}
+        query = (
+            frame.select("data")
+            .writeStream.format("nats")
+            .options(**given)
+            .option("checkpointLocation", str(self.folder / name))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+        return [progress["numInputRows"] for progress in query.recentProgress]
+
+
+@pytest.fixture
+def pipe(nats_server: Server, spark: SparkSession, tmp_path: Path) -> Pipe:
+    register(spark)
+    return Pipe(nats_server, spark, tmp_path)
+
+
+def seqs(frame: DataFrame) -> list[int]:
+    return sorted(row.seq for row in frame.select("seq").collect())
+
+
+# ---------------------------------------------------------------- reading
+
+
+def test_a_stream_is_a_table(pipe: Pipe) -> None:
+    pipe.publish(500)
+    frame = pipe.read(minPartitions="3")
+    assert frame.rdd.getNumPartitions() == 3
+    rows = frame.orderBy("seq").collect()
+    assert [int(row.data) for row in rows] == list(range(500))
+    assert rows[1].asDict() | {"timestamp": None} == {
+        "stream": "ORDERS",
+        "subject": "orders.1",
+        "seq": 2,
+        "timestamp": None,
+        "data": b"1",
+        "headers": {"Number": ["1"]},
+        "size": len("orders.1") + len("NATS/1.0\r\nNumber: 1\r\n\r\n") + 1,
+    }
+    assert rows[0].headers is None
+    assert pipe.consumers() == 0
+
+
+def test_an_empty_stream_is_an_empty_table(pipe: Pipe) -> None:
+    assert pipe.read().collect() == []
+
+
+def test_options_choose_what_is_read(pipe: Pipe) -> None:
+    pipe.publish(100)
+    frame = pipe.read(startingOffsets="11", endingOffsets="60", subjects="orders.1,orders.3", includeHeaders="false")
+    assert "headers" not in frame.columns
+    assert seqs(frame) == [seq for seq in range(11, 61) if (seq - 1) % 5 in (1, 3)]
+
+
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+def test_reading_takes_nothing_from_a_stream(pipe: Pipe, retention: str) -> None:
+    async def make(js: JetStream) -> None:
+        stream = await js.create_stream(name="JOBS", subjects=["jobs"], storage="memory", retention=retention)
+        await stream.create_consumer(durable_name="worker")
+        for number in range(20):
+            await js.publish("jobs", b"%d" % number)
+
+    pipe.do(make)
+    assert pipe.read(stream="JOBS").count() == 20
+    assert pipe.numbers("JOBS") == list(range(20))
+    assert pipe.consumers("JOBS") == 1
+
+
+def test_where_is_looked_at_by_the_server(pipe: Pipe) -> None:
+    pipe.publish(100)
+    pipe.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = pipe.read(pushdown="true").where("subject = 'orders.3' AND seq > 20 AND seq <= 50")
+        assert re.search(r"\bFilter\b", frame._jdf.queryExecution().executedPlan().toString()) is None
+        assert seqs(frame) == [24, 29, 34, 39, 44, 49]
+        assert pipe.read(pushdown="true").where("subject = 'none'").count() == 0
+        since = pipe.read().where("seq = 51").first()
+        assert since is not None
+        later = pipe.read(pushdown="true").where(f"timestamp >= timestamp '{since.timestamp.isoformat()}'")
+        assert len(seqs(later)) in range(50, 101)
+    finally:
+        pipe.spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_a_limit_leaves_no_consumer_behind(pipe: Pipe) -> None:
+    pipe.publish(20_000)
+    assert len(pipe.read(batchRows="100", minPartitions="1", readMethod="consumer").take(5)) == 5
+    within = time.monotonic() + INACTIVE / 2  # the worker ends the reading in its own time, the server much later
+    while (left := pipe.consumers()) and time.monotonic() < within:
+        time.sleep(0.05)
+    assert left == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"maxOffsetPerTrigger": "5"}, "do you mean maxOffsetsPerTrigger"),
+        ({"password": "hunter2"}, "password"),
+        ({"stream": "NONE"}, "NONE"),
+    ],
+)
+def test_what_cannot_be_read_is_said_when_it_is_loaded_or_planned(
+    pipe: Pipe, options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(PySparkException, match=words) as refused:
+        pipe.read(**options).collect()
+    assert "hunter2" not in str(refused.value)
+
+
+# ---------------------------------------------------------------- writing
+
+
+def test_a_table_becomes_messages(pipe: Pipe) -> None:
+    frame = pipe.spark.range(300).selectExpr(
+        "concat('out.', id % 3) AS subject",
+        "cast(id AS string) AS data",
+        "map('Id', array(cast(id AS string))) headers",
+    )
+    pipe.write(frame)
+    assert sorted(pipe.numbers()) == list(range(300))
+    assert sorted(pipe.numbers(subject="out.1")) == list(range(1, 300, 3))
+
+
+@pytest.mark.parametrize("how", [{}, {"exactlyOnce": "atomic", "progressSubject": "out.progress", "chunkRows": "50"}])
+def test_tasks_that_fail_and_run_again_store_their_rows_once(pipe: Pipe, how: dict[str, str]) -> None:
+    marks = str(pipe.folder)
+
+    def break_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        mark = Path(marks) / f"failed-{context.partitionId()}"
+        for count, batch in enumerate(batches):
+            if count == 3 and not mark.exists():
+                mark.touch()
+                raise RuntimeError("broken on purpose")
+            yield batch
+
+    pipe.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    try:
+        frame = pipe.spark.range(0, 1000, 1, 2).selectExpr("cast(id AS string) AS data")
+        pipe.write(frame.mapInArrow(break_once, "data string"), **how)
+    finally:
+        pipe.spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert len(list(pipe.folder.glob("failed-*"))) == 2
+    assert sorted(pipe.numbers(subject="out.rows")) == list(range(1000))
+
+
+def test_a_write_with_an_id_of_its_own_can_be_repeated(pipe: Pipe) -> None:
+    frame = pipe.spark.range(0, 100, 1, 2).selectExpr("cast(id AS string) AS data")
+    for _ in range(2):
+        pipe.write(frame, writeId="import-7")
+    assert sorted(pipe.numbers()) == list(range(100))
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "words"),
+    [
+        ("overwrite", {}, "a stream is only appended to"),
+        ("append", {"recoveryWindow": "86400"}, "shorter than recoveryWindow"),
+        ("append", {"subject": "elsewhere"}, "is none of stream OUT"),
+        ("append", {"exactlyOnce": "twice"}, "must be one of msgid, atomic, none"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_a_task_runs(
+    pipe: Pipe, mode: str, options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(PySparkException, match=words):
+        pipe.write(pipe.spark.range(5).selectExpr("cast(id AS string) AS data"), mode, **options)
+    assert pipe.numbers() == []
+
+
+# ---------------------------------------------------------------- streaming
+
+
+def test_a_query_reads_on_where_it_ended_in_batches_of_the_size_asked_for(pipe: Pipe) -> None:
+    pipe.publish(1000)
+    batches = pipe.stream({"maxOffsetsPerTrigger": "400"})
+    assert batches == [400, 400, 200]
+    pipe.publish(250, first=1000)
+    assert pipe.stream({"maxOffsetsPerTrigger": "400"}) == [250]
+    assert sorted(pipe.numbers()) == list(range(1250))
+    assert pipe.consumers() == 0
+
+
+def purge(pipe: Pipe) -> None:
+    async def work(js: JetStream) -> None:
+        await (await js.stream("ORDERS")).purge(sequence=151)
+
+    pipe.do(work)
+
+
+def test_what_is_gone_ends_the_query_or_is_passed_over(pipe: Pipe) -> None:
+    pipe.publish(100)
+    pipe.stream()
+    pipe.publish(100, first=100)
+    purge(pipe)
+    with pytest.raises(PySparkException, match="the stream begins at 151 now"):
+        pipe.stream()
+    pipe.stream({"failOnDataLoss": "false"})
+    assert sorted(pipe.numbers()) == [*range(100), *range(150, 200)]
+
+
+def test_complete_mode_is_refused(pipe: Pipe) -> None:
+    frame = pipe.spark.readStream.format("nats").options(servers=pipe.url, stream="ORDERS").load()
+    counts = frame.groupBy("subject").count().selectExpr("cast(count AS string) AS data")
+    writer = (
+        counts.writeStream.format("nats")
+        .outputMode("complete")
+        .options(servers=pipe.url, stream="OUT", subject="out.rows")
+    )
+    with pytest.raises(PySparkException, match="a stream is only appended to"):
+        writer.option("checkpointLocation", str(pipe.folder / "c")).trigger(
+            availableNow=True
+        ).start().awaitTermination()

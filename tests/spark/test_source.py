@@ -1,0 +1,207 @@
+"""The reader of a stream as Spark's driver calls it, on a real server and without Spark: what it plans, and when."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from natsproto import sync
+from natsproto.errors import ConfigError, DataLost
+from natsproto.spark.config import SparkNats
+from natsproto.spark.settings import SourceSettings
+from natsproto.spark.source import StreamReader
+from natsproto.sync.jetstream import JetStream
+from natsproto.testing.server import Server
+
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def js(nc: sync.Client, request: pytest.FixtureRequest) -> Iterator[JetStream]:
+    js = nc.jetstream()
+    js.create_stream(name="ORDERS", subjects=["orders.>"], storage="memory")
+    yield js
+    js.delete_stream("ORDERS")
+
+
+def publish(js: JetStream, count: int, size: int = 10) -> None:
+    for _ in range(count):
+        js.publish("orders.eu", b"x" * size)
+
+
+def reader(server: Server, **options: str) -> StreamReader:
+    """As Spark makes one: anew after every start of the query."""
+    given = {"servers": server.url, "stream": "ORDERS", **options}
+    return StreamReader(SourceSettings.read(given))
+
+
+def planned(reader: StreamReader, start: dict[str, object], end: dict[str, object]) -> list[tuple[int, int]]:
+    """The sequences that a batch reads, after the way through a checkpoint."""
+    begin, stop = json.loads(json.dumps(start)), json.loads(json.dumps(end))
+    partitions = pickle.loads(pickle.dumps(list(reader.partitions(begin, stop))))
+    return [(partition.value.start, partition.value.end) for partition in partitions]
+
+
+def test_the_first_batch_is_repeated_from_where_latest_was(server: Server, js: JetStream) -> None:
+    """Its start is not in the checkpoint, and by the time it is repeated latest is another place."""
+    publish(js, 10)
+    first = reader(server, startingOffsets="latest")
+    start = first.initialOffset()
+    publish(js, 100)
+    assert first.initialOffset() == start  # Spark asks again
+    end = first.latestOffset(start, ALL)
+    assert planned(first, start, end) == [(11, 110)]
+    publish(js, 40)
+    again = reader(server, startingOffsets="latest")
+    restarted = again.initialOffset()
+    assert restarted != start
+    assert planned(again, restarted, end) == [(11, 110)]
+    assert planned(again, end, again.latestOffset(end, ALL)) == [(111, 150)]
+
+
+def test_nothing_new_is_the_same_text(server: Server, js: JetStream) -> None:
+    publish(js, 10)
+    source = reader(server)
+    end = source.latestOffset(source.initialOffset(), ALL)
+    assert json.dumps(source.latestOffset(end, ALL)) == json.dumps(end)
+    assert planned(source, end, end) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "start"),
+    [
+        ({}, 1),
+        ({"startingOffsets": "earliest"}, 1),
+        ({"startingOffsets": "latest"}, 31),
+        ({"startingOffsets": "7"}, 7),
+        ({"startingOffsets": "700"}, 700),
+        ({"startingTimestamp": "2020-01-01T00:00:00Z"}, 1),
+        ({"startingTimestamp": "2120-01-01T00:00:00Z"}, 31),
+    ],
+)
+def test_a_query_begins_where_its_options_say(
+    server: Server, js: JetStream, options: dict[str, str], start: int
+) -> None:
+    publish(js, 30)
+    assert reader(server, **options).initialOffset()["base"] == {"ORDERS": start}
+
+
+def test_a_place_that_is_not_reached_yet_is_waited_for(server: Server, js: JetStream) -> None:
+    publish(js, 30)
+    source = reader(server, startingOffsets="33")
+    start = source.initialOffset()
+    assert source.latestOffset(start, ALL) == start
+    publish(js, 5)
+    assert planned(source, start, source.latestOffset(start, ALL)) == [(33, 35)]
+
+
+@pytest.mark.parametrize(
+    ("options", "default", "ends"),
+    [
+        ({"maxOffsetsPerTrigger": "40"}, "ReadMaxRows", [41, 81, 101]),
+        ({"maxBytesPerTrigger": "30900"}, "ReadMaxBytes", [31, 61, 91, 101]),
+        ({"maxBytesPerTrigger": "30900", "maxOffsetsPerTrigger": "40"}, "ReadMaxRows", [31, 61, 91, 101]),
+        ({}, "ReadAllAvailable", [101]),
+    ],
+)
+def test_a_batch_is_as_big_as_it_may_be(
+    server: Server, js: JetStream, options: dict[str, str], default: str, ends: list[int]
+) -> None:
+    publish(js, 100, size=1000)
+    source = reader(server, **options)
+    limit = source.getDefaultReadLimit()
+    assert type(limit).__name__ == default
+    assert walk(source, limit) == ends
+    assert walk(source, ALL) == [101]
+
+
+def walk(source: StreamReader, limit: ReadLimit) -> list[int]:
+    place, ends = source.initialOffset(), []
+    while (end := source.latestOffset(place, limit)) != place:
+        place = end
+        ends.append(end["s"]["ORDERS"]["seq"])
+    return ends
+
+
+def test_available_now_ends_where_the_stream_ended_then(server: Server, js: JetStream) -> None:
+    publish(js, 100)
+    source = reader(server, maxOffsetsPerTrigger="60")
+    source.prepareForTriggerAvailableNow()
+    publish(js, 50)
+    assert walk(source, ReadMaxRows(60)) == [61, 101]
+    assert source.reportLatestOffset()["s"]["ORDERS"]["seq"] == 151
+
+
+def test_a_batch_that_is_repeated_is_planned_without_asking_anybody(server: Server, js: JetStream) -> None:
+    publish(js, 100)
+    source = reader(server, minPartitions="3")
+    start, end = source.initialOffset(), source.latestOffset(source.initialOffset(), ALL)
+    js.stream("ORDERS").purge()
+    elsewhere = StreamReader(SourceSettings.read({"servers": "nats://127.0.0.1:1", "stream": "ORDERS"}))
+    assert planned(elsewhere, start, end) == planned(source, start, end) == [(1, 33), (34, 66), (67, 100)]
+
+
+def test_what_is_gone_before_it_was_read_is_data_lost(server: Server, js: JetStream) -> None:
+    publish(js, 100)
+    source = reader(server)
+    start = source.initialOffset()
+    js.stream("ORDERS").purge(sequence=51)
+    with pytest.raises(DataLost) as lost:
+        source.latestOffset(start, ALL)
+    assert (lost.value.first, lost.value.last) == (1, 50)
+    forgiving = reader(server, failOnDataLoss="false")
+    assert planned(forgiving, start, forgiving.latestOffset(start, ALL)) == [(1, 100)]
+
+
+def test_a_stream_that_was_created_anew_is_another_one(
+    server: Server, js: JetStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(js, 100)
+    source = reader(server)
+    end = source.latestOffset(source.initialOffset(), ALL)
+    js.delete_stream("ORDERS")
+    js.create_stream(name="ORDERS", subjects=["orders.>"], storage="memory")
+    publish(js, 20)
+    with pytest.raises(DataLost, match="created anew"):
+        source.latestOffset(end, ALL)
+    forgiving = reader(server, failOnDataLoss="false")
+    anew = forgiving.latestOffset(end, ALL)
+    assert planned(forgiving, end, anew) == [(1, 20)]
+    assert "created anew" in caplog.text
+    with pytest.raises(DataLost, match="created anew"):
+        reader(server).partitions(end, anew)
+
+
+def test_a_checkpoint_of_another_stream_is_refused(server: Server, js: JetStream) -> None:
+    place = reader(server).initialOffset()
+    other = StreamReader(SourceSettings.read({"servers": server.url, "stream": "OTHER"}))
+    with pytest.raises(ConfigError, match="another stream needs a checkpoint of its own"):
+        other.partitions(place, place)
+
+
+def test_before_spark_4_2_nobody_says_where_the_query_is(server: Server, js: JetStream) -> None:
+    """There ``latestOffset`` is called without arguments, and takes all there is."""
+    publish(js, 10)
+    source = reader(server)
+    start = source.initialOffset()
+    end = source.latestOffset()
+    assert planned(source, start, end) == [(1, 10)]
+    publish(js, 5)
+    assert planned(source, end, source.latestOffset()) == [(11, 15)]
+    restarted = reader(server)
+    later = restarted.latestOffset()
+    assert planned(restarted, end, later) == [(11, 15)]
+
+
+def test_a_reader_travels_to_the_tasks_without_a_secret(
+    server: Server, js: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NATS_TEST_TOKEN", "hunter2")
+    source = reader(server, token="env:NATS_TEST_TOKEN")
+    source.initialOffset()
+    assert b"hunter2" not in pickle.dumps(source)
+    assert source._settings.nats == SparkNats(servers=server.url, token=source._settings.nats.token)
