@@ -152,11 +152,13 @@ class Catalog:
     async def sweep(self, nuid: str, *, settled: bool = True) -> None:
         """Removes the chunks of an object that nothing describes any more.
 
-        Returns when that is done, or after the context's timeout; it goes on behind that, until it is done, the client
-        is closed, or the server does not allow it. Cancelling ends the wait only. ``settled`` says that none of them
-        can still be on its way.
+        Returns when that is done, after the context's timeout, or at once without a connection; it goes on behind that,
+        until it is done, the client is closed, or the server does not allow it. Cancelling ends the wait only.
+        ``settled`` says that none of them can still be on its way.
         """
-        await asyncio.wait({self._start(self._sweep(nuid, settled))}, timeout=self.api.timeout)
+        task = self._start(self._sweep(nuid, settled))
+        if self.api.connection.is_connected:
+            await asyncio.wait({task}, timeout=self.api.timeout)
 
     async def _sweep(self, nuid: str, settled: bool) -> None:
         subject = chunk_subject(self.bucket, nuid)

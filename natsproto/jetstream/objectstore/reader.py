@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from natsproto.errors import (
     ConfigError,
+    ConnectionClosed,
     ConnectionLost,
     DigestMismatch,
     JetStreamNotEnabled,
@@ -22,6 +23,7 @@ from natsproto.errors import (
     ObjectLinkError,
     ObjectNotFound,
     RequestTimeout,
+    SubscriptionClosed,
 )
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.config import bucket_name
@@ -206,6 +208,8 @@ class ObjectReader:
                 break
             except RequestTimeout:
                 await self._look_up()
+            except SubscriptionClosed:
+                raise ConnectionClosed(f"get of object {self.info.name!r}") from None
         self._chunks -= 1
         self._dry = self._chunks > 0 and message.metadata.num_pending == 0
         return message

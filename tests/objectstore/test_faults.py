@@ -1,0 +1,285 @@
+"""Objects while servers and connections come and go: put whole or not at all, got without a gap."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from random import Random
+
+import pytest
+
+import natsproto
+from natsproto.errors import ConnectionClosed, NatsError, PublishUncertain, StreamNotFound
+from natsproto.jetstream.backup import Progress
+from natsproto.jetstream.context import JetStream
+from natsproto.jetstream.objectstore import ObjectInfo, ObjectReader, ObjectStore
+from natsproto.jetstream.objectstore import reader as readers
+from natsproto.testing import run_cluster, run_server
+from natsproto.testing.server import Server
+from tests.kit.proxy import FaultProxy
+from tests.objectstore.ground import CHUNK, chunks, content, names, only, read, settled
+
+BOTH = pytest.mark.parametrize("batched", [False, True], ids=["window", "fast ingest"])
+SIZE = 60 * CHUNK
+
+
+async def interrupted(
+    data: bytes, at: int, interrupt: Callable[[], Coroutine[object, object, object]]
+) -> AsyncIterator[bytes]:
+    """The content, and in the middle of it something happens."""
+    for number, start in enumerate(range(0, len(data), CHUNK)):
+        if number == at:
+            await interrupt()
+        yield data[start : start + CHUNK]
+
+
+async def rest(obj: ObjectReader) -> bytes:
+    """What is left to be read."""
+    return b"".join([chunk async for chunk in obj])
+
+
+# ---------------------------------------------------------------- putting
+
+
+@BOTH
+async def test_a_put_goes_on_over_a_restart(nats_server: Server, jetstream: JetStream, batched: bool) -> None:
+    store = await jetstream.create_object_store(bucket="files", allow_batched=batched)
+    await store.put("o", b"before")
+    data = content(SIZE)
+
+    async def restart() -> None:
+        nats_server.kill()
+        await nats_server.restart()
+
+    info = await store.put("o", interrupted(data, 30, restart), timeout=20)
+    assert info.size == SIZE
+    assert await store.get_bytes("o") == data
+    await settled(store)
+    await only(store, ["o"])
+
+
+@BOTH
+async def test_a_put_fails_with_words_when_the_store_is_gone_after_a_restart(
+    nats_server: Server, jetstream: JetStream, batched: bool
+) -> None:
+    store = await jetstream.create_object_store(bucket="files", storage="memory", allow_batched=batched)
+
+    async def restart() -> None:
+        nats_server.kill()
+        await nats_server.restart()
+
+    with pytest.raises(NatsError) as failure:
+        await store.put("o", interrupted(content(SIZE), 30, restart), timeout=2)
+    assert "$O.files" in str(failure.value) or "OBJ_files" in str(failure.value)
+    await settled(store)
+    again = await jetstream.create_object_store(bucket="files", storage="memory")
+    assert await chunks(again) == {}
+
+
+@BOTH
+async def test_what_was_put_while_the_server_went_away_is_removed_when_it_is_back(
+    nats_server: Server, jetstream: JetStream, batched: bool
+) -> None:
+    store = await jetstream.create_object_store(bucket="files", allow_batched=batched)
+    await store.put("o", b"before")
+
+    async def stop() -> None:
+        await nats_server.stop()
+
+    with pytest.raises(NatsError):
+        await store.put("o", interrupted(content(SIZE), 30, stop), timeout=0.5)
+    assert store._catalog._tasks
+    await nats_server.restart()
+    async with asyncio.timeout(30):
+        await settled(store)
+    assert await store.get_bytes("o") == b"before"
+    await only(store, ["o"])
+
+
+@BOTH
+async def test_a_connection_that_breaks_again_and_again_costs_no_chunk(batched: bool) -> None:
+    rng = Random(7)
+    data = content(SIZE)
+    async with (
+        run_server(jetstream=True) as server,
+        FaultProxy(server.host, server.port) as proxy,
+        natsproto.connect(proxy.url) as nc,
+    ):
+        store = await nc.jetstream().create_object_store(bucket="files", storage="memory", allow_batched=batched)
+
+        async def cut() -> None:
+            proxy.cut()
+
+        for number in range(5):
+            source = interrupted(data, rng.randrange(1, 60), cut)
+            await store.put("o", source, timeout=20)
+            assert await store.get_bytes("o") == data, number
+            await settled(store)
+            await only(store, ["o"])
+
+
+async def test_a_put_that_is_cancelled_while_there_is_no_connection_leaves_nothing_once_there_is(
+    nats_server: Server, jetstream: JetStream
+) -> None:
+    store = await jetstream.create_object_store(bucket="files")
+    stopped = asyncio.Event()
+
+    async def stop() -> None:
+        await nats_server.stop()
+        stopped.set()
+
+    task = asyncio.create_task(store.put("o", interrupted(content(SIZE), 30, stop), timeout=20))
+    await stopped.wait()
+    task.cancel()
+    await nats_server.restart()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with asyncio.timeout(30):
+        await settled(store)
+    assert await chunks(store) == {}
+    assert await names(store) == []
+
+
+async def test_closing_the_client_ends_puts_and_gets(nats_server: Server, jetstream: JetStream) -> None:
+    store = await jetstream.create_object_store(bucket="files", storage="memory")
+    await store.put("o", content(SIZE))
+    nc = await natsproto.connect(nats_server.url)
+    other = await nc.jetstream().object_store("files")
+    with pytest.raises(ConnectionClosed):
+        await other.put("p", interrupted(content(SIZE), 30, nc.close))
+    nc = await natsproto.connect(nats_server.url)
+    other = await nc.jetstream().object_store("files")
+    async with other.get("o") as obj:
+        await anext(obj)
+        await nc.close()
+        with pytest.raises(ConnectionClosed):
+            await rest(obj)
+    assert other._catalog._tasks == set()
+
+
+async def test_who_may_not_purge_can_put_all_the_same() -> None:
+    config = """
+        accounts { A { jetstream: enabled, users: [
+            { user: all, password: x }
+            { user: some, password: x, permissions: { publish: { deny: "$JS.API.STREAM.PURGE.>" } } } ] } }
+    """
+    async with run_server(jetstream=True, config=config) as server:
+        async with natsproto.connect(server.url, user="all", password="x") as nc:
+            await nc.jetstream().create_object_store(bucket="files", storage="memory")
+        async with natsproto.connect(server.url, user="some", password="x") as nc:
+            store = await nc.jetstream().object_store("files")
+            for data in (b"1", b"2"):
+                await store.put("o", data)
+            assert await store.get_bytes("o") == b"2"
+            assert len(await chunks(store)) == 2
+
+
+# ---------------------------------------------------------------- getting
+
+
+async def test_a_get_goes_on_over_a_restart_without_a_gap(nats_server: Server, jetstream: JetStream) -> None:
+    store = await jetstream.create_object_store(bucket="files")
+    data = content(200 * CHUNK)
+    await store.put("o", data)
+    got: list[bytes] = []
+    async with store.get("o") as obj:
+        async for chunk in obj:
+            got.append(chunk)
+            if len(got) in (30, 100):
+                nats_server.kill()
+                await nats_server.restart()
+    assert b"".join(got) == data
+
+
+async def test_a_get_waits_for_a_server_that_is_away(
+    nats_server: Server, jetstream: JetStream, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setattr(readers, "STALL", 0.1)
+    store = await jetstream.create_object_store(bucket="files")
+    data = content(200 * CHUNK)
+    await store.put("o", data)
+    stopping: list[asyncio.Task[None]] = []
+
+    async def away() -> None:
+        await nats_server.stop()
+        await asyncio.sleep(0.5)
+        await nats_server.restart()
+
+    def tell(progress: Progress) -> None:
+        if progress.chunks == 20:
+            stopping.append(asyncio.create_task(away()))
+
+    await store.get_file("o", tmp_path / "f", progress=tell, timeout=0.3)
+    await stopping[0]
+    assert (tmp_path / "f").read_bytes() == data
+
+
+async def test_a_connection_that_breaks_again_and_again_makes_no_gap() -> None:
+    data = content(200 * CHUNK)
+    async with (
+        run_server(jetstream=True) as server,
+        FaultProxy(server.host, server.port) as proxy,
+        natsproto.connect(proxy.url) as nc,
+    ):
+        store = await nc.jetstream().create_object_store(bucket="files", storage="memory")
+        await store.put("o", data)
+        got: list[bytes] = []
+        async with store.get("o", offset=1000) as obj:
+            async for chunk in obj:
+                got.append(chunk)
+                if len(got) % 25 == 0:
+                    proxy.cut()
+        assert b"".join(got) == data[1000:]
+
+
+async def test_a_store_that_is_deleted_ends_a_get(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "AHEAD", CHUNK)
+    monkeypatch.setattr(readers, "STALL", 0.1)
+    store = await jetstream.create_object_store(bucket="files", storage="memory")
+    await store.put("o", content(SIZE))
+    async with store.get("o") as obj:
+        await anext(obj)
+        await jetstream.delete_object_store("files")
+        with pytest.raises(StreamNotFound):
+            await rest(obj)
+
+
+# ---------------------------------------------------------------- a cluster
+
+
+async def _outcome(store: ObjectStore, source: AsyncIterator[bytes]) -> ObjectInfo | NatsError:
+    try:
+        return await store.put("o", source, timeout=20)
+    except PublishUncertain:
+        raise
+    except NatsError as exc:
+        return exc
+
+
+@pytest.mark.timeout(120)
+async def test_a_new_leader_costs_no_chunk_or_says_so() -> None:
+    data = content(SIZE)
+    async with run_cluster(jetstream=True) as cluster, natsproto.connect(cluster.urls) as nc:
+        js = nc.jetstream(timeout=20)
+        for batched in (False, True):
+            store = await js.create_object_store(bucket=f"files{batched:d}", num_replicas=3, allow_batched=batched)
+            await store.put("o", b"before")
+
+            async def step_down() -> None:
+                await js.admin.step_down_stream_leader(store._stream.name)  # noqa: B023
+
+            said = await _outcome(store, interrupted(data, 30, step_down))
+            await settled(store)
+            expected = data if isinstance(said, ObjectInfo) else b"before"
+            assert await store.get_bytes("o") == expected
+            await only(store, ["o"])
+
+            got: list[bytes] = []
+            async with store.get("o") as obj:
+                async for chunk in obj:
+                    got.append(chunk)
+                    if len(got) == 5:
+                        await step_down()
+            assert b"".join(got) == expected
+            assert await read(store.get("o")) == expected

@@ -1,0 +1,173 @@
+"""Watching a store: what there is, then what happens, and when the first is complete."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from natsproto import Client
+from natsproto.errors import LocalProtocolError, RequestTimeout, StreamNotFound, SubscriptionClosed
+from natsproto.jetstream.context import JetStream
+from natsproto.jetstream.objectstore import ObjectWatcher
+from natsproto.jetstream.objectstore import watch as watching
+from natsproto.testing.server import Server
+from tests.jetstream.reading import subscriptions
+from tests.kit.interruption import interruptions
+
+
+def caught_up(watcher: ObjectWatcher) -> bool:
+    """Asked anew each time; a type checker takes a property for a constant."""
+    return watcher.caught_up
+
+
+async def test_what_there_is_comes_first_and_then_what_happens(jetstream: JetStream) -> None:
+    store = await jetstream.create_object_store(bucket="files", storage="memory")
+    for name in "abc":
+        await store.put(name, name.encode())
+    await store.delete("b")
+    async with store.watch() as watcher:
+        seen = [await watcher.next(timeout=5) for _ in range(2)]
+        assert not caught_up(watcher)
+        seen.append(await watcher.next(timeout=5))
+        assert caught_up(watcher)
+        assert [(info.name, info.deleted) for info in seen] == [("a", False), ("c", False), ("b", True)]
+        assert seen[0] == await store.info("a")
+        await store.put("d", b"4")
+        await store.update_meta("d", description="new")
+        await store.delete("a")
+        happened = [await watcher.next(timeout=5) for _ in range(3)]
+        told = [(info.name, info.description, info.deleted) for info in happened]
+        assert told == [("d", "", False), ("d", "new", False), ("a", "", True)]
+        with pytest.raises(RequestTimeout):
+            await watcher.next(timeout=0.02)
+
+
+async def test_deleted_objects_are_left_out_if_wanted(jetstream: JetStream) -> None:
+    store = await jetstream.create_object_store(bucket="files", storage="memory")
+    for name in "ab":
+        await store.put(name, b"1")
+    await store.delete("b")
+    async with store.watch(ignore_deletes=True) as watcher:
+        await watcher.ready()
+        assert not caught_up(watcher)
+        assert (await watcher.next(timeout=5)).name == "a"
+        assert caught_up(watcher)
+        await store.delete("a")
+        await store.put("c", b"1")
+        assert (await watcher.next(timeout=5)).name == "c"
+
+
+async def test_only_what_happens_from_now_on_if_wanted(jetstream: JetStream) -> None:
+    store = await jetstream.create_object_store(bucket="files", storage="memory")
+    await store.put("a", b"1")
+    async with store.watch(updates_only=True) as watcher:
+        await watcher.ready()
+        assert caught_up(watcher)
+        await store.put("b", b"1")
+        assert (await watcher.next(timeout=5)).name == "b"
+
+
+async def test_an_empty_store_is_ready_at_once(jetstream: JetStream) -> None:
+    store = await jetstream.create_object_store(bucket="files", storage="memory")
+    async with store.watch() as watcher, asyncio.timeout(5):
+        await watcher.ready()
+        assert caught_up(watcher)
+        reading = asyncio.create_task(watcher.next())
+        await store.put("a", b"1")
+        assert (await reading).name == "a"
+
+
+async def test_ready_need_not_be_read_for(jetstream: JetStream) -> None:
+    store = await jetstream.create_object_store(bucket="files", storage="memory")
+    await asyncio.gather(*(store.add_bucket_link(f"n{number}", "x") for number in range(1200)))
+    async with store.watch() as watcher:
+        async with asyncio.timeout(10):
+            await watcher.ready()
+        seen = []
+        async for info in watcher:
+            seen.append(info.name)
+            if watcher.caught_up:
+                break
+        assert sorted(seen) == sorted(f"n{number}" for number in range(1200))
+
+
+async def test_initial_objects_that_are_removed_before_they_come_are_not_waited_for(
+    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "LOOK", 0.1)
+    store = await jetstream.create_object_store(bucket="files", storage="memory")
+    await asyncio.gather(*(store.add_bucket_link(f"n{number}", "x") for number in range(2000)))
+    async with store.watch() as watcher:
+        await watcher.next(timeout=5)  # a part of them is on its way now
+        await store._stream.purge()
+        async with asyncio.timeout(10):
+            await watcher.ready()
+
+
+async def test_a_watcher_leaves_nothing_and_is_used_inside_its_block(jetstream: JetStream, nats_client: Client) -> None:
+    store = await jetstream.create_object_store(bucket="files", storage="memory")
+    before, tasks = subscriptions(nats_client), asyncio.all_tasks()
+    watcher = store.watch()
+    with pytest.raises(LocalProtocolError, match="entered"):
+        await watcher.next()
+    async with watcher:
+        reading = asyncio.create_task(anext(watcher, None))
+        await asyncio.sleep(0)
+        await watcher.stop()
+        assert await reading is None
+        with pytest.raises(SubscriptionClosed):
+            await watcher.next()
+        with pytest.raises(SubscriptionClosed):
+            await watcher.ready()
+    async with asyncio.timeout(10):
+        while [name async for name in store._stream.consumer_names()]:  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.01)
+    assert subscriptions(nats_client) == before
+    assert asyncio.all_tasks() - tasks == set()
+
+
+async def test_cancelling_who_reads_loses_nothing(jetstream: JetStream) -> None:
+    store = await jetstream.create_object_store(bucket="files", storage="memory")
+    seen: list[str] = []
+    async with store.watch() as watcher:
+        await watcher.ready()
+        count = 0
+
+        async def one() -> object:
+            seen.append((await watcher.next(timeout=5)).name)
+            return None
+
+        async def another() -> None:
+            nonlocal count
+            count += 1
+            await store.add_bucket_link(f"n{count}", "x")
+
+        await another()
+        async for run in interruptions(one):
+            run.check()
+            await another()
+        while len(seen) < count:
+            await one()
+    assert seen == [f"n{number}" for number in range(1, count + 1)]
+
+
+async def test_a_watcher_hears_that_its_store_is_gone(jetstream: JetStream) -> None:
+    store = await jetstream.create_object_store(bucket="files", storage="memory")
+    await store.put("a", b"1")
+    async with store.watch() as watcher:
+        await watcher.next(timeout=5)
+        await jetstream.delete_object_store("files")
+        with pytest.raises(StreamNotFound):
+            await watcher.next(timeout=20)
+
+
+async def test_a_watcher_goes_on_over_a_restart(nats_server: Server, jetstream: JetStream) -> None:
+    store = await jetstream.create_object_store(bucket="files")
+    await store.put("a", b"1")
+    async with store.watch() as watcher:
+        assert (await watcher.next(timeout=5)).name == "a"
+        nats_server.kill()
+        await nats_server.restart()
+        await store.put("b", b"2", timeout=10)
+        assert (await watcher.next(timeout=10)).name == "b"
