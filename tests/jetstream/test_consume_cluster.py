@@ -1,13 +1,17 @@
-"""A durable and an ordered reader in a cluster of three whose leaders step down and whose servers are killed."""
+"""A durable and an ordered reader in a cluster of three whose leaders step down and whose servers are killed.
+
+A machine may be slow, so the times allowed here are long: what has to happen at once is proved with a clock of its own
+(test_ledger, test_ordered, test_consumer). Here nothing may be missing, out of order or doubled, and reading goes on.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -17,23 +21,26 @@ from natsproto.testing import run_cluster
 
 if TYPE_CHECKING:
     from natsproto.jetstream.message import JsMessage
-    from natsproto.jetstream.ordered import OrderedConsumer
     from natsproto.jetstream.stream import Stream
-    from natsproto.testing import Cluster
+    from natsproto.testing import Cluster, Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+T = TypeVar("T")
 
-SETTLE = 4.0
-"""Seconds without a message after which nothing is thought to be on its way any more."""
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+SOON = 3.5
+"""Seconds; less than it takes to miss two heartbeats, many times what it takes to be told."""
+AFTER_ELECTIONS = 60.0
+DOUBLED = 2
+"""How often one fault may make a durable consumer deliver twice: an acknowledgement was on its way."""
 
 
 class Publisher:
-    """Publishes numbers, each until a server has confirmed it, and knows when each of them was."""
+    """Publishes numbers, each until a server has confirmed it."""
 
     def __init__(self, client: natsproto.Client) -> None:
         self._client = client
-        self._loop = asyncio.get_running_loop()
-        self.confirmed: dict[str, float] = {}
+        self.confirmed: list[str] = []
         self._over = False
 
     async def run(self, lane: int) -> None:
@@ -42,7 +49,7 @@ class Publisher:
             number += 1
             text = f"{lane}-{number}"
             await self._confirm(text)
-            self.confirmed[text] = self._loop.time()
+            self.confirmed.append(text)
             await asyncio.sleep(0.01)
 
     async def _confirm(self, text: str) -> None:
@@ -59,96 +66,140 @@ class Publisher:
 
 
 class Log:
-    """What a reader got, and when."""
+    """What a reader got."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.sequences: list[int] = []
-        self.times: list[float] = []
+        self._came = asyncio.Event()
 
     def note(self, message: JsMessage) -> None:
         self.texts.append(message.data.decode())
         self.sequences.append(message.position[2])
-        self.times.append(asyncio.get_running_loop().time())
+        self._came.set()
 
+    async def wait_for(self, check: Callable[[], object]) -> None:
+        """Until it holds, which something that came has to bring about."""
+        while not check():
+            self._came.clear()
+            await self._came.wait()
 
-def longest_gap(times: list[float], begin: float, end: float) -> float:
-    """The longest time between two of them, the ends included."""
-    inside = [begin, *(time for time in sorted(times) if begin <= time <= end), end]
-    return max(after - before for before, after in pairwise(inside))
+    @property
+    def doubled(self) -> int:
+        return len(self.texts) - len(set(self.texts))
 
 
 class Scene:
-    """A publisher, a durable and an ordered reader, each on a connection of its own."""
+    """A publisher, a durable and an ordered reader."""
 
-    def __init__(self, cluster: Cluster, stream: Stream, publisher: Publisher) -> None:
+    def __init__(self, cluster: Cluster, stream: Stream, bound: Stream, publisher: Publisher) -> None:
         self.cluster, self.stream, self.publisher = cluster, stream, publisher
         self.durable, self.ordered = Log(), Log()
-        self.reader: OrderedConsumer | None = None
-        self._loop = asyncio.get_running_loop()
+        self.faults = 0
+        self._bound = bound
+        self._reader = bound.ordered_consumer()
 
-    async def read_durable(self, stream: Stream) -> None:
-        consumer = await stream.consumer("d", bind=True)
+    async def read_durable(self) -> None:
+        consumer = await self._bound.consumer("d", bind=True)
         async with consumer.messages() as messages:
             async for message in messages:
                 self.durable.note(message)
                 await message.ack()
 
-    async def read_ordered(self, stream: Stream) -> None:
-        self.reader = stream.ordered_consumer()
-        async with self.reader.messages() as messages:
+    async def read_ordered(self) -> None:
+        async with self._reader.messages() as messages:
             async for message in messages:
                 self.ordered.note(message)
 
-    async def gaps(self, begin: float, wait: float) -> tuple[float, float, float]:
-        """The longest silence of the stream (no publish confirmed), of the durable and of the ordered reader from a
-        moment before ``begin`` until ``wait`` seconds after it.
-        """
-        await asyncio.sleep(begin + wait - self._loop.time())
-        span = begin - 0.2, begin + wait
-        return (
-            longest_gap(list(self.publisher.confirmed.values()), *span),
-            longest_gap(self.durable.times, *span),
-            longest_gap(self.ordered.times, *span),
-        )
+    async def reading(self, within: float) -> None:
+        """Until something that was published from now on has come to both."""
+        self.faults += 1
+        published, asked = self.publisher.confirmed, len(self.publisher.confirmed)
+        async with asyncio.timeout(AFTER_ELECTIONS):
+            await self.ordered.wait_for(lambda: len(published) > asked + 10)  # or the stream itself is not there
+        async with asyncio.timeout(within):
+            for log in (self.durable, self.ordered):
+                await log.wait_for(lambda: published[asked + 10] in log.texts)  # noqa: B023  # it is awaited here
 
-    async def settled(self) -> None:
-        """Until nothing has come for a while."""
-        while (left := max(self.durable.times[-1], self.ordered.times[-1]) + SETTLE - self._loop.time()) > 0:
-            await asyncio.sleep(left)
+    async def read_all(self) -> None:
+        """Until everything that was confirmed has come to both."""
+        wanted = set(self.publisher.confirmed)
+        async with asyncio.timeout(AFTER_ELECTIONS):
+            for log in (self.durable, self.ordered):
+                await log.wait_for(lambda: wanted <= set(log.texts))  # noqa: B023  # it is awaited here
+        await asyncio.sleep(0.5)  # for what comes twice
 
     def check(self) -> None:
-        """Nothing is missing, nothing is out of order, next to nothing came twice."""
-        wanted = set(self.publisher.confirmed)
-        assert wanted - set(self.durable.texts) == set()
-        assert wanted - set(self.ordered.texts) == set()
-        sequences = self.ordered.sequences
-        assert all(before < after for before, after in pairwise(sequences))
-        assert len(self.ordered.texts) == len(set(self.ordered.texts))
+        """Nothing is out of order, next to nothing came twice."""
+        assert all(before < after for before, after in pairwise(self.ordered.sequences))
+        assert self.ordered.doubled == 0
+        assert self.durable.doubled <= DOUBLED * self.faults
+
+    async def ordered_consumer(self) -> tuple[str, str]:
+        """The name of the consumer in use and that of the server that carries it."""
+        info = await until_answered(self._reader.info)
+        assert info.cluster is not None
+        return info.name, info.cluster.leader
+
+    async def step_down(self, what: str, body: dict[str, object] | None = None) -> None:
+        """Another leader for the stream ("STREAM.S") or the durable consumer ("CONSUMER.S.d")."""
+        before = await self._leader(what)
+        kind, _, names = what.partition(".")
+        async with asyncio.timeout(AFTER_ELECTIONS):
+            while await self._leader(what) == before:
+                with suppress(errors.NatsError):  # it may have done so without a word: one look more will tell
+                    await self._ask(f"{kind}.LEADER.STEPDOWN.{names}", body or {})
+                await asyncio.sleep(0.1)
+
+    async def gather(self, home: Server) -> None:
+        """One server leads the stream and the durable consumer."""
+        async with asyncio.timeout(AFTER_ELECTIONS):
+            for what in ("STREAM.S", "CONSUMER.S.d"):
+                while await self._leader(what) != home.name:
+                    await self.step_down(what, {"placement": {"preferred": home.name}})
+
+    async def _leader(self, what: str) -> str:
+        kind, _, names = what.partition(".")
+        answer = await until_answered(lambda: self._ask(f"{kind}.INFO.{names}", {}))
+        cluster = answer["cluster"]
+        assert isinstance(cluster, dict)
+        return str(cluster.get("leader"))
+
+    async def _ask(self, endpoint: str, body: dict[str, object]) -> dict[str, object]:
+        """One that was asked on its way out does not answer: others are asked soon."""
+        return await self.stream._api.call(endpoint, body, asked=endpoint, timeout=0.5)
+
+
+async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
+    """Asks until there is a leader to answer."""
+    async with asyncio.timeout(AFTER_ELECTIONS):
+        while True:
+            try:
+                return await ask()
+            except errors.NatsError:
+                await asyncio.sleep(0.1)
 
 
 @asynccontextmanager
-async def scene() -> AsyncIterator[Scene]:
+async def scene(cluster: Cluster, home: Server) -> AsyncIterator[Scene]:
+    """Two readers on a connection of their own, both clients at home on one server."""
     async with (
-        run_cluster(3) as cluster,
-        natsproto.connect(cluster.urls, name="publisher") as out,
-        natsproto.connect(cluster.urls, name="reader") as nc,
+        natsproto.connect(cluster.urls, name="admin") as admin,
+        natsproto.connect([home.url, *cluster.urls], randomize=False, name="publisher") as out,
+        natsproto.connect([home.url, *cluster.urls], randomize=False, name="reader") as nc,
     ):
-        stream = await out.jetstream().create_stream(name="S", subjects=["s.>"], num_replicas=3)
+        stream = await admin.jetstream().create_stream(name="S", subjects=["s.>"], num_replicas=3)
         await stream.create_consumer(durable_name="d", ack_wait=60)
-        place = Scene(cluster, stream, Publisher(out))
-        bound = await nc.jetstream().stream("S", bind=True)
+        place = Scene(cluster, stream, await nc.jetstream().stream("S", bind=True), Publisher(out))
         publishing = [asyncio.ensure_future(place.publisher.run(lane)) for lane in range(2)]
-        reading = [
-            asyncio.ensure_future(place.read_durable(bound)),
-            asyncio.ensure_future(place.read_ordered(bound)),
-        ]
-        await asyncio.sleep(1.0)
+        reading = [asyncio.ensure_future(place.read_durable()), asyncio.ensure_future(place.read_ordered())]
         try:
+            await place.reading(AFTER_ELECTIONS)
+            place.faults = 0
             yield place
             place.publisher.stop()
             await asyncio.gather(*publishing)
-            await place.settled()
+            await place.read_all()
         finally:
             for task in (*publishing, *reading):
                 task.cancel()
@@ -158,66 +209,43 @@ async def scene() -> AsyncIterator[Scene]:
         place.check()
 
 
-async def tolerant(place: Scene, endpoint: str) -> None:
-    """Asks for a change of leader until there is one to be changed."""
-    api = place.stream._api
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                await api.call(endpoint, asked=endpoint)
-            except errors.NatsError:
-                await asyncio.sleep(0.1)
-            else:
-                return
-
-
-async def test_readers_resume_within_a_second_after_a_step_down() -> None:
-    async with scene() as place:
-        loop = asyncio.get_running_loop()
+async def test_readers_go_on_at_once_when_leaders_step_down_or_an_ordered_consumer_is_deleted() -> None:
+    async with run_cluster(3) as cluster, scene(cluster, cluster.servers[0]) as place:
         for _ in range(2):
-            for endpoint in ("STREAM.LEADER.STEPDOWN.S", "CONSUMER.LEADER.STEPDOWN.S.d"):
-                await tolerant(place, endpoint)
-                silence, durable, ordered = await place.gaps(loop.time(), 3.0)
-                assert durable <= silence + 1.0
-                assert ordered <= silence + 1.0
-    assert len(place.durable.texts) - len(set(place.durable.texts)) <= 2
+            for what in ("STREAM.S", "CONSUMER.S.d"):
+                await place.step_down(what)
+                await place.reading(SOON)
+        for _ in range(2):
+            name, _ = await place.ordered_consumer()
+            await place.stream.delete_consumer(name)
+            await place.reading(SOON)
 
 
-async def test_ordered_reader_whose_consumer_is_deleted_resumes_within_a_second() -> None:
-    async with scene() as place:
-        assert place.reader is not None
-        loop = asyncio.get_running_loop()
-        for _ in range(3):
-            await place.stream.delete_consumer(place.reader.name)
-            silence, _, ordered = await place.gaps(loop.time(), 2.0)
-            assert ordered <= silence + 1.0
-
-
-@pytest.mark.parametrize("which", ["reader", "leader"])
-async def test_readers_resume_with_the_stream_after_a_kill(which: str) -> None:
-    """An ordered consumer that died with its server needs the cluster's metadata leader for the next one, which may
-    have died with it as well: then the next election has to be over, which the stream need not wait for.
+async def test_ordered_reader_goes_on_when_the_server_of_its_consumer_is_killed() -> None:
+    """Everything else lives on a server that stays: the stream, the metadata, the durable consumer, the clients. One
+    new consumer in three is put on the dead server all the same.
     """
-    async with scene() as place:
-        loop = asyncio.get_running_loop()
-        info = await place.stream.info()
-        assert info.cluster is not None
-        assert place.reader is not None
-        meta = (await place.cluster.meta_leader()).name
-        if which == "leader":
-            name = info.cluster.leader
-        else:
-            name = next(server.name for server in place.cluster.servers if server.name != info.cluster.leader)
-        victim = next(server for server in place.cluster.servers if server.name == name)
-        began = loop.time()
-        victim.kill()
-        silence, durable, ordered = await place.gaps(began, 14.0)
-        elected = 0.0
-        if name == meta:
-            await place.cluster.meta_leader()
-            elected = 12.0
-        assert durable <= silence + 1.5 or (which == "reader" and durable <= 12.0)  # its own leader may have died
-        assert ordered <= max(silence, elected) + 2.5
-        await victim.restart()
-        await place.cluster.ready()
-    assert len(place.durable.texts) - len(set(place.durable.texts)) <= 20
+    async with run_cluster(3) as cluster:
+        home = await cluster.meta_leader()
+        async with scene(cluster, home) as place:
+            await place.gather(home)
+            name, where = await place.ordered_consumer()
+            while where == home.name:
+                await place.stream.delete_consumer(name)
+                await place.reading(AFTER_ELECTIONS)
+                name, where = await place.ordered_consumer()
+            victim = next(server for server in cluster.servers if server.name == where)
+            victim.kill()
+            await place.reading(AFTER_ELECTIONS)
+
+
+async def test_readers_go_on_after_the_election_when_the_server_of_everything_is_killed() -> None:
+    async with run_cluster(3) as cluster:
+        home = await cluster.meta_leader()
+        async with scene(cluster, home) as place:
+            await place.gather(home)
+            home.kill()
+            await place.reading(AFTER_ELECTIONS)
+            await home.restart()
+            await cluster.ready()
+            await place.reading(AFTER_ELECTIONS)
