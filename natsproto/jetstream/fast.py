@@ -51,9 +51,9 @@ class Lines:
         self._mark = self.inbox.encode()
         self._manner = b".%d.%b." % (flow, gap.encode())
         self._batch = b""
-        self.known: dict[tuple[str, int, int], tuple[bytes, bytes]] = {}
-        """By subject, size of the payload and of the header block: what stands before and behind the sequence in the
-        line of a message that was checked and is appended to the batch.
+        self.known: dict[tuple[str, int, int], bytes] = {}
+        """By subject, size of the payload and of the header block: the line of a message that was checked and is
+        appended to the batch, with %d for its sequence.
         """
 
     @property
@@ -71,11 +71,11 @@ class Lines:
         """Messages are to be checked again: the server has changed, and its limits with it."""
         self.known.clear()
 
-    def learn(self, subject: str, octets: int, block: int) -> tuple[bytes, bytes]:
+    def learn(self, subject: str, octets: int, block: int) -> bytes:
         """What belongs into ``known``. Raises for what cannot be sent."""
         wire = publish_subject(subject)
         self._heads.full(wire, self._mark + b"_" * 60, bytes(block) if block else None, octets)
-        found = self._parts(wire, Operation.APPEND, octets, block)
+        found = self._pattern(wire, Operation.APPEND, octets, block)
         if self._batch:
             if len(self.known) >= 4096:
                 self.known.clear()
@@ -85,13 +85,13 @@ class Lines:
     def line(self, words: Words) -> bytes:
         """The control line, and the header block, of anything that is said in the batch."""
         subject, payload, block = words.message
-        front, back = self._parts(publish_subject(subject), words.operation, len(payload), len(block or b""))
-        return front + b"%d" % words.sequence + back + (block or b"")
+        pattern = self._pattern(publish_subject(subject), words.operation, len(payload), len(block or b""))
+        return pattern % words.sequence + (block or b"")
 
-    def _parts(self, wire: bytes, operation: Operation, octets: int, block: int) -> tuple[bytes, bytes]:
+    def _pattern(self, wire: bytes, operation: Operation, octets: int, block: int) -> bytes:
         verb, sizes = (b"HPUB", b"%d %d" % (block, block + octets)) if block else (b"PUB", b"%d" % octets)
         front = b"%b %b %b%b%b" % (verb, wire, self._mark, self._batch, self._manner)
-        return front, b".%d.$FI %b\r\n" % (operation, sizes)
+        return front.replace(b"%", b"%%") + b"%%d.%d.$FI %b\r\n" % (operation, sizes)
 
     @property
     def mark(self) -> bytes:
@@ -155,11 +155,11 @@ class Dialogue:
         if ledger.end is not None:
             raise ledger.end.with_traceback(None)
         key = subject, len(payload), len(block or b"")
-        front, back = self._lines.known.get(key) or self._lines.learn(*key)
+        pattern = self._lines.known.get(key) or self._lines.learn(*key)
         if last:
             ledger.commit()
         if ledger.flowing:
-            self._outbox.put(front + b"%d" % (ledger.sent + 1) + back + (block or b""), payload)
+            self._outbox.put(pattern % (ledger.sent + 1) + (block or b""), payload)
             return ledger.take_sent(subject, payload, block)
         number = ledger.take(subject, payload, block)
         self.pump()
@@ -309,6 +309,11 @@ class FastPublisher:
     messages apart.
     """
 
+    __slots__ = (
+        *("_connection", "_dialogue", "_known", "_ledger", "_lines"),
+        *("_outbox", "_own_ids", "_retry_wait", "_tick"),
+    )
+
     def __init__(
         self,
         connection: Connection,
@@ -366,11 +371,11 @@ class FastPublisher:
             and headers is None
             and not args
             and type(payload) is bytes
-            and (parts := self._known.get((subject, len(payload), 0))) is not None
+            and (pattern := self._known.get((subject, len(payload), 0))) is not None
             and not self._outbox.wait_first
         ):
             # The way of nearly every message; where all get an id of their own, none is known without a block.
-            self._outbox.put(parts[0] + b"%d" % (ledger.sent + 1) + parts[1], payload)
+            self._outbox.put(pattern % (ledger.sent + 1), payload)
             return ledger.take_sent(subject, payload, None)
         dialogue = await self._ready()
         payload = as_bytes(payload)

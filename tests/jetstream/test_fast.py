@@ -111,6 +111,17 @@ async def test_headers_and_ids_work_as_in_any_message(jetstream: JetStream, stre
     assert (await stream.get_message(1)).headers["Trace"] == "1"
 
 
+async def test_subjects_with_percent_signs_are_subjects(jetstream: JetStream, stream: Stream) -> None:
+    subjects = ["f.100%", "f.%d", "f.%b.%%", "f.%(x)s"]
+    async with jetstream.fast_publisher() as pub:
+        for _ in range(3):
+            for subject in subjects:
+                await pub.publish(subject, b"1")
+                await pub.publish(subject, b"1", headers={"A": "%d"})
+    assert {message.subject async for message in stream.get_batch()} == set(subjects)
+    assert (await stream.info()).state.messages == 24
+
+
 async def test_many_publishers_share_a_stream(jetstream: JetStream, stream: Stream) -> None:
     async def publish(name: int) -> None:
         async with jetstream.fast_publisher() as pub:
