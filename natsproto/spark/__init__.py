@@ -4,6 +4,8 @@ Importing it needs neither pyspark nor pyarrow and starts nothing; what needs th
 """
 
 from natsproto.spark.config import SecretRef, SparkNats
+from natsproto.spark.frames import foreach_batch_writer, stream_dataframe
+from natsproto.spark.lookup import kv_lookup, kv_lookup_udf
 from natsproto.spark.mapping import map_async, request_partition, run_partition
 from natsproto.spark.publishing import WriteSummary, publish_partition
 from natsproto.spark.reading import ROW_SCHEMA, SeqRange, plan_ranges, read_range
@@ -16,6 +18,9 @@ __all__ = [
     "SeqRange",
     "SparkNats",
     "WriteSummary",
+    "foreach_batch_writer",
+    "kv_lookup",
+    "kv_lookup_udf",
     "map_async",
     "plan_ranges",
     "publish_partition",
@@ -23,5 +28,6 @@ __all__ = [
     "register",
     "request_partition",
     "run_partition",
+    "stream_dataframe",
     "worker_client",
 ]

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from functools import partial
 from operator import itemgetter
 from queue import SimpleQueue
-from typing import Generic, Literal, TypeAlias, TypeVar, cast
+from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from natsproto.client import Client
 from natsproto.errors import ConfigError, ConnectionClosed, RequestTimeout
@@ -24,9 +24,19 @@ from natsproto.spark.worker import PARTING, exchange, leave, pull, worker
 
 T = TypeVar("T")
 R = TypeVar("R")
+P = TypeVar("P", covariant=True)
 
 PartitionFunction: TypeAlias = Callable[[Iterable[T]], Iterator[R]]
 """What ``mapPartitions``, ``foreachPartition`` and ``mapInArrow`` take."""
+
+
+class Pairing(Protocol[P]):
+    """A PartitionFunction that gives each row and what was found for it."""
+
+    def __call__(self, rows: Iterable[T], /) -> Iterator[tuple[T, P]]:
+        """For the rows of one partition."""
+        ...
+
 
 OnError: TypeAlias = Literal["raise", "null"] | Callable[[T, Exception], R]
 
@@ -73,8 +83,8 @@ def map_async(
     """
     _check_callable("function", function)
     _check_count("concurrency", concurrency)
-    if on_error not in ("raise", "null"):
-        _check_callable("on_error", on_error)
+    if on_error not in ("raise", "null") and not callable(on_error):
+        raise ConfigError("on_error", on_error, 'must be "raise", "null" or a function of the row and the error')
     wait = None if timeout is None else seconds("timeout", timeout)
     return partial(_map, function, config, concurrency, ordered, wait, on_error)
 
@@ -124,25 +134,32 @@ def request_partition(
     concurrency: int = 64,
     ordered: bool = True,
     timeout: float = 5.0,
-    on_error: OnError[T, tuple[T, bytes]] = "raise",
-) -> PartitionFunction[T, tuple[T, bytes] | None]:
+    on_error: OnError[T, bytes | None] = "raise",
+) -> Pairing[bytes | None]:
     """Sends a request for each row and gives pairs of the row and the payload of the reply.
 
-    ``subject`` is one for all rows, or a function of the row. ``payload`` is the column that is sent, or a function of
-    the row. The rest is as in ``map_async``; errors are those of ``client.request``: NoResponders, RequestTimeout,
-    ConnectionLost. ConfigError for wrong arguments; InvalidSubject.
+    ``subject`` is one for all rows, or a function of the row. ``payload`` is the column that is sent (bytes or text),
+    or a function of the row. The rest is as in ``map_async``, but that ``on_error`` decides about the payload; errors
+    are those of ``client.request``: NoResponders, RequestTimeout after ``timeout`` seconds, ConnectionLost.
+    ConfigError for wrong arguments; InvalidSubject.
     """
     if isinstance(subject, str):
         publish_subject(subject)
     ask = partial(_ask, subject, column(payload), seconds("timeout", timeout))
-    return map_async(ask, config, concurrency=concurrency, ordered=ordered, on_error=on_error)
+    handle = on_error if on_error == "raise" else partial(_pair, on_error)
+    mapping = map_async(ask, config, concurrency=concurrency, ordered=ordered, on_error=handle)
+    return cast("Pairing[bytes | None]", mapping)
 
 
 async def _ask(
     subject: str | Callable[[T], str], payload: Callable[[T], Payload], timeout: float, client: Client, row: T
-) -> tuple[T, bytes]:
+) -> tuple[T, bytes | None]:
     to = subject if isinstance(subject, str) else subject(row)
     return row, (await client.request(to, octets(payload(row)), timeout=timeout)).data
+
+
+def _pair(on_error: OnError[T, bytes | None], row: T, error: Exception) -> tuple[T, bytes | None]:
+    return row, (on_error(row, error) if callable(on_error) else None)
 
 
 class _Failed:
@@ -198,10 +215,8 @@ class Calls(Generic[T, R]):
         try:
             return await self._within_time(row)
         except Exception as exc:
-            if self._on_error == "null":
-                return None
-            if self._on_error == "raise":
-                return _Failed(exc)
+            if not callable(self._on_error):
+                return None if self._on_error == "null" else _Failed(exc)
             try:
                 return self._on_error(row, exc)
             except Exception as other:

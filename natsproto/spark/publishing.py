@@ -46,7 +46,7 @@ def publish_partition(
     msg_id: str | Callable[[T], str] | None = None,
     window: int = 2000,
     timeout: float = 30.0,
-) -> PartitionFunction[T, WriteSummary]:
+) -> PartitionFunction[object, WriteSummary]:
     """Publishes each row to a stream and gives one WriteSummary when every one is acknowledged.
 
     A row has a column ``data`` (bytes or text), and may have ``headers`` (a mapping to a value or a list of values).

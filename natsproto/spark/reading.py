@@ -219,14 +219,9 @@ def read_range(
     """
     if not isinstance(rng, SeqRange):
         raise TypeError(f"rng must be a SeqRange, not {type(rng).__name__}")
-    if method not in ("auto", "consumer", "direct"):
-        raise ConfigError("method", method, 'must be "auto", "consumer" or "direct"')
     if output not in ("tuples", "arrow"):
         raise ConfigError("output", output, 'must be "tuples" or "arrow"')
-    for name, value in (("batch_rows", batch_rows), ("max_bytes", max_bytes)):
-        if type(value) is not int or value < 1:
-            raise ConfigError(name, value, "must be a positive number")
-    wanted = _subjects(subjects)
+    wanted = check_reading(subjects, method, batch_rows, max_bytes)
 
     def chunks(client: Client) -> AsyncIterator[Chunk]:
         return RangeReader(client, rng, wanted, method, batch_rows, max_bytes, fail_on_data_loss).chunks()
@@ -533,6 +528,16 @@ def _utf8(text: str) -> str:
 
 
 # ---------------------------------------------------------------- arguments
+
+
+def check_reading(subjects: Sequence[str], method: Method, batch_rows: int, max_bytes: int) -> tuple[str, ...]:
+    """The subjects; ConfigError (InvalidSubject) unless all these are what ``read_range`` takes."""
+    if method not in ("auto", "consumer", "direct"):
+        raise ConfigError("method", method, 'must be "auto", "consumer" or "direct"')
+    for name, value in (("batch_rows", batch_rows), ("max_bytes", max_bytes)):
+        if type(value) is not int or value < 1:
+            raise ConfigError(name, value, "must be a positive number")
+    return _subjects(subjects)
 
 
 def _subjects(subjects: Sequence[str]) -> tuple[str, ...]:

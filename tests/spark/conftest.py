@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,11 +38,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on local[2] with Python workers of this environment."""
     if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         pytest.skip(NO_JAVA)
-    from pyspark.sql import SparkSession
-
     folder = tmp_path_factory.mktemp("spark")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    session = (
+    with pytest.MonkeyPatch.context() as patch:  # workers inherit what is set when the first session starts
+        if os.environ.get("PYTHONDONTWRITEBYTECODE"):  # each of them would compile everything anew
+            patch.delenv("PYTHONDONTWRITEBYTECODE")
+            patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.getbasetemp() / "bytecode"))
+        session = start_session(folder)
+    yield session
+    session.stop()
+
+
+def start_session(folder: Path) -> SparkSession:
+    """A session whose files are below this folder."""
+    from pyspark.sql import SparkSession
+
+    return (
         SparkSession.builder.master("local[2,4]")  # 4 attempts a task: local mode takes no other word for it
         .appName("natsproto tests")
         .config("spark.ui.enabled", "false")
@@ -53,8 +65,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")
