@@ -48,8 +48,8 @@ def check_append(overwrite: bool) -> None:
         raise ConfigError(
             "mode",
             "overwrite",
-            'a stream is only appended to: use .mode("append"), or outputMode "append" or "update"; '
-            "purge the stream yourself to begin anew",
+            'a stream is only appended to: use .mode("append"), or outputMode "append" (other modes of a streaming '
+            "query: foreach_batch_writer); purge the stream yourself to begin anew",
         )
 
 

@@ -1,0 +1,161 @@
+"""Runs the whole pipeline on this machine: a server, the generator, the Spark job, and a ``kill -9`` in the middle.
+
+    python demo.py --orders 200000 --kill 1 --samples samples.json
+
+What is in the stream RESULTS and in the bucket totals at the end is held against sums made without Spark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import generator
+
+import natsproto
+from natsproto.jetstream.context import JetStream
+from natsproto.testing import run_server
+
+HERE = Path(__file__).parent
+Sums = dict[str, tuple[int, int, int]]
+
+
+def expected(orders: int) -> Sums:
+    """Orders, pieces and cents by category and minute, as they should come out."""
+    products = {name: (category, price) for name, category, price in generator.PRODUCTS}
+    found: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for number in range(orders):
+        one = generator.order(number)
+        category, price = products[str(one["product"])]
+        quantity = int(str(one["quantity"]))
+        minute = str(one["at"])[:16].replace("-", "").replace(":", "")
+        for place, value in enumerate((1, quantity, quantity * price)):
+            found[f"{category}-{minute}"][place] += value
+    return {key: (values[0], values[1], values[2]) for key, values in found.items()}
+
+
+def read_sum(data: bytes) -> tuple[int, int, int]:
+    """What the job wrote."""
+    said = json.loads(data)
+    return said["orders"], said["pieces"], said["cents"]
+
+
+async def results(js: JetStream) -> tuple[Sums, int]:
+    """The sums in RESULTS, and the number of messages."""
+    found: Sums = {}
+    count = 0
+    async for message in (await js.stream("RESULTS")).get_batch():
+        found[message.subject.removeprefix("results.")] = read_sum(message.data)
+        count += 1
+    return found, count
+
+
+async def totals(js: JetStream) -> Sums:
+    """The sums in the bucket."""
+    bucket = await js.key_value("totals")
+    return {key: read_sum((await bucket.get(key)).value) async for key in bucket.keys()}  # noqa: SIM118  # no mapping
+
+
+class Demo:
+    """One run; ``samples`` are what the plot is made of."""
+
+    def __init__(self, url: str, js: JetStream, orders: int, checkpoint: str, master: str) -> None:
+        self._url, self._js, self._orders, self._checkpoint, self._master = url, js, orders, checkpoint, master
+        self._start = time.time()
+        self.samples: list[dict[str, object]] = []
+
+    async def run(self, kills: int) -> None:
+        """Starts the job, kills it in the middle as often as asked, and lets it end."""
+        for kill in range(kills):
+            after = self._orders * (kill + 1) // (kills + 1)
+            await self._job("running", until=after)
+            self._note({"event": "kill"}, "kill -9, and start it again")
+        await self._job("until the end", "--once")
+
+    async def _job(self, what: str, *options: str, until: int | None = None) -> None:
+        self._note({"event": "start"}, f"the Spark job starts: {what}")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(HERE / "job.py"), "--servers", self._url, "--checkpoint", self._checkpoint),
+            *("--master", self._master, *options),
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        done = 0
+        try:
+            async for line in process.stdout:
+                if not line.startswith(b"{"):
+                    continue
+                batch = json.loads(line)
+                if batch["query"] == "results":
+                    done += batch["orders"]
+                rate = batch["orders"] / batch["seconds"]
+                self._note(
+                    batch, f"{batch['query']}: batch {batch['batch']} of {batch['orders']:,}, {rate:,.0f} a second"
+                )
+                if until is not None and done >= until:
+                    return
+        finally:
+            if process.returncode is None and until is not None:
+                os.killpg(process.pid, signal.SIGKILL)
+            code = await process.wait()
+        if code:
+            raise SystemExit(f"the job ended with {code}")
+
+    def _note(self, sample: dict[str, object], words: str) -> None:
+        now = time.time()
+        self.samples.append({"at": round(now - self._start, 2), **sample})
+        print(f"{now - self._start:7.1f} s  {words}", flush=True)
+
+    async def watch(self) -> None:
+        """Notes how many orders are published."""
+        orders = await self._js.stream("ORDERS")
+        while True:
+            count = (await orders.info()).state.messages
+            self.samples.append({"at": round(time.time() - self._start, 2), "published": count})
+            await asyncio.sleep(0.5)
+
+
+async def main(orders: int, rate: int, kills: int, master: str) -> list[dict[str, object]]:
+    """The whole pipeline; returns what happened when. Ends with an error when the sums are not right."""
+    with tempfile.TemporaryDirectory() as checkpoint:
+        async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+            js = nc.jetstream()
+            await generator.set_up(js)
+            demo = Demo(server.url, js, orders, checkpoint, master)
+            publishing = asyncio.create_task(generator.publish(js, orders, rate))
+            watching = asyncio.create_task(demo.watch())
+            if not kills:
+                await publishing
+            await demo.run(kills)
+            await publishing
+            watching.cancel()
+            found, count = await results(js)
+            wanted = expected(orders)
+            print(f"{orders:,} orders became {count} sums: {'all' if found == wanted else 'NOT all'} of them right")
+            print(f"the bucket totals: {'all' if await totals(js) == wanted else 'NOT all'} right")
+            if found != wanted or count != len(wanted) or await totals(js) != wanted:
+                raise SystemExit("the sums are wrong")
+    return demo.samples
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--orders", type=int, default=200_000)
+    parser.add_argument("--rate", type=int, default=0, help="orders a second; 0 is as fast as they go")
+    parser.add_argument("--kill", type=int, default=1, help="how often the job is killed")
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--samples", help="where to write what happened when, for plot.py")
+    given = parser.parse_args()
+    noted = asyncio.run(main(given.orders, given.rate, given.kill, given.master))
+    if given.samples:
+        Path(given.samples).write_text(json.dumps(noted))

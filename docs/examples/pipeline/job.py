@@ -1,0 +1,122 @@
+"""The pipeline: orders from a stream, prices from a bucket, sums by category and minute into a stream and a bucket.
+
+    python job.py --servers nats://127.0.0.1:4222 --checkpoint /tmp/pipeline
+    spark-submit --master yarn --py-files natsproto-0.1.0-py3-none-any.whl job.py --servers nats://nats:4222 \
+        --creds file:/etc/nats/pipeline.creds --checkpoint hdfs:///pipeline
+
+Kill it whenever you like, and start it again: every order is in every sum once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+from pyspark.sql.streaming.query import StreamingQuery
+
+from natsproto.spark import SecretRef, SparkNats, foreach_batch_writer, kv_lookup_udf, register
+
+
+def enriched(spark: SparkSession, source: dict[str, str], nats: SparkNats) -> DataFrame:
+    """Orders with the category and the price of their product."""
+    orders = spark.readStream.format("nats").options(stream="ORDERS", **source).load()
+    product_of = kv_lookup_udf(nats, "products")
+    return (
+        orders.select(
+            fn.from_json(fn.col("data").cast("string"), "product string, quantity long, at timestamp").alias("o")
+        )
+        .select("o.*")
+        .withColumn("p", fn.from_json(product_of("product").cast("string"), "category string, price long"))
+        .select("at", "p.category", "quantity", (fn.col("quantity") * fn.col("p.price")).alias("amount"))
+    )
+
+
+def sums(orders: DataFrame) -> DataFrame:
+    """Number, pieces and cents by category and minute of the orders, as JSON, with a key for each sum."""
+    by_minute = (
+        orders.withWatermark("at", "10 seconds")
+        .groupBy(fn.window("at", "1 minute"), "category")
+        .agg(fn.count("*").alias("orders"), fn.sum("quantity").alias("pieces"), fn.sum("amount").alias("cents"))
+        .where("category IS NOT NULL")
+    )
+    key = fn.concat_ws("-", "category", fn.date_format("window.start", "yyyyMMdd'T'HHmm"))
+    data = fn.to_json(fn.struct("category", fn.col("window.start").alias("minute"), "orders", "pieces", "cents"))
+    return by_minute.select(key.alias("key"), data.alias("data"), "orders")
+
+
+def start(
+    spark: SparkSession, servers: dict[str, str], nats: SparkNats, checkpoint: str, once: bool
+) -> list[StreamingQuery]:
+    """Two queries: sums that are final go into RESULTS, what is known so far into the bucket.
+
+    A row that Spark has shuffled has no place of its own, so each has an id that says what it is: a final sum its key,
+    one that still grows the number of its orders as well.
+    """
+    found = sums(enriched(spark, {**servers, "maxOffsetsPerTrigger": "20000"}, nats))
+    final = found.selectExpr("concat('results.', key) AS subject", "data", "key AS msg_id")
+    so_far = found.selectExpr("concat('$KV.totals.', key) AS subject", "data", "concat(key, ':', orders) AS msg_id")
+    results = final.writeStream.format("nats").options(stream="RESULTS", **servers).outputMode("append")
+    totals = so_far.writeStream.foreachBatch(foreach_batch_writer(nats)).outputMode("update")
+    queries = []
+    for name, writer in (("results", results), ("totals", totals)):
+        writer = writer.queryName(name).option("checkpointLocation", f"{checkpoint}/{name}")
+        trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
+        queries.append(trigger.start())
+    return queries
+
+
+def report(queries: list[StreamingQuery]) -> None:
+    """Prints a line of JSON for every batch while the queries run; raises what ends one."""
+    seen = dict.fromkeys((query.name for query in queries), -1)
+    while True:
+        active = [query for query in queries if query.isActive]
+        for query in queries:
+            for progress in query.recentProgress:
+                if progress["batchId"] > seen[query.name] and progress["numInputRows"]:
+                    seen[query.name] = progress["batchId"]
+                    line = {
+                        "time": time.time(),
+                        "query": query.name,
+                        "batch": progress["batchId"],
+                        "orders": progress["numInputRows"],
+                        "seconds": progress["batchDuration"] / 1000,
+                    }
+                    print(json.dumps(line), flush=True)
+        for query in queries:
+            if (failure := query.exception()) is not None:
+                raise failure
+        if not active:
+            return
+        time.sleep(0.2)
+
+
+def main() -> None:
+    """Runs until it is killed, or with ``--once`` until it has read what is there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--servers", default="nats://127.0.0.1:4222", help="as the executors reach them")
+    parser.add_argument("--creds", help="where the credentials are: env:NAME, file:/PATH, provider:MODULE:FUNCTION")
+    parser.add_argument("--checkpoint", required=True, help="a folder that all executors and the driver share")
+    parser.add_argument("--master", help="local[2] unless spark-submit says otherwise")
+    parser.add_argument("--once", action="store_true", help="end when all that is there was read")
+    given = parser.parse_args()
+
+    builder = SparkSession.builder.appName("natsproto pipeline").config("spark.sql.session.timeZone", "UTC")
+    builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.log.level", "ERROR")
+    if given.master:
+        builder = builder.master(given.master)
+    spark = builder.getOrCreate()
+    register(spark)
+    servers = {"servers": given.servers}
+    nats = SparkNats(servers=given.servers)
+    if given.creds:
+        servers["creds"] = given.creds
+        nats = nats.but(creds=SecretRef.parse(given.creds))
+    report(start(spark, servers, nats, given.checkpoint, given.once))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

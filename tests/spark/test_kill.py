@@ -1,0 +1,91 @@
+"""A query that is killed with SIGKILL, driver and all, and started again: every row is in the sink, and once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import natsproto
+from natsproto.jetstream.context import JetStream
+from natsproto.jetstream.stream import Stream
+from natsproto.testing.server import Server
+from tests.spark.conftest import NO_JAVA
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def start(server: Server, folder: Path, guarantee: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.spark.kill_job", server.url, str(folder), guarantee]
+    with (folder / "job.log").open("ab") as log:
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+async def run_until(job: subprocess.Popen[bytes], out: Stream, folder: Path, rows: int) -> None:
+    """Kills it when the sink holds so many rows; lets it end when it never does."""
+    try:
+        while job.poll() is None:
+            if (await out.info()).state.messages >= rows:
+                os.killpg(job.pid, signal.SIGKILL)
+                return
+            await asyncio.sleep(0.02)
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+    assert job.returncode == 0, (folder / "job.log").read_text()[-4000:]
+
+
+async def check(server: Server, folder: Path, guarantee: str, *, count: int, kills: int, seed: int) -> None:
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        pytest.skip(NO_JAVA)
+    async with natsproto.connect(server.url) as client:
+        js = client.jetstream()
+        out = await scene(js, count)
+        points = sorted(random.Random(seed).sample(range(1, count), kills))
+        for rows in [*points, 10 * count]:
+            job = await asyncio.to_thread(start, server, folder, guarantee)
+            await run_until(job, out, folder, rows)
+        found = sorted([int(message.data) async for message in out.get_batch(subject="out.rows.>")])
+        assert found == list(range(count))
+        assert (await (await js.stream("ORDERS")).info()).state.messages == count
+
+
+async def scene(js: JetStream, count: int) -> Stream:
+    await js.create_stream(name="ORDERS", subjects=["orders"])
+    async with js.publisher() as publisher:
+        for number in range(count):
+            await publisher.publish("orders", b"%d" % number)
+    return await js.create_stream(
+        name="OUT", subjects=["out.>"], duplicate_window=600, allow_atomic=True, allow_rollup_hdrs=True
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_a_query_that_is_killed_goes_on_and_doubles_nothing(nats_server: Server, tmp_path: Path) -> None:
+    await check(nats_server, tmp_path, "msgid", count=6000, kills=1, seed=1)
+
+
+@pytest.mark.spark_full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("guarantee", ["msgid", "atomic"])
+@pytest.mark.parametrize("seed", [2, 3])
+async def test_a_query_that_is_killed_twice_goes_on_and_doubles_nothing(
+    nats_server: Server, tmp_path: Path, guarantee: str, seed: int
+) -> None:
+    await check(nats_server, tmp_path, guarantee, count=40_000, kills=2, seed=seed)
