@@ -59,6 +59,8 @@ they enter and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   ├── AlreadyAcked
     │   ├── ConsumerGone
     │   ├── DataLost
+    │   ├── GroupChanged
+    │   ├── GroupNotFound
     │   ├── HeartbeatMissed
     │   ├── InvalidReply
     │   ├── NoStream
@@ -105,6 +107,8 @@ __all__ = [
     "DigestMismatch",
     "DrainTimeout",
     "FailedMessage",
+    "GroupChanged",
+    "GroupNotFound",
     "HeartbeatMissed",
     "InvalidConsumerConfig",
     "InvalidCredentials",
@@ -532,6 +536,22 @@ class DataLost(JetStreamError):
             f"messages {first} to {last} of stream {stream!r} cannot all be read: {reason}; "
             "read without fail_on_data_loss to have what is left"
         )
+
+
+class GroupChanged(JetStreamError):
+    """The partitioned consumer group is not what it was, or not what was asked for; ``reason`` says in what."""
+
+    def __init__(self, stream: str, group: str, reason: str) -> None:
+        self.stream, self.group, self.reason = stream, group, reason
+        super().__init__(f"consumer group {group!r} of stream {stream!r}: {reason}")
+
+
+class GroupNotFound(JetStreamError):
+    """There is no such partitioned consumer group of this kind (any more)."""
+
+    def __init__(self, stream: str, group: str) -> None:
+        self.stream, self.group = stream, group
+        super().__init__(f"stream {stream!r} has no consumer group {group!r} of this kind: create it")
 
 
 class HeartbeatMissed(JetStreamError):
