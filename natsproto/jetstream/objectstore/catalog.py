@@ -13,10 +13,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from natsproto.errors import (
     ConnectionClosed,
+    ConnectionLost,
+    JetStreamNotEnabled,
+    JetStreamUnavailable,
     MessageNotFound,
     NatsError,
     PermissionDenied,
     PublishUncertain,
+    RequestTimeout,
     StreamNotFound,
     StreamProtected,
     WrongLastSequence,
@@ -24,11 +28,13 @@ from natsproto.errors import (
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.codec import Duration, dumps
 from natsproto.jetstream.config import OBJECT_STREAM
+from natsproto.jetstream.direct import RawMessage
 from natsproto.jetstream.objectstore.meta import ObjectInfo, chunk_subject, meta_subject, read_info
 from natsproto.jetstream.publish import publish
 from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream.stream import Stream
 from natsproto.jetstream.timestamp import Timestamp
+from natsproto.jetstream.waiting import connected
 from natsproto.protocol.pool import seconds
 
 T = TypeVar("T")
@@ -37,6 +43,10 @@ DOUBTS = 3
 """How often a change is made again when nobody said what became of it."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two attempts to remove chunks."""
+ASK_AGAIN = 1.0
+"""Seconds after which a question that nobody answers is asked again."""
+PASSING = (ConnectionLost, JetStreamNotEnabled, JetStreamUnavailable, RequestTimeout)
+"""Errors that say nothing of the store: servers come and go."""
 _FINAL = (StreamNotFound, StreamProtected, PermissionDenied, ConnectionClosed)
 
 
@@ -72,13 +82,29 @@ class Catalog:
         """
         subject = meta_subject(self.bucket, name)
         try:
-            found = await self.stream.get_last_message(subject, direct=not surely, timeout=timeout)
+            found = await self._ask(subject, not surely, self.patience(timeout))
         except MessageNotFound:
             return None if surely else await self.find(name, surely=True, timeout=timeout)
         info = read_info(found.data, found.time)
         if info.deleted and not surely:
             return await self.find(name, surely=True, timeout=timeout)
         return Entry(info, found.seq)
+
+    async def _ask(self, subject: str, direct: bool, wait: float) -> RawMessage:
+        """Asks again while nobody answers: a question that comes during an election is forgotten, and an object that
+        took an hour to put shall not be given up for that.
+        """
+        connection, loop = self.api.connection, asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        while True:
+            try:
+                left = min(ASK_AGAIN, max(0.01, deadline - loop.time()))
+                return await self.stream.get_last_message(subject, direct=direct, timeout=left)
+            except PASSING:
+                if loop.time() + FIRST_PAUSE >= deadline:
+                    raise
+            await connected(connection, deadline)
+            await asyncio.sleep(FIRST_PAUSE)
 
     # ---------------------------------------------------------------- changing
 
@@ -167,7 +193,7 @@ class Catalog:
             try:
                 if not settled:
                     await self.api.connection.flush()
-                while await self.stream.purge(subject=subject) and not settled:
+                while await self.stream.purge(subject=subject, timeout=ASK_AGAIN) and not settled:
                     pass
                 return
             except _FINAL:

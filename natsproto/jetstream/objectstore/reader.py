@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING
 from natsproto.errors import (
     ConfigError,
     ConnectionClosed,
-    ConnectionLost,
     DigestMismatch,
-    JetStreamNotEnabled,
-    JetStreamUnavailable,
     LocalProtocolError,
     ObjectChanged,
     ObjectLinkError,
@@ -28,7 +25,7 @@ from natsproto.errors import (
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.config import bucket_name
 from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.objectstore.catalog import Catalog
+from natsproto.jetstream.objectstore.catalog import PASSING, Catalog
 from natsproto.jetstream.objectstore.meta import ObjectInfo, chunk_subject, digest_bytes, digest_text, object_name
 from natsproto.jetstream.reader import Messages
 
@@ -42,20 +39,20 @@ STALL = 1.0
 """Seconds without a chunk after which it is looked up whether there is another one."""
 RESTARTS = 5
 """How often reading begins anew because the object was replaced, as long as nothing of it was given out."""
-_PASSING = (ConnectionLost, JetStreamNotEnabled, JetStreamUnavailable, RequestTimeout)
 
 
 async def resolve(
-    catalog: Catalog, wanted: str | ObjectInfo, timeout: Duration | None = None
+    catalog: Catalog, wanted: str | ObjectInfo, timeout: Duration | None = None, *, surely: bool = False
 ) -> tuple[Catalog, ObjectInfo]:
     """The object of that name, or that the link of that name leads to, and the store it is in.
 
-    ObjectNotFound, also for what a link leads to; ObjectLinkError for a link to a store, and for links in a circle.
+    ``surely`` asks the leader, who knows of what was put just now. ObjectNotFound, also for what a link leads to;
+    ObjectLinkError for a link to a store, and for links in a circle.
     """
     if isinstance(wanted, ObjectInfo):
         catalog, name, info = catalog.other(bucket_name(wanted.bucket)), wanted.name, wanted
     else:
-        name, info = object_name(wanted), await _existing(catalog, wanted, timeout)
+        name, info = object_name(wanted), await _existing(catalog, wanted, timeout, surely)
     passed: set[tuple[str, str]] = set()
     while (link := info.link) is not None:
         if not link.name:
@@ -64,14 +61,14 @@ async def resolve(
         if (link.bucket, link.name) in passed:
             raise ObjectLinkError(catalog.bucket, name, "is a link that leads back to itself")
         catalog, name = catalog.other(bucket_name(link.bucket)), link.name
-        info = await _existing(catalog, name, timeout)
+        info = await _existing(catalog, name, timeout, surely)
     if info.deleted:
         raise ObjectNotFound(catalog.bucket, name)
     return catalog, info
 
 
-async def _existing(catalog: Catalog, name: str, timeout: Duration | None) -> ObjectInfo:
-    found = await catalog.find(name, timeout=timeout)
+async def _existing(catalog: Catalog, name: str, timeout: Duration | None, surely: bool) -> ObjectInfo:
+    found = await catalog.find(name, surely=surely, timeout=timeout)
     if found is None or found.info.deleted:
         raise ObjectNotFound(catalog.bucket, name)
     return found.info
@@ -129,7 +126,9 @@ class ObjectReader:
         self._entered = True
         again = RESTARTS
         while True:
-            self._catalog, self._info = await resolve(self._origin, self._wanted, self._timeout)
+            self._catalog, self._info = await resolve(
+                self._origin, self._wanted, self._timeout, surely=again < RESTARTS
+            )
             try:
                 await self._begin(self._info)
                 return self
@@ -271,7 +270,7 @@ class ObjectReader:
                 self._dry = False
                 return
             now = await catalog.find(info.name, surely=True, timeout=self._timeout)
-        except _PASSING:
+        except PASSING:
             return
         if now is None or now.info.deleted or now.info.nuid != info.nuid:
             raise ObjectChanged(info.bucket, info.name)

@@ -114,9 +114,8 @@ class ObjectStore:
         when the name gets its new content, is not undone by cancelling, and with PublishUncertain from it the new
         object may be there, whole, or not.
 
-        TypeError for what cannot be put; ConfigError and PayloadTooLarge before anything is sent; ObjectStoreError when
-        a change of leader stored chunks in another order; what the source raises; PublishUncertain (PublishTimeout)
-        when the server is silent for ``timeout`` seconds.
+        TypeError for what cannot be put; ConfigError and PayloadTooLarge before anything is sent; what the source
+        raises; PublishUncertain (PublishTimeout) when the server is silent for ``timeout`` seconds.
         """
         size = self._chunk_size(chunk_size)
         wanted = self._described(name, description, headers, metadata, ObjectOptions(max_chunk_size=size))

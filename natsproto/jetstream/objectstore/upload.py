@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from hashlib import sha256
 
-from natsproto.errors import NatsError, ObjectStoreError, PublishFailed
+from natsproto.errors import MessageNotFound, NatsError, PublishFailed
 from natsproto.jetstream.backup import Progress
 from natsproto.jetstream.fast import API_LEVEL, FLOW, FastPublisher
 from natsproto.jetstream.objectstore.catalog import Catalog
@@ -49,8 +49,9 @@ class Upload:
         connection = catalog.api.connection
         self._batched = batched and connection.server_info.api_lvl >= API_LEVEL
         self._progress, self._timeout = progress, timeout
-        self._acks: deque[AckFuture] = deque()
-        self._last = 0  # sequence of the last chunk that is known to be stored
+        self._ahead = max(1, min(WINDOW_CHUNKS, WINDOW // info.chunk_size))
+        self._unproven: deque[tuple[AckFuture, bytes]] = deque()  # chunks of which the place is not known
+        self._last = 0  # sequence of the last chunk before them
         self._size = self._chunks = 0
 
     async def run(self) -> ObjectInfo:
@@ -62,11 +63,10 @@ class Upload:
             async with self._publisher() as publisher:
                 try:
                     await self._send(publisher)
-                    await publisher.flush()
+                    await self._prove(publisher)
                 except BaseException:
                     await self._settle(publisher)
                     raise
-            self._check_order()
         except BaseException as exc:
             if self._chunks:
                 await self._catalog.sweep(self._info.nuid, settled=False)
@@ -76,41 +76,68 @@ class Upload:
         return self._info.replace(size=self._size, chunks=self._chunks, digest=digest_text(self._digest.digest()))
 
     async def _send(self, publisher: FastPublisher | Publisher) -> None:
-        subject, content = self._subject, self._content
+        content = self._content
         async with aclosing(aiter(content)) as pieces:
             async for chunks in pieces:
                 for chunk in chunks:
                     self._chunks += 1
-                    ack = await publisher.publish(subject, chunk)
+                    await self._publish(publisher, chunk)
                     self._size += len(chunk)
-                    if isinstance(ack, AckFuture):
-                        self._acks.append(ack)
-                        self._check_order()
+                    while not self._in_order():
+                        await self._mend(publisher)
                     if self._progress is not None:
                         self._progress(Progress(bytes=self._size, chunks=self._chunks, total=content.total))
 
-    def _check_order(self) -> None:
-        """What was lost on its way to a new leader is stored again, but behind what was not: no object then."""
-        acks = self._acks
-        while acks and acks[0].done():
-            ack = acks.popleft()
-            sequence = ack.result().seq
+    async def _publish(self, publisher: FastPublisher | Publisher, chunk: bytes) -> None:
+        ack = await publisher.publish(self._subject, chunk)
+        if isinstance(ack, AckFuture):  # fast ingest keeps the order itself
+            self._unproven.append((ack, chunk))
+            if len(self._unproven) > 2 * self._ahead:
+                await self._unproven[0][0]
+
+    async def _prove(self, publisher: FastPublisher | Publisher) -> None:
+        """Waits until all chunks are stored, in their order."""
+        await publisher.flush()
+        while not self._in_order():
+            await self._mend(publisher)
+            await publisher.flush()
+
+    def _in_order(self) -> bool:
+        """Whether the chunks that were acknowledged so far follow each other in the stream."""
+        unproven = self._unproven
+        while unproven and unproven[0][0].done():
+            sequence = unproven[0][0].result().seq
             if sequence <= self._last:
-                raise ObjectStoreError(
-                    f"object {self._info.name!r} in store {self._info.bucket!r}: the stream changed servers and has "
-                    "stored its chunks out of order; nothing is left of it: put it again"
-                )
+                return False
             self._last = sequence
+            unproven.popleft()
+        return True
+
+    async def _mend(self, publisher: FastPublisher | Publisher) -> None:
+        """Stores the chunks from the first misplaced one on again, behind those in order.
+
+        A chunk that is lost on its way to a new leader is sent again, and is stored behind those that were not lost.
+        Within a window there is no telling a stream which message has to follow which.
+        """
+        await publisher.flush()
+        misplaced, self._unproven = self._unproven, deque()
+        stream = self._catalog.stream
+        for ack, _ in misplaced:
+            try:
+                await stream.delete_message(ack.result().seq, timeout=self._timeout)
+            except MessageNotFound:
+                pass
+        for _, chunk in misplaced:
+            await self._publish(publisher, chunk)
 
     def _publisher(self) -> FastPublisher | Publisher:
         """The fastest one that the stream allows. Every chunk has an id, so that it can be sent again."""
         connection = self._catalog.api.connection
-        chunks = max(1, WINDOW // self._info.chunk_size)
         if self._batched:
             return FastPublisher(
                 connection,
                 gap="fail",
-                flow=min(FLOW, max(1, chunks // ACKS)),
+                flow=min(FLOW, max(1, self._ahead // ACKS)),
                 outstanding=ACKS,
                 max_pending_bytes=WINDOW + self._info.chunk_size,  # so that an acknowledgement makes room, not an end
                 timeout=self._timeout,
@@ -120,7 +147,7 @@ class Upload:
             )
         return Publisher(
             connection,
-            max_pending=min(WINDOW_CHUNKS, chunks),
+            max_pending=self._ahead,
             max_pending_bytes=WINDOW,
             timeout=self._timeout,
             retry_attempts=RETRY_ATTEMPTS,
