@@ -85,3 +85,71 @@ async def test_cancelled_restore_leaves_nothing_here(jetstream: JetStream, nats_
         assert len(engine.mux()) == 0
         assert len(engine.table) == inboxes
         assert len(engine.herald._listeners) == listeners
+
+
+# ---------------------------------------------------------------- publishing
+
+
+async def _publish(js: JetStream, run: int) -> None:
+    for number in range(3):
+        await js.publish(f"p.{run}", b"%d" % number, msg_id=f"{run}-{number}" if number else None)
+
+
+async def _publish_windowed(js: JetStream, run: int) -> None:
+    async with js.publisher(max_pending=4) as pub:
+        for number in range(10):
+            future = await pub.publish(f"p.{run}", b"%d" % number)
+        await future
+        await pub.flush()
+
+
+async def _publish_fast(js: JetStream, run: int) -> None:
+    async with js.fast_publisher(flow=2) as pub:
+        for number in range(10):
+            await pub.publish(f"p.{run}", b"%d" % number)
+        await pub.flush()
+        await pub.commit(f"p.{run}", b"10")
+
+
+async def _publish_best(js: JetStream, run: int) -> None:
+    async with js.best_publisher("P", auto_msg_id=True) as pub:
+        await pub.publish(f"p.{run}", b"0")
+        await pub.publish(f"p.{run}", b"1")
+
+
+async def _publish_together(js: JetStream, run: int) -> None:
+    async with js.atomic_batch() as batch:
+        for number in range(4):
+            await batch.publish(f"p.{run}", b"%d" % number)
+        await batch.flush()
+
+
+@pytest.mark.parametrize("call", [_publish, _publish_windowed, _publish_fast, _publish_best, _publish_together])
+async def test_cancelled_publishing_leaves_nothing_and_stores_in_order_and_once(
+    jetstream: JetStream, nats_client: Client, call: Callable[[JetStream, int], Awaitable[None]]
+) -> None:
+    stream = await jetstream.create_stream(
+        name="P", subjects=["p.>"], storage="memory", allow_direct=True, allow_batched=True, allow_atomic=True
+    )
+    engine = nats_client._engine
+    await jetstream.publish("p.first")
+    inboxes, listeners, tasks = len(engine.table), len(engine.herald._listeners), asyncio.all_tasks()
+    count = 0
+
+    async def once() -> None:
+        nonlocal count
+        count += 1
+        await call(jetstream, count)
+
+    async for run in interruptions(once):
+        run.check()
+        assert len(engine.mux()) == 0, "a request was left"
+        assert len(engine.table) == inboxes, "an inbox was left"
+        assert len(engine.herald._listeners) == listeners, "a listener was left"
+        assert asyncio.all_tasks() <= tasks
+        await nats_client.flush()
+        held = [message.data async for message in stream.get_batch(subject=f"p.{count}")]
+        assert held == [b"%d" % number for number in range(len(held))]
+        assert call is not _publish_together or len(held) in (0, 4), "a part of an atomic batch"
+    assert count > 3
+    await call(jetstream, 0)
