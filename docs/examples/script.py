@@ -16,7 +16,7 @@ def answer(requests: sync.Subscription) -> None:
 
 
 def main() -> None:
-    """Asks, and reads a stream."""
+    """Asks, reads a stream, and keeps settings and files."""
     with run_server(jetstream=True) as server, sync.connect(server.url) as nc:
         requests = nc.subscribe("shout")
         thread = threading.Thread(target=answer, args=(requests,))
@@ -34,6 +34,20 @@ def main() -> None:
             message.ack()
             print(f"{message.subject} {message.data.decode()} was number {message.metadata.stream_seq}")
 
+        settings = js.create_key_value(bucket="settings", history=5)
+        settings.put("colour", b"red")
+        with settings.watch("colour") as colours:
+            settings.put("colour", b"blue")
+            for entry in colours:  # without end: what is there, and then every change
+                print(f"colour is {entry.value.decode()} in revision {entry.revision}")
+                if entry.value == b"blue":
+                    break
+
+        files = js.create_object_store(bucket="files")
+        files.put("report.csv", (f"{number};{number**2}\n".encode() for number in range(1000)))
+        report = files.get_bytes("report.csv").decode()
+        print(f"{len(report)} bytes, the last line is {report.splitlines()[-1]}")
+
 
 if __name__ == "__main__":
     main()
@@ -41,3 +55,5 @@ if __name__ == "__main__":
 # prints: HELLO
 # prints: orders.eu 0 was number 1
 # prints: orders.eu 4 was number 5
+# prints: colour is blue in revision 2
+# prints: 10427 bytes, the last line is 999;998001

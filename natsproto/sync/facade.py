@@ -105,6 +105,33 @@ class making(Generic[V, P, R, F]):
         return self._facade(portal, portal.run(self._verb, inner, *args, **kwargs))
 
 
+class listing(Generic[V, P, R]):
+    """A verb that gives an asynchronous iterable, as the list of everything in it: one way into the loop for all."""
+
+    def __init__(self, verb: Callable[Concatenate[V, P], AsyncIterable[R]]) -> None:
+        self._verb = verb
+        self.__doc__ = verb.__doc__
+
+    @overload
+    def __get__(self, facade: None, owner: type[object]) -> Self: ...
+
+    @overload
+    def __get__(self, facade: Facade[V], owner: type[object]) -> Callable[P, list[R]]: ...
+
+    def __get__(self, facade: Facade[V] | None, owner: type[object]) -> Self | Callable[P, list[R]]:
+        if facade is None:
+            return self
+        return partial(self._call, facade)
+
+    def _call(self, facade: Facade[V], /, *args: P.args, **kwargs: P.kwargs) -> list[R]:
+        portal, inner = facade._reach()
+
+        async def gathered() -> list[R]:
+            return [one async for one in self._verb(inner, *args, **kwargs)]
+
+        return portal.call(gathered)
+
+
 class iterating(Generic[V, P, R]):
     """A verb that gives an asynchronous iterable, as a plain iterator."""
 

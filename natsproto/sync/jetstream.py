@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 from natsproto.jetstream import consumer, context, message, stream
 from natsproto.sync.facade import Facade, blocking, iterating, opening
+from natsproto.sync.keyvalue import KeyValue
 from natsproto.sync.messaging import Received
+from natsproto.sync.objects import ObjectStore
 
 if TYPE_CHECKING:
     from natsproto.jetstream.codec import Duration
+    from natsproto.jetstream.kv.keys import KeyCodec
     from natsproto.jetstream.message import Metadata
 
 
@@ -115,3 +118,30 @@ class JetStream(Facade[context.JetStream]):
     delete_stream = blocking(context.JetStream.delete_stream)
     stream_names = iterating(context.JetStream.stream_names)
     stream_name_by_subject = blocking(context.JetStream.stream_name_by_subject)
+
+    create_key_value = opening(context.JetStream.create_key_value, KeyValue)
+    update_key_value = opening(context.JetStream.update_key_value, KeyValue)
+    create_or_update_key_value = opening(context.JetStream.create_or_update_key_value, KeyValue)
+    delete_key_value = blocking(context.JetStream.delete_key_value)
+    key_value_names = iterating(context.JetStream.key_value_names)
+
+    create_object_store = opening(context.JetStream.create_object_store, ObjectStore)
+    update_object_store = opening(context.JetStream.update_object_store, ObjectStore)
+    create_or_update_object_store = opening(context.JetStream.create_or_update_object_store, ObjectStore)
+    object_store = opening(context.JetStream.object_store, ObjectStore)
+    delete_object_store = blocking(context.JetStream.delete_object_store)
+    object_store_names = iterating(context.JetStream.object_store_names)
+
+    def key_value(
+        self,
+        bucket: str,
+        *,
+        key_codec: KeyCodec | None = None,
+        bind: bool = False,
+        timeout: Duration | None = None,
+    ) -> KeyValue:
+        """The bucket of that name; see the async client. Its values are bytes."""
+        return KeyValue(
+            self._portal,
+            self._portal.call(self._inner.key_value, bucket, key_codec=key_codec, bind=bind, timeout=timeout),
+        )

@@ -4,7 +4,9 @@ from typing import assert_type
 
 from natsproto import Message, State, sync
 from natsproto.jetstream.info import PubAck, StreamInfo
+from natsproto.jetstream.kv.entry import KeyValueEntry
 from natsproto.jetstream.message import Metadata
+from natsproto.jetstream.objectstore import ObjectInfo
 from natsproto.service import ServiceInfo
 
 
@@ -46,3 +48,33 @@ def jetstream(nc: sync.Client) -> None:
         message.ack()
     for name in js.stream_names():
         assert_type(name, str)
+
+
+def buckets(js: sync.JetStream) -> None:
+    kv = js.create_key_value(bucket="b", history=5)
+    assert_type(kv, sync.KeyValue)
+    assert_type(js.key_value("b"), sync.KeyValue)
+    assert_type(kv.put("a", b"1"), int)
+    kv.put("a", 1)  # type: ignore[arg-type]
+    kv.put("a", b"1", til=5)  # type: ignore[call-arg]
+    assert_type(kv.get("a", revision=1), KeyValueEntry[bytes])
+    assert_type(kv.keys("a.>"), list[str])
+    assert_type(kv.history("a"), list[KeyValueEntry[bytes]])
+    with kv.watch("a.>", ignore_deletes=True) as watcher:
+        assert_type(watcher, sync.KeyWatcher)
+        for entry in watcher:
+            assert_type(entry.value, bytes)
+
+
+def objects(js: sync.JetStream) -> None:
+    store = js.create_object_store(bucket="o")
+    assert_type(store, sync.ObjectStore)
+    assert_type(store.put("a", [b"1", b"2"]), ObjectInfo)
+    store.put("a", b"text", timout=1)  # type: ignore[call-arg]
+    assert_type(store.get_bytes("a"), bytes)
+    with store.get("a", offset=1) as content:
+        for chunk in content:
+            assert_type(chunk, bytes)
+    assert_type(store.list(), list[ObjectInfo])
+    with store.watch() as watcher:
+        assert_type(watcher.next(timeout=1), ObjectInfo)
