@@ -567,14 +567,11 @@ async def read_ordered(run: Run) -> Figures:
 
 
 async def _make_bucket(nc: natsproto.Client, run: Run) -> KeyValue:
-    js = nc.jetstream()
-    if "BENCH" in [name async for name in js.key_value_names()]:
-        await js.delete_key_value("BENCH")
-    return await js.create_key_value(bucket="BENCH", storage=run.scenario.storage)
+    return await nc.jetstream().create_key_value(bucket=f"BENCH_{time.time_ns()}", storage=run.scenario.storage)
 
 
-async def _drop_bucket(nc: natsproto.Client) -> None:
-    await nc.jetstream().delete_key_value("BENCH")
+async def _drop_bucket(nc: natsproto.Client, kv: KeyValue) -> None:
+    await nc.jetstream().delete_key_value(kv.bucket)
     await nc.close()
 
 
@@ -599,7 +596,7 @@ async def key_get(run: Run) -> Figures:
     watch.start()
     await asyncio.gather(*(worker(keys[place :: run.scenario.window]) for place in range(run.scenario.window)))
     figures = watch.stop(len(taken)) | latencies(taken)
-    await _drop_bucket(nc)
+    await _drop_bucket(nc, kv)
     return figures
 
 
@@ -623,7 +620,7 @@ async def key_put(run: Run) -> Figures:
     await asyncio.gather(*(worker(keys[place :: run.scenario.window]) for place in range(run.scenario.window)))
     figures = watch.stop(len(taken)) | latencies(taken)
     check((await kv.status()).last_revision == run.count + 1, "not everything was stored")
-    await _drop_bucket(nc)
+    await _drop_bucket(nc, kv)
     return figures
 
 
@@ -631,10 +628,12 @@ async def key_put(run: Run) -> Figures:
 async def key_watch(run: Run) -> Figures:
     nc = await natsproto.connect(run.url)
     kv, payload = await _make_bucket(nc, run), run.payload
+    prefix = f"$KV.{kv.bucket}.key."
     async with nc.jetstream().publisher() as publisher:
         for number in range(run.count):
-            await publisher.publish(f"$KV.BENCH.key.{number}", payload)
+            await publisher.publish(f"{prefix}{number}", payload)
     watch, got, last = Stopwatch(run.server_pid), 0, 0
+    kv = await nc.jetstream().key_value(kv.bucket)
     async with kv.watch("key.0") as watcher:
         await watcher.ready()
     watch.start()
@@ -645,5 +644,5 @@ async def key_watch(run: Run) -> Figures:
             check(entry.key.startswith("key."), "a wrong key")
     figures = watch.stop(run.count)
     check(got == run.total_bytes and last == run.count, "not everything came")
-    await _drop_bucket(nc)
+    await _drop_bucket(nc, kv)
     return figures

@@ -7,7 +7,7 @@ state of its own but shortcuts into the engine for the paths on which every call
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from datetime import timedelta
 from time import perf_counter  # uvloop's clock knows only milliseconds
 
@@ -16,6 +16,7 @@ from natsproto.core.events import Event
 from natsproto.core.gather import Gathering, Sentinel
 from natsproto.core.inbox import ReplyInbox
 from natsproto.core.outbox import Outbox
+from natsproto.core.requests import PendingRequest, RequestMux
 from natsproto.core.runtime import Runtime, nuid
 from natsproto.core.subscription import Handler, SlowPolicy, Subscription
 from natsproto.errors import ConfigError, LocalProtocolError
@@ -251,42 +252,48 @@ class Connection:
         ``publish`` raises. After a timeout or a lost connection the request may have been handled all the same.
         Cancelling drops a late reply.
         """
-        return await self._ask(subject, publish_subject(subject), payload, timeout, headers)
+        if self._outbox.wait_first:
+            await self._outbox.turn()
+        mux, asked = self._ask(subject, publish_subject(subject), payload, timeout, headers)
+        try:
+            return await asked.future
+        finally:
+            mux.forget(asked)
 
-    async def request_literally(
+    def request_literally(
         self,
         subject: str,
         payload: Payload = b"",
         *,
         timeout: float | timedelta | None = None,
         headers: HeadersLike | None = None,
-    ) -> Message:
+    ) -> Coroutine[object, object, Message]:
         """``request`` to a subject in which ``*`` and a final ``>`` stand for themselves: for layers on top, as the
         API of JetStream has filters in its subjects.
         """
-        return await self._ask(subject, subscribe_subject(subject), payload, timeout, headers)
+        return self._ask(subject, subscribe_subject(subject), payload, timeout, headers)
 
-    async def _ask(
+    def _ask(
         self,
         subject: str,
         wire: bytes,
         payload: Payload,
         timeout: float | timedelta | None,
         headers: HeadersLike | None,
-    ) -> Message:
+    ) -> tuple[RequestMux, PendingRequest]:
+        """Sends a request; whoever called waits for its future and makes the mux forget it."""
         wait = self._options.request_timeout if timeout is None else _timeout(timeout)
-        if self._outbox.wait_first:
-            await self._outbox.turn()
         payload = _payload(payload)
         block = None if headers is None else encode_headers(headers)
         self._heads.check(len(payload) + (0 if block is None else len(block)))  # before the inbox is subscribed
         mux = self._engine.mux()
-        request = mux.open(subject, wait)
+        asked = mux.open(subject, wait)
         try:
-            self._outbox.put(self._heads.full(wire, request.reply, block, len(payload)), payload)
-            return await request.future
-        finally:
-            mux.forget(request)
+            self._outbox.put(self._heads.full(wire, asked.reply, block, len(payload)), payload)
+        except BaseException:
+            mux.forget(asked)
+            raise
+        return mux, asked
 
     def request_many(
         self,

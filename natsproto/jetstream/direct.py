@@ -28,11 +28,12 @@ from natsproto.errors import (
 )
 from natsproto.jetstream.api import Api, raise_end
 from natsproto.jetstream.api_errors import ErrCode
-from natsproto.jetstream.codec import Duration, decode, dumps, nanoseconds
+from natsproto.jetstream.codec import Duration, decode, dumps
 from natsproto.jetstream.info import StoredMessage
 from natsproto.jetstream.timestamp import Timestamp
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import NO_HEADERS, Headers
+from natsproto.protocol.pool import seconds
 
 PAGE_MESSAGES = 4096
 """Messages asked for at once; the next page is on its way while the last one is read."""
@@ -47,6 +48,7 @@ _SERVER = re.compile(
     rb"Nats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: ([0-9]+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
     rb"(?:Nats-Num-Pending: ([0-9]+)\r\nNats-Last-Sequence: ([0-9]+)\r\n)?"
 )
+_PLACE = re.compile(rb"[^\r]*\r\n[^\r]*\r\nNats-Sequence: ([0-9]+)\r\nNats-Time-Stamp: ([^\r]*)\r\n")
 _NAMES = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp")
 _GO_TIME = re.compile(
     r"([0-9-]{10}) ([0-9:.]+) ([+-][0-9]{2})([0-9]{2}) \w+"
@@ -84,6 +86,11 @@ class RawMessage:
         if isinstance(time, bytes):
             self._time = time = _read_time(time)
         return time
+
+    @property
+    def has_headers(self) -> bool:
+        """Whether the publisher gave it headers; cheaper than looking into them."""
+        return self._head is not None
 
     @property
     def headers(self) -> Headers:
@@ -158,6 +165,21 @@ class Reply(Message):
         made = cls(message.subject, None, message.data, None)
         made._head = message._head
         return made
+
+    @staticmethod
+    def alone(message: Message, stream: str, subject: str) -> RawMessage | None:
+        """The message in the reply to a request that can give no other stream and subject; None for a status, and for
+        what ``parts`` has to look at.
+        """
+        head = message._head
+        if type(head) is not bytes:
+            return None
+        cut = head.rfind(_FIRST)
+        found = _PLACE.match(head, cut) if cut >= 0 else None
+        if found is None:
+            return None
+        own = None if cut <= len(_VERSION) else head[:cut] + b"\r\n"
+        return RawMessage(stream, subject, int(found[1]), found[2], message.data, own)
 
     def parts(self) -> tuple[RawMessage, int | None] | None:
         """The stored message and, when many were asked for, the sequence sent before it; None for a status."""
@@ -234,6 +256,18 @@ async def direct_get(
     if found := reply.parts():
         return found[0]
     raise refusal(reply.headers.status, reply.headers.description, asked)
+
+
+async def direct_last(api: Api, stream: str, subject: str, timeout: Duration | None) -> RawMessage:
+    """``direct_get`` of the last message of one subject, on the shortest way: what a key/value get is made of."""
+    reply = await api.request(f"DIRECT.GET.{stream}.{subject}", timeout=timeout)
+    if message := Reply.alone(reply, stream, subject):
+        return message
+    status = Reply.of(reply)
+    if found := status.parts():
+        return found[0]
+    asked = f"last message of {subject!r} in stream {stream!r}"
+    raise refusal(status.headers.status, status.headers.description, asked)
 
 
 async def leader_get(
@@ -388,7 +422,7 @@ class BatchGet:
         self._since = since
         self._api, self._stream, self._cursor = api, stream, cursor
         self._alone, self._direct, self._asked = alone, direct, asked
-        self._timeout = nanoseconds(api.timeout if timeout is None else timeout) / 1e9
+        self._timeout = seconds("timeout", api.timeout if timeout is None else timeout)
         self._subject = f"{api.prefix}.DIRECT.GET.{stream}"
         self._reply = ""  # where the page in progress comes in; "" when none does
         self._ask = True  # whether the next page is to be asked for

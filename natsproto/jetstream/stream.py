@@ -22,7 +22,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.api_errors import ErrCode
-from natsproto.jetstream.codec import Duration, Record, decode, encode
+from natsproto.jetstream.codec import Duration, Record, amended, decode, encode
 from natsproto.jetstream.config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig, stream_name
 from natsproto.jetstream.consumer import PullConsumer, create_endpoint, stream_sequence
 from natsproto.jetstream.direct import (
@@ -42,6 +42,7 @@ from natsproto.jetstream.info import (
     ConsumerReset,
     Purged,
     StreamInfo,
+    StreamState,
     SubjectsPage,
 )
 from natsproto.jetstream.lasts import LastMessages
@@ -151,6 +152,16 @@ class Stream:
         self._info, self._direct = info, info.config.allow_direct
         return info
 
+    @property
+    def known_state(self) -> StreamState | None:
+        """What it held when its info was heard last; None when that never was."""
+        return None if self._info is None else self._info.state
+
+    @property
+    def reads_directly(self) -> bool:
+        """Whether messages are got from any server that has the stream, as far as is known by now."""
+        return self._direct
+
     # ---------------------------------------------------------------- changing it
 
     async def update(
@@ -170,7 +181,7 @@ class Stream:
         """
         if config is None:
             config = (await self.info(timeout=timeout)).config
-        config = config.replace(**changes)
+        config = amended(StreamConfig, config, changes)
         if config.name != self.name:
             raise ConfigError("name", config.name, f"this is {self._what}: a stream cannot be renamed")
         return self._heard(await write_stream(self._api, "UPDATE", config, pedantic, timeout))
@@ -471,7 +482,7 @@ class Stream:
         consumer chooses itself. With ``push`` the server sends without being asked, under flow control: the first
         message comes a round trip earlier, and ``fetch`` and ``next`` do not exist.
         """
-        config = (ConsumerConfig() if config is None else config).replace(**fields)
+        config = amended(ConsumerConfig, config, fields)
         if start_sequence is not None:
             start_sequence = stream_sequence("start_sequence", start_sequence)
             config = config.replace(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=start_sequence)
@@ -510,7 +521,7 @@ class Stream:
                 deliver_group=fields.get("deliver_group", ""),
                 idle_heartbeat=fields.get("idle_heartbeat"),
             )
-        config = (ConsumerConfig() if config is None else config).replace(**fields)
+        config = amended(ConsumerConfig, config, fields)
         if not config.deliver_subject:
             config = config.replace(deliver_subject=self._api.connection.new_inbox())
         info = await self._put_consumer("create", config, False, timeout)
@@ -584,7 +595,7 @@ class Stream:
         pedantic: bool,
         timeout: Duration | None,
     ) -> PullConsumer:
-        config = (ConsumerConfig() if config is None else config).replace(**fields)
+        config = amended(ConsumerConfig, config, fields)
         info = await self._put_consumer(action, config, pedantic, timeout)
         return self._consumer(info.name, info)
 

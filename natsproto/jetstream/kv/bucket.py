@@ -100,12 +100,13 @@ class KeyValue(Generic[V]):
         KeyNotFound (a KeyError) when it never had a value, or not at that revision; KeyDeleted (a KeyNotFound) when it
         was deleted, purged or has expired. BucketNotFound.
         """
-        entry: StoredEntry[V]
-        if revision is None:
-            entry = await self._store.last(key, direct=direct, timeout=timeout)
-        else:
-            entry = await self._store.at(key, revision, direct=direct, timeout=timeout)
-        if entry.is_deleted:
+        store = self._store
+        entry = await (
+            store.last(key, direct=direct, timeout=timeout)
+            if revision is None
+            else store.at(key, revision, direct=direct, timeout=timeout)
+        )
+        if entry.operation is not Operation.PUT:
             raise KeyDeleted(self.bucket, key, entry.revision, entry.operation)
         return entry
 
@@ -245,9 +246,8 @@ class KeyValue(Generic[V]):
         """What several keys hold, all as of one moment; those without a value are left out. Wildcards are allowed.
 
         ``up_to_revision`` and ``up_to_time`` (inclusive) choose a moment of the past, as far as the history of the
-        bucket reaches. Up to 1,000 keys come in one answer. More are got a thousand at a time as of the moment at
-        which it began, for which the bucket needs history: of keys that are overwritten meanwhile it has nothing
-        older otherwise, and they are left out.
+        bucket reaches. Up to 1,000 keys come in one answer. More are got a thousand at a time, of the moment at which
+        it began; a key that is overwritten meanwhile in a bucket without history is the exception, it is as it is then.
 
         UnsupportedByServer when the bucket does not allow direct get, or before server 2.11; BucketNotFound;
         ConfigError and InvalidSubject for wrong arguments.

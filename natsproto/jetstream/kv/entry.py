@@ -90,7 +90,8 @@ class KeyValueEntry(Generic[V]):
     @property
     def operation(self) -> Operation:
         """What was done to the key."""
-        return operation_of(self._message.headers)
+        message = self._message
+        return operation_of(message.headers) if message.has_headers else Operation.PUT
 
     @property
     def is_deleted(self) -> bool:

@@ -12,12 +12,14 @@ from natsproto.errors import (
     KeyNotFound,
     MessageNotFound,
     NatsError,
+    NoResponders,
     StreamNotFound,
     WrongLastSequence,
     WrongRevision,
 )
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.codec import Duration
+from natsproto.jetstream.direct import direct_last
 from natsproto.jetstream.kv.entry import StoredEntry
 from natsproto.jetstream.kv.layout import Layout, V
 from natsproto.jetstream.outgoing import MessageArgs
@@ -48,10 +50,15 @@ class Store(Generic[V]):
 
     async def last(self, key: str, *, direct: bool, timeout: Duration | None) -> StoredEntry[V]:
         """The newest entry of a key, deletions included. KeyNotFound, BucketNotFound."""
-        layout = self.layout
+        layout, stream = self.layout, self.stream
         subject = layout.stored + layout.encoded(key)
         try:
-            return StoredEntry(layout, await self.stream.get_last_message(subject, direct=direct, timeout=timeout))
+            if direct and stream.reads_directly:
+                try:
+                    return StoredEntry(layout, await direct_last(self.api, stream.name, subject, timeout))
+                except NoResponders:
+                    pass  # not allowed any more, or no bucket: the stream finds out which
+            return StoredEntry(layout, await stream.get_last_message(subject, direct=direct, timeout=timeout))
         except MessageNotFound:
             raise KeyNotFound(layout.bucket, key) from None
         except StreamNotFound as exc:
