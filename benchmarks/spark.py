@@ -1,0 +1,329 @@
+"""Reading, writing and looking up in Spark: natsproto.spark beside loops of nats-py in plain ``mapPartitions``.
+
+    python -m benchmarks.spark [--rows 200000] [--runs 3] [--only read] [--json FILE]
+
+Everything runs in one session on local[2] against one server. Contenders take turns; the ratio is that of the medians.
+Needs Java 17 and the extras spark and server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+import natsproto
+from natsproto.spark import (
+    SparkNats,
+    kv_lookup,
+    map_async,
+    plan_ranges,
+    publish_partition,
+    read_range,
+    register,
+    stream_dataframe,
+)
+from natsproto.testing import run_server
+
+SCHEMA = (
+    "stream string, subject string, seq long, timestamp timestamp, data binary, "
+    "headers map<string,array<string>>, size int"
+)
+PARTITIONS = 2
+KEYS = 1000
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way of doing it. ``target`` is the ratio to the first of its group that it should reach."""
+
+    group: str
+    name: str
+    run: Callable[[], object]
+    target: float = 0.0
+    share: float = 1.0
+
+
+def main(rows: int, runs: int, only: str, target: str | None) -> None:
+    """Measures and prints."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with run_server(jetstream=True) as server:
+        asyncio.run(scene(server.url, rows))
+        spark = (
+            SparkSession.builder.master(f"local[{PARTITIONS}]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.log.level", "ERROR")
+            .config("spark.ui.showConsoleProgress", "false")
+            .getOrCreate()
+        )
+        register(spark)
+        contenders = [one for one in Bench(spark, server.url, rows).contenders() if only in one.group]
+        seconds: dict[str, list[float]] = {}
+        for run in range(runs + 1):  # the first warms everything up
+            for one in contenders:
+                start = time.perf_counter()
+                one.run()
+                if run:
+                    seconds.setdefault(one.name, []).append(time.perf_counter() - start)
+        lines = table(contenders, {name: median(taken) for name, taken in seconds.items()}, rows)
+        print("\n".join(lines))
+        if not only or only == "memory":
+            print(f"\nRSS of a worker grows by {memory(spark, server.url):.0f} MiB while it reads {rows:,} rows")
+        spark.stop()
+    if target:
+        Path(target).write_text(json.dumps(seconds, indent=1))
+
+
+def table(contenders: list[Contender], taken: dict[str, float], rows: int) -> list[str]:
+    """A table in Markdown; the first of each group is what the others are held against."""
+    lines = ["| what | rows/s | ratio | target |", "|---|---|---|---|"]
+    first: dict[str, float] = {}
+    for one in contenders:
+        rate = rows * one.share / taken[one.name]
+        against = first.setdefault(one.group, rate)
+        target = f">= {one.target:g}" if one.target else ""
+        lines.append(f"| {one.group}: {one.name} | {rate:,.0f} | {rate / against:.2f} | {target} |")
+    return lines
+
+
+async def scene(url: str, rows: int) -> None:
+    """A stream of messages of 120 bytes on 100 subjects, every other one with a header; and a bucket."""
+    async with natsproto.connect(url) as nc:
+        js = nc.jetstream()
+        await js.create_stream(name="BENCH", subjects=["bench.>"], storage="memory", allow_direct=True)
+        await js.create_stream(name="SINK", subjects=["sink.>"], storage="memory", allow_atomic=True, max_msgs=1000)
+        async with js.publisher(max_pending=2000) as publisher:
+            for number in range(rows):
+                headers = {"Trace": f"t{number}"} if number % 2 else None
+                await publisher.publish(f"bench.{number % 100}", b"x" * 120, headers=headers)
+        bucket = await js.create_key_value(bucket="KEYS", storage="memory")
+        for number in range(KEYS):
+            await bucket.put(f"k{number}", b"v" * 50)
+
+
+class Bench:
+    """The contenders."""
+
+    def __init__(self, spark: SparkSession, url: str, rows: int) -> None:
+        self._spark, self._url, self._rows = spark, url, rows
+        self._nats = SparkNats(servers=url)
+        self._serial = 0
+        bounds = [(rows * part // PARTITIONS + 1, rows * (part + 1) // PARTITIONS) for part in range(PARTITIONS)]
+        self._bounds = spark.sparkContext.parallelize(bounds, PARTITIONS)
+
+    def contenders(self) -> list[Contender]:
+        """In the order in which they take turns."""
+        few = 0.1  # of the rows, for what is slow
+        return [
+            Contender("read", "nats-py, psub.fetch in mapPartitions", self.nats_py_read),
+            Contender("read", "format(nats), Arrow", lambda: noop(self.table()), 3),
+            Contender("read", "read_range, tuples", self.tuples, 2),
+            Contender("read", "format(nats), readMethod=direct", lambda: noop(self.table(readMethod="direct")), 1.5),
+            Contender("read", "stream_dataframe", lambda: noop(stream_dataframe(self._spark, self._nats, "BENCH"))),
+            Contender("write", "nats-py, gather(500) in foreachPartition", self.nats_py_write),
+            Contender("write", "format(nats), Arrow, msgid", lambda: self.write(exactlyOnce="msgid"), 3),
+            Contender("write", "publish_partition, rows, msgid", self.publish_rows, 1.5),
+            Contender(
+                "atomic",
+                "format(nats), Arrow, msgid (of a tenth)",
+                lambda: self.write(few, exactlyOnce="msgid"),
+                share=few,
+            ),
+            Contender(
+                "atomic",
+                "format(nats), Arrow, atomic (of a tenth)",
+                lambda: self.write(few, exactlyOnce="atomic", progressSubject="sink.progress"),
+                0.5,
+                few,
+            ),
+            Contender("lookup", "nats-py, 64 kv.get at a time", self.nats_py_lookup, share=few),
+            Contender("lookup", "kv_lookup", self.lookup, 3, few),
+            Contender("5 ms service", "map_async, 1 at a time", lambda: self.service(1, 0.002), share=0.002),
+            Contender("5 ms service", "map_async, 64 at a time", lambda: self.service(64, 0.1), 30, 0.1),
+        ]
+
+    # ------------------------------------------------------------ reading
+
+    def table(self, **options: str) -> DataFrame:
+        given = {"servers": self._url, "stream": "BENCH", "minPartitions": str(PARTITIONS), **options}
+        return self._spark.read.format("nats").options(**given).load()
+
+    def tuples(self) -> None:
+        ranges = self._spark.sparkContext.parallelize(
+            plan_ranges(self._nats, "BENCH", num_partitions=PARTITIONS), PARTITIONS
+        )
+        nats = self._nats
+
+        def read(given: Iterable[Any]) -> Iterator[Any]:
+            for rng in given:
+                yield from read_range(nats, rng)
+
+        noop(self._spark.createDataFrame(ranges.mapPartitions(read), SCHEMA))
+
+    def nats_py_read(self) -> None:
+        url = self._url
+
+        async def fetch(first: int, last: int) -> list[tuple[object, ...]]:
+            import nats
+            from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+            nc = await nats.connect(url)
+            config = ConsumerConfig(
+                ack_policy=AckPolicy.NONE, deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=first
+            )
+            subscription = await nc.jetstream().pull_subscribe("bench.>", stream="BENCH", config=config)
+            rows: list[tuple[object, ...]] = []
+            while len(rows) < last - first + 1:
+                for message in await subscription.fetch(5000, timeout=10):
+                    about = message.metadata
+                    headers = {name: [value] for name, value in (message.headers or {}).items()} or None
+                    size = len(message.subject) + len(message.data)
+                    row = (
+                        "BENCH",
+                        message.subject,
+                        about.sequence.stream,
+                        about.timestamp,
+                        message.data,
+                        headers,
+                        size,
+                    )
+                    rows.append(row)
+            await nc.close()
+            return rows[: last - first + 1]
+
+        def read(bounds: Iterable[tuple[int, int]]) -> Iterator[tuple[object, ...]]:
+            for first, last in bounds:
+                yield from asyncio.run(fetch(first, last))
+
+        noop(self._spark.createDataFrame(self._bounds.mapPartitions(read), SCHEMA))
+
+    # ------------------------------------------------------------ writing
+
+    def rows(self, share: float = 1.0) -> DataFrame:
+        frame = self._spark.range(0, int(self._rows * share), 1, PARTITIONS)
+        return frame.selectExpr("concat('sink.', id % 100) AS subject", "cast(repeat('x', 120) AS binary) AS data")
+
+    def write(self, share: float = 1.0, **options: str) -> None:
+        given = {"servers": self._url, "stream": "SINK", **options}
+        self.rows(share).write.format("nats").options(**given).mode("append").save()
+
+    def publish_rows(self) -> None:
+        self._serial += 1
+        publish: Any = publish_partition(self._nats, write_id=f"bench-{self._serial}")
+        self.rows().rdd.mapPartitions(publish).collect()
+
+    def nats_py_write(self) -> None:
+        url = self._url
+        self._serial += 1
+        write_id = f"gather-{self._serial}"
+
+        async def publish(rows: Iterator[Row], partition: int) -> None:
+            from itertools import islice
+
+            import nats
+
+            nc = await nats.connect(url)
+            js = nc.jetstream()
+            number = 0
+            while chunk := list(islice(rows, 500)):
+                pending = []
+                for row in chunk:
+                    headers = {"Nats-Msg-Id": f"{write_id}.{partition}.{number}"}
+                    pending.append(js.publish(row.subject, bytes(row.data), headers=headers, timeout=30))
+                    number += 1
+                await asyncio.gather(*pending)
+            await nc.close()
+
+        def write(partition: int, rows: Iterable[Row]) -> Iterator[int]:
+            asyncio.run(publish(iter(rows), partition))
+            yield partition
+
+        self.rows().rdd.mapPartitionsWithIndex(write).collect()
+
+    # ------------------------------------------------------------ looking up
+
+    def keys(self) -> Any:
+        count = self._rows // 10
+        return self._spark.sparkContext.parallelize([f"k{number % KEYS}" for number in range(count)], PARTITIONS)
+
+    def lookup(self) -> None:
+        look_up: Any = kv_lookup(self._nats, "KEYS", key_itself)
+        self.keys().mapPartitions(look_up).count()
+
+    def nats_py_lookup(self) -> None:
+        url = self._url
+
+        async def get(keys: list[str]) -> list[bytes | None]:
+            import nats
+
+            nc = await nats.connect(url)
+            bucket = await nc.jetstream().key_value("KEYS")
+            found: list[bytes | None] = []
+            for begin in range(0, len(keys), 64):
+                found += [entry.value for entry in await asyncio.gather(*map(bucket.get, keys[begin : begin + 64]))]
+            await nc.close()
+            return found
+
+        def look_up(keys: Iterable[str]) -> Iterator[bytes | None]:
+            yield from asyncio.run(get(list(keys)))
+
+        self.keys().mapPartitions(look_up).count()
+
+    def service(self, concurrency: int, share: float) -> None:
+        rows = self._spark.sparkContext.parallelize(range(int(self._rows * share)), PARTITIONS)
+        ask: Any = map_async(five_milliseconds, self._nats, concurrency=concurrency)
+        rows.mapPartitions(ask).count()
+
+
+def key_itself(key: str) -> str:
+    return key
+
+
+async def five_milliseconds(client: natsproto.Client, row: int) -> int:
+    """A service that takes its time; what is measured is how many of them are under way."""
+    await asyncio.sleep(0.005)
+    return row
+
+
+def noop(frame: DataFrame) -> None:
+    """Makes every row and throws it away."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def memory(spark: SparkSession, url: str) -> float:
+    """MiB by which a worker's peak grows while it reads the whole stream as Arrow batches."""
+    nats = SparkNats(servers=url)
+    (rng,) = plan_ranges(nats, "BENCH", num_partitions=1)
+
+    def read(ranges: Iterable[Any]) -> Iterator[int]:
+        import resource
+
+        for one in ranges:
+            batches = read_range(nats, one, output="arrow")
+            next(batches)
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            for _ in batches:
+                pass
+            yield resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+    return float(spark.sparkContext.parallelize([rng], 1).mapPartitions(read).first()) / 1024
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only", default="", help="a group: read, write, atomic, lookup, service, memory")
+    parser.add_argument("--json", help="a file for the seconds of every run")
+    given = parser.parse_args()
+    main(given.rows, given.runs, given.only, given.json)
