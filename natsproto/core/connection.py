@@ -7,7 +7,7 @@ state of its own but shortcuts into the engine for the paths on which every call
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import timedelta
 from time import perf_counter  # uvloop's clock knows only milliseconds
 
@@ -260,18 +260,24 @@ class Connection:
         finally:
             mux.forget(asked)
 
-    def request_literally(
+    async def request_literally(
         self,
         subject: str,
         payload: Payload = b"",
         *,
         timeout: float | timedelta | None = None,
         headers: HeadersLike | None = None,
-    ) -> Coroutine[object, object, Message]:
+    ) -> Message:
         """``request`` to a subject in which ``*`` and a final ``>`` stand for themselves: for layers on top, as the
         API of JetStream has filters in its subjects.
         """
-        return self._ask(subject, subscribe_subject(subject), payload, timeout, headers)
+        if self._outbox.wait_first:
+            await self._outbox.turn()
+        mux, asked = self._ask(subject, subscribe_subject(subject), payload, timeout, headers)
+        try:
+            return await asked.future
+        finally:
+            mux.forget(asked)
 
     def _ask(
         self,

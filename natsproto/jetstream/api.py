@@ -66,7 +66,11 @@ class Api:
         if domain is not None and prefix is not None:
             raise ConfigError("prefix", prefix, "cannot be given together with a domain: a domain is a prefix")
         if domain is not None:
+            if "." in publish_subject(domain, "domain").decode():
+                raise ConfigError("domain", domain, "must be one word, without dots")
             prefix = f"$JS.{domain}.API"
+        elif prefix is not None and not isinstance(prefix, str):
+            raise TypeError(f"prefix must be a str, not {type(prefix).__name__}")
         self.connection = connection
         self.domain = domain
         self.prefix = (prefix or DEFAULT_PREFIX).removesuffix(".")

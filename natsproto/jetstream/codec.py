@@ -697,6 +697,16 @@ def parse(data: bytes | str, what: str = "reply") -> dict[str, object]:
     return payload
 
 
+def amended(kind: type[R], record: R | None, fields: Mapping[str, object]) -> R:
+    """A copy of the record, or of an empty one, with other values of some fields. TypeError for what is none."""
+    if record is None:
+        record = kind()
+    elif not isinstance(record, kind):
+        given = type(record).__name__
+        raise TypeError(f"what is configured must be a {kind.__name__}, not {given}; fields are named arguments")
+    return record.replace(**fields)
+
+
 def dumps(payload: Record | Mapping[str, object]) -> bytes:
     """Compact JSON of a record or of a request made by hand (whose values may be records)."""
     body = encode(payload) if isinstance(payload, Record) else dict(payload)

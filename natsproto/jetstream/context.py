@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
 from os import PathLike
-from typing import TYPE_CHECKING, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar, overload
 
 from natsproto.core.connection import Connection
 from natsproto.errors import ConfigError, NoStream, StreamNameInUse, StreamNotFound
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.batch import MAX_MESSAGES, AtomicBatch
-from natsproto.jetstream.codec import Duration
+from natsproto.jetstream.codec import Duration, amended
 from natsproto.jetstream.config import (
     KV_STREAM,
     OBJECT_STREAM,
@@ -64,6 +64,11 @@ _ALL_STORES = f"{OBJECT_SUBJECTS}*.C.>"
 
 class JetStream:
     """JetStream of one account or domain. Made by ``nc.jetstream()``; as cheap as a subject prefix."""
+
+    # What it makes; a context that is instrumented makes its own.
+    _windowed: ClassVar[type[Publisher]] = Publisher
+    _atomic: ClassVar[type[AtomicBatch]] = AtomicBatch
+    _fast: ClassVar[type[FastPublisher]] = FastPublisher
 
     def __init__(
         self,
@@ -119,7 +124,7 @@ class JetStream:
             headers,
             args,
             timeout=self._timeout(timeout),
-            retry_attempts=retry_attempts,
+            retry_attempts=_attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
         )
 
@@ -145,12 +150,12 @@ class JetStream:
         ConfigError for limits that are not positive.
         """
         _check_positive(max_pending=max_pending, max_pending_bytes=max_pending_bytes)
-        return Publisher(
+        return self._windowed(
             self._connection,
             max_pending=max_pending,
             max_pending_bytes=max_pending_bytes,
             timeout=self._timeout(timeout),
-            retry_attempts=retry_attempts,
+            retry_attempts=_attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
             auto_msg_id=auto_msg_id,
         )
@@ -170,11 +175,12 @@ class JetStream:
         is for each answer that is waited for. The batch is kept here until it is committed, and told again when a
         connection, or the stream's leader, was lost before that.
         """
-        return AtomicBatch(
+        _check_positive(max_messages=max_messages)
+        return self._atomic(
             self._connection,
             timeout=self._timeout(timeout),
             max_messages=max_messages,
-            retry_attempts=retry_attempts,
+            retry_attempts=_attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
         )
 
@@ -214,14 +220,14 @@ class JetStream:
         _check_positive(flow=flow, outstanding=outstanding, max_pending_bytes=max_pending_bytes)
         if flow > 65_535:
             raise ConfigError("flow", flow, "must be 65,535 at most")
-        return FastPublisher(
+        return self._fast(
             self._connection,
             gap=gap,
             flow=flow,
             outstanding=outstanding,
             max_pending_bytes=max_pending_bytes,
             timeout=self._timeout(timeout),
-            retry_attempts=retry_attempts,
+            retry_attempts=_attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
             auto_msg_id=auto_msg_id,
         )
@@ -348,7 +354,7 @@ class JetStream:
         exists then, without it); and what every call raises, see Stream. ``pedantic`` (server 2.11) makes the server
         refuse what it would adapt.
         """
-        wanted = (StreamConfig() if config is None else config).replace(**fields)
+        wanted = amended(StreamConfig, config, fields)
         return self._stream(wanted.name, await write_stream(self._api, "CREATE", wanted, pedantic, timeout))
 
     async def update_stream(
@@ -365,7 +371,7 @@ class JetStream:
         Use ``Stream.update`` to change single fields. StreamNotFound; InvalidStreamConfig for what cannot be changed;
         else as ``create_stream``.
         """
-        wanted = (StreamConfig() if config is None else config).replace(**fields)
+        wanted = amended(StreamConfig, config, fields)
         return self._stream(wanted.name, await write_stream(self._api, "UPDATE", wanted, pedantic, timeout))
 
     async def create_or_update_stream(
@@ -378,7 +384,7 @@ class JetStream:
         **fields: Unpack[StreamArgs],
     ) -> Stream:
         """Changes the stream of that name to this whole configuration, or creates it. Raises what both raise."""
-        wanted = (StreamConfig() if config is None else config).replace(**fields)
+        wanted = amended(StreamConfig, config, fields)
         try:
             info = await write_stream(self._api, "UPDATE", wanted, pedantic, timeout)
         except StreamNotFound:
@@ -704,6 +710,12 @@ def _store(config: ObjectStoreConfig | None, fields: ObjectStoreArgs) -> ObjectS
 
 def _bucket(config: KeyValueConfig | None, fields: KeyValueArgs) -> KeyValueConfig:
     return KeyValueConfig(**fields) if config is None else config.replace(**fields)
+
+
+def _attempts(number: int) -> int:
+    if type(number) is not int or number < -1:
+        raise ConfigError("retry_attempts", number, "must be a number of attempts, or -1 for as many as it takes")
+    return number
 
 
 def _check_positive(**numbers: int) -> None:

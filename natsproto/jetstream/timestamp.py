@@ -47,6 +47,8 @@ class Timestamp(datetime):
     @classmethod
     def of(cls, moment: datetime, nanosecond: int = 0) -> Timestamp:
         """The same moment as a Timestamp; a naive datetime is a ValueError, since it names no moment."""
+        if not isinstance(moment, datetime):
+            raise TypeError(f"a moment must be a datetime, not {type(moment).__name__}")
         if moment.utcoffset() is None:
             raise ValueError("a naive datetime names no moment: give it a tzinfo, such as datetime.UTC")
         if isinstance(moment, Timestamp) and not nanosecond:

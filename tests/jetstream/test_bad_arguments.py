@@ -1,0 +1,102 @@
+"""Arguments of the wrong kind are refused at once, by name, before a byte is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterable, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from natsproto import Client
+from natsproto.errors import ConfigError, NatsError
+
+if TYPE_CHECKING:
+    from natsproto.jetstream.context import JetStream
+    from natsproto.jetstream.stream import Stream
+
+Call = Callable[["JetStream", "Stream", object], object]
+
+NUMBERS: list[object] = [None, "1", 1.5, math.nan, True, [], -2, 2**70]
+DURATIONS: list[object] = ["1", [], b"x", math.nan, math.inf, -1, timedelta(seconds=-1), True]
+MOMENTS: list[object] = ["now", 1, 1.5, [], timedelta(1), datetime(2030, 1, 1)]
+SUBJECTS: list[object] = [None, 1, "", "a b", "a..b", ".a", "a.", "a\r\nPUB x 0\r\n\r\n", "\ud800", "x" * 5000, [], {}]
+WORDS: list[object] = [*SUBJECTS, "a.b", "*", ">"]
+CONFIGS: list[object] = ["S", 1, {}, [], {"name": "S"}, datetime(2030, 1, 1)]
+
+CALLS: dict[str, tuple[list[object], Call]] = {
+    "create_stream": (CONFIGS, lambda js, s, v: js.create_stream(v)),  # type: ignore[arg-type]
+    "update": (CONFIGS, lambda js, s, v: s.update(v)),  # type: ignore[arg-type]
+    "create_consumer": (CONFIGS, lambda js, s, v: s.create_consumer(v)),  # type: ignore[arg-type]
+    "stream": (WORDS, lambda js, s, v: js.stream(v)),  # type: ignore[arg-type]
+    "best_publisher": (WORDS, lambda js, s, v: js.best_publisher(v)),  # type: ignore[arg-type]
+    "publish": (SUBJECTS, lambda js, s, v: js.publish(v)),  # type: ignore[arg-type]
+    "publish retry_attempts": (NUMBERS, lambda js, s, v: js.publish("s", retry_attempts=v)),  # type: ignore[arg-type]
+    "publish retry_wait": (DURATIONS, lambda js, s, v: js.publish("s", retry_wait=v)),  # type: ignore[arg-type]
+    "publish timeout": ([*DURATIONS, 0], lambda js, s, v: js.publish("s", timeout=v)),  # type: ignore[arg-type]
+    "publisher max_pending": ([*NUMBERS, 0], lambda js, s, v: js.publisher(max_pending=v)),  # type: ignore[arg-type]
+    "publisher retry_attempts": (NUMBERS, lambda js, s, v: js.publisher(retry_attempts=v)),  # type: ignore[arg-type]
+    "fast_publisher flow": ([*NUMBERS, 0], lambda js, s, v: js.fast_publisher(flow=v)),  # type: ignore[arg-type]
+    "fast_publisher retry_attempts": (
+        NUMBERS,
+        lambda js, s, v: js.fast_publisher(retry_attempts=v),  # type: ignore[arg-type]
+    ),
+    "atomic_batch max_messages": (
+        [*NUMBERS, 0],
+        lambda js, s, v: js.atomic_batch(max_messages=v),  # type: ignore[arg-type]
+    ),
+    "atomic_batch retry_attempts": (NUMBERS, lambda js, s, v: js.atomic_batch(retry_attempts=v)),  # type: ignore[arg-type]
+    "get_message": ([*NUMBERS, 0], lambda js, s, v: s.get_message(v)),  # type: ignore[arg-type]
+    "get_last_message": (SUBJECTS, lambda js, s, v: s.get_last_message(v)),  # type: ignore[arg-type]
+    "get_next_message start_time": (
+        MOMENTS,
+        lambda js, s, v: s.get_next_message(start_time=v),  # type: ignore[arg-type]
+    ),
+    "get_batch timeout": (DURATIONS, lambda js, s, v: s.get_batch(timeout=v)),  # type: ignore[arg-type]
+    "get_last_messages up_to_time": (
+        MOMENTS,
+        lambda js, s, v: s.get_last_messages(["s"], up_to_time=v),  # type: ignore[arg-type]
+    ),
+    "pause_consumer": (MOMENTS, lambda js, s, v: s.pause_consumer("c", v)),  # type: ignore[arg-type]
+}
+
+
+async def use(thing: object) -> None:
+    """Awaits, enters or reads it, as its kind is used."""
+    if isinstance(thing, AbstractAsyncContextManager):
+        async with thing:
+            pass
+    elif isinstance(thing, Awaitable):
+        await thing
+    elif isinstance(thing, AsyncIterable):
+        async for _ in thing:
+            pass
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_arguments_of_the_wrong_kind_are_refused_before_anything_is_sent(
+    jetstream: JetStream, nats_client: Client, name: str
+) -> None:
+    stream = await jetstream.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
+    values, call = CALLS[name]
+    for value in values:
+        if value == 2**70 and name.endswith(("max_pending", "max_messages", "attempts")):
+            continue  # as good as no limit
+        sent = nats_client.stats.out_msgs
+        with pytest.raises((ConfigError, TypeError)):
+            await use(call(jetstream, stream, value))
+        assert nats_client.stats.out_msgs == sent, f"{value!r} was sent"
+
+
+@pytest.mark.parametrize("domain", ["", "a.b", "*", ">", "a b", 5, []])
+def test_a_domain_is_one_word(nats_client: Client, domain: object) -> None:
+    with pytest.raises((ConfigError, TypeError)):
+        nats_client.jetstream(domain=domain)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prefix", ["a..b", "a.*", "a b", 5, []])
+def test_a_prefix_is_a_subject(nats_client: Client, prefix: object) -> None:
+    with pytest.raises((NatsError, TypeError)):
+        nats_client.jetstream(prefix=prefix)  # type: ignore[arg-type]
