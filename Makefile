@@ -14,8 +14,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # What each target needs beyond the Python standard library.
 NEEDS_run := --editable '.[server]'
-NEEDS_test := --editable '.[nkeys,ws,uvloop,server]' --group test
-NEEDS_check := --editable '.[nkeys,ws,uvloop,server]' --group dev
+NEEDS_test := --editable '.[nkeys,ws,uvloop,server,spark]' --group test
+NEEDS_check := --editable '.[nkeys,ws,uvloop,server,spark]' --group dev
 NEEDS_bench := --editable '.[uvloop,server]' --group bench
 NEEDS_docs := --group docs
 NEEDS_soak := --editable '.[server]'
@@ -24,16 +24,21 @@ NEEDS_fuzz := --editable '.[nkeys,ws,server]' --group test --group fuzz
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help run test check bench docs soak fuzz clean same-python
+.PHONY: help run test test-spark-full check bench docs soak fuzz clean same-python
 
 help: ## say what each target does
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 run: $(VENV)/.ready-run ## start a real nats-server and tell docs/examples/quickstart.py against it
 	@$(BIN)/python docs/examples/quickstart.py
 
 test: $(VENV)/.ready-test ## run the whole test suite (ARGS= for pytest)
+	@$(BIN)/python -m tests.spark.java "the tests that run on it are skipped" || true
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-spark-full: $(VENV)/.ready-test ## the long tests on Spark: kill -9 again and again, clusters (ARGS= for pytest)
+	@$(BIN)/python -m tests.spark.java
+	@$(BIN)/python -m pytest -m spark_full $(ARGS)
 
 check: $(VENV)/.ready-check ## ruff (lint and format), mypy --strict and import-linter
 	@$(BIN)/ruff check

@@ -130,7 +130,7 @@ def request_partition(
     config: SparkNats,
     subject: str | Callable[[T], str],
     *,
-    payload: str | Callable[[T], Payload] = "data",
+    payload: str | Callable[[T], Payload | str] = "data",
     concurrency: int = 64,
     ordered: bool = True,
     timeout: float = 5.0,
@@ -152,7 +152,7 @@ def request_partition(
 
 
 async def _ask(
-    subject: str | Callable[[T], str], payload: Callable[[T], Payload], timeout: float, client: Client, row: T
+    subject: str | Callable[[T], str], payload: Callable[[T], Payload | str], timeout: float, client: Client, row: T
 ) -> tuple[T, bytes | None]:
     to = subject if isinstance(subject, str) else subject(row)
     return row, (await client.request(to, octets(payload(row)), timeout=timeout)).data

@@ -6,7 +6,6 @@ Only these fixtures need Java; where it is missing the tests that ask for a sess
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +17,16 @@ from natsproto import sync
 from natsproto.spark.config import SparkNats
 from natsproto.spark.worker import close_workers
 from natsproto.testing import Server, run_server
+from tests.spark.java import missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NO_JAVA = "Spark needs Java 17 (java, or JAVA_HOME): its tests are skipped"
+
+def need_java() -> None:
+    """Skips the test where Spark cannot run."""
+    if problem := missing():
+        pytest.skip(problem)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,8 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on local[2] with Python workers of this environment."""
-    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
-        pytest.skip(NO_JAVA)
+    need_java()
     folder = tmp_path_factory.mktemp("spark")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     with pytest.MonkeyPatch.context() as patch:  # workers inherit what is set when the first session starts

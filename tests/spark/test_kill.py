@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import natsproto
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.stream import Stream
 from natsproto.testing.server import Server
-from tests.spark.conftest import NO_JAVA
+from tests.spark.conftest import need_java
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -51,8 +50,7 @@ async def run_until(job: subprocess.Popen[bytes], out: Stream, folder: Path, row
 
 
 async def check(server: Server, folder: Path, guarantee: str, *, count: int, kills: int, seed: int) -> None:
-    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
-        pytest.skip(NO_JAVA)
+    need_java()
     async with natsproto.connect(server.url) as client:
         js = client.jetstream()
         out = await scene(js, count)
