@@ -50,22 +50,26 @@ class Headers(Mapping[str, str]):
         self._values = values
         lines = block.decode("utf-8", "surrogateescape").split("\r\n")
         first = lines[0]
-        if first.startswith(_VERSION):
+        if first == _VERSION:
             del lines[0]
-            if len(first) > 8:
-                code, _, description = first[8:].strip().partition(" ")
-                if code.isascii() and code.isdigit() and len(code) == 3:
-                    self.status = int(code)
-                    self.description = description.strip()
+        elif first.startswith(_VERSION):
+            self._read_status(lines.pop(0)[8:].strip())
         for line in lines:
-            name, colon, value = line.partition(":")
-            if colon:
-                value = value.strip(" \t")
-                if name in values:
-                    values[name].append(value)
-                else:
-                    values[name] = [value]
+            if line:  # a block ends in two empty ones
+                name, colon, value = line.partition(":")
+                if colon:
+                    value = value.strip(" \t")
+                    if name in values:
+                        values[name].append(value)
+                    else:
+                        values[name] = [value]
         return self
+
+    def _read_status(self, text: str) -> None:
+        code, _, description = text.partition(" ")
+        if code.isascii() and code.isdigit() and len(code) == 3:
+            self.status = int(code)
+            self.description = description.strip()
 
     def get_all(self, name: str) -> list[str]:
         """Every value of the name in the order received; an empty list when there is none."""
