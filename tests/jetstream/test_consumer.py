@@ -18,6 +18,7 @@ from natsproto.jetstream.message import JsMessage
 from natsproto.testing import run_server
 from tests.jetstream.reading import api_calls, events, eventually, known, make, notices, numbers, store, subscriptions
 from tests.kit.interruption import interruptions
+from tests.server.ground import both_loops
 
 if TYPE_CHECKING:
     from natsproto.jetstream.context import JetStream
@@ -412,6 +413,16 @@ async def test_message_that_is_bigger_than_the_bound_is_told(jetstream: JetStrea
     async with consumer.messages(max_bytes=1000) as messages:
         with pytest.raises(PullRefused, match="needs more than 1000 bytes"):
             await messages.next(timeout=LONG)
+
+
+@both_loops
+async def test_time_that_is_up_at_once_disturbs_no_loop() -> None:
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        stream = await make(nc.jetstream(), 500)
+        consumer = await stream.create_consumer(durable_name="C", ack_policy="none")
+        pulling = consumer.messages(max_messages=10, expires=0.5, heartbeat=0.0001, stop_after=500)
+        async with asyncio.timeout(LONG), pulling as messages:
+            assert numbers([message async for message in messages]) == list(range(1, 501))
 
 
 async def test_messages_come_in_batches(jetstream: JetStream) -> None:

@@ -1,0 +1,209 @@
+"""What a reader does when servers fall silent, die or change, to the tenth of a second, on a clock of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import EllipsisType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from natsproto.errors import ConsumerGone, RequestTimeout
+from tests.core.world import World, world
+from tests.jetstream.reading import events, notices
+from tests.kit.clock import virtual_clock
+
+if TYPE_CHECKING:
+    from natsproto import Client
+    from natsproto.jetstream.stream import Stream
+    from tests.kit.scripted import Op
+
+NEXT = "$JS.API.CONSUMER.MSG.NEXT.S."
+
+
+class Leader:
+    """Takes the requests of one client and says what the test wants."""
+
+    def __init__(self, place: World, itself: Client) -> None:
+        self._place, self._itself = place, itself
+        self._wire = place.server.connections[0]
+        self._subscription = itself.subscribe("$JS.API.>")
+        self._sequence = 0
+
+    async def there(self) -> None:
+        """Until its interest is known."""
+        await self._itself.flush()
+
+    async def dies(self) -> None:
+        """Nobody takes requests any more, and nobody says so."""
+        await self._subscription.unsubscribe()
+        await self._itself.flush()
+
+    async def comes_back(self) -> None:
+        """Another one takes them; what was asked before is forgotten."""
+        self._place.server.forget()
+        self._subscription = self._itself.subscribe("$JS.API.>")
+        await self._itself.flush()
+
+    async def asked(self, subject: str | EllipsisType, timeout: float = 60.0) -> Op:
+        """The next request on this subject."""
+        return await self._place.server.expect("PUB", subject, timeout=timeout)
+
+    async def pulled(self, consumer: str = "C", timeout: float = 60.0) -> Op:
+        """The next pull."""
+        return await self.asked(NEXT + consumer, timeout)
+
+    async def asked_to_create(self) -> Op:
+        """The next request for a consumer."""
+        while not (op := await self.asked(...)).args[0].startswith("$JS.API.CONSUMER.CREATE.S."):
+            pass
+        return op
+
+    async def creates(self, first: Op | None = None) -> str:
+        """Makes the consumer that is asked for; returns its name."""
+        request = first or await self.asked_to_create()
+        name = request.args[0].rpartition(".")[2]
+        zero = {"consumer_seq": 0, "stream_seq": 0}
+        info = {"stream_name": "S", "name": name, "created": "2026-01-01T00:00:00Z", "delivered": zero}
+        self.answer(request, {**info, "config": {"name": name, "ack_policy": "none"}, "ack_floor": zero})
+        return name
+
+    def deletions(self) -> list[Op]:
+        """What was to be deleted."""
+        return [op for op in self._place.server.ops if op.args and op.args[0].startswith("$JS.API.CONSUMER.DELETE.S.")]
+
+    def status(self, pull: Op, line: str) -> None:
+        """Ends a pull, or shows that it lives."""
+        self._deliver(pull.args[1], pull.args[1], b"", f"NATS/1.0 {line}\r\n\r\n".encode())
+
+    def messages(self, pull: Op, count: int, consumer: str = "C") -> None:
+        """Serves it."""
+        for number in range(count):
+            self._sequence += 1
+            ack = f"$JS.ACK.S.{consumer}.1.{self._sequence}.{number + 1}.1795000000000000000.0"
+            self._deliver(pull.args[1], "s.a", b"%d" % self._sequence, reply=ack)
+
+    def answer(self, request: Op, body: dict[str, object]) -> None:
+        """The reply of the API."""
+        self._deliver(request.args[1], request.args[1], json.dumps(body).encode())
+
+    def _deliver(self, to: str, subject: str, payload: bytes, headers: bytes | None = None, *, reply: str = "") -> None:
+        tokens = to.split(".")
+        for sid, interest in self._wire.interest.items():
+            if len(interest.tokens) == len(tokens) and all(
+                want in ("*", got) for want, got in zip(interest.tokens, tokens, strict=True)
+            ):
+                self._wire.deliver(sid, subject, payload, reply=reply, headers=headers)
+                return
+        raise AssertionError(f"nobody waits on {to}")
+
+
+@asynccontextmanager
+async def leader() -> AsyncIterator[tuple[Leader, Client, Stream]]:
+    """A client, its stream and who leads it."""
+    async with world() as place:
+        nc = await place.connect()
+        other = await place.connect()
+        taking = Leader(place, other)
+        await taking.there()
+        yield taking, nc, await nc.jetstream().stream("S", bind=True)
+
+
+def bodies(*pulls: Op) -> list[dict[str, object]]:
+    return [json.loads(pull.payload) for pull in pulls]
+
+
+@virtual_clock
+async def test_change_of_leader_ends_every_open_pull_by_its_own_reply_subject_and_is_answered_at_once() -> None:
+    loop = asyncio.get_running_loop()
+    async with leader() as (server, _, stream):
+        consumer = await stream.consumer("C", bind=True)
+        async with consumer.messages(max_messages=10) as messages:
+            first = await server.pulled()
+            server.messages(first, 5)
+            for _ in range(5):
+                await messages.next()
+            second = await server.pulled()
+            assert first.args[1] != second.args[1]
+            changed = loop.time()
+            server.status(first, "409 Leadership Change")
+            third = await server.pulled()
+            assert loop.time() == changed
+            assert [body["batch"] for body in bodies(first, second, third)] == [10, 5, 10]
+            server.status(second, "409 Leadership Change")
+            with pytest.raises(AssertionError, match="no PUB"):
+                await server.pulled(timeout=0.3)
+
+
+@virtual_clock
+async def test_death_of_the_server_is_noticed_in_a_moment_and_the_next_one_as_soon() -> None:
+    loop = asyncio.get_running_loop()
+    async with leader() as (server, nc, stream), events(nc) as seen:
+        consumer = await stream.consumer("C", bind=True)
+        async with consumer.messages(max_messages=20) as messages:
+            server.messages(await server.pulled(), 8)
+            for _ in range(8):
+                await messages.next()
+            died = loop.time()
+            await server.dies()
+            (probe,) = bodies(await server.pulled())
+            assert probe["idle_heartbeat"] == probe["expires"]
+            again = await server.pulled()
+            assert loop.time() == pytest.approx(died + 0.3)
+            (notice,) = notices(seen)
+            assert isinstance(notice.error, ConsumerGone)
+            await asyncio.sleep(died + 5.0 - loop.time())
+            await server.comes_back()
+            last = await server.pulled()
+            assert loop.time() <= died + 5.5
+            assert bodies(again, last)[0]["batch"] == bodies(last)[0]["batch"] == 20
+            server.messages(last, 1)
+            assert (await messages.next(timeout=1)).data == b"9"
+
+
+@virtual_clock
+async def test_trickle_is_not_doubled_by_questions_and_a_pause_of_the_flow_is_asked_about_once() -> None:
+    async with leader() as (server, _, stream):
+        consumer = await stream.consumer("C", bind=True)
+        async with consumer.messages(max_messages=100) as messages:
+            pull = await server.pulled()
+            for _ in range(7):
+                server.messages(pull, 1)
+                await messages.next()
+                await asyncio.sleep(1.0)
+            server.messages(pull, 1)
+            await messages.next()
+            probe = await server.pulled(timeout=0.21)
+            server.status(probe, "400 Bad Request - heartbeat value too large")
+            with pytest.raises(AssertionError, match="no PUB"):
+                await server.pulled(timeout=3.5)
+            assert not messages.closed
+
+
+@virtual_clock
+async def test_ordered_consumer_that_is_not_made_is_given_up_for_another() -> None:
+    loop = asyncio.get_running_loop()
+    async with leader() as (server, nc, stream), events(nc) as seen:
+        ordered = stream.ordered_consumer()
+        async with ordered.messages() as messages:
+            first = await server.creates()
+            pull = await server.pulled(first)
+            server.messages(pull, 1, first)
+            await messages.next(timeout=1)
+            begun = loop.time()
+            server.status(pull, "409 Consumer Deleted")
+            names: dict[str, float] = {}
+            while loop.time() < begun + 9.0:
+                asked = await server.asked_to_create()
+                names.setdefault(asked.args[0].rpartition(".")[2], round(loop.time() - begun, 2))
+            assert list(names.values()) == [0.0, 0.25, 0.75, 1.75, 3.75, 5.75, 7.75]
+            last = await server.creates(first=asked)
+            assert last == ordered.name
+            server.messages(await server.pulled(last), 1, last)
+            assert (await messages.next(timeout=1)).data == b"2"
+            deleted = {op.args[0].rpartition(".")[2] for op in server.deletions()}
+            assert deleted == {first, *names} - {last}
+            assert [type(notice.error) for notice in notices(seen)] == [ConsumerGone, RequestTimeout]
