@@ -42,6 +42,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on local[2] with Python workers of this environment."""
     need_java()
     folder = tmp_path_factory.mktemp("spark")
+    (folder / "events").mkdir()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     with pytest.MonkeyPatch.context() as patch:  # workers inherit what is set when the first session starts
         if os.environ.get("PYTHONDONTWRITEBYTECODE"):  # each of them would compile everything anew
@@ -65,6 +66,9 @@ def start_session(folder: Path) -> SparkSession:
         .config("spark.local.dir", str(folder))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.eventLog.enabled", "true")
+        .config("spark.eventLog.dir", str(folder / "events"))
+        .config("spark.eventLog.compress", "false")
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )

@@ -22,12 +22,14 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def start(server: Server, folder: Path, guarantee: str) -> subprocess.Popen[bytes]:
+    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # every worker would compile everything anew
     command = [sys.executable, "-m", "tests.spark.kill_job", server.url, str(folder), guarantee]
     with (folder / "job.log").open("ab") as log:
         return subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            env=env,
             stdout=log,
             stderr=log,
             start_new_session=True,

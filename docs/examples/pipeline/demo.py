@@ -85,7 +85,7 @@ class Demo:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, str(HERE / "job.py"), "--servers", self._url, "--checkpoint", self._checkpoint),
             *("--master", self._master, *options),
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
