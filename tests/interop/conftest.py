@@ -15,7 +15,12 @@ import pytest
 
 from tests.interop.node import Node
 
-PACKAGES = ("@nats-io/transport-node@3.4.0", "@nats-io/services@3.0.0-25")
+PACKAGES = (
+    "@nats-io/transport-node@3.4.0",
+    "@nats-io/services@3.0.0-25",
+    "@nats-io/kv@3.4.0",
+    "@nats-io/obj@3.4.0",
+)
 
 
 @pytest.fixture(scope="session")
