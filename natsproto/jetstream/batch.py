@@ -30,6 +30,7 @@ from natsproto.jetstream.retry import BUSY, pause_after
 from natsproto.jetstream.waiting import connected
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import HeadersLike, encode_headers
+from natsproto.protocol.refusals import SubscriptionDenied
 from natsproto.protocol.subject import publish_subject
 
 API_LEVEL = 2
@@ -253,7 +254,7 @@ class AtomicBatch:
         request = self._connection.request
         try:
             reply = await request(message.subject, payload, headers=pairs, timeout=self._timeout)
-        except (ConnectionLost, RequestTimeout) as exc:
+        except (ConnectionLost, RequestTimeout, SubscriptionDenied) as exc:
             raise PublishUncertain(message.subject, f"commit of a batch of {count}: {exc}") from exc
         return pub_ack(reply.data, f"atomic batch of {count} messages to {self._messages[0].subject!r}")
 

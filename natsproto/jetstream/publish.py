@@ -51,6 +51,7 @@ from natsproto.jetstream.retry import BUSY, RESEND_AFTER, pause_after
 from natsproto.jetstream.waiting import connected, release
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
+from natsproto.protocol.refusals import SubscriptionDenied
 from natsproto.protocol.subject import publish_subject
 
 LIFETIME = 16
@@ -105,6 +106,8 @@ async def publish(
             failure.__cause__ = exc
             if again:
                 await connected(connection, deadline)
+        except SubscriptionDenied as exc:  # of the inbox: the message went, and the answer does not come
+            raise PublishUncertain(subject, str(exc)) from exc
         except OutboxFull as exc:
             failure = exc
             pause = retry_wait

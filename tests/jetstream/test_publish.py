@@ -185,6 +185,43 @@ async def test_a_denied_subject_is_an_error_at_once() -> None:
             assert (await allowed).seq == 1
 
 
+async def test_a_denied_inbox_leaves_the_outcome_unknown_at_once() -> None:
+    """The server takes the message, and its acknowledgement goes nowhere."""
+    config = """authorization { users: [
+        { user: a, password: b, permissions: { subscribe: { deny: "_INBOX.>" } } }
+        { user: c, password: d }
+    ] }"""
+    async with (
+        run_server(jetstream=True, config=config) as running,
+        natsproto.connect(running.url, user="c", password="d") as owner,
+    ):
+        stream = await owner.jetstream().create_stream(
+            name="S", subjects=["s"], storage="memory", allow_atomic=True, allow_batched=True
+        )
+
+        async def single(js: JetStream) -> None:
+            await js.publish("s")
+
+        async def windowed(js: JetStream) -> None:
+            async with js.publisher() as pub:
+                await (await pub.publish("s"))
+
+        async def fast(js: JetStream) -> None:
+            async with js.fast_publisher() as pub:
+                await pub.publish("s")
+
+        async def atomic(js: JetStream) -> None:
+            async with js.atomic_batch() as batch:
+                await batch.publish("s")
+
+        for publish in (single, windowed, fast, atomic):
+            async with natsproto.connect(running.url, user="a", password="b") as nc, asyncio.timeout(2):
+                with pytest.raises(PublishUncertain, match="denied"):
+                    await publish(nc.jetstream())
+                await nc.flush()
+        assert (await stream.info()).state.messages >= 3
+
+
 # ---------------------------------------------------------------- time to live
 
 
