@@ -18,7 +18,6 @@ from natsproto.jetstream.codec import (
     Field,
     Record,
     flag,
-    instant,
     integer,
     labels,
     loads,
@@ -54,7 +53,20 @@ def _headers() -> Mapping[str, tuple[str, ...]]:
     return cast("Mapping[str, tuple[str, ...]]", Field("headers", {}, accept, read=read, write=write))
 
 
+def _mtime() -> Timestamp:
+    """When it was stored, which the message tells. What is written here is somebody's clock, or "" (nats-py)."""
+
+    def accept(what: str, value: object) -> object:
+        if not isinstance(value, Timestamp):
+            raise TypeError(f"{what} must be a Timestamp, not {type(value).__name__}")
+        return value
+
+    return cast(Timestamp, Field("mtime", NEVER, accept, read=lambda _: NEVER))
+
+
 def _texts(values: object) -> tuple[str, ...]:
+    if type(values) is str:  # as nats-py writes what it was given
+        return (values,)
     if type(values) is not list or not all(type(one) is str for one in values):
         raise TypeError("must be lists of strings")
     return tuple(values)
@@ -91,7 +103,7 @@ class ObjectInfo(Record):
     nuid: str = text(default="", always=True)
     # Sent always: other clients take a missing size for an object that has yet to come.
     size: int = integer(default=0, high=UINT64, always=True)
-    mtime: Timestamp = instant(default=NEVER)
+    mtime: Timestamp = _mtime()
     chunks: int = integer(default=0, always=True)
     digest: str = text(default="")
     deleted: bool = flag(default=False)
