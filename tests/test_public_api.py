@@ -12,8 +12,21 @@ import pytest
 
 import natsproto
 
-LISTED = [natsproto, importlib.import_module("natsproto.errors")]
-CLASSES = [value for value in (getattr(natsproto, name) for name in natsproto.__all__) if inspect.isclass(value)]
+LISTED = [
+    natsproto,
+    *(
+        importlib.import_module(f"natsproto.{name}")
+        for name in ("errors", "jetstream", "jetstream.objectstore", "service", "sync")
+    ),
+]
+CLASSES = list(
+    dict.fromkeys(
+        value
+        for module in LISTED
+        for value in (getattr(module, name) for name in module.__all__)
+        if inspect.isclass(value) and not issubclass(value, Exception)
+    )
+)
 
 
 def public(module: ModuleType) -> set[str]:
@@ -35,7 +48,10 @@ def test_all_lists_exactly_what_is_public(module: ModuleType) -> None:
 
 @pytest.mark.parametrize("module", LISTED, ids=lambda module: module.__name__)
 def test_all_is_sorted_without_doubles(module: ModuleType) -> None:
-    assert list(module.__all__) == sorted(set(module.__all__))
+    def rank(name: str) -> tuple[bool, bool, str]:
+        return not name.isupper(), not name[0].isupper(), name  # constants, classes, functions
+
+    assert list(module.__all__) == sorted(set(module.__all__), key=rank)
 
 
 @pytest.mark.parametrize("name", [name for name in natsproto.__all__ if name != "__version__"])

@@ -1,1 +1,84 @@
-"""JetStream: streams, consumers and what is built on them. Uses only the public verbs of a connection."""
+"""JetStream: streams, consumers and what is built on them. ``Client.jetstream()`` is the way in.
+
+Uses only the public verbs of a connection. The key/value and object stores, partitioned groups and advisories are
+packages and modules of their own (``natsproto.jetstream.kv``, ``.objectstore``, ``.groups``, ``.advisory``).
+"""
+
+from natsproto.jetstream.batch import AtomicBatch
+from natsproto.jetstream.config import (
+    AckPolicy,
+    Compression,
+    ConsumerConfig,
+    DeliverPolicy,
+    DiscardPolicy,
+    ExternalStream,
+    KeyValueConfig,
+    ObjectStoreConfig,
+    PersistMode,
+    Placement,
+    PriorityPolicy,
+    ReplayPolicy,
+    Republish,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+    StreamConsumerLimits,
+    StreamSource,
+    SubjectTransform,
+)
+from natsproto.jetstream.consumer import Consumer, PullConsumer
+from natsproto.jetstream.context import JetStream
+from natsproto.jetstream.counter import CounterValue
+from natsproto.jetstream.direct import RawMessage
+from natsproto.jetstream.fast import FastPublisher
+from natsproto.jetstream.handling import Consumption
+from natsproto.jetstream.info import AccountInfo, ConsumerInfo, PubAck, StreamInfo, StreamState
+from natsproto.jetstream.message import JsMessage, Metadata
+from natsproto.jetstream.ordered import OrderedConsumer
+from natsproto.jetstream.publish import AckFuture, Publisher
+from natsproto.jetstream.push import PushConsumer
+from natsproto.jetstream.schedule import Schedule
+from natsproto.jetstream.stream import Stream
+
+__all__ = [
+    "AccountInfo",
+    "AckFuture",
+    "AckPolicy",
+    "AtomicBatch",
+    "Compression",
+    "Consumer",
+    "ConsumerConfig",
+    "ConsumerInfo",
+    "Consumption",
+    "CounterValue",
+    "DeliverPolicy",
+    "DiscardPolicy",
+    "ExternalStream",
+    "FastPublisher",
+    "JetStream",
+    "JsMessage",
+    "KeyValueConfig",
+    "Metadata",
+    "ObjectStoreConfig",
+    "OrderedConsumer",
+    "PersistMode",
+    "Placement",
+    "PriorityPolicy",
+    "PubAck",
+    "Publisher",
+    "PullConsumer",
+    "PushConsumer",
+    "RawMessage",
+    "ReplayPolicy",
+    "Republish",
+    "RetentionPolicy",
+    "Schedule",
+    "StorageType",
+    "Stream",
+    "StreamConfig",
+    "StreamConsumerLimits",
+    "StreamInfo",
+    "StreamSource",
+    "StreamState",
+    "SubjectTransform",
+]
