@@ -419,10 +419,10 @@ async def fetch(run: Run) -> Figures:
     await consumer.fetch(1)
     run.peer.go(run.count)
     run.peer.sent(run.count)
-    watch, got = Stopwatch(run.server_pid), 0
+    watch, got, target = Stopwatch(run.server_pid), 0, run.total_bytes
     watch.start()
-    for start in range(0, run.count, 500):
-        for msg in await consumer.fetch(min(500, run.count - start)):
+    while got < target:
+        for msg in await consumer.fetch(min(500, (target - got) // run.scenario.size)):
             got += len(msg.data)
     figures = watch.stop(run.count)
     await _end_of_reading(nc, run, stream, got)
@@ -437,10 +437,10 @@ async def fetch_acked(run: Run) -> Figures:
         await msg.ack()
     run.peer.go(run.count)
     run.peer.sent(run.count)
-    watch, got = Stopwatch(run.server_pid), 0
+    watch, got, target = Stopwatch(run.server_pid), 0, run.total_bytes
     watch.start()
-    for start in range(0, run.count, 500):
-        for msg in await consumer.fetch(min(500, run.count - start)):
+    while got < target:
+        for msg in await consumer.fetch(min(500, (target - got) // run.scenario.size)):
             got += len(msg.data)
             await msg.ack()
     await nc.flush()
