@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode
 from collections.abc import AsyncIterator
+from dataclasses import fields
 from typing import Any, cast
 
 import pytest
@@ -96,7 +97,7 @@ async def test_we_read_what_nats_js_writes(nats_server: Server, jetstream: JetSt
     assert await kv.create("gone", b"ours") > 0
     # The same bucket made by us: nothing differs but what nats.js (3.4) leaves out of ADR-8.
     ours, made = (await jetstream.update_key_value(status.config)).stream.cached_info.config, status.stream.config
-    assert [name for name in StreamConfig.__slots__ if getattr(ours, name) != getattr(made, name)] == ["deny_delete"]
+    assert [f.name for f in fields(StreamConfig) if getattr(ours, f.name) != getattr(made, f.name)] == ["deny_delete"]
 
 
 async def told(program: Program) -> AsyncIterator[tuple[str, Any]]:
