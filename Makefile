@@ -15,6 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What each target needs beyond the Python standard library.
 NEEDS_run := --editable '.[server]'
 NEEDS_test := --editable '.[nkeys,ws,uvloop,server,spark]' --group test
+NEEDS_pipeline := --editable '.[server,spark]'
 NEEDS_check := --editable '.[nkeys,ws,uvloop,server,spark]' --group dev
 NEEDS_bench := --editable '.[uvloop,server]' --group bench
 NEEDS_docs := --group docs
@@ -24,7 +25,7 @@ NEEDS_fuzz := --editable '.[nkeys,ws,server]' --group test --group fuzz
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help run test test-spark-full check bench docs soak fuzz clean same-python
+.PHONY: help run test test-spark-full pipeline check bench docs soak fuzz clean same-python
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +40,10 @@ test: $(VENV)/.ready-test ## run the whole test suite (ARGS= for pytest)
 test-spark-full: $(VENV)/.ready-test ## the long tests on Spark: kill -9 again and again, clusters (ARGS= for pytest)
 	@$(BIN)/python -m tests.spark.java
 	@$(BIN)/python -m pytest -m spark_full $(ARGS)
+
+pipeline: $(VENV)/.ready-pipeline ## the whole Spark pipeline with a kill -9 in the middle (ARGS="--orders 1000000")
+	@$(BIN)/python -m tests.spark.java
+	@$(BIN)/python docs/examples/pipeline/demo.py $(ARGS)
 
 check: $(VENV)/.ready-check ## ruff (lint and format), mypy --strict and import-linter
 	@$(BIN)/ruff check
