@@ -4,7 +4,7 @@ import asyncio
 
 import natsproto
 from natsproto.errors import AlreadyAcked
-from natsproto.jetstream.message import JsMessage
+from natsproto.jetstream import JsMessage
 from natsproto.testing import run_server
 
 

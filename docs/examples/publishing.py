@@ -7,8 +7,8 @@ import asyncio
 
 import natsproto
 from natsproto.errors import NoStream, PublishFailed, WrongLastSequence
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.schedule import Schedule
+from natsproto.jetstream import JetStream
+from natsproto.jetstream import Schedule
 from natsproto.testing import run_server
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import natsproto
 from natsproto.errors import StreamNameInUse
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream import JetStream
 from natsproto.testing import run_server
 
 
