@@ -578,6 +578,38 @@ async def test_account_without_jetstream_is_told_at_once() -> None:
             await promptly(call, errors.JetStreamNotEnabled, "JetStream")
 
 
+async def test_prefix_reaches_the_jetstream_of_another_account() -> None:
+    accounts = """
+    accounts {
+      OWNER {
+        jetstream: enabled, users: [{user: owner, password: x}]
+        exports: [{service: "$JS.API.>", response_type: stream}, {service: "s.>"}]
+      }
+      GUEST {
+        users: [{user: guest, password: x}]
+        imports: [
+          {service: {account: OWNER, subject: "$JS.API.>"}, to: "JS.owner.API.>"}
+          {service: {account: OWNER, subject: "s.>"}}
+        ]
+      }
+    }"""
+    async with (
+        run_server(jetstream=True, config=accounts) as server,
+        natsproto.connect(server.url, user="owner", password="x") as owner,
+        natsproto.connect(server.url, user="guest", password="x") as guest,
+    ):
+        await memory_stream(owner.jetstream(), allow_direct=True)
+        js = guest.jetstream(prefix="JS.owner.API")
+        assert (await js.publish("s.a", b"1")).seq == 1
+        stream = await js.stream("S")
+        assert (await stream.get_message(1)).data == b"1"
+        assert [message.data async for message in stream.get_batch()] == [b"1"]
+        assert [message.data async for message in stream.get_last_messages(["s.>"])] == [b"1"]
+        consumer = await stream.create_consumer(name="c", filter_subject="s.*", ack_policy="none")
+        assert [message.data for message in await consumer.fetch(1, timeout=5)] == [b"1"]
+        await promptly(guest.jetstream().account_info(), errors.JetStreamNotEnabled, "JetStream")
+
+
 PERMISSIONS = """
 authorization {
   users: [
