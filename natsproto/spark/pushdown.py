@@ -8,22 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql import datasource as spark
 
 from natsproto.errors import InvalidSubject
 from natsproto.protocol.subject import matches, publish_subject
 from natsproto.spark.settings import SourceSettings
 from natsproto.value import Value
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter  # Spark 4.1
 
 _NEVER_NULL = ("stream", "subject", "seq", "timestamp", "data", "size")
 
@@ -58,29 +53,29 @@ def narrow(filters: Iterable[Filter], settings: SourceSettings) -> tuple[Narrowi
 def _with(found: Narrowing, one: Filter, settings: SourceSettings) -> tuple[Narrowing, bool]:
     """The narrowing with one filter more, and whether that says it all."""
     match one:
-        case IsNotNull(attribute=(name,)) if name in _NEVER_NULL:
+        case spark.IsNotNull(attribute=(name,)) if name in _NEVER_NULL:
             return found, True
-        case EqualTo(attribute=("subject",), value=str() as subject):
+        case spark.EqualTo(attribute=("subject",), value=str() as subject):
             return _subjects(found, [subject], settings)
-        case In(attribute=("subject",), value=values) if all(isinstance(value, str) for value in values):
+        case spark.In(attribute=("subject",), value=values) if all(isinstance(value, str) for value in values):
             return _subjects(found, values, settings)
-        case EqualTo(attribute=("seq",), value=int() as seq):
+        case spark.EqualTo(attribute=("seq",), value=int() as seq):
             return _sequences(found, seq, seq), True
-        case GreaterThanOrEqual(attribute=("seq",), value=int() as seq):
+        case spark.GreaterThanOrEqual(attribute=("seq",), value=int() as seq):
             return _sequences(found, seq, None), True
-        case GreaterThan(attribute=("seq",), value=int() as seq):
+        case spark.GreaterThan(attribute=("seq",), value=int() as seq):
             return _sequences(found, seq + 1, None), True
-        case LessThanOrEqual(attribute=("seq",), value=int() as seq):
+        case spark.LessThanOrEqual(attribute=("seq",), value=int() as seq):
             return _sequences(found, 1, seq), True
-        case LessThan(attribute=("seq",), value=int() as seq):
+        case spark.LessThan(attribute=("seq",), value=int() as seq):
             return _sequences(found, 1, seq - 1), True
-        case GreaterThan(attribute=("timestamp",), value=datetime() as time):
+        case spark.GreaterThan(attribute=("timestamp",), value=datetime() as time):
             return _times(found, time, None), False
-        case GreaterThanOrEqual(attribute=("timestamp",), value=datetime() as time):
+        case spark.GreaterThanOrEqual(attribute=("timestamp",), value=datetime() as time):
             return _times(found, time, None), False
-        case LessThan(attribute=("timestamp",), value=datetime() as time):
+        case spark.LessThan(attribute=("timestamp",), value=datetime() as time):
             return _times(found, None, time), False
-        case LessThanOrEqual(attribute=("timestamp",), value=datetime() as time):
+        case spark.LessThanOrEqual(attribute=("timestamp",), value=datetime() as time):
             return _times(found, None, time), False
     return found, False
 

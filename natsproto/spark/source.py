@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from natsproto.client import Client
 from natsproto.errors import DataLost
@@ -22,6 +22,7 @@ from natsproto.spark.worker import call
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter  # Spark 4.1
 
 log = logging.getLogger("natsproto.spark")
 
