@@ -1,0 +1,142 @@
+"""Buckets while servers are killed, restarted and change their leaders."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import pairwise
+
+import pytest
+
+import natsproto
+from natsproto import Client
+from natsproto.errors import LockLost, NatsError, WrongRevision
+from natsproto.jetstream.kv.bucket import KeyValue
+from natsproto.jetstream.kv.watch import KeyWatcher
+from natsproto.testing import Server, run_cluster, run_server
+
+LONG = 40.0
+
+
+@pytest.fixture
+async def outage() -> AsyncIterator[tuple[Server, Client]]:
+    """A server to be killed, and a client that comes back soon."""
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url, reconnect_wait=0.05) as nc:
+        yield server, nc
+
+
+async def written(kv: KeyValue, numbers: range, keys: int = 3) -> list[int]:
+    """Puts numbers until each is confirmed; the revisions that were."""
+    revisions: list[int] = []
+    for number in numbers:
+        while True:
+            try:
+                revisions.append(await kv.put(f"k.{number % keys}", b"%d" % number, timeout=1))
+                break
+            except NatsError:
+                await asyncio.sleep(0.02)
+    return revisions
+
+
+async def until(watcher: KeyWatcher, revision: int) -> list[int]:
+    """Reads up to a revision; all that came."""
+    seen: list[int] = []
+    async with asyncio.timeout(LONG):
+        async for entry in watcher:
+            seen.append(entry.revision)
+            if entry.revision >= revision:
+                return seen
+    raise AssertionError("the watch has ended")
+
+
+async def test_a_watch_misses_nothing_over_a_killed_server(outage: tuple[Server, Client]) -> None:
+    server, nc = outage
+    kv = await nc.jetstream().create_key_value(bucket="b", history=64)
+    before = await written(kv, range(20))
+    async with kv.watch(include_history=True) as watcher, kv.watch() as idle:
+        seen = await until(watcher, before[-1])
+        await idle.ready()
+        for _ in range(2):
+            server.kill()
+            writing = asyncio.create_task(written(kv, range(20, 40)))
+            await server.restart()
+            revisions = await writing
+            seen += await until(watcher, revisions[-1])
+        assert set(before) | set(revisions) <= set(seen)
+        assert all(earlier < later for earlier, later in pairwise(seen))
+        assert seen == [*range(1, seen[-1] + 1)]
+        assert [r for r in await until(idle, seen[-1]) if r > before[-1]] == [r for r in seen if r > before[-1]]
+
+
+async def test_a_watch_that_never_saw_anything_goes_on_as_well(outage: tuple[Server, Client]) -> None:
+    server, nc = outage
+    kv = await nc.jetstream().create_key_value(bucket="b", history=5)
+    await kv.put("old", b"0")
+    async with kv.watch("new.>") as watcher, kv.watch(updates_only=True) as updates:
+        await watcher.ready()
+        await updates.ready()
+        server.kill()
+        await server.restart()
+        await nc.flush()
+        await written(kv, range(1))
+        revision = await kv.put("new.a", b"1")
+        assert await until(watcher, revision) == [revision]
+        assert await until(updates, revision) == [revision - 1, revision]
+
+
+async def test_a_cache_and_a_lock_live_through_a_short_outage(outage: tuple[Server, Client]) -> None:
+    server, nc = outage
+    kv = await nc.jetstream().create_key_value(bucket="b", limit_marker_ttl=1)
+    await kv.put("a", b"1")
+    async with kv.cache() as cache, kv.lock("lock", ttl=30) as lock:
+        server.kill()
+        await server.restart()
+        (revision,) = await written(kv, range(1))
+        await cache.wait_for(revision, timeout=LONG)
+        assert (cache["a"], cache["k.0"]) == (b"1", b"0")
+        assert lock.is_held
+        assert await lock.put("guarded", b"1") > revision
+
+
+async def test_a_lock_is_lost_when_nobody_can_be_told_in_time(outage: tuple[Server, Client]) -> None:
+    server, nc = outage
+    kv = await nc.jetstream().create_key_value(bucket="b", limit_marker_ttl=1)
+
+    async def work() -> None:
+        async with asyncio.timeout(LONG), kv.lock("lock", ttl=1):
+            server.kill()
+            await asyncio.Event().wait()
+
+    with pytest.raises(LockLost):
+        await work()
+    await server.restart()
+    async with asyncio.timeout(LONG), kv.lock("lock", ttl=1) as lock:
+        assert lock.is_held
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+async def test_a_replicated_bucket_over_elections() -> None:
+    async with run_cluster(3, jetstream=True) as cluster, natsproto.connect(cluster.urls, reconnect_wait=0.05) as nc:
+        js = nc.jetstream()
+        kv = await js.create_key_value(bucket="b", num_replicas=3, history=64, limit_marker_ttl=1, allow_atomic=True)
+        first = await kv.create("a", b"1")
+        await kv.update("a", b"2", first)
+        with pytest.raises(WrongRevision) as lost:
+            await kv.update("a", b"x", first)
+        assert (lost.value.expected, lost.value.actual) == (first, first + 1)
+        async with kv.watch(include_history=True) as watcher, kv.lock("lock", ttl=60) as lock:
+            seen = await until(watcher, lock.token)
+            for place in range(3):
+                writing = asyncio.create_task(written(kv, range(place * 20, place * 20 + 20)))
+                await js.admin.step_down_stream_leader("KV_b")
+                revisions = await writing
+                seen += await until(watcher, revisions[-1])
+                assert set(revisions) <= set(seen)
+            assert all(earlier < later for earlier, later in pairwise(seen))
+            assert await lock.put("guarded", b"1") > 0
+            async with kv.atomic() as batch:
+                await batch.put("x", b"1")
+                await batch.create("y", b"1")
+            revision = batch.revisions["y"]
+            assert (await until(watcher, revision))[-1] == revision
