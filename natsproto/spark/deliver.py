@@ -174,7 +174,7 @@ async def _deliver_by_id(
                 for subject, data, key in zip(batch.subjects, batch.payloads, ids, strict=True):
                     sent.append(await publish(subject, data, msg_id=key))
             rows += len(sent)
-            unsettled = [future for future in unsettled if not future.done()] + sent
+            unsettled += sent
             duplicates += sum(future.duplicate for future in unsettled)
             unsettled = [future for future in unsettled if not future.done()]
         await publisher.flush()

@@ -55,10 +55,11 @@ async def stored(stream: Stream) -> list[int]:
     return [int(message.data) async for message in stream.get_batch(subject="out.rows")]
 
 
-@pytest.mark.parametrize("how", [MSG_ID, ATOMIC])
+@pytest.mark.parametrize("how", [MSG_ID, settings(window="1"), ATOMIC])
 async def test_a_task_that_runs_again_stores_nothing_new(nats_client: Client, out: Stream, how: SinkSettings) -> None:
     assert await run(nats_client, how, TASK, rows(batch(0, 10), batch(10, 25))) == Delivered(rows=25, duplicates=0)
-    assert await run(nats_client, how, TASK, rows(batch(0, 25))) == Delivered(rows=25, duplicates=25)
+    parts = [batch(first, first + 5) for first in range(0, 25, 5)]
+    assert await run(nats_client, how, TASK, rows(*parts)) == Delivered(rows=25, duplicates=25)
     assert await stored(out) == list(range(25))
 
 
