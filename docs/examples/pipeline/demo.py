@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import generator
@@ -70,46 +72,62 @@ class Demo:
     def __init__(self, url: str, js: JetStream, orders: int, checkpoint: str, master: str) -> None:
         self._url, self._js, self._orders, self._checkpoint, self._master = url, js, orders, checkpoint, master
         self._start = time.time()
+        self._summed = 0
+        self._wanted = expected(orders)
         self.samples: list[dict[str, object]] = []
 
     async def run(self, kills: int) -> None:
-        """Starts the job, kills it in the middle as often as asked, and lets it end."""
-        for kill in range(kills):
-            after = self._orders * (kill + 1) // (kills + 1)
-            await self._job("running", until=after)
-            self._note({"event": "kill"}, "kill -9, and start it again")
-        await self._job("until the end", "--once")
+        """Starts the job, kills it in the middle as often as asked, and waits until all is summed."""
+        for _ in range(kills):
+            await self._job(partial(self._has_summed, self._orders // (kills + 1)))
+            self._note({"event": "kill"}, "kill -9")
+        await self._job(self.is_right)
 
-    async def _job(self, what: str, *options: str, until: int | None = None) -> None:
-        self._note({"event": "start"}, f"the Spark job starts: {what}")
+    async def _has_summed(self, orders: int) -> bool:
+        return self._summed >= orders
+
+    async def is_right(self) -> bool:
+        """Whether every sum is there; ends with an error when one is wrong, or in RESULTS twice."""
+        found, count = await results(self._js)
+        if count > len(found) or not found.items() <= self._wanted.items():
+            raise SystemExit("the sums are WRONG")
+        return found == self._wanted == await totals(self._js)
+
+    async def _job(self, ended: Callable[[], Awaitable[bool]]) -> None:
+        """Runs the job until then, and kills it."""
+        self._note({"event": "start"}, "the Spark job starts")
+        self._summed = 0
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, str(HERE / "job.py"), "--servers", self._url, "--checkpoint", self._checkpoint),
-            *("--master", self._master, *options),
+            *("--master", self._master),
             env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        assert process.stdout is not None
-        done = 0
+        reading = asyncio.create_task(self._read(process))
         try:
-            async for line in process.stdout:
-                if not line.startswith(b"{"):
-                    continue
-                batch = json.loads(line)
-                if batch["query"] == "results":
-                    done += batch["orders"]
-                rate = batch["orders"] / batch["seconds"]
-                self._note(
-                    batch, f"{batch['query']}: batch {batch['batch']} of {batch['orders']:,}, {rate:,.0f} a second"
-                )
-                if until is not None and done >= until:
-                    return
+            while not await ended():
+                if reading.done():
+                    raise SystemExit(f"the job ended with {await process.wait()}")
+                await asyncio.sleep(0.2)
         finally:
-            if process.returncode is None and until is not None:
+            if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
-            code = await process.wait()
-        if code:
-            raise SystemExit(f"the job ended with {code}")
+            await reading
+            await process.wait()
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        """Notes every batch that the job tells of."""
+        assert process.stdout is not None
+        async for line in process.stdout:
+            if not line.startswith(b"{"):
+                continue
+            batch = json.loads(line)
+            if batch["query"] == "results":
+                self._summed += batch["orders"]
+            rate = batch["orders"] / batch["seconds"]
+            words = f"{batch['query']}: batch {batch['batch']} of {batch['orders']:,} orders, {rate:,.0f} a second"
+            self._note(batch, words)
 
     def _note(self, sample: dict[str, object], words: str) -> None:
         now = time.time()
@@ -126,7 +144,7 @@ class Demo:
 
 
 async def main(orders: int, rate: int, kills: int, master: str) -> list[dict[str, object]]:
-    """The whole pipeline; returns what happened when. Ends with an error when the sums are not right."""
+    """The whole pipeline, until every sum is right; returns what happened when."""
     with tempfile.TemporaryDirectory() as checkpoint:
         async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
             js = nc.jetstream()
@@ -134,17 +152,11 @@ async def main(orders: int, rate: int, kills: int, master: str) -> list[dict[str
             demo = Demo(server.url, js, orders, checkpoint, master)
             publishing = asyncio.create_task(generator.publish(js, orders, rate))
             watching = asyncio.create_task(demo.watch())
-            if not kills:
-                await publishing
             await demo.run(kills)
             await publishing
             watching.cancel()
-            found, count = await results(js)
-            wanted = expected(orders)
-            print(f"{orders:,} orders became {count} sums: {'all' if found == wanted else 'NOT all'} of them right")
-            print(f"the bucket totals: {'all' if await totals(js) == wanted else 'NOT all'} right")
-            if found != wanted or count != len(wanted) or await totals(js) != wanted:
-                raise SystemExit("the sums are wrong")
+            sums = len(expected(orders))
+            print(f"{orders:,} orders became {sums} sums: all of them are right, and stored once")
     return demo.samples
 
 
