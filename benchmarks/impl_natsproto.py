@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import filecmp
 import time
 
 import natsproto
@@ -14,8 +15,12 @@ from benchmarks.implementation import (
     Stopwatch,
     bucket_keys,
     check,
+    fill_store,
     import_time,
     latencies,
+    object_file,
+    object_of,
+    per_mib,
     resident_mb,
 )
 from natsproto import Message
@@ -23,6 +28,7 @@ from natsproto.jetstream.config import AckPolicy
 from natsproto.jetstream.consumer import PullConsumer
 from natsproto.jetstream.kv.bucket import KeyValue
 from natsproto.jetstream.message import JsMessage
+from natsproto.jetstream.objectstore import ObjectStore
 from natsproto.jetstream.stream import Stream
 
 __all__ = ["NATSPROTO"]
@@ -645,4 +651,70 @@ async def key_watch(run: Run) -> Figures:
     figures = watch.stop(run.count)
     check(got == run.total_bytes and last == run.count, "not everything came")
     await _drop_bucket(nc, kv)
+    return figures
+
+
+async def _make_store(nc: natsproto.Client, run: Run) -> ObjectStore:
+    """Empty, of a name of its own, with one small object put and got as a warm-up."""
+    js = nc.jetstream()
+    store = await js.create_object_store(bucket=f"BENCH_{time.time_ns()}", storage=run.scenario.storage)
+    await store.put("warm", run.payload)
+    check(await store.get_bytes("warm") == run.payload, "the warm-up is damaged")
+    return store
+
+
+async def _drop_store(nc: natsproto.Client, store: ObjectStore) -> None:
+    await nc.jetstream().delete_object_store(store.bucket)
+    await nc.close()
+
+
+@NATSPROTO.does
+async def object_put(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    store, data, watch = await _make_store(nc, run), object_of(run), Stopwatch(run.server_pid)
+    watch.start()
+    info = await store.put("object", data)
+    figures = per_mib(watch.stop(run.count), run)
+    check((info.size, info.chunks) == (run.total_bytes, run.count), "not everything was stored")
+    await _drop_store(nc, store)
+    return figures
+
+
+@NATSPROTO.does
+async def object_get(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    store, data, watch = await _make_store(nc, run), object_of(run), Stopwatch(run.server_pid)
+    await store.put("object", data)
+    watch.start()
+    got = await store.get_bytes("object")
+    figures = per_mib(watch.stop(run.count), run)
+    check(got == data, "the object is damaged")
+    await _drop_store(nc, store)
+    return figures
+
+
+@NATSPROTO.does
+async def memory_object_put(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    store = await _make_store(nc, run)
+    with object_file(run) as path:
+        before = resident_mb()
+        await store.put("object", path)
+        figures = {"memory_mb": resident_mb(peak=True) - before}
+    check((await store.info("object")).size == run.total_bytes, "not everything was stored")
+    await _drop_store(nc, store)
+    return figures
+
+
+@NATSPROTO.does
+async def memory_object_get(run: Run) -> Figures:
+    nc = await natsproto.connect(run.url)
+    store = await _make_store(nc, run)
+    with object_file(run) as path:
+        fill_store(run.url, store.bucket, path)
+        before, target = resident_mb(), path.with_name("got")
+        await store.get_file("object", target)
+        figures = {"memory_mb": resident_mb(peak=True) - before}
+        check(filecmp.cmp(path, target, shallow=False), "the object is damaged")
+    await _drop_store(nc, store)
     return figures

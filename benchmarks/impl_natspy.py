@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import filecmp
 import time
 
 import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StorageType, StreamConfig
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, ObjectStoreConfig, StorageType, StreamConfig
 from nats.js.client import JetStreamContext
 from nats.js.kv import KeyValue
+from nats.js.object_store import ObjectStore
 
 from benchmarks.implementation import (
     IN_FLIGHT,
@@ -20,8 +22,12 @@ from benchmarks.implementation import (
     Stopwatch,
     bucket_keys,
     check,
+    fill_store,
     import_time,
     latencies,
+    object_file,
+    object_of,
+    per_mib,
     resident_mb,
 )
 
@@ -557,4 +563,73 @@ async def key_watch(run: Run) -> Figures:
     await watcher.stop()  # type: ignore[no-untyped-call]
     check(got == run.total_bytes and last == run.count, "not everything came")
     await _drop_bucket(nc, (await kv.status()).bucket)
+    return figures
+
+
+async def _make_store(nc: Client, run: Run) -> tuple[ObjectStore, str]:
+    """Empty, of a name of its own, with one small object put and got as a warm-up."""
+    bucket = f"BENCH_{time.time_ns()}"
+    config = ObjectStoreConfig(bucket=bucket, storage=StorageType(run.scenario.storage))
+    store = await nc.jetstream().create_object_store(bucket, config)
+    await store.put("warm", run.payload)
+    check((await store.get("warm")).data == run.payload, "the warm-up is damaged")
+    return store, bucket
+
+
+async def _drop_store(nc: Client, bucket: str) -> None:
+    await nc.jetstream().delete_object_store(bucket)
+    await nc.close()
+
+
+@NATS_PY.does
+async def object_put(run: Run) -> Figures:
+    nc = await nats.connect(run.url)
+    (store, bucket), data, watch = await _make_store(nc, run), object_of(run), Stopwatch(run.server_pid)
+    watch.start()
+    info = await store.put("object", data)
+    figures = per_mib(watch.stop(run.count), run)
+    check((info.size, info.chunks) == (run.total_bytes, run.count), "not everything was stored")
+    await _drop_store(nc, bucket)
+    return figures
+
+
+@NATS_PY.does
+async def object_get(run: Run) -> Figures:
+    nc = await nats.connect(run.url)
+    (store, bucket), data, watch = await _make_store(nc, run), object_of(run), Stopwatch(run.server_pid)
+    await store.put("object", data)
+    watch.start()
+    got = await store.get("object")
+    figures = per_mib(watch.stop(run.count), run)
+    check(got.data == data, "the object is damaged")
+    await _drop_store(nc, bucket)
+    return figures
+
+
+@NATS_PY.does
+async def memory_object_put(run: Run) -> Figures:
+    nc = await nats.connect(run.url)
+    store, bucket = await _make_store(nc, run)
+    with object_file(run) as path:
+        before = resident_mb()
+        with path.open("rb") as file:
+            await store.put("object", file)
+        figures = {"memory_mb": resident_mb(peak=True) - before}
+    check((await store.get_info("object")).size == run.total_bytes, "not everything was stored")
+    await _drop_store(nc, bucket)
+    return figures
+
+
+@NATS_PY.does
+async def memory_object_get(run: Run) -> Figures:
+    nc = await nats.connect(run.url)
+    store, bucket = await _make_store(nc, run)
+    with object_file(run) as path:
+        fill_store(run.url, bucket, path)
+        before, target = resident_mb(), path.with_name("got")
+        with target.open("wb") as file:
+            await store.get("object", file)
+        figures = {"memory_mb": resident_mb(peak=True) - before}
+        check(filecmp.cmp(path, target, shallow=False), "the object is damaged")
+    await _drop_store(nc, bucket)
     return figures

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -38,9 +40,13 @@ __all__ = [
     "Stopwatch",
     "bucket_keys",
     "check",
+    "fill_store",
     "import_time",
     "latencies",
+    "object_file",
+    "object_of",
     "peer_of",
+    "per_mib",
     "resident_mb",
 ]
 
@@ -193,6 +199,43 @@ def check(complete: bool, what: str) -> None:
 def bucket_keys(run: Run) -> list[str]:
     """The key of each measured operation on a bucket, in order: a hundred of them in turn."""
     return [f"key.{number % 100}" for number in range(run.count)]
+
+
+def object_of(run: Run) -> bytes:
+    """The content of an object that has as many chunks as the run has operations; not one is like another."""
+    return random.Random(run.count).randbytes(run.total_bytes)
+
+
+@contextlib.contextmanager
+def object_file(run: Run) -> Iterator[Path]:
+    """A file of that size, written by another process, as this one's memory is measured; and room for another."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "object"
+        program = "import os, sys\nwith open(sys.argv[1], 'wb') as f:\n for _ in range(int(sys.argv[2])):\n"
+        program += "  f.write(os.urandom(int(sys.argv[3])))"
+        command = [sys.executable, "-c", program, str(path), str(run.count), str(run.scenario.size)]
+        subprocess.run(command, check=True)
+        yield path
+
+
+def fill_store(url: str, bucket: str, path: Path) -> None:
+    """Puts a file into an object store as "object", in a process of its own."""
+    program = (
+        "import asyncio, sys, natsproto\n"
+        "async def main(url, bucket, path):\n"
+        "    async with natsproto.connect(url) as nc:\n"
+        "        store = await nc.jetstream().object_store(bucket)\n"
+        "        await store.put_file(path, 'object')\n"
+        "asyncio.run(main(*sys.argv[1:]))\n"
+    )
+    subprocess.run([sys.executable, "-c", program, url, bucket, str(path)], check=True, cwd=_ROOT)
+
+
+def per_mib(figures: Figures, run: Run) -> Figures:
+    """With the throughput in MiB a second, and CPU microseconds of a MiB instead of a chunk."""
+    share = run.scenario.size / 2**20
+    rate = figures.pop("rate")
+    return {name: value / share for name, value in figures.items()} | {"rate": rate, "mib_per_s": rate * share}
 
 
 def latencies(nanoseconds: list[int]) -> Figures:

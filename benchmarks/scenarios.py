@@ -39,6 +39,7 @@ P50 = Metric("p50_us", "µs")
 P99 = Metric("p99_us", "µs")
 IMPORT = Metric("import_ms", "ms")
 MEMORY = Metric("memory_mb", "MB")
+THROUGHPUT = Metric("mib_per_s", "MiB/s", higher_is_better=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,6 +357,26 @@ SCENARIOS: tuple[Scenario, ...] = (
         count=50_000,
         bar=4,
     ),
+    Scenario(
+        name="obj_put_64m",
+        does="object_put",
+        about="put an object of 64 MiB from bytes, memory",
+        storage="memory",
+        size=128 * 1024,
+        count=512,
+        value=THROUGHPUT,
+        bar=1.2,
+    ),
+    Scenario(
+        name="obj_get_64m",
+        does="object_get",
+        about="get an object of 64 MiB as bytes, memory",
+        storage="memory",
+        size=128 * 1024,
+        count=512,
+        value=THROUGHPUT,
+        bar=40,
+    ),
     Scenario(name="connect", does="connect", about="connect and close", count=500, value=P50, bar=1),
     Scenario(
         name="import",
@@ -373,6 +394,26 @@ SCENARIOS: tuple[Scenario, ...] = (
         count=10_000,
         value=MEMORY,
         bar=1,
+        scalable=False,
+    ),
+    Scenario(
+        name="mem_obj_put",
+        does="memory_object_put",
+        about="highest memory while a file of 64 MiB is put into an object store",
+        storage="memory",
+        size=128 * 1024,
+        count=512,
+        value=MEMORY,
+        scalable=False,
+    ),
+    Scenario(
+        name="mem_obj_get",
+        does="memory_object_get",
+        about="highest memory while an object of 64 MiB is got into a file",
+        storage="memory",
+        size=128 * 1024,
+        count=512,
+        value=MEMORY,
         scalable=False,
     ),
     Scenario(

@@ -15,10 +15,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol, TypeAlias, cast
 
-PIECE = 2**20
-"""Bytes read in one go from what may block."""
-AT_ONCE = 256 * 1024
-"""Bytes in memory that are cut up on the spot: less than what a thread costs."""
+PIECE = 2 * 2**20
+"""Bytes read in one go from what may block. The bigger it is, the fewer changes of thread, which cost as much as the
+digest of 128 KiB.
+"""
 
 
 class BinaryReader(Protocol):
@@ -63,15 +63,15 @@ class Content:
             # A view of what may change is copied here; of bytes nothing is.
             held = source if isinstance(source, bytes) else bytes(source)
             self.total = len(held)
-            return lambda: self._of_file(nullcontext(io.BytesIO(held)), blocking=len(held) > AT_ONCE)
+            return lambda: self._of_bytes(held)
         if isinstance(source, os.PathLike):
             path = Path(source)
-            return lambda: self._of_file(cast("AbstractContextManager[BinaryReader]", path.open("rb")), blocking=True)
+            return lambda: self._of_file(cast("AbstractContextManager[BinaryReader]", path.open("rb")))
         read = getattr(source, "read", None)
         if inspect.iscoroutinefunction(read):
             return lambda: self._of_pieces(_reading(cast("Callable[[int], Awaitable[object]]", read)))
         if callable(read):
-            return lambda: self._of_file(nullcontext(cast(BinaryReader, source)), blocking=True)
+            return lambda: self._of_file(nullcontext(cast(BinaryReader, source)))
         if isinstance(source, AsyncIterable):
             return lambda: self._of_pieces(aiter(source))
         if isinstance(source, Iterable):
@@ -84,20 +84,20 @@ class Content:
     def __aiter__(self) -> AsyncGenerator[list[bytes]]:
         return self._make()
 
-    # ---------------------------------------------------------------- files
+    # ---------------------------------------------------------------- bytes and files
 
-    async def _of_file(
-        self, opening: AbstractContextManager[BinaryReader], *, blocking: bool
-    ) -> AsyncGenerator[list[bytes]]:
+    async def _of_bytes(self, data: bytes) -> AsyncGenerator[list[bytes]]:
+        """Without a thread, which took 20 % more processor time and was no faster: sending suspends often enough."""
+        for start in range(0, len(data), self._size):
+            chunk = data[start : start + self._size]
+            self._update(chunk)
+            yield [chunk]
+
+    async def _of_file(self, opening: AbstractContextManager[BinaryReader]) -> AsyncGenerator[list[bytes]]:
         """Read in a thread, the next piece while the last one is sent; the digest is made there too."""
         loop = asyncio.get_running_loop()
         with opening as file:
-            if not self.total:
-                self.total = _size_of(file)
-            if not blocking:
-                while chunks := self._read(file):
-                    yield chunks
-                return
+            self.total = _size_of(file)
             pending = loop.run_in_executor(None, self._read, file)
             try:
                 while chunks := await pending:

@@ -104,7 +104,7 @@ class ObjectStore:
 
         ``source``: bytes, a path (``pathlib.Path``), a binary file (read from where it stands, not closed), an object
         with ``async def read``, or an iterable or async iterable of bytes in pieces of any size. Files are read in a
-        thread; an iterable that blocks, blocks. At most some 10 MiB of it are in memory. ``chunk_size`` in bytes
+        thread; an iterable that blocks, blocks. At most some 12 MiB of it are in memory. ``chunk_size`` in bytes
         (default: 128 KiB, or less if the server takes less). ``progress`` is called after every chunk; its ``total`` is
         0 when nobody knows the size. ``headers`` and ``metadata`` are kept as they are.
 
