@@ -16,7 +16,7 @@ LISTED = [
     natsproto,
     *(
         importlib.import_module(f"natsproto.{name}")
-        for name in ("errors", "jetstream", "jetstream.objectstore", "service", "sync")
+        for name in ("errors", "jetstream", "jetstream.kv", "jetstream.objectstore", "service", "sync")
     ),
 ]
 CLASSES = list(

@@ -28,6 +28,7 @@ async def main() -> None:
             await headers(nc)
             await when_nobody_answers(nc)
             await a_stream_remembers(nc)
+            await a_bucket_knows(nc)
         say(f"\nThe shop is {nc.state}: {nc.stats.out_msgs} messages sent, {nc.stats.in_msgs} received.")
 
 
@@ -127,6 +128,18 @@ async def a_stream_remembers(nc: natsproto.Client) -> None:
     say(f"   the clerk read {len(morning)} in the morning and went on at number {len(morning) + 1} after lunch")
 
 
+async def a_bucket_knows(nc: natsproto.Client) -> None:
+    """A key/value bucket holds the newest values, compares before it writes, and tells whoever watches."""
+    say("\n7. Key/value")
+    stock = await nc.jetstream().create_key_value(bucket="stock", storage="memory")
+    revision = await stock.put("roses", b"40")
+    async with stock.watch() as changes:
+        await changes.ready()
+        await stock.update("roses", b"37", revision)  # only if nobody else has sold any meanwhile
+        before, after = await changes.next(timeout=2), await changes.next(timeout=2)
+        say(f"   {before.value.decode()} {before.key}, and then {after.value.decode()}")
+
+
 if __name__ == "__main__":
     asyncio.run(main())
 
@@ -140,4 +153,5 @@ if __name__ == "__main__":
 # prints: in time: request to 'shop.complaints': no answer within 0.2 s
 # prints: the ledger holds 500 sales
 # prints: the clerk read 200 in the morning and went on at number 201 after lunch
+# prints: 40 roses, and then 37
 # prints: The shop is closed

@@ -1,1 +1,25 @@
-"""Key/value buckets on streams (ADR-8)."""
+"""Key/value buckets on streams (ADR-8): ``js.create_key_value`` and ``js.key_value`` are the way in."""
+
+from natsproto.jetstream.kv.atomic import KeyValueBatch
+from natsproto.jetstream.kv.bucket import KeyValue
+from natsproto.jetstream.kv.cache import KeyValueCache
+from natsproto.jetstream.kv.entry import KeyValueEntry, Operation
+from natsproto.jetstream.kv.keys import Base64Keys, KeyChain, KeyCodec, PathKeys
+from natsproto.jetstream.kv.lock import Lock
+from natsproto.jetstream.kv.status import KeyValueStatus
+from natsproto.jetstream.kv.watch import KeyWatcher
+
+__all__ = [
+    "Base64Keys",
+    "KeyChain",
+    "KeyCodec",
+    "KeyValue",
+    "KeyValueBatch",
+    "KeyValueCache",
+    "KeyValueEntry",
+    "KeyValueStatus",
+    "KeyWatcher",
+    "Lock",
+    "Operation",
+    "PathKeys",
+]
