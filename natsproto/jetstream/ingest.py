@@ -82,11 +82,11 @@ class IngestLedger:
 
     # With slots, as CPython finds more than thirty attributes of an object a third slower.
     __slots__ = (
-        *("ack", "batch", "count", "end", "flowing", "full", "lost", "proven", "sent"),
+        *("ack", "batch", "end", "flowing", "full", "lost", "proven", "sent"),
         *("_acked", "_again", "_asked", "_batches", "_busy", "_closing", "_closings", "_commit_wanted", "_failed"),
         *("_gap_ok", "_kept", "_last", "_limit", "_max", "_max_octets", "_msgs", "_name", "_octets", "_outstanding"),
-        *("_patience", "_phase", "_refusal", "_refused", "_retry_attempts", "_retry_wait", "_silence", "_timeout"),
-        *("_told", "_unheard"),
+        *("_patience", "_phase", "_refusal", "_refused", "_retry_attempts", "_retry_wait", "_settled", "_silence"),
+        *("_timeout", "_told", "_unheard", "_until"),
     )
 
     def __init__(
@@ -108,8 +108,6 @@ class IngestLedger:
         self._max, self._max_octets = flow * outstanding, max_pending_bytes
         self._timeout, self._patience = timeout, int(timeout / tick)
         self._retry_attempts, self._retry_wait = retry_attempts, retry_wait
-        self.count = 0
-        """Messages taken so far; the number of the last one."""
         self.lost = 0
         """Messages that the stream missed, or may have, with gaps allowed."""
         self.ack: PubAck | None = None
@@ -127,11 +125,13 @@ class IngestLedger:
         self.end: NatsError | None = None
         """Why nothing is taken any more."""
         self._kept: list[Kept] = []
+        self._settled = 0  # messages that were kept once
         self._octets = 0
         self._batches = 1
         self._acked = 0  # batch sequence; _kept[0] has the one behind it
         self._limit = 0  # the batch sequence up to which messages may be sent
         self._msgs = 0  # the stream's flow
+        self._until = 0  # while it flows: the batch sequence at which it is to be looked at again
         self._last = ""  # the subject of the last message that was settled
         self._phase = Phase.NONE
         self._closing = Operation.END  # with what the batch is being committed
@@ -147,6 +147,11 @@ class IngestLedger:
         self._told = False  # whether the end was
 
     # ------------------------------------------------------------ what can be told
+
+    @property
+    def count(self) -> int:
+        """Messages taken so far; the number of the last one."""
+        return self._settled + len(self._kept)
 
     @property
     def pending(self) -> int:
@@ -191,20 +196,21 @@ class IngestLedger:
         kept.append((subject, payload, block))
         self.sent = sent = self.sent + 1
         self._octets = octets = self._octets + len(payload)
-        if sent >= self._limit or octets >= self._max_octets or len(kept) >= self._max:
-            self.flowing = False
-            self.full = octets >= self._max_octets or len(kept) >= self._max
-        self.count = count = self.count + 1
-        return count
+        if sent >= self._until or octets >= self._max_octets:
+            self._look()
+        return self._settled + len(kept)
 
     def take(self, subject: str, payload: bytes, block: bytes | None) -> int:
         """Takes a message that has yet to be sent, and returns its number."""
         self._kept.append((subject, payload, block))
         self._octets += len(payload)
-        self.count += 1
-        if self._octets >= self._max_octets or len(self._kept) >= self._max:
-            self.full, self.flowing = True, False
+        self._look()
         return self.count
+
+    def _look(self) -> None:
+        self.flowing = False
+        if self._octets >= self._max_octets or len(self._kept) >= self._max:
+            self.full = True
 
     def commit(self) -> None:
         """The batch is to end with what was taken so far, or with the message that is taken next."""
@@ -262,6 +268,7 @@ class IngestLedger:
         """Nothing is due: the next message can go out as soon as it is taken, if the batch takes it."""
         in_step = self._phase is Phase.OPEN and not self._asked and self.sent - self._acked == len(self._kept)
         self.flowing = in_step and self.sent < self._limit and not self.full and self.end is None
+        self._until = min(self._limit, self._acked + self._max)
 
     def _reminder(self) -> Words | None:
         """What asks for the word that the stream owes."""
@@ -482,10 +489,11 @@ class IngestLedger:
             self._octets -= sum([len(payload) for _, payload, _ in settled])
             self._last = settled[-1][0]
             self._acked += done
+            self._settled += done
 
     def _describe(self, place: int, error: NatsError) -> FailedMessage:
         subject, payload, _ = self._kept[place]
-        return FailedMessage(self.count - len(self._kept) + place + 1, subject, len(payload), error)
+        return FailedMessage(self._settled + place + 1, subject, len(payload), error)
 
     def _fail(self, sequence: int, error: NatsError) -> None:
         """One message failed, and the others go on."""
@@ -497,7 +505,7 @@ class IngestLedger:
     def _stop(self, sequence: int, error: NatsError) -> None:
         """One message was refused where none may be missing: those behind it are not stored either."""
         place = max(0, sequence - self._acked - 1)
-        number = self.count - len(self._kept) + place + 1
+        number = self._settled + place + 1
         behind = JetStreamError(f"not stored, as message {number} before it was refused")
         failed = [
             self._describe(other, error if other == place else behind)
@@ -533,6 +541,7 @@ class IngestLedger:
     def _finish(self, failed: list[FailedMessage], end: NatsError) -> None:
         self._failed += failed
         self.end = end
+        self._settled += len(self._kept)
         self._kept.clear()
         self._octets = 0
         self._end_batch()
