@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from natsproto.jetstream.context import JetStream
     from natsproto.jetstream.info import ConsumerInfo
     from natsproto.jetstream.stream import Stream
+    from natsproto.testing.server import Server
 
 
 async def make(js: JetStream, count: int = 0, **fields: object) -> Stream:
@@ -53,6 +54,15 @@ async def eventually(check: Callable[[], object], timeout: float = 10.0) -> None
     while not check():
         assert loop.time() < deadline, "it never held"
         await asyncio.sleep(0.002)
+
+
+async def crash(server: Server, stream: Stream) -> None:
+    """Kills the server and starts it again; returns when the stream's client has noticed both."""
+    connection = stream._api.connection
+    server.kill()
+    await eventually(lambda: not connection.is_connected)
+    await server.restart()
+    await eventually(lambda: connection.is_connected, 30.0)
 
 
 async def known(consumer: Consumer, check: Callable[[ConsumerInfo], object]) -> None:

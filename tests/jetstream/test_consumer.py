@@ -16,7 +16,18 @@ from natsproto.core.events import HandlerFailed
 from natsproto.errors import ConfigError, ConsumerGone, PullRefused, RequestTimeout
 from natsproto.jetstream.message import JsMessage
 from natsproto.testing import run_server
-from tests.jetstream.reading import api_calls, events, eventually, known, make, notices, numbers, store, subscriptions
+from tests.jetstream.reading import (
+    api_calls,
+    crash,
+    events,
+    eventually,
+    known,
+    make,
+    notices,
+    numbers,
+    store,
+    subscriptions,
+)
 from tests.kit.interruption import interruptions
 from tests.server.ground import both_loops
 
@@ -322,8 +333,7 @@ async def test_fetch_loop_goes_on_over_a_crash(jetstream: JetStream, nats_server
     consumer = await stream.create_consumer(durable_name="d")
     assert numbers(await consumer.fetch(5)) == [1, 2, 3, 4, 5]
     waiting = asyncio.ensure_future(consumer.fetch(1, timeout=LONG))
-    nats_server.kill()
-    await nats_server.restart()
+    await crash(nats_server, stream)
     await store(stream, [6])
     seen = numbers(await waiting)
     while 6 not in seen:  # the server may have forgotten in the crash what it had delivered
@@ -357,8 +367,7 @@ async def test_messages_survive_a_crash_read_or_not(jetstream: JetStream, nats_s
         await eventually(lambda: messages.pending == 3)
         reading = asyncio.ensure_future(read_four()) if read else None
         await asyncio.sleep(0)
-        nats_server.kill()
-        await nats_server.restart()
+        await crash(nats_server, stream)
         await store(stream, [4])
         await (reading or read_four())
     assert seen[:3] == [1, 2, 3]
@@ -369,8 +378,7 @@ async def test_consumer_that_did_not_survive_is_told(jetstream: JetStream, nats_
     consumer = await stream.create_consumer(durable_name="d")
     async with consumer.messages() as messages:
         assert (await messages.next()).data == b"1"
-        nats_server.kill()
-        await nats_server.restart()
+        await crash(nats_server, stream)
         with pytest.raises(ConsumerGone, match="not found"):
             await messages.next(timeout=LONG)
         with pytest.raises(ConsumerGone):

@@ -18,6 +18,7 @@ from natsproto.jetstream.ledger import (
     DONE,
     KEEP,
     PROBE,
+    PROBE_AFTER,
     REFILL,
     UNBOUNDED,
     Action,
@@ -444,9 +445,9 @@ def test_sudden_silence_asks_whether_anybody_is_there_before_heartbeats_are_miss
     ledger.on_messages(7, 0, 0.0)
     assert ledger.deadline == 4.0
     ledger.on_message(0, 1.0)
-    assert ledger.deadline == 1.25
-    assert ledger.on_silence(1.2) is KEEP
-    assert ledger.on_silence(1.25).action is Action.PROBE
+    assert ledger.deadline == 1.0 + PROBE_AFTER
+    assert ledger.on_silence(1.1) is KEEP
+    assert ledger.on_silence(1.0 + PROBE_AFTER).action is Action.PROBE
     assert ledger.deadline == 5.0  # once is enough
     assert ledger.on_status(0, 400, "Bad Request - heartbeat value too large", {}, 1.3) is KEEP
     assert (ledger.asked, ledger.deadline) == (12, 5.3)

@@ -13,7 +13,7 @@ import natsproto
 from natsproto import Client, errors
 from natsproto.errors import ConfigError, HeartbeatMissed, LocalProtocolError, StreamNotFound
 from natsproto.testing import run_server
-from tests.jetstream.reading import events, eventually, make, notices, numbers, store, subscriptions
+from tests.jetstream.reading import crash, events, eventually, make, notices, numbers, store, subscriptions
 from tests.kit.interruption import interruptions
 
 if TYPE_CHECKING:
@@ -231,8 +231,7 @@ async def test_crash_of_the_server_costs_nothing(
         seen = numbers([await messages.next(timeout=LONG) for _ in range(30)])
         reading = asyncio.ensure_future(messages.next(timeout=LONG)) if read else None
         for begin in (101, 201):
-            nats_server.kill()
-            await nats_server.restart()
+            await crash(nats_server, stream)
             await store(stream, range(begin, begin + 100))
         if reading is not None:
             seen.append(int((await reading).data))

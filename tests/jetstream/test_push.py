@@ -12,7 +12,18 @@ from natsproto import Client
 from natsproto.errors import ConfigError, ConsumerGone, ConsumerNotFound, HeartbeatMissed, StreamNotFound
 from natsproto.jetstream.push import PushConsumer
 from tests.core.world import World, until, world
-from tests.jetstream.reading import api_calls, events, eventually, known, make, notices, numbers, store, subscriptions
+from tests.jetstream.reading import (
+    api_calls,
+    crash,
+    events,
+    eventually,
+    known,
+    make,
+    notices,
+    numbers,
+    store,
+    subscriptions,
+)
 from tests.kit.clock import virtual_clock
 
 if TYPE_CHECKING:
@@ -121,8 +132,7 @@ async def test_pushing_goes_on_over_a_crash(jetstream: JetStream, nats_server: S
     push = await stream.push_consumer(durable_name="d", flow_control=True, idle_heartbeat=0.5)
     async with push.messages() as messages:
         assert numbers([await messages.next(timeout=LONG) for _ in range(3)]) == [1, 2, 3]
-        nats_server.kill()
-        await nats_server.restart()
+        await crash(nats_server, stream)
         await store(stream, [4])
         while (await messages.next(timeout=LONG)).data != b"4":
             pass
