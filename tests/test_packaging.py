@@ -120,8 +120,7 @@ def test_every_module_of_the_client_imports_without_extras(clean_python: Path, t
         "import importlib, pkgutil, natsproto\n"
         "for found in pkgutil.walk_packages(natsproto.__path__, 'natsproto.'):\n"
         "    try: importlib.import_module(found.name)\n"
-        "    except ImportError as error: print(found.name, error.name)\n"
-        "    except natsproto.errors.ConfigError as error: print(found.name, error)\n"
+        "    except (ImportError, natsproto.errors.ConfigError) as error: print(found.name, error)\n"
     )
     refused = run(clean_python, "-I", "-W", "error", "-c", program, cwd=tmp_path).splitlines()
-    assert all("natsproto[" in line or line == "natsproto.testing.plugin pytest" for line in refused), refused
+    assert all("natsproto[" in line or line.startswith("natsproto.testing.plugin ") for line in refused), refused

@@ -232,7 +232,13 @@ class PullConsumer(Consumer):
                 return stashed, None
             return stashed, Puller(inbox, ledger(most, most_bytes), lasting=False)
 
-        return Fetch(begin, inbox.put_back)
+        return self._gather(begin, inbox.put_back)
+
+    def _gather(
+        self, begin: Callable[[], tuple[list[JsMessage], Puller | None]], put_back: Callable[[list[JsMessage]], None]
+    ) -> Fetch:
+        """The one place where fetches are made."""
+        return Fetch(begin, put_back)
 
     async def next(
         self,

@@ -14,7 +14,7 @@ Three rules decide everything:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from math import ceil
 from types import TracebackType
@@ -178,15 +178,31 @@ class AckFuture:
     def __await__(self) -> Generator[object, None, PubAck]:
         if not self.done():
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            waiters = self.outcome if isinstance(self.outcome, list) else []
-            waiters.append(waiter)
-            self.outcome = waiters
+            waiters = self._wait_with(waiter)
             try:
                 yield from waiter
             finally:
                 if waiter in waiters:
                     waiters.remove(waiter)
         return self.result()
+
+    def _wait_with(self, waiter: asyncio.Future[None]) -> list[asyncio.Future[None]]:
+        waiters = self.outcome if isinstance(self.outcome, list) else []
+        waiters.append(waiter)
+        self.outcome = waiters
+        return waiters
+
+    def add_done_callback(self, callback: Callable[[AckFuture], object]) -> None:
+        """Calls back soon after it is done, in a step of the event loop of its own; what it raises is logged there.
+
+        The error may be looked at there as ``future.outcome``: ``result`` and ``exception`` mark it as seen.
+        """
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter.add_done_callback(lambda _: callback(self))
+        if self.done():
+            waiter.set_result(None)
+        else:
+            self._wait_with(waiter)
 
     def settle(self, outcome: bytes | NatsError) -> None:
         """What became of the message; for the window."""

@@ -13,10 +13,20 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
 from opentelemetry.trace import SpanKind, StatusCode
 
 from natsproto import otel
-from natsproto.errors import NoResponders, ServiceError
+from natsproto.errors import (
+    InvalidSubject,
+    NoResponders,
+    PublishFailed,
+    RequestTimeout,
+    ServiceError,
+    WrongLastSequence,
+)
+from natsproto.jetstream.fast import FastPublisher
+from natsproto.jetstream.message import JsMessage
 from natsproto.protocol.frames import Message
 from natsproto.service import Request
 from natsproto.testing import Server
@@ -26,9 +36,9 @@ from tests.server.ground import both_loops, client, until
 class Recorder:
     """A Telemetry of its own, and what it has recorded."""
 
-    def __init__(self) -> None:
+    def __init__(self, sampler: Sampler | None = None) -> None:
         self._spans = InMemorySpanExporter()
-        provider = TracerProvider()
+        provider = TracerProvider(sampler=sampler)
         provider.add_span_processor(SimpleSpanProcessor(self._spans))
         self._reader = InMemoryMetricReader()
         self._meters = MeterProvider([self._reader])
@@ -40,6 +50,10 @@ class Recorder:
         found = {span.name: span for span in self._spans.get_finished_spans()}
         self._spans.clear()
         return found
+
+    def names(self) -> list[str]:
+        """Those of all spans that ended since the last look at ``spans``."""
+        return [span.name for span in self._spans.get_finished_spans()]
 
     def metrics(self) -> dict[str, float]:
         data = self._reader.get_metrics_data()
@@ -135,6 +149,7 @@ async def test_jetstream_is_traced_from_publish_to_acknowledgement(nats_server: 
         for answer in ("ack", "ack_sync", "nak", "term"):
             await js.publish("s.a", b"1")
             message = await consumer.next(timeout=5)
+            assert len(recorder.spans()["receive S"].links) == 1
             with telemetry.processing(message, consumer="d") as span:
                 await getattr(message, answer)()
             spans = recorder.spans()
@@ -142,12 +157,158 @@ async def test_jetstream_is_traced_from_publish_to_acknowledgement(nats_server: 
             assert parent(settle) == identity(process) == span.get_span_context().span_id
             assert (settle.attributes or {})["messaging.consumer.group.name"] == "d"
             assert (process.attributes or {})["messaging.consumer.group.name"] == "d"
-        with recorder.tracer.start_as_current_span("batch") as batch:
+
+
+def linked(span: ReadableSpan) -> list[int]:
+    return [link.context.span_id for link in span.links]
+
+
+def contexts(messages: list[JsMessage]) -> list[int]:
+    """The span in whose context each message was published."""
+    return [int(message.headers["traceparent"].split("-")[2], 16) for message in messages]
+
+
+@both_loops
+async def test_every_message_of_a_window_has_a_span_up_to_its_acknowledgement(
+    nats_server: Server, recorder: Recorder
+) -> None:
+    async with recorder.telemetry.connect(nats_server.url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(name="S", subjects=["s.>"])
+        consumer = await stream.create_consumer(durable_name="d")
+        with recorder.tracer.start_as_current_span("shopping") as outside:
             async with js.publisher() as publisher:
-                await publisher.publish("s.b", b"1", headers=otel.headers({"Tag": "a"}))
-        last = await stream.get_last_message("s.b")
-        assert last.headers["Tag"] == "a"
-        assert f"{batch.get_span_context().trace_id:032x}" in last.headers["traceparent"]
+                first = await publisher.publish("s.1", b"one", headers={"Tag": "a"})
+                assert recorder.names() == [], "it is open until the stream has it"
+                await publisher.publish("s.2", b"two", msg_id="x")
+                with pytest.raises(InvalidSubject):
+                    await publisher.publish("s 3")
+                wrong = await publisher.publish("s.4", expected_last_seq=77)
+                await first
+                with pytest.raises(PublishFailed):  # looking at it here has not hidden it from the publisher
+                    await publisher.flush()
+        await until(lambda: len(recorder.names()) == 5)  # in steps of their own
+        spans = recorder.spans()
+        assert set(spans) == {"publish s.1", "publish s.2", "publish s 3", "publish s.4", "shopping"}
+        assert {parent(spans[name]) for name in spans if name != "shopping"} == {outside.get_span_context().span_id}
+        attributes = spans["publish s.1"].attributes or {}
+        assert (attributes["messaging.nats.stream"], attributes["messaging.message.id"]) == ("S", "1")
+        assert attributes["messaging.message.body.size"] == 3
+        assert spans["publish s.2"].kind is SpanKind.PRODUCER
+        assert (spans["publish s 3"].attributes or {})["error.type"] == "natsproto.errors.InvalidSubject"
+        assert spans["publish s.4"].status.status_code is StatusCode.ERROR
+        assert (spans["publish s.4"].attributes or {})["error.type"] == "natsproto.errors.WrongLastSequence"
+        assert isinstance(wrong.exception(), WrongLastSequence)
+        messages = await consumer.fetch(2, timeout=5)
+        assert contexts(messages) == [identity(spans["publish s.1"]), identity(spans["publish s.2"])]
+        assert messages[0].headers["Tag"] == "a"
+        receive = recorder.spans()["receive S"]
+        assert linked(receive) == contexts(messages)
+        attributes = receive.attributes or {}
+        assert (receive.kind, attributes["messaging.batch.message_count"]) == (SpanKind.CLIENT, 2)
+        assert (attributes["messaging.consumer.group.name"], attributes["messaging.operation.type"]) == ("d", "receive")
+        with pytest.raises(RequestTimeout):
+            await consumer.next(timeout=0)
+        assert (recorder.spans()["receive S"].attributes or {})["messaging.batch.message_count"] == 0
+
+
+@both_loops
+async def test_a_batch_has_a_span_that_leads_to_those_of_its_messages(nats_server: Server, recorder: Recorder) -> None:
+    async with recorder.telemetry.connect(nats_server.url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(name="S", subjects=["s.>"], allow_atomic=True)
+        consumer = await stream.create_consumer(durable_name="d")
+        with recorder.tracer.start_as_current_span("theirs") as theirs:
+            given = otel.headers()
+        recorder.spans()
+        with recorder.tracer.start_as_current_span("shopping") as outside:
+            async with js.atomic_batch() as batch:
+                await batch.publish("s.1", b"one")
+                await batch.publish("s.2", b"two")
+                await batch.flush()
+                await batch.publish("s.3", b"three", headers=given)
+        spans = recorder.spans()
+        assert set(spans) == {"create s.1", "create s.2", "publish", "shopping"}
+        commit = spans["publish"]
+        made = [identity(spans["create s.1"]), identity(spans["create s.2"]), theirs.get_span_context().span_id]
+        assert linked(commit) == made
+        assert contexts(await consumer.fetch(3, timeout=5)) == made
+        assert parent(commit) == parent(spans["create s.1"]) == outside.get_span_context().span_id
+        assert (commit.kind, spans["create s.1"].kind) == (SpanKind.CLIENT, SpanKind.PRODUCER)
+        attributes = commit.attributes or {}
+        assert attributes["messaging.batch.message_count"] == 3
+        assert (attributes["messaging.nats.stream"], attributes["messaging.message.id"]) == ("S", "3")
+        assert "messaging.destination.name" not in attributes, "they went to several"
+        recorder.spans()
+
+        with pytest.raises(WrongLastSequence):
+            async with js.atomic_batch() as batch:
+                await batch.publish("s.1", expected_last_subject_seq=77)
+        failed = recorder.spans()["publish s.1"]
+        assert (failed.status.status_code, (failed.attributes or {})["messaging.batch.message_count"]) == (
+            StatusCode.ERROR,
+            1,
+        )
+        async with js.atomic_batch():
+            pass
+
+        async def give_up() -> None:
+            async with js.atomic_batch() as batch:
+                await batch.publish("s.1")
+                await batch.publish("s.1")
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await give_up()
+        assert recorder.names() == ["create s.1", "create s.1"], "nothing was sent"
+
+
+@both_loops
+async def test_fast_ingest_has_a_span_for_what_is_waited_for(nats_server: Server, recorder: Recorder) -> None:
+    async with recorder.telemetry.connect(nats_server.url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(name="S", subjects=["s.>"], allow_batched=True)
+        consumer = await stream.create_consumer(durable_name="d")
+        async with js.best_publisher("S") as publisher:
+            assert isinstance(publisher, FastPublisher)
+            for _ in range(300):
+                await publisher.publish("s.1", b"one")
+            await publisher.flush()
+            assert len(recorder.names()) == 301
+            flushed = recorder.spans()["publish s.1"]
+            assert len(flushed.links) == 128
+            assert (flushed.attributes or {})["messaging.batch.message_count"] == 300
+            await publisher.publish("s.2", b"two")
+            await publisher.commit("s.2", b"three")
+            attributes = recorder.spans()["publish s.2"].attributes or {}
+            assert (attributes["messaging.batch.message_count"], attributes["messaging.message.id"]) == (2, "302")
+            await publisher.publish("s.3", b"last")
+        spans = recorder.spans()
+        assert set(spans) == {"create s.3", "publish s.3"}
+        assert linked(spans["publish s.3"]) == [identity(spans["create s.3"])]
+        messages = await consumer.fetch(303, timeout=5)
+        assert contexts(messages)[-1] == identity(spans["create s.3"])
+        assert len(set(contexts(messages))) == 303
+
+
+@both_loops
+async def test_what_is_not_sampled_is_marked_so_and_leaves_nothing(nats_server: Server) -> None:
+    recorder = Recorder(ALWAYS_OFF)
+    async with recorder.telemetry.connect(nats_server.url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(name="S", subjects=["s.>"], allow_atomic=True, allow_batched=True)
+        consumer = await stream.create_consumer(durable_name="d")
+        async with js.publisher() as publisher:
+            await publisher.publish("s.1")
+        async with js.atomic_batch() as batch:
+            await batch.publish("s.2")
+        async with js.fast_publisher() as fast:
+            await fast.publish("s.3")
+        messages = await consumer.fetch(3, timeout=5)
+        flags = [int(message.headers["traceparent"].rpartition("-")[2], 16) for message in messages]
+        assert [flag & 1 for flag in flags] == [0, 0, 0]
+    assert recorder.spans() == {}
+    recorder.close()
 
 
 @both_loops
