@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def start(server: Server, folder: Path, guarantee: str) -> subprocess.Popen[bytes]:
-    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # every worker would compile everything anew
     command = [sys.executable, "-m", "tests.spark.kill_job", server.url, str(folder), guarantee]
     with (folder / "job.log").open("ab") as log:
