@@ -10,7 +10,7 @@ from natsproto.spark.mapping import map_async, request_partition, run_partition
 from natsproto.spark.publishing import WriteSummary, publish_partition
 from natsproto.spark.reading import ROW_SCHEMA, SeqRange, plan_ranges, read_range
 from natsproto.spark.session import register
-from natsproto.spark.worker import worker_client
+from natsproto.spark.worker import close_workers, worker_client
 
 __all__ = [
     "ROW_SCHEMA",
@@ -18,6 +18,7 @@ __all__ = [
     "SeqRange",
     "SparkNats",
     "WriteSummary",
+    "close_workers",
     "foreach_batch_writer",
     "kv_lookup",
     "kv_lookup_udf",
