@@ -35,10 +35,11 @@ from natsproto.jetstream.handling import Consumption
 from natsproto.jetstream.info import AccountInfo, ConsumerInfo, PubAck, StreamInfo, StreamState
 from natsproto.jetstream.message import JsMessage, Metadata
 from natsproto.jetstream.ordered import OrderedConsumer
-from natsproto.jetstream.publish import AckFuture, Publisher
+from natsproto.jetstream.publish import Publisher
 from natsproto.jetstream.push import PushConsumer
 from natsproto.jetstream.schedule import Schedule
 from natsproto.jetstream.stream import Stream
+from natsproto.jetstream.window import AckFuture
 
 __all__ = [
     "AccountInfo",

@@ -16,10 +16,11 @@ from natsproto.jetstream.consumer import PullConsumer
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.fast import FastPublisher
 from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.publish import AckFuture, Publisher
+from natsproto.jetstream.publish import Publisher
 from natsproto.jetstream.pull import Fetch, Puller
 from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream.stream import Stream
+from natsproto.jetstream.window import AckFuture
 from natsproto.otel.spans import (
     LINKS,
     Observed,

@@ -27,7 +27,7 @@ from natsproto.errors import (
     TooManyRequests,
     WrongLastSequence,
 )
-from natsproto.jetstream.publish import AckFuture
+from natsproto.jetstream.window import AckFuture
 from natsproto.options import OptionArgs
 from tests.core.world import World, turns, world
 from tests.jetstream.script import STEP, StreamScript

@@ -17,8 +17,9 @@ from natsproto.jetstream.fast import API_LEVEL, FLOW, FastPublisher
 from natsproto.jetstream.objectstore.catalog import Catalog
 from natsproto.jetstream.objectstore.meta import ObjectInfo, chunk_subject, digest_text
 from natsproto.jetstream.objectstore.source import Content, Source
-from natsproto.jetstream.publish import AckFuture, Publisher
+from natsproto.jetstream.publish import Publisher
 from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream.window import AckFuture
 
 WINDOW = 8 * 2**20
 """Bytes that may be on their way, unacknowledged."""
