@@ -210,7 +210,8 @@ class ObjectReader:
             except SubscriptionClosed:
                 raise ConnectionClosed(f"get of object {self.info.name!r}") from None
         self._chunks -= 1
-        self._dry = self._chunks > 0 and message.metadata.num_pending == 0
+        # With others behind it here it is not the last one; metadata costs as much as a tenth of the digest.
+        self._dry = self._chunks > 0 and not messages.pending and message.metadata.num_pending == 0
         return message
 
     def _take(self, message: JsMessage) -> bytes:
