@@ -144,6 +144,12 @@ class Scene:
         assert info.cluster is not None
         return info.name, info.cluster.leader
 
+    async def tidy(self) -> None:
+        """Until the consumers in use are all there are: nobody waits for the deletion of the others."""
+        async with asyncio.timeout(AFTER_ELECTIONS):
+            while {name async for name in self.stream.consumer_names()} != {"d", self._reader.name}:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
     async def step_down(self, what: str, body: dict[str, object] | None = None) -> None:
         """Another leader for the stream ("STREAM.S") or the durable consumer ("CONSUMER.S.d")."""
         before = await self._leader(what)
@@ -243,6 +249,7 @@ async def test_ordered_reader_goes_on_when_the_server_of_its_consumer_is_killed(
             victim = next(server for server in cluster.servers if server.name == where)
             victim.kill()
             await place.reading(AFTER_ELECTIONS)
+            await place.tidy()
 
 
 async def test_readers_go_on_after_the_election_when_the_server_of_everything_is_killed() -> None:

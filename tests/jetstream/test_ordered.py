@@ -257,6 +257,21 @@ async def test_purge_leaves_out_what_was_removed_and_nothing_else(jetstream: Jet
     assert found[-50:] == list(range(1001, 1051))
 
 
+@BOTH
+async def test_consumer_that_somebody_resets_doubles_nothing(jetstream: JetStream, push: bool) -> None:
+    stream = await make(jetstream, 100)
+    ordered = stream.ordered_consumer(push=push)
+    async with ordered.messages(max_messages=200) as messages:
+        seen = numbers([await messages.next(timeout=LONG) for _ in range(50)])
+        for begin, back_to in ((101, 1), (151, 130)):
+            await eventually(lambda: ordered.last_sequence == begin - 1)  # noqa: B023  # it is awaited here
+            await (await stream.consumer(ordered.name, bind=True)).reset(back_to)
+            await store(stream, range(begin, begin + 50))
+        while len(seen) < 200:
+            seen.append(int((await messages.next(timeout=LONG)).data))
+    assert seen == list(range(1, 201))
+
+
 async def test_new_messages_only_and_none_of_them_missed_when_the_consumer_is_lost(jetstream: JetStream) -> None:
     stream = await make(jetstream, 3)
     ordered = stream.ordered_consumer(deliver_policy="new")
