@@ -69,6 +69,7 @@ def start_session(folder: Path) -> SparkSession:
         .config("spark.eventLog.enabled", "true")
         .config("spark.eventLog.dir", str(folder / "events"))
         .config("spark.eventLog.compress", "false")
+        .config("spark.python.authenticate.socketTimeout", "120s")  # the default of 15 s is too short on a busy machine
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )

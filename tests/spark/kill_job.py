@@ -18,6 +18,7 @@ def main(url: str, folder: str, guarantee: str) -> None:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.local.dir", f"{folder}/local")
+        .config("spark.python.authenticate.socketTimeout", "120s")
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )

@@ -106,6 +106,7 @@ def main() -> None:
     builder = SparkSession.builder.appName("natsproto pipeline").config("spark.sql.session.timeZone", "UTC")
     builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.log.level", "ERROR")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.python.authenticate.socketTimeout", "120s")  # 15 are few on a busy machine
     if given.master:
         builder = builder.master(given.master)
     spark = builder.getOrCreate()
