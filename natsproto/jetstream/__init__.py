@@ -30,6 +30,7 @@ from natsproto.jetstream.consumer import Consumer, PullConsumer
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.counter import CounterValue
 from natsproto.jetstream.direct import RawMessage
+from natsproto.jetstream.exchange import ApiExchange
 from natsproto.jetstream.fast import FastPublisher
 from natsproto.jetstream.handling import Consumption
 from natsproto.jetstream.info import AccountInfo, ConsumerInfo, PubAck, StreamInfo, StreamState
@@ -45,6 +46,7 @@ __all__ = [
     "AccountInfo",
     "AckFuture",
     "AckPolicy",
+    "ApiExchange",
     "AtomicBatch",
     "Compression",
     "Consumer",

@@ -11,10 +11,14 @@ from natsproto.jetstream.backup import Progress
 from natsproto.jetstream.config import RetentionPolicy, StreamConfig
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.direct import RawMessage, StoredMessages
-from natsproto.jetstream.info import AccountInfo, ConsumerInfo, ConsumerPause, ConsumerReset, StreamInfo
+from natsproto.jetstream.exchange import ApiExchange
+from natsproto.jetstream.fast import FastPublisher
+from natsproto.jetstream.info import AccountInfo, ConsumerInfo, ConsumerPause, ConsumerReset, PubAck, StreamInfo
 from natsproto.jetstream.listing import Listing
+from natsproto.jetstream.publish import Publisher
 from natsproto.jetstream.stream import Stream
 from natsproto.jetstream.timestamp import Timestamp
+from natsproto.jetstream.window import AckFuture
 
 
 async def managing(nc: Client) -> None:
@@ -77,3 +81,26 @@ async def watching(js: JetStream) -> None:
         assert_type(events, Advisories)
         async for event in events:
             assert_type(event, Advisory)
+
+
+def looking_on(exchange: ApiExchange) -> None:
+    assert_type(exchange.response, bytes)
+    assert_type(exchange.error, BaseException | None)
+
+
+def traced(client: Client) -> None:
+    client.jetstream(trace=looking_on)
+    client.jetstream(trace=len)  # type: ignore[arg-type]
+
+
+async def publishing(js: JetStream) -> None:
+    async with js.publisher() as window:
+        assert_type(await window.publish("a"), AckFuture)
+        assert_type(await (await window.publish("a")), PubAck)
+    async with js.fast_publisher() as fast:
+        assert_type(await fast.publish("a"), int)
+        assert_type(await fast.commit("a"), PubAck)
+    async with js.best_publisher("S") as best:
+        assert_type(best, FastPublisher | Publisher)
+    js.fast_publisher(gap="maybe")  # type: ignore[arg-type]
+    await js.publish("a", msg_idd="1")  # type: ignore[call-arg]
