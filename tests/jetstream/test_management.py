@@ -15,10 +15,12 @@ import pytest
 import natsproto
 from natsproto import Client, errors
 from natsproto.errors import ConfigError, InvalidSubject, UnsupportedByServer
-from natsproto.jetstream.arguments import ConsumerArgs, StreamArgs
+from natsproto.jetstream.arguments import ConsumerArgs, KeyValueArgs, ObjectStoreArgs, StreamArgs
 from natsproto.jetstream.codec import Record
 from natsproto.jetstream.config import (
     ConsumerConfig,
+    KeyValueConfig,
+    ObjectStoreConfig,
     Republish,
     StreamConfig,
     StreamConsumerLimits,
@@ -532,7 +534,12 @@ async def test_unpin_needs_a_group_of_the_consumer(jetstream: JetStream) -> None
 
 
 async def test_arguments_are_the_fields_of_the_configurations() -> None:
-    for kind, arguments in ((StreamConfig, StreamArgs), (ConsumerConfig, ConsumerArgs)):
+    for kind, arguments in (
+        (StreamConfig, StreamArgs),
+        (ConsumerConfig, ConsumerArgs),
+        (KeyValueConfig, KeyValueArgs),
+        (ObjectStoreConfig, ObjectStoreArgs),
+    ):
         assert list(inspect.get_annotations(arguments)) == [name for name in kind._fields if name != "extra"]
 
 
