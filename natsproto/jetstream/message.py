@@ -94,7 +94,10 @@ class JsMessage(Message):
     @property
     def counted_size(self) -> int:
         """What the server counts for it: not the pin header, which it adds afterwards (ADR-37)."""
-        pin = self.headers.get("Nats-Pin-Id") if self._head is not None else None
+        head = self._head
+        if head is None or (type(head) is bytes and b"Nats-Pin-Id" not in head):
+            return self.size  # nearly always: headers stay unread
+        pin = self.headers.get("Nats-Pin-Id")
         return self.size - (0 if pin is None else len(pin) + len("Nats-Pin-Id: \r\n"))
 
     @property
