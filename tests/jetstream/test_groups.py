@@ -410,6 +410,10 @@ async def test_what_cannot_be_is_said_before_anything_is_sent(jetstream: JetStre
         group.consume("m", lambda message: None, durable_name="mine")
     with pytest.raises(ConfigError):
         group.consume("m", lambda message: None, ack_policy="none")
+    with pytest.raises(ConfigError):
+        group.consume("m", lambda message: None, concurrency=0)
+    with pytest.raises(ConfigError):
+        group.consume("m", lambda message: None, max_messages=0)
     with pytest.raises(TypeError):
         group.consume("m", None)  # type: ignore[arg-type]
     with pytest.raises(LocalProtocolError):

@@ -31,7 +31,7 @@ from natsproto.jetstream.groups.layout import (
     mappings_of,
 )
 from natsproto.jetstream.groups.member import Member, Work
-from natsproto.protocol.pool import seconds
+from natsproto.jetstream.handling import Policy
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -102,17 +102,16 @@ class Group(Generic[C]):
         consumer_name(member)
         if isinstance(self.config, StaticGroupConfig) and not self.config.partitions(member):
             raise ConfigError("member", member, f"has no partition of the static group {self.name!r}")
-        work = Work(
-            handler,
-            max_messages=max_messages,
+        policy = Policy(
             concurrency=concurrency,
             key=key,
             on_success=on_success,
             on_error=on_error,
-            nak_delay=None if nak_delay is None else seconds("nak_delay", nak_delay),
-            keep_alive=keep_alive if isinstance(keep_alive, bool) else seconds("keep_alive", keep_alive),
+            nak_delay=nak_delay,
+            keep_alive=keep_alive,
             error_cb=error_cb,
         )
+        work = Work(handler, policy, max_messages)
         template = ConsumerConfig().replace(**fields)
         return Member(self._bucket, self._stream, self._key, member, self.config, template, work)
 

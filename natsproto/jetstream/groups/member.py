@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +35,7 @@ from natsproto.jetstream.groups.layout import ACK_WAIT, LEAST, PRIORITY_GROUP, G
 
 if TYPE_CHECKING:
     from natsproto.jetstream.consumer import PullConsumer
-    from natsproto.jetstream.handling import Consumption, Failure, Handler, Success
+    from natsproto.jetstream.handling import Consumption, Handler, Policy
     from natsproto.jetstream.kv.bucket import KeyValue
     from natsproto.jetstream.kv.entry import KeyValueEntry
     from natsproto.jetstream.message import JsMessage
@@ -48,44 +48,32 @@ GIVE_WAY: Final = 0.4
 
 
 class Work:
-    """What a member does with messages; see PullConsumer.consume."""
+    """What a member does with messages: at most ``max_messages`` wait here, ``policy`` says how they are handled."""
 
-    def __init__(
-        self,
-        handler: Handler,
-        *,
-        max_messages: int | None,
-        concurrency: int,
-        key: Callable[[JsMessage], Hashable] | None,
-        on_success: Success,
-        on_error: Failure,
-        nak_delay: float | None,
-        keep_alive: bool | float,
-        error_cb: Callable[[JsMessage, BaseException], object] | None,
-    ) -> None:
+    def __init__(self, handler: Handler, policy: Policy, max_messages: int | None) -> None:
         if not callable(handler):
             raise TypeError(f"handler must be callable with one message, not {type(handler).__name__}")
-        self.handler, self.max_messages = handler, max_messages
-        self.concurrency, self.key = concurrency, key
-        self.on_success, self.on_error, self.nak_delay = on_success, on_error, nak_delay
-        self.keep_alive, self.error_cb = keep_alive, error_cb
+        if max_messages is not None and max_messages < 1:
+            raise ConfigError("max_messages", max_messages, "must be at least 1")
+        self.handler, self.policy, self.max_messages = handler, policy, max_messages
         self.pin = ""
         """What the server calls the instance that it serves, as the last message told it."""
 
     def begin(self, consumer: PullConsumer, expires: float) -> Consumption:
         """Starts to handle what a consumer has."""
+        policy = self.policy
         return consumer.consume(
             self._handle,
             group=PRIORITY_GROUP,
             max_messages=self.max_messages,
             expires=expires,
-            concurrency=self.concurrency,
-            key=self.key,
-            on_success=self.on_success,
-            on_error=self.on_error,
-            nak_delay=self.nak_delay,
-            keep_alive=self.keep_alive,
-            error_cb=self.error_cb,
+            concurrency=policy.concurrency,
+            key=policy.key,
+            on_success=policy.on_success,
+            on_error=policy.on_error,
+            nak_delay=policy.nak_delay,
+            keep_alive=policy.keep_alive,
+            error_cb=policy.error_cb,
         )
 
     async def _handle(self, message: JsMessage) -> None:
@@ -261,7 +249,7 @@ class Member:
         """Other partitions: the consumer is replaced, since one that is changed would not go back to what it has
         skipped so far. The instance with the pin deletes it; the others let it go first.
         """
-        if self._config.partitions(self.name) == new.partitions(self.name) and self._reading is not None:
+        if self._config.subjects(self.name) == new.subjects(self.name) and self._reading is not None:
             self._config = new  # the others changed, and nothing is to be done
             return
         pinned = await self._is_pinned()
@@ -351,6 +339,7 @@ def _prepared(template: ConsumerConfig, group: str, member: str, *, static: bool
         priority_policy=PriorityPolicy.PINNED_CLIENT,
         priority_timeout=max(ack_wait, LEAST),
     )
+    config.check()
     if static:
         return config.replace(durable_name=f"{group}-{member}")
     if config.ack_policy != AckPolicy.EXPLICIT:
