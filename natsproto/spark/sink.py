@@ -101,10 +101,11 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class _StreamWriting:
-    """What both stream writers do. Spark makes one anew for every epoch, and once more to commit it."""
+    """What both stream writers do. Spark makes one anew for every epoch, and once more to commit it, so none of them
+    connects: an epoch that is stored must not fail for want of a server. The tasks check the stream.
+    """
 
     def __init__(self, settings: SinkSettings, columns: Columns) -> None:
-        call(settings.nats, check_sink, settings)
         self._settings, self._columns = settings, columns
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -21,7 +21,7 @@ from natsproto.spark.reading import INACTIVE
 from natsproto.testing.server import Server
 
 R = TypeVar("R")
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 class Pipe:

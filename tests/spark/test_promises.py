@@ -23,7 +23,7 @@ from natsproto.testing.server import Server
 
 R = TypeVar("R")
 SECRET = "s3cr3t-h4ntor2"
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 def do(url: str, work: Callable[[JetStream], Awaitable[R]], token: str | None = None) -> R:
