@@ -243,6 +243,7 @@ def test_ack_subjects_of_both_kinds_are_read(subject: str, domain: str) -> None:
     )
     message = JsMessage("s", subject.encode(), b"", None)
     assert message.position == ("C", 4, 3)
+    assert message.stream_seq == 3
 
 
 @pytest.mark.parametrize(

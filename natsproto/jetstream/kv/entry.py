@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from enum import StrEnum
-from typing import TYPE_CHECKING, Generic, cast
+from typing import TYPE_CHECKING, Generic
 
 from natsproto.errors import KeyDeleted
 from natsproto.jetstream.kv.layout import Layout, V
@@ -78,7 +78,7 @@ class KeyValueEntry(Generic[V]):
         """
         decode = self._layout.decode
         if decode is None:
-            return cast("V", self.data)
+            return self.data  # type: ignore[return-value]  # V is bytes then
         try:
             return self._decoded
         except AttributeError:
@@ -175,7 +175,7 @@ class DeliveredEntry(KeyValueEntry[V]):
     @property
     def revision(self) -> int:
         """See KeyValueEntry."""
-        return self._message.position[2]
+        return self._message.stream_seq
 
     @property
     def created(self) -> Timestamp:
