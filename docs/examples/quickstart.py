@@ -29,6 +29,7 @@ async def main() -> None:
             await when_nobody_answers(nc)
             await a_stream_remembers(nc)
             await a_bucket_knows(nc)
+            await a_store_keeps(nc)
         say(f"\nThe shop is {nc.state}: {nc.stats.out_msgs} messages sent, {nc.stats.in_msgs} received.")
 
 
@@ -140,6 +141,16 @@ async def a_bucket_knows(nc: natsproto.Client) -> None:
         say(f"   {before.value.decode()} {before.key}, and then {after.value.decode()}")
 
 
+async def a_store_keeps(nc: natsproto.Client) -> None:
+    """An object store keeps content of any size; a digest proves that what comes out is what went in."""
+    say("\n8. Object store")
+    pictures = await nc.jetstream().create_object_store(bucket="pictures", storage="memory")
+    picture = await pictures.put("roses in spring", b"pixels" * 500_000)
+    async with pictures.get("roses in spring") as shown:  # chunk by chunk; the last one comes when all is right
+        pixels = sum([len(chunk) async for chunk in shown])
+    say(f"   {picture.name}: {pixels:,} bytes in {picture.chunks} chunks")
+
+
 if __name__ == "__main__":
     asyncio.run(main())
 
@@ -154,4 +165,5 @@ if __name__ == "__main__":
 # prints: the ledger holds 500 sales
 # prints: the clerk read 200 in the morning and went on at number 201 after lunch
 # prints: 40 roses, and then 37
+# prints: roses in spring: 3,000,000 bytes in 23 chunks
 # prints: The shop is closed
