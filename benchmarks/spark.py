@@ -63,11 +63,13 @@ def main(rows: int, runs: int, only: str, target: str | None) -> None:
             SparkSession.builder.master(f"local[{PARTITIONS}]")
             .config("spark.ui.enabled", "false")
             .config("spark.log.level", "ERROR")
+            .config("spark.python.authenticate.socketTimeout", "120s")
             .config("spark.ui.showConsoleProgress", "false")
             .getOrCreate()
         )
         register(spark)
         contenders = [one for one in Bench(spark, server.url, rows).contenders() if only in one.group]
+        print(f"Spark {spark.version}, {rows:,} rows, medians of {runs} runs\n")
         seconds: dict[str, list[float]] = {}
         for run in range(runs + 1):  # the first warms everything up
             for one in contenders:
