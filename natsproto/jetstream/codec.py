@@ -690,7 +690,7 @@ def parse(data: bytes | str, what: str = "reply") -> dict[str, object]:
     """The JSON object in a message; InvalidReply when it is something else."""
     try:
         payload = json.loads(data if isinstance(data, str) else data.decode())  # bytes: a search for the encoding
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise InvalidReply(what, "", data, "is not JSON") from exc
     if type(payload) is not dict:
         raise InvalidReply(what, "", payload, "must be an object")

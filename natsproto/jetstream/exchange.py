@@ -43,6 +43,6 @@ def told(subject: str, response: bytes) -> bytes:
         message = said.get("message", {})
         for name in {"data", "hdrs"} & message.keys():
             message[name] = f"({len(message[name])} characters)"
-    except (ValueError, AttributeError, TypeError):  # not what a server says
+    except (ValueError, AttributeError, TypeError, RecursionError):  # not what a server says
         return b"(%d bytes)" % len(response)
     return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
