@@ -43,14 +43,15 @@ ASK_AGAIN, ASK_AGAIN_GROWTH = 0.15, 0.04
 """Seconds after which servers that do not answer are asked again for the same consumer: they have no leader, and will
 not remember the question when they have one. 4 % of the time that it lasts are added.
 """
-PATIENCE, LONGEST_PATIENCE, TIMES_AS_LONG = 0.25, 2.0, 5.0
+PATIENCE, LONGEST_PATIENCE, PATIENCE_GROWTH, TIMES_AS_LONG = 0.15, 2.0, 1.5, 5.0
 """Seconds after which a consumer that is not made is given up for another one: a metadata leader that has not noticed
 the death of a server yet puts one in three there, and nobody ever answers for it. The first patience is for the
-successor of a consumer that was lost; it is longer where the one before took long, and doubles up to the second.
+successor of a consumer that was lost; it is longer where the one before took long, and grows by half up to the second.
 """
 AFTER_ALL = 1.0
 """Seconds after which a consumer that was given up while it was being made is deleted once more."""
 PUSH_HEARTBEAT = 5.0
+_EARLY = 0.002  # a timer may fire that much before its time
 GRACE = 0.25
 """Seconds that the server gets to say that a pull has expired."""
 
@@ -146,7 +147,7 @@ class Carrier:
                 asking = self.api.get(ConsumerInfo, endpoint, body, asked=f"create {self.what}")
                 asked[loop.create_task(asking, name="natsproto create ordered consumer")] = loop.time()
                 waited = loop.time() - begun
-                interval = min(ASK_AGAIN + ASK_AGAIN_GROWTH * waited, max(patience - waited, 0.0))
+                interval = min(ASK_AGAIN + ASK_AGAIN_GROWTH * waited, patience - waited)
                 done, _ = await asyncio.wait(asked, timeout=interval, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     if isinstance(task.exception(), RequestTimeout):
@@ -155,7 +156,7 @@ class Carrier:
                     self._took = loop.time() - asked[answered]
                     self.info = answered.result()
                     break
-                if loop.time() - begun >= patience:
+                if loop.time() - begun >= patience - _EARLY:
                     raise RequestTimeout(f"create {self.what}", patience)
         finally:
             for task in asked:
@@ -589,7 +590,7 @@ class OrderedFeed:
                     if patience >= LONGEST_PATIENCE and not told:
                         told = True
                         self._announce(exc)
-                    delay, patience = 0.0, max(patience, min(2 * patience, LONGEST_PATIENCE))
+                    delay, patience = 0.0, max(patience, min(PATIENCE_GROWTH * patience, LONGEST_PATIENCE))
                     continue
                 self._trouble = exc
                 self._announce(exc)

@@ -33,6 +33,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 SOON = 10.0
 """Seconds; many times what it takes to be told."""
 AFTER_ELECTIONS = 60.0
+ACK_WAIT = 10.0
+"""Seconds; what a leader had counted as delivered and not sent when it went comes after that time."""
 DOUBLED = 2
 """How often one fault may make a durable consumer deliver twice: an acknowledgement was on its way."""
 
@@ -198,7 +200,7 @@ async def scene(cluster: Cluster, home: Server) -> AsyncIterator[Scene]:
         natsproto.connect([home.url, *cluster.urls], randomize=False, name="reader") as nc,
     ):
         stream = await admin.jetstream().create_stream(name="S", subjects=["s.>"], num_replicas=3)
-        await stream.create_consumer(durable_name="d", ack_wait=60)
+        await stream.create_consumer(durable_name="d", ack_wait=ACK_WAIT)
         place = Scene(cluster, stream, await nc.jetstream().stream("S", bind=True), Publisher(out))
         nc.listen(place.events.append)
         publishing = [asyncio.ensure_future(place.publisher.run(lane)) for lane in range(2)]
