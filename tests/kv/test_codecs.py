@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from natsproto.codecs import JSON, Codec, msgpack, msgspec, pydantic
 from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject, KeyDeleted
 from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.kv.keys import Base64Keys, KeyChain, KeyCodec, PathKeys, key_filter, key_name
+from natsproto.jetstream.kv.keys import Base64Keys, KeyChain, KeyCodec, PathKeys, key_filter, key_name, without_covered
+from natsproto.protocol.subject import matches
 
 _TERM = st.text(st.sampled_from("abzAZ09-/_="), min_size=1)
 _KEYS = st.lists(_TERM, min_size=1).map(".".join)
@@ -93,6 +94,25 @@ def test_paths_come_back(parts: list[str], rooted: bool) -> None:
 @given(_KEYS)
 def test_a_valid_key_is_a_valid_filter(key: str) -> None:
     assert key_filter(key_name(key)) == key
+
+
+_PATTERNS = st.lists(st.sampled_from(["a", "b", "*", ">"]), min_size=1, max_size=3).map(
+    lambda tokens: ".".join(token for place, token in enumerate(tokens) if token != ">" or place == len(tokens) - 1)
+)
+
+
+@given(st.lists(_PATTERNS.filter(bool), min_size=1, max_size=5), st.lists(st.sampled_from("abc"), min_size=1))
+def test_filters_without_the_covered_ones_match_the_same_keys(filters: list[str], tokens: list[str]) -> None:
+    left = without_covered(filters)
+    key = ".".join(tokens)
+    assert set(left) <= set(filters)
+    assert any(matches(f, key) for f in left) == any(matches(f, key) for f in filters)
+
+
+def test_a_filter_that_another_one_covers_is_left_out() -> None:
+    assert without_covered(["eu.*", "eu.de", "eu.>", "eu.*", "us.ny"]) == ("eu.>", "us.ny")
+    assert without_covered([">", "a", "*.b"]) == (">",)
+    assert without_covered(["*.a", "b.*", "a"]) == ("*.a", "b.*", "a")
 
 
 @given(st.text())

@@ -156,6 +156,9 @@ async def test_a_bucket_behind_a_leaf_node_is_read_and_written_there(
 ) -> None:
     far, near = domains
     await everything(await near.jetstream(domain="hub").create_key_value(bucket="b", history=3, allow_atomic=True))
+    locks = await near.jetstream(domain="hub").create_key_value(bucket="locks", limit_marker_ttl=1)
+    async with locks.lock("a") as lock:
+        assert await lock.put("b", b"1") > lock.token
     assert (await (await far.jetstream().key_value("b")).get("a")).value == b"4"
     with pytest.raises(BucketNotFound):
         await near.jetstream().key_value("b")

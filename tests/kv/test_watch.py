@@ -67,6 +67,7 @@ async def test_what_is_watched_can_be_chosen(jetstream: JetStream) -> None:
 
     assert await seen(kv.watch("eu.>")) == [("eu.de", b"3", "PUT")]
     assert await seen(kv.watch("eu.>", "us.*")) == [("eu.de", b"3", "PUT"), ("us.ny", b"", "DEL")]
+    assert await seen(kv.watch("eu.*", "eu.de", "*.de", "eu.>", "eu.*")) == [("eu.de", b"3", "PUT")]
     assert await seen(kv.watch("eu.>", include_history=True)) == [("eu.de", b"1", "PUT"), ("eu.de", b"3", "PUT")]
     assert await seen(kv.watch(ignore_deletes=True)) == [("eu.de", b"3", "PUT"), ("asia.in", b"4", "PUT")]
     assert await seen(kv.watch("eu.>", meta_only=True)) == [("eu.de", b"", "PUT")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject
@@ -36,6 +36,29 @@ def key_filter(pattern: str) -> str:
     if not _FILTER.fullmatch(pattern):
         raise InvalidSubject("key filter", pattern, f"{_RULE}; '*' for one token, a final '>' for all that follow")
     return pattern
+
+
+def without_covered(filters: Iterable[str]) -> tuple[str, ...]:
+    """The filters without those that another one covers: a server refuses a consumer that has both."""
+    split = {pattern: pattern.split(".") for pattern in filters}
+    wide = [tokens for tokens in split.values() if "*" in tokens or tokens[-1] == ">"]
+    return tuple(
+        pattern
+        for pattern, tokens in split.items()
+        if not any(other is not tokens and _covers(other, tokens) for other in wide)
+    )
+
+
+def _covers(pattern: list[str], other: list[str]) -> bool:
+    """Whether all that matches the other one matches this pattern too."""
+    for place, token in enumerate(pattern):
+        if place == len(other):
+            return False
+        if token == ">":
+            return True
+        if other[place] == ">" or token not in ("*", other[place]):
+            return False
+    return len(pattern) == len(other)
 
 
 class KeyCodec(Protocol):

@@ -31,22 +31,24 @@ else:
 class Layout(Generic[V]):
     """The subjects of a bucket and the codecs of a handle.
 
-    ``stored`` is in front of a key in the stream, ``written`` in front of it where it is published. ``decode`` makes a
-    value of a payload; None when values are the bytes themselves.
+    ``stored`` is in front of a key in the stream that is read, ``origin`` in front of it in the one that is written,
+    behind the API prefix ``reach``. ``decode`` makes a value of a payload; None when values are the bytes themselves.
     """
 
-    __slots__ = ("_cut", "_encode", "bucket", "decode", "keys", "stored", "written")
+    __slots__ = ("_cut", "_encode", "_reach", "bucket", "decode", "keys", "origin", "stored", "written")
 
     def __init__(
         self,
         bucket: str,
         stored: str,
-        written: str,
+        origin: str,
+        reach: str,
         keys: KeyCodec | None,
         encode: Callable[[object], bytes],
         decode: Callable[[bytes], V] | None,
     ) -> None:
-        self.bucket, self.stored, self.written, self.keys = bucket, stored, written, keys
+        self.bucket, self.stored, self.origin, self._reach, self.keys = bucket, stored, origin, reach, keys
+        self.written = f"{reach}.{origin}" if reach else origin
         self._encode, self.decode = encode, decode
         self._cut = len(stored)
 
@@ -56,17 +58,16 @@ class Layout(Generic[V]):
         for name in ("encode", "decode", "encode_filter"):
             if keys is not None and not callable(getattr(keys, name, None)):
                 raise ConfigError("key_codec", keys, f"has no method {name}")
-        stored = written = f"{KV_SUBJECTS}{bucket}."
+        stored = origin = f"{KV_SUBJECTS}{bucket}."
+        reach = "" if prefix == DEFAULT_PREFIX else prefix
         mirror = None if config is None else config.mirror
         if mirror is not None:
-            written = f"{KV_SUBJECTS}{mirror.name.removeprefix(KV_STREAM)}."
+            origin = f"{KV_SUBJECTS}{mirror.name.removeprefix(KV_STREAM)}."
             transforms = [rule.dest for rule in mirror.subject_transforms if rule.dest == f"{stored}>"]
-            stored = stored if transforms else written
-        if mirror is not None and mirror.external is not None:
-            written = f"{mirror.external.api}.{written}"
-        elif prefix != DEFAULT_PREFIX:
-            written = f"{prefix}.{written}"
-        return Layout(bucket, stored, written, keys, as_bytes, None)
+            stored = stored if transforms else origin
+            if mirror.external is not None:
+                reach = mirror.external.api
+        return Layout(bucket, stored, origin, reach, keys, as_bytes, None)
 
     def typed(self, kind: type[T], codec: Codec) -> Layout[T]:
         """The same with values of a type."""
@@ -75,12 +76,18 @@ class Layout(Generic[V]):
                 raise ConfigError("codec", codec, f"has no method {name}")
         decode = codec.decode
         return Layout(
-            self.bucket, self.stored, self.written, self.keys, codec.encode, lambda payload: decode(payload, kind)
+            self.bucket,
+            self.stored,
+            self.origin,
+            self._reach,
+            self.keys,
+            codec.encode,
+            lambda payload: decode(payload, kind),
         )
 
     def plain(self) -> Layout[bytes]:
         """The same with values as bytes."""
-        return Layout(self.bucket, self.stored, self.written, self.keys, as_bytes, None)
+        return Layout(self.bucket, self.stored, self.origin, self._reach, self.keys, as_bytes, None)
 
     def encode(self, value: V) -> bytes:
         """The payload for a value. TypeError, or InvalidPayload of the codec."""

@@ -169,7 +169,7 @@ class Lock:
                 raise LockLost(self._store.bucket, self._key, self._token)
             args = MessageArgs(
                 expected_last_subject_seq=self._revision,
-                expected_last_subject_seq_subject=layout.written + layout.encoded(self._key),
+                expected_last_subject_seq_subject=layout.origin + layout.encoded(self._key),
             )
             try:
                 return await self._store.write(key, as_bytes(value), None, args, timeout)

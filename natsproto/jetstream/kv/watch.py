@@ -25,6 +25,7 @@ from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.config import DeliverPolicy
 from natsproto.jetstream.info import StreamState
 from natsproto.jetstream.kv.entry import DeliveredEntry, KeyValueEntry, Operation
+from natsproto.jetstream.kv.keys import without_covered
 from natsproto.jetstream.kv.layout import Layout, V
 from natsproto.jetstream.kv.store import Store
 from natsproto.jetstream.message import JsMessage
@@ -256,7 +257,7 @@ def watch(
     layout = store.layout
     policy = DeliverPolicy.ALL if include_history else DeliverPolicy.LAST_PER_SUBJECT
     ordered = store.stream.ordered_consumer(
-        filter_subjects=tuple(dict.fromkeys(map(layout.filter, keys))) or (f"{layout.stored}>",),
+        filter_subjects=without_covered(map(layout.filter, keys)) or (f"{layout.stored}>",),
         headers_only=meta_only,
         start_sequence=resume_from,
         deliver_policy=DeliverPolicy.NEW if updates_only else policy,
