@@ -41,7 +41,7 @@ from natsproto.options import Options
 from natsproto.protocol import commands
 from natsproto.protocol.commands import Heads
 from natsproto.protocol.frames import NO_INFO, Message, Responder, ServerInfo, Sink
-from natsproto.protocol.link import Broken, Complaint, InfoChanged, Link, LinkEvent, PongFor
+from natsproto.protocol.link import Complaint, InfoChanged, Link, LinkEvent, PongFor
 from natsproto.protocol.pool import ServerPool
 from natsproto.protocol.refusals import SubscriptionDenied
 from natsproto.protocol.table import Interest, SubscriptionTable
@@ -152,7 +152,6 @@ class Engine:
             self._move(State.RECONNECTING)
         else:
             self.opened(session)
-            log.info("connected to %s", session.address)
             self.herald.announce(events.Connected(server=str(session.address)))
         self._supervisor.run(session)
 
@@ -242,7 +241,6 @@ class Engine:
             inbox.lost(_lost(session))
         if self.state is State.OPEN:
             self._move(State.RECONNECTING)
-        log.warning("disconnected from %s: %s", server, cause)
         self.herald.announce(
             events.Disconnected(server=server, cause=cause, in_flight=self.outbox.uncertain, waiting=self.outbox.frames)
         )
@@ -321,8 +319,6 @@ class Engine:
                 self._take_info(session, event.info)
         elif isinstance(event, Complaint):
             self._hear(event.error)
-        elif isinstance(event, Broken):
-            log.warning("%s broke the protocol: %s", session.address, event.error)
 
     def wire_paused(self, session: Session) -> None:
         """The wire takes nothing for now."""
@@ -385,7 +381,6 @@ class Engine:
         self._supervisor.move_soon()  # also when it was heard before: there may be servers now that were not then
         if self._warned is not session:
             self._warned = session
-            log.warning("%s is going to shut down (lame duck)", session.address)
             self.herald.announce(events.LameDuck(server=str(session.address)))
 
     def _hear(self, error: NatsError) -> None:
@@ -469,7 +464,6 @@ class Engine:
 
     def slow(self, subscription: Subscription, error: SlowConsumer) -> None:
         """A subscription starts to lose messages."""
-        log.warning("%s", error)
         self.herald.announce(events.SlowConsumerDetected(subscription=subscription, error=error))
 
     def hold(self, subscription: Subscription, wanted: bool) -> None:
@@ -687,11 +681,8 @@ class Engine:
         self._supervisor.end_retired()
         self.closed.set_result(reason)
         self._notify()
-        if reason is None or not self._supervisor.started:
-            log.info("closed")  # a failed first connect is raised to the caller, who will log it
-        else:
-            log.error("closed for good: %s", reason)
-        self.herald.announce(events.Closed(reason=reason))
+        # A failed first connect is raised to the caller, who will log it.
+        self.herald.announce(events.Closed(reason=reason), level=None if self._supervisor.started else logging.INFO)
 
     def _move(self, state: State) -> None:
         """The only place where the state changes."""

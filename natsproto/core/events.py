@@ -7,9 +7,10 @@ nothing secret is ever part of an event.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Mapping
+from typing import TYPE_CHECKING, ClassVar
 
 from natsproto.errors import NatsError, PermissionDenied, SlowConsumer
 from natsproto.value import Value
@@ -22,13 +23,30 @@ EVENTS_KEPT = 1024
 
 
 class Event(Value):
-    """Base of all events."""
+    """Base of all events. ``line`` is what the log says of it at ``level``, with the names of its fields in it.
+
+    What servers can send without end has a ``pause``: for so many seconds behind such a line others are for DEBUG.
+    """
+
+    level: ClassVar[int] = logging.INFO
+    line: ClassVar[str] = ""
+    pause: ClassVar[float] = 0.0
+
+    def log_line(self) -> tuple[int, str]:
+        """The level at which it is logged and the line; an empty one when it is not."""
+        return self.level, self.line
+
+    def fields(self) -> Mapping[str, object]:
+        """Its fields by name."""
+        return self._values()
 
 
 class Connected(Event):
     """The first connection is up."""
 
     server: str
+
+    line = "connected to %(server)s"
 
 
 class Disconnected(Event):
@@ -39,6 +57,9 @@ class Disconnected(Event):
     in_flight: int
     waiting: int
 
+    level = logging.WARNING
+    line = "disconnected from %(server)s: %(cause)s (%(in_flight)d messages uncertain, %(waiting)d waiting)"
+
 
 class Reconnecting(Event):
     """An attempt on ``server`` begins in ``delay`` seconds; ``attempt`` counts from 1 in this outage."""
@@ -47,12 +68,17 @@ class Reconnecting(Event):
     attempt: int
     delay: float
 
+    level = logging.DEBUG
+    line = "attempt %(attempt)d to reconnect: to %(server)s in %(delay).3f s"
+
 
 class AttemptFailed(Event):
     """An attempt to reconnect failed; others follow."""
 
     server: str
     cause: Exception
+
+    line = "reconnecting to %(server)s failed: %(cause)s"
 
 
 class Reconnected(Event):
@@ -61,17 +87,24 @@ class Reconnected(Event):
     server: str
     outage: float
 
+    line = "reconnected to %(server)s after %(outage).3f s"
+
 
 class ServersDiscovered(Event):
     """The cluster announced servers that were not known."""
 
     servers: tuple[str, ...]
 
+    line = "servers discovered: %(servers)s"
+
 
 class LameDuck(Event):
     """The connected server is going to shut down."""
 
     server: str
+
+    level = logging.WARNING
+    line = "%(server)s is going to shut down (lame duck)"
 
 
 class Moved(Event):
@@ -80,6 +113,8 @@ class Moved(Event):
     left: str
     server: str
 
+    line = "moved from %(left)s to %(server)s"
+
 
 class SlowConsumerDetected(Event):
     """A subscription starts to lose messages; once per episode, see its ``dropped`` for the sum."""
@@ -87,11 +122,18 @@ class SlowConsumerDetected(Event):
     subscription: Subscription
     error: SlowConsumer
 
+    level = logging.WARNING
+    line = "%(error)s"
+
 
 class Denied(Event):
     """The server refused a publish or a subscription."""
 
     error: PermissionDenied
+
+    level = logging.WARNING
+    line = "%(error)s"
+    pause = 1.0
 
 
 class ServerComplained(Event):
@@ -99,9 +141,13 @@ class ServerComplained(Event):
 
     error: NatsError
 
+    level = logging.WARNING
+    line = "%(error)s"
+    pause = 1.0
+
 
 class HandlerFailed(Event):
-    """A callback of the application raised; the connection is not affected."""
+    """A callback of the application raised; the connection is not affected. Whoever called it has logged it."""
 
     where: str
     error: BaseException
@@ -111,6 +157,12 @@ class Closed(Event):
     """The end. ``reason`` is None when the application closed the client."""
 
     reason: Exception | None
+
+    line = "closed"
+
+    def log_line(self) -> tuple[int, str]:
+        """See Event."""
+        return (self.level, self.line) if self.reason is None else (logging.ERROR, "closed for good: %(reason)s")
 
 
 class EventStream:

@@ -1,7 +1,9 @@
-"""Telling the application: event streams, listeners and the on_event callback.
+"""Telling the application: the log, event streams, listeners and the on_event callback.
 
 Owns whoever wants to hear what happens to a client, and the tasks of asynchronous callbacks. It knows nothing of
-what happens; whatever a callback does ends here, in the log.
+what happens; whatever a callback does ends here, in the log. An event is one line in the log: a record whose ``args``
+are the fields of the event, and which has the event itself as ``nats_event``. The traceback of its cause goes with it
+only where DEBUG is on.
 """
 
 from __future__ import annotations
@@ -25,9 +27,16 @@ class Herald:
         self._listeners: list[Callable[[events.Event], object]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._last: events.Closed | None = None
+        self._written: dict[type[events.Event], float] = {}
 
-    def announce(self, event: events.Event) -> None:
-        """Something happened; after Closed nothing does."""
+    def announce(self, event: events.Event, *, level: int | None = None) -> None:
+        """Something happened; after Closed nothing does. ``level`` is that of its line, if not the usual one."""
+        usual, line = event.log_line()
+        level = usual if level is None else level
+        if event.pause and self._is_soon(event):
+            level = logging.DEBUG
+        if line and log.isEnabledFor(level):
+            _write(level, line, event)
         if isinstance(event, events.Closed):
             self._last = event
         if self._streams:  # a WeakSet is slow to walk, and nearly always empty
@@ -37,6 +46,14 @@ class Herald:
             listener(event)
         if self._callback is not None:
             self._call(self._callback, event)
+
+    def _is_soon(self, event: events.Event) -> bool:
+        """Whether the log has told the like of it a moment ago."""
+        now = asyncio.get_running_loop().time()
+        if now < self._written.get(type(event), 0.0):
+            return True
+        self._written[type(event)] = now + event.pause
+        return False
 
     def handler_failed(self, where: str, error: BaseException) -> None:
         """A callback of the application raised."""
@@ -69,6 +86,14 @@ class Herald:
             task = asyncio.get_running_loop().create_task(_guard(result, event), name="natsproto on_event")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+
+def _write(level: int, line: str, event: events.Event) -> None:
+    fields = event.fields()
+    trace = None
+    if log.isEnabledFor(logging.DEBUG):
+        trace = next((value for value in fields.values() if isinstance(value, BaseException)), None)
+    log.log(level, line, fields, exc_info=trace, extra={"nats_event": event})
 
 
 async def _guard(coroutine: Coroutine[object, object, object], event: events.Event) -> None:

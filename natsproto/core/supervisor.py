@@ -234,7 +234,6 @@ class Supervisor:
             except Exception as exc:
                 last = exc
                 self._note_failure(plan.address, exc)
-                log.info("reconnecting to %s failed: %s", server, exc)
                 self._herald.announce(events.AttemptFailed(server=server, cause=exc))
                 continue
             if not self._client.wants_connection:  # closed by a callable in the options
@@ -243,12 +242,10 @@ class Supervisor:
             first = self._client.info is NO_INFO
             self._client.opened(session)
             if first:  # retry_on_failed_connect got there at last
-                log.info("connected to %s", server)
                 self._herald.announce(events.Connected(server=server))
                 return session, None
             self.reconnects += 1
             outage = self._loop.time() - started
-            log.info("reconnected to %s after %.3f s", server, outage)
             self._herald.announce(events.Reconnected(server=server, outage=outage))
             return session, None
 
@@ -320,7 +317,6 @@ class Supervisor:
         self._loop.call_later(RETIRE_WITHIN, self.retire, old)
         old.ended.add_done_callback(lambda _: self._bury(old))
         self._client.opened(new)
-        log.info("moved from %s to %s", old.address, new.address)
         self._herald.announce(events.Moved(left=str(old.address), server=str(new.address)))
 
     @staticmethod

@@ -297,7 +297,9 @@ class Consumption:
     def _not_answered(self, how: Success | Failure, error: NatsError) -> None:
         if not isinstance(error, AlreadyAcked):  # which is the handler's own doing, in another task
             # No connection: the server delivers it again, and whoever listens is told.
-            self._connection.announce(HandlerFailed(where=f"{how} of a message of {self._what}", error=error))
+            where = f"{how} of a message of {self._what}"
+            log.warning("%s failed: %s", where, error)
+            self._connection.announce(HandlerFailed(where=where, error=error))
 
     @staticmethod
     def _give_up(message: JsMessage) -> None:
