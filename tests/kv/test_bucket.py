@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -86,6 +87,35 @@ async def test_whoever_loses_a_compare_and_set_is_told_both_revisions(jetstream:
         assert (lost.value.expected, lost.value.actual) == (1, 2)
     assert (await kv.get("a")).value == b"2"
     assert await kv.delete("a", revision=2) == 3
+
+
+async def test_of_many_who_want_the_same_exactly_one_wins(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value(bucket="b", storage="memory")
+
+    async def create(number: int) -> bool:
+        try:
+            await kv.create("a", b"%d" % number)
+        except KeyExists:
+            return False
+        return True
+
+    for _ in range(5):
+        assert sum(await asyncio.gather(*map(create, range(20)))) == 1
+        await kv.delete("a")
+
+    async def add() -> None:
+        while True:
+            entry = await kv.get("count")
+            try:
+                await kv.update("count", b"%d" % (int(entry.value) + 1), entry.revision)
+                return
+            except WrongRevision as lost:
+                assert lost.actual is not None
+                assert lost.actual > lost.expected
+
+    await kv.put("count", b"0")
+    await asyncio.gather(*(add() for _ in range(20)))
+    assert (await kv.get("count")).value == b"20"
 
 
 async def test_history_is_told_oldest_first(jetstream: JetStream) -> None:

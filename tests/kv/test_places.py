@@ -97,6 +97,8 @@ async def test_a_mirror_is_read_here_and_written_at_its_origin(jetstream: JetStr
     with pytest.raises(WrongRevision) as lost:
         await mirror.update("a", b"x", 2)
     assert lost.value.actual == 1
+    deleted = await origin.delete("c")
+    assert await mirror.create("c", b"again") == deleted + 1  # though it may not have heard of the deletion
     assert sorted([name async for name in jetstream.key_value_names()]) == ["mirror", "origin"]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Generic, Literal, NamedTuple
 
-from natsproto.errors import ConfigError, KeyExists, KeyNotFound, WrongLastSequence, WrongRevision
+from natsproto.errors import ConfigError, KeyExists, WrongLastSequence, WrongRevision
 from natsproto.jetstream.batch import AtomicBatch
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.kv.entry import OPERATION, Operation
@@ -47,14 +47,10 @@ class KeyValueBatch(Generic[V]):
     async def create(self, key: str, value: V, *, ttl: Duration | Literal["never"] | None = None) -> None:
         """Writes a value if the key has none then. KeyExists when it has one now."""
         payload = self._store.layout.encode(value)
-        try:
-            last = await self._store.last(key, direct=False, timeout=self._timeout)
-        except KeyNotFound:
-            expected = 0
-        else:
-            if not last.is_deleted:
-                raise KeyExists(self._store.bucket, key, last.revision)
-            expected = last.revision
+        last = await self._store.last_or_none(key, self._timeout)
+        if last is not None and not last.is_deleted:
+            raise KeyExists(self._store.bucket, key, last.revision)
+        expected = 0 if last is None else last.revision
         await self._add(key, payload, None, expected, {} if ttl is None else {"ttl": ttl, "rollup": "sub"})
 
     async def update(self, key: str, value: V, revision: int) -> None:

@@ -5,6 +5,7 @@ Owns the handle that programs use; each verb is a thin, documented call into the
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,6 @@ from natsproto.errors import (
     BucketNotFound,
     KeyDeleted,
     KeyExists,
-    KeyNotFound,
     StreamNotFound,
     UnsupportedByServer,
     WrongRevision,
@@ -44,6 +44,12 @@ if TYPE_CHECKING:
 
 Ttl = Duration | Literal["never"]
 
+LOOKS, LOOK_AGAIN = 20, 0.05
+"""How often ``create`` looks for the deletion that it is to follow where only a mirror can be asked, and the seconds in
+between.
+"""
+AT_ONCE = 64
+"""Keys of which ``purge_deletes`` removes the remains at a time."""
 DELETES_KEPT = 30 * 60.0
 """Seconds for which ``purge_deletes`` keeps the marks of deletions."""
 
@@ -131,19 +137,21 @@ class KeyValue(Generic[V]):
         store = self._store
         payload = store.layout.encode(value)
         args = _expiring(ttl)
-        expected = 0
+        expected, unchanged = 0, 0
         while True:
             try:
                 return await store.write_at(key, expected, payload, None, args, timeout)
             except WrongRevision as exc:
-                try:
-                    last = await store.last(key, direct=False, timeout=timeout)
-                except KeyNotFound:
-                    expected = 0
-                    continue
-                if not last.is_deleted:
-                    raise KeyExists(self.bucket, key, last.revision) from exc.__cause__
-                expected = last.revision  # if it is not any more, somebody was faster: look again
+                found = await store.last_or_none(key, timeout)
+                if found is not None and not found.is_deleted:
+                    raise KeyExists(self.bucket, key, found.revision) from exc.__cause__
+                # Somebody was faster, unless nothing has changed: then this is a mirror that is behind its origin.
+                before, expected = expected, 0 if found is None else found.revision
+                if expected == before:
+                    unchanged += 1
+                    if unchanged == LOOKS:
+                        raise
+                    await asyncio.sleep(LOOK_AGAIN)
 
     async def update(
         self, key: str, value: V, revision: int, *, ttl: Ttl | None = None, timeout: Duration | None = None
@@ -298,11 +306,19 @@ class KeyValue(Generic[V]):
         async with found:
             marks = [entry async for entry in found.initial() if entry.is_deleted]
         removed = 0
-        for mark in marks:
+        for first in range(0, len(marks), AT_ONCE):
             # By sequence: everything before the mark, and with it the mark itself if it is old. A value that was
             # written behind it stays.
-            end = mark.revision + (mark.created <= limit)
-            removed += await store.stream.purge(subject=mark.subject, sequence=end, timeout=timeout)
+            removed += sum(
+                await asyncio.gather(
+                    *(
+                        store.stream.purge(
+                            subject=mark.subject, sequence=mark.revision + (mark.created <= limit), timeout=timeout
+                        )
+                        for mark in marks[first : first + AT_ONCE]
+                    )
+                )
+            )
         return removed
 
     # ---------------------------------------------------------------- on top of a watch

@@ -14,7 +14,6 @@ from types import TracebackType
 from natsproto.errors import (
     ConfigError,
     ConnectionLost,
-    KeyNotFound,
     LocalProtocolError,
     LockLost,
     NatsError,
@@ -234,23 +233,28 @@ class Lock:
 
     async def _keep(self, begun: float) -> None:
         """Renews it again and again. What fails is tried again until its time is over, which the timer knows."""
-        while True:
+        while self._revision:
             await asyncio.sleep(max(begun + self._ttl / RENEWALS - self._loop.time(), 0.0))
-            async with self._turn:
-                begun = self._loop.time()
-                try:
-                    self._extend(await self._write(self._revision), begun)
-                    continue
-                except WrongRevision:
-                    last = await self._last()
-                    if last is None or not self._is_mine(last):
-                        self._lose()
-                        return
-                    self._revision = last.revision  # a renewal that nobody heard of
-                except NatsError:
-                    pass
-            await asyncio.sleep(AGAIN)
-            begun = 0.0
+            begun = self._loop.time()
+            try:
+                async with self._turn:
+                    await self._renew()
+            except NatsError:
+                await asyncio.sleep(AGAIN)
+                begun = 0.0
+
+    async def _renew(self) -> None:
+        while self._revision:
+            begun = self._loop.time()
+            try:
+                self._extend(await self._write(self._revision), begun)
+                return
+            except WrongRevision:
+                last = await self._last()
+                if last is None or not self._is_mine(last):
+                    self._lose()
+                else:
+                    self._revision = last.revision  # of a renewal that nobody heard of
 
     # ---------------------------------------------------------------- its key
 
@@ -264,10 +268,7 @@ class Lock:
         await self._store.write_at(self._key, revision, b"", {OPERATION: Operation.PURGE}, args, self._patience)
 
     async def _last(self) -> StoredEntry[bytes] | None:
-        try:
-            return await self._store.last(self._key, direct=False, timeout=self._patience)
-        except KeyNotFound:
-            return None
+        return await self._store.last_or_none(self._key, self._patience)
 
     def _is_mine(self, entry: StoredEntry[bytes]) -> bool:
         return entry.headers.last(ID) == self._id[ID]

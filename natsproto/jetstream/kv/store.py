@@ -64,6 +64,13 @@ class Store(Generic[V]):
         except StreamNotFound as exc:
             raise BucketNotFound(layout.bucket) from exc
 
+    async def last_or_none(self, key: str, timeout: Duration | None) -> StoredEntry[V] | None:
+        """The same from the stream's leader; None for a key that has no entry."""
+        try:
+            return await self.last(key, direct=False, timeout=timeout)
+        except KeyNotFound:
+            return None
+
     async def at(self, key: str, revision: int, *, direct: bool, timeout: Duration | None) -> StoredEntry[V]:
         """The entry of a key at a revision, deletions included. KeyNotFound also when it is another key's."""
         layout = self.layout
@@ -116,8 +123,7 @@ class Store(Generic[V]):
     async def last_revision(self, key: str, timeout: Duration | None) -> int | None:
         """What a replicated stream does not say when it refuses; None when it cannot be found out."""
         try:
-            return (await self.last(key, direct=False, timeout=timeout)).revision
-        except KeyNotFound:
-            return 0
+            last = await self.last_or_none(key, timeout)
         except NatsError:
             return None
+        return 0 if last is None else last.revision
