@@ -14,10 +14,11 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Protocol
 
-from natsproto.errors import LimitReached, MessageNotFound
+from natsproto.errors import LimitReached, MessageNotFound, PermissionDenied
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.direct import BatchGet, Cursor, RawMessage
+from natsproto.jetstream.info import StreamInfo
 
 PIECE_SUBJECTS = 1000
 """Subjects named in one request for their last messages; a server takes up to 1,024."""
@@ -39,8 +40,8 @@ class Source(Protocol):
         """The subjects that match."""
         ...
 
-    async def last_sequence(self, *, timeout: Duration | None = None) -> int:
-        """That of its newest message, deleted or not."""
+    async def info(self, *, timeout: Duration | None = None) -> StreamInfo:
+        """What it holds."""
         ...
 
     async def get_last_message(self, subject: str, *, timeout: Duration | None = None) -> RawMessage:
@@ -88,9 +89,14 @@ class LastMessages:
 
     async def _by_name(self) -> AsyncGenerator[list[RawMessage]]:
         """What is still to come, by the names of the subjects."""
-        names = await self._spelled_out()
-        now = self._moment or {"up_to_seq": max(1, await self._source.last_sequence(timeout=self._timeout))}
-        for moment in [self._moment] if self._moment else [now, {}]:
+        again = bool(self._seen)
+        try:
+            names = await self._spelled_out()
+        except PermissionDenied:
+            if again:
+                return  # nobody tells what else there is
+            raise
+        for moment in await self._moments(again):
             for piece in _pieces(name for name in names if name not in self._seen):
                 try:
                     async with aclosing(self._read(self._run(piece, moment))) as found:
@@ -107,6 +113,15 @@ class LastMessages:
                     yield [message]
                 if self._limit == 0:
                     return
+
+    async def _moments(self, again: bool) -> list[Mapping[str, object]]:
+        """Of which moments messages are asked for, one after the other; ``again`` when pages of the first were read."""
+        if self._moment:
+            return [self._moment]
+        if again:
+            return [{}]
+        last = (await self._source.info(timeout=self._timeout)).state.last_seq
+        return [{"up_to_seq": max(1, last)}, {}]
 
     def _run(self, subjects: Iterable[str], moment: Mapping[str, object]) -> BatchGet:
         return BatchGet(

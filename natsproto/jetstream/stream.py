@@ -410,10 +410,6 @@ class Stream:
         run = LastMessages(self._api, self, wanted, moment, direct=self._direct, limit=limit, timeout=timeout)
         return StoredMessages(run.batches(), f"last messages of {self._what}")
 
-    async def last_sequence(self, *, timeout: Duration | None = None) -> int:
-        """The sequence of the newest message, deleted or not; 0 when nothing was ever stored."""
-        return (await self.info(timeout=timeout)).state.last_seq
-
     # ---------------------------------------------------------------- consumers
 
     async def create_consumer(

@@ -625,6 +625,7 @@ authorization {
     {user: some, password: x, permissions: {publish: {allow: [
         "$JS.API.STREAM.INFO.S", "$JS.API.CONSUMER.CREATE.S.c.s.eu", "$JS.API.DIRECT.GET.S.s.eu"
     ]}}},
+    {user: getter, password: x, permissions: {publish: {allow: ["$JS.API.DIRECT.GET.S"]}}},
     {user: wild, password: x, permissions: {publish: {allow: [
         "$JS.API.CONSUMER.CREATE.S.*.s.eu.>", "$JS.API.CONSUMER.MSG.NEXT.S.*"
     ]}}}
@@ -678,6 +679,18 @@ async def test_permissions_can_tell_subjects_apart(guarded: Callable[[str], Awai
     await promptly(
         stream.create_consumer(durable_name="c", filter_subject="s.us"), errors.PermissionDenied, "CREATE.S.c.s.us"
     )
+
+
+async def test_last_messages_in_pages_need_no_permission_but_direct_get(
+    guarded: Callable[[str], Awaitable[JetStream]],
+) -> None:
+    owner, guest = await guarded("full"), await guarded("getter")
+    await memory_stream(owner, allow_direct=True)
+    async with owner.publisher() as pub:
+        for number in range(900):
+            await pub.publish(f"s.{number}", bytes(20_000))
+    stream = await guest.stream("S", bind=True)
+    assert len([message.seq async for message in stream.get_last_messages(["s.*"])]) == 900
 
 
 async def test_permissions_can_tell_filters_with_wildcards_apart(
