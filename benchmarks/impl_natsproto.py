@@ -30,6 +30,7 @@ from natsproto.jetstream.kv.bucket import KeyValue
 from natsproto.jetstream.message import JsMessage
 from natsproto.jetstream.objectstore import ObjectStore
 from natsproto.jetstream.stream import Stream
+from natsproto.service import Request
 
 __all__ = ["NATSPROTO"]
 
@@ -276,6 +277,38 @@ async def request_concurrent(run: Run) -> Figures:
     watch.start()
     await asyncio.gather(*(worker(run.count // IN_FLIGHT) for _ in range(IN_FLIGHT)))
     figures = watch.stop(len(taken)) | latencies(taken)
+    await nc.close()
+    return figures
+
+
+@NATSPROTO.does
+async def service_requests(run: Run) -> Figures:
+    nc, other = await natsproto.connect(run.url), await natsproto.connect(run.url)
+    service = await other.add_service("bench", "1.0.0")
+
+    @service.endpoint("echo", subject=run.subject)
+    async def echo(request: Request) -> None:
+        await request.respond(request.data)
+
+    await other.flush()
+    payload, subject, clock = run.payload, run.subject, time.perf_counter_ns
+    taken: list[int] = []
+    watch = Stopwatch()
+
+    async def worker(times: int) -> None:
+        for _ in range(times):
+            start = clock()
+            reply = await nc.request(subject, payload, timeout=10.0)
+            taken.append(clock() - start)
+            check(reply.data == payload, "a wrong answer")
+
+    await worker(1)
+    taken.clear()
+    watch.start()
+    await asyncio.gather(*(worker(run.count // IN_FLIGHT) for _ in range(IN_FLIGHT)))
+    figures = watch.stop(len(taken)) | latencies(taken)
+    await service.stop()
+    await other.close()
     await nc.close()
     return figures
 

@@ -7,12 +7,14 @@ import filecmp
 import time
 
 import nats
+import nats.micro
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, ObjectStoreConfig, StorageType, StreamConfig
 from nats.js.client import JetStreamContext
 from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
+from nats.micro.request import Request
 
 from benchmarks.implementation import (
     IN_FLIGHT,
@@ -241,6 +243,38 @@ async def request_concurrent(run: Run) -> Figures:
     watch.start()
     await asyncio.gather(*(worker(run.count // IN_FLIGHT) for _ in range(IN_FLIGHT)))
     figures = watch.stop(len(taken)) | latencies(taken)
+    await nc.close()
+    return figures
+
+
+@NATS_PY.does
+async def service_requests(run: Run) -> Figures:
+    nc, other = await nats.connect(run.url), await nats.connect(run.url)
+    service = await nats.micro.add_service(other, name="bench", version="1.0.0")
+
+    async def echo(request: Request) -> None:
+        await request.respond(request.data)
+
+    await service.add_endpoint(name="echo", subject=run.subject, handler=echo)
+    await other.flush()
+    payload, subject, clock = run.payload, run.subject, time.perf_counter_ns
+    taken: list[int] = []
+    watch = Stopwatch()
+
+    async def worker(times: int) -> None:
+        for _ in range(times):
+            start = clock()
+            reply = await nc.request(subject, payload, timeout=10.0)
+            taken.append(clock() - start)
+            check(reply.data == payload, "a wrong answer")
+
+    await worker(1)
+    taken.clear()
+    watch.start()
+    await asyncio.gather(*(worker(run.count // IN_FLIGHT) for _ in range(IN_FLIGHT)))
+    figures = watch.stop(len(taken)) | latencies(taken)
+    await service.stop()
+    await other.close()
     await nc.close()
     return figures
 

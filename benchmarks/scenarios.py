@@ -71,6 +71,8 @@ class Scenario:
     """Of the stream that takes part; none if empty."""
     window: int = 1
     """Messages that may be unacknowledged at a time."""
+    answered: bool = False
+    """The process answers its own messages."""
 
     def published(self, count: int) -> int | None:
         """How many messages the server must have seen after a run of `count`; None where that says nothing.
@@ -80,7 +82,7 @@ class Scenario:
         """
         if self.storage:
             return None
-        if self.feed is Feed.ECHO:
+        if self.feed is Feed.ECHO or self.answered:
             return 2 * (count + 1)
         return count + 1 if self.value is RATE or self.feed is Feed.PUBLISHER else None
 
@@ -201,6 +203,14 @@ SCENARIOS: tuple[Scenario, ...] = (
         feed=Feed.ECHO,
         count=25_600,
         bar=1.35,
+    ),
+    Scenario(
+        name="svc_conc64",
+        does="service_requests",
+        about="a service's endpoint and 64 requests to it in flight, 128 B, one process",
+        answered=True,
+        count=25_600,
+        bar=1,
     ),
     Scenario(
         name="js_pub_seq",
