@@ -210,7 +210,6 @@ SCENARIOS: tuple[Scenario, ...] = (
         about="a service's endpoint and 64 requests to it in flight, 128 B, one process",
         answered=True,
         count=25_600,
-        bar=1,
     ),
     Scenario(
         name="js_pub_seq",
