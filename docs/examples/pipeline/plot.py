@@ -64,17 +64,9 @@ def drawing(samples: Sequence[dict[str, float]]) -> str:
         parts.append(text(LEFT - 8, float(y) + 4, f"{most * part / 4:,.0f}", "end"))
     for at, what in events:
         x = place(at, 0).split(",")[0]
-        color = "#c0392b" if what == "kill" else "#999"
+        color, down = ("#999", 26) if what == "start" else ("#c0392b", 12)
         parts.append(f'<path d="M{x},{TOP} V{floor}" stroke="{color}" stroke-dasharray="4 3"/>')
-        parts.append(
-            text(
-                float(x) + 4,
-                TOP + (12 if what == "kill" else 26),
-                "kill -9" if what == "kill" else "start",
-                "start",
-                color,
-            )
-        )
+        parts.append(text(float(x) + 4, TOP + down, {"kill": "kill -9"}.get(what, what), "start", color))
     parts += [line(published, "#2980b9"), line(done, "#27ae60")]
     parts.append(text(LEFT, 20, "orders published", "start", "#2980b9"))
     parts.append(text(LEFT + 130, 20, "orders in sums, by batch", "start", "#27ae60"))
