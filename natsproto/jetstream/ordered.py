@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from types import TracebackType
 
-from natsproto.core.events import Disconnected, Event, Moved, Reconnected
+from natsproto.core.engine import State
+from natsproto.core.events import Closed, Disconnected, Event, Moved, Reconnected
 from natsproto.errors import (
     ConfigError,
     ConnectionClosed,
@@ -43,10 +44,11 @@ ASK_AGAIN, ASK_AGAIN_GROWTH = 0.15, 0.04
 """Seconds after which servers that do not answer are asked again for the same consumer: they have no leader, and will
 not remember the question when they have one. 4 % of the time that it lasts are added.
 """
-PATIENCE, LONGEST_PATIENCE, PATIENCE_GROWTH, TIMES_AS_LONG = 0.15, 2.0, 1.5, 5.0
+PATIENCE, FIRST_PATIENCE, LONGEST_PATIENCE = 0.15, 1.0, 5.0
+PATIENCE_GROWTH, TIMES_AS_LONG = 1.25, 5.0
 """Seconds after which a consumer that is not made is given up for another one: a metadata leader that has not noticed
-the death of a server yet puts one in three there, and nobody ever answers for it. The first patience is for the
-successor of a consumer that was lost; it is longer where the one before took long, and grows by half up to the second.
+the death of a server yet puts one in three there, and nobody ever answers for it. The least patience is for the
+successor of a consumer that was lost, if the one before did not take long; it grows with the time that it has failed.
 """
 AFTER_ALL = 1.0
 """Seconds after which a consumer that was given up while it was being made is deleted once more."""
@@ -132,7 +134,7 @@ class Carrier:
     @property
     def patience(self) -> float:
         """How long to wait for the next consumer at first."""
-        return max(PATIENCE, TIMES_AS_LONG * self._took) if self.info is not None else LONGEST_PATIENCE
+        return max(PATIENCE, TIMES_AS_LONG * self._took) if self.info is not None else FIRST_PATIENCE
 
     async def create(self, config: ConsumerConfig, patience: float) -> None:
         """Makes this consumer, the cursor's next one. Asks again while nobody answers: a consumer may be made twice.
@@ -400,8 +402,10 @@ class OrderedFeed:
     # ---------------------------------------------------------------- as a feed
 
     def start(self, outlet: Outlet) -> None:
-        """Goes on where the last reader ended, with the consumer that was kept or a new one."""
+        """Goes on where the last reader ended, with the consumer that was kept or a new one. ConnectionClosed."""
         carrier, ledger = self._carrier, self._ledger
+        if self._connection.state is State.CLOSED:
+            raise ConnectionClosed(f"read {carrier.what}")
         inbox = carrier.lend(self)
         self._outlet = outlet
         self._unlisten = self._connection.listen(self._on_event)
@@ -587,7 +591,7 @@ class OrderedFeed:
                     self._source.close()
                     self._source = None
                 if isinstance(exc, RequestTimeout):
-                    if patience >= LONGEST_PATIENCE and not told:
+                    if patience >= FIRST_PATIENCE and not told:
                         told = True
                         self._announce(exc)
                     delay, patience = 0.0, max(patience, min(PATIENCE_GROWTH * patience, LONGEST_PATIENCE))
@@ -622,6 +626,8 @@ class OrderedFeed:
         elif isinstance(event, (Reconnected, Moved)) and not isinstance(self._source, Puller):
             self._drop()
             self._create_soon(0.0)
+        elif isinstance(event, Closed) and self._source is None:
+            self._end(None)  # there will be no consumer that could say so
 
     def _expire(self) -> None:
         """The time of a single pull is over, and there is no consumer that could say so."""
