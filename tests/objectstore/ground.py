@@ -43,10 +43,7 @@ async def settled(store: ObjectStore) -> None:
 
 async def only(store: ObjectStore, wanted: Iterable[str]) -> None:
     """Asserts that the store holds exactly the chunks of these objects, none more and none less."""
-    found = [await store._catalog.find(name, surely=True) for name in wanted]
-    assert None not in found
-    infos = [entry.info for entry in found if entry is not None and not entry.info.deleted]
-    assert len(infos) == len(found)
+    infos = [await store.info(name) for name in wanted]
     assert await chunks(store) == {info.nuid: info.chunks for info in infos if info.chunks}
 
 

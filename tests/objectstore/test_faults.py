@@ -159,21 +159,26 @@ async def test_closing_the_client_ends_puts_and_gets(nats_server: Server, jetstr
     assert other._catalog._tasks == set()
 
 
-async def test_who_may_not_purge_can_put_all_the_same() -> None:
+@pytest.mark.parametrize("denied", ["STREAM.PURGE", "STREAM.MSG.GET", "STREAM.INFO"])
+async def test_who_may_not_do_everything_can_put_and_get_all_the_same(denied: str) -> None:
     config = """
         accounts { A { jetstream: enabled, users: [
             { user: all, password: x }
-            { user: some, password: x, permissions: { publish: { deny: "$JS.API.STREAM.PURGE.>" } } } ] } }
+            { user: some, password: x, permissions: { publish: { deny: "$JS.API.%s.>" } } } ] } }
     """
-    async with run_server(jetstream=True, config=config) as server:
-        async with natsproto.connect(server.url, user="all", password="x") as nc:
-            await nc.jetstream().create_object_store(bucket="files", storage="memory")
-        async with natsproto.connect(server.url, user="some", password="x") as nc:
-            store = await nc.jetstream().object_store("files")
-            for data in (b"1", b"2"):
-                await store.put("o", data)
-            assert await store.get_bytes("o") == b"2"
-            assert len(await chunks(store)) == 2
+    async with (
+        run_server(jetstream=True, config=config % denied) as server,
+        natsproto.connect(server.url, user="all", password="x") as nc,
+        natsproto.connect(server.url, user="some", password="x") as limited,
+    ):
+        store = await nc.jetstream().create_object_store(bucket="files", storage="memory")
+        other = await limited.jetstream().object_store("files", bind=True)
+        for data in (b"1", b"2"):
+            await other.put("o", data)
+        assert await other.get_bytes("o") == b"2"
+        assert await names(other) == ["o"]
+        await settled(other)
+        assert len(await chunks(store)) == (2 if denied == "STREAM.PURGE" else 1)
 
 
 # ---------------------------------------------------------------- getting

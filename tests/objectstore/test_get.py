@@ -363,7 +363,7 @@ async def test_a_certain_version_is_got_or_said_to_be_gone(jetstream: JetStream)
 async def test_a_stale_description_is_noticed_before_anything_is_given_out(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a server that lags behind has told of the object."""
+    """As when it is replaced between the question and the first chunk."""
     store = await made(jetstream)
     old = await store._catalog.find("o")
     await store.put("o", content(300_000, 2))

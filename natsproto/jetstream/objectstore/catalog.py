@@ -74,32 +74,34 @@ class Catalog:
 
     # ---------------------------------------------------------------- reading
 
-    async def find(self, name: str, *, surely: bool = False, timeout: Duration | None = None) -> Entry | None:
+    async def find(self, name: str, *, timeout: Duration | None = None) -> Entry | None:
         """What is said of an object, deleted or not.
 
-        Any server that has the stream may answer. One that lags behind does not know what was put just now: what is
-        not there is looked up at the leader, and everything is with ``surely``.
+        The leader is asked, and other servers only by those who may not ask it: one that lags behind would tell of a
+        version whose chunks are being removed.
         """
-        subject = meta_subject(self.bucket, name)
         try:
-            found = await self._ask(subject, not surely, self.patience(timeout))
+            found = await self._ask(meta_subject(self.bucket, name), self.patience(timeout))
         except MessageNotFound:
-            return None if surely else await self.find(name, surely=True, timeout=timeout)
-        info = read_info(found.data, found.time)
-        if info.deleted and not surely:
-            return await self.find(name, surely=True, timeout=timeout)
-        return Entry(info, found.seq)
+            return None
+        return Entry(read_info(found.data, found.time), found.seq)
 
-    async def _ask(self, subject: str, direct: bool, wait: float) -> RawMessage:
+    async def _ask(self, subject: str, wait: float) -> RawMessage:
         """Asks again while nobody answers: a question that comes during an election is forgotten, and an object that
         took an hour to put shall not be given up for that.
         """
         connection, loop = self.api.connection, asyncio.get_running_loop()
         deadline = loop.time() + wait
+        direct = False
         while True:
             try:
                 left = min(ASK_AGAIN, max(0.01, deadline - loop.time()))
                 return await self.stream.get_last_message(subject, direct=direct, timeout=left)
+            except PermissionDenied:
+                if direct:
+                    raise
+                direct = True
+                continue
             except PASSING:
                 if loop.time() + FIRST_PAUSE >= deadline:
                     raise
@@ -121,7 +123,7 @@ class Catalog:
         PublishUncertain when nobody said whether it was done.
         """
         wait = self.patience(timeout)
-        before = await self.find(name, surely=True, timeout=timeout)
+        before = await self.find(name, timeout=timeout)
         doubts = 0
         while True:
             new = make(before)
@@ -136,7 +138,7 @@ class Catalog:
                 doubts += 1
                 if doubts > DOUBTS:
                     raise
-            now = await self.find(name, surely=True, timeout=timeout)
+            now = await self.find(name, timeout=timeout)
             if now is not None and now.info.replace(mtime=new.mtime) == new:
                 return before, now  # it had been heard, and only the word of it was lost
             before = now

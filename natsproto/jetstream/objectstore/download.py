@@ -62,7 +62,7 @@ async def to_file(
     if await asyncio.to_thread(target.is_dir):
         raise IsADirectoryError(f"{target} is a directory: say what the file shall be called")
     for attempt in range(RESTARTS + 1):
-        store, info = await resolve(catalog, name, timeout, surely=attempt > 0)
+        store, info = await resolve(catalog, name, timeout)
         try:
             return await _File(store, info, target, resume, timeout, tell).fetch()
         except ObjectChanged:

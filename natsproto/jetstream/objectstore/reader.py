@@ -42,17 +42,16 @@ RESTARTS = 5
 
 
 async def resolve(
-    catalog: Catalog, wanted: str | ObjectInfo, timeout: Duration | None = None, *, surely: bool = False
+    catalog: Catalog, wanted: str | ObjectInfo, timeout: Duration | None = None
 ) -> tuple[Catalog, ObjectInfo]:
     """The object of that name, or that the link of that name leads to, and the store it is in.
 
-    ``surely`` asks the leader, who knows of what was put just now. ObjectNotFound, also for what a link leads to;
-    ObjectLinkError for a link to a store, and for links in a circle.
+    ObjectNotFound, also for what a link leads to; ObjectLinkError for a link to a store, and for links in a circle.
     """
     if isinstance(wanted, ObjectInfo):
         catalog, name, info = catalog.other(bucket_name(wanted.bucket)), wanted.name, wanted
     else:
-        name, info = object_name(wanted), await _existing(catalog, wanted, timeout, surely)
+        name, info = object_name(wanted), await _existing(catalog, wanted, timeout)
     passed: set[tuple[str, str]] = set()
     while (link := info.link) is not None:
         if not link.name:
@@ -61,14 +60,14 @@ async def resolve(
         if (link.bucket, link.name) in passed:
             raise ObjectLinkError(catalog.bucket, name, "is a link that leads back to itself")
         catalog, name = catalog.other(bucket_name(link.bucket)), link.name
-        info = await _existing(catalog, name, timeout, surely)
+        info = await _existing(catalog, name, timeout)
     if info.deleted:
         raise ObjectNotFound(catalog.bucket, name)
     return catalog, info
 
 
-async def _existing(catalog: Catalog, name: str, timeout: Duration | None, surely: bool) -> ObjectInfo:
-    found = await catalog.find(name, surely=surely, timeout=timeout)
+async def _existing(catalog: Catalog, name: str, timeout: Duration | None) -> ObjectInfo:
+    found = await catalog.find(name, timeout=timeout)
     if found is None or found.info.deleted:
         raise ObjectNotFound(catalog.bucket, name)
     return found.info
@@ -126,9 +125,7 @@ class ObjectReader:
         self._entered = True
         again = RESTARTS
         while True:
-            self._catalog, self._info = await resolve(
-                self._origin, self._wanted, self._timeout, surely=again < RESTARTS
-            )
+            self._catalog, self._info = await resolve(self._origin, self._wanted, self._timeout)
             try:
                 await self._begin(self._info)
                 return self
@@ -270,7 +267,7 @@ class ObjectReader:
             if there >= info.chunks:
                 self._dry = False
                 return
-            now = await catalog.find(info.name, surely=True, timeout=self._timeout)
+            now = await catalog.find(info.name, timeout=self._timeout)
         except PASSING:
             return
         if now is None or now.info.deleted or now.info.nuid != info.nuid:

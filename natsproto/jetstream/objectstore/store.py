@@ -295,7 +295,7 @@ class ObjectStore:
     async def _rename(self, name: str, rename: str, changes: _Changes, timeout: Duration | None) -> ObjectInfo:
         """First it has both names, then the new one. Each step holds only if nobody else changed anything."""
         catalog = self._catalog
-        old = await catalog.find(name, surely=True, timeout=timeout)
+        old = await catalog.find(name, timeout=timeout)
         made = self._changed(name, old, changes).replace(name=rename)
         assert old is not None
 
@@ -346,7 +346,7 @@ class ObjectStore:
         bucket, goal = (self.bucket, target) if isinstance(target, str) else (target.bucket, target.name)
         if (bucket, object_name(goal)) == (self.bucket, name):
             raise ObjectLinkError(self.bucket, name, "cannot be a link to itself")
-        found = await self._catalog.other(bucket_name(bucket)).find(goal, surely=True, timeout=timeout)
+        found = await self._catalog.other(bucket_name(bucket)).find(goal, timeout=timeout)
         if found is None or found.info.deleted:
             raise ObjectNotFound(bucket, goal)
         if found.info.link is not None:
