@@ -6,10 +6,21 @@ import asyncio
 
 import pytest
 
-from natsproto.errors import BucketNotFound, ConfigError, InvalidSubject, LocalProtocolError, RequestTimeout
+import natsproto
+from natsproto.errors import (
+    BucketNotFound,
+    ConfigError,
+    ConnectionClosed,
+    InvalidSubject,
+    LocalProtocolError,
+    NatsError,
+    RequestTimeout,
+    SubscriptionClosed,
+)
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.kv.entry import KeyValueEntry
 from natsproto.jetstream.kv.watch import KeyWatcher
+from natsproto.testing import run_server
 
 LONG = 20.0
 
@@ -94,6 +105,34 @@ async def test_ready_holds_however_many_values_there_are(jetstream: JetStream) -
             await watcher.ready()
         assert not watcher.caught_up
         assert [entry.key async for entry in watcher.initial()] == [f"k.{number}" for number in range(3000)]
+
+
+async def test_initial_values_that_are_not_complete_are_not_taken_for_complete() -> None:
+    async with run_server(jetstream=True) as server:
+        nc = await natsproto.connect(server.url)
+        kv = await nc.jetstream().create_key_value(bucket="b")
+        for key in ("a", "b", "c"):
+            await kv.put(key, b"1")
+        async with kv.watch() as watcher:
+            await nc.close()
+            with pytest.raises(SubscriptionClosed):
+                [entry async for entry in watcher.initial()]
+        with pytest.raises(NatsError):
+            [key async for key in kv.keys(">")]
+        with pytest.raises(ConnectionClosed):
+            await kv.watch().__aenter__()
+
+
+async def test_a_watch_ends_with_a_client_that_is_closed_while_there_is_no_server() -> None:
+    async with run_server(jetstream=True) as server:
+        nc = await natsproto.connect(server.url, reconnect_wait=0.01)
+        kv = await nc.jetstream().create_key_value(bucket="b")
+        async with kv.watch() as watcher:
+            await watcher.ready()
+            server.kill()
+            async with asyncio.timeout(LONG):
+                await nc.close()
+                assert [entry async for entry in watcher] == []
 
 
 async def test_the_end_of_the_bucket_ends_the_watch_with_an_error(jetstream: JetStream) -> None:

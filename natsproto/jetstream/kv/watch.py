@@ -102,14 +102,17 @@ class KeyWatcher(Generic[V]):
     async def initial(self) -> AsyncGenerator[KeyValueEntry[V]]:
         """Yields the initial values as they come and ends when they are complete; reading goes on behind them.
 
-        What was written meanwhile may be among them. Raises what ends the watch. Cancelling loses nothing.
+        What was written meanwhile may be among them. Raises what ends the watch; SubscriptionClosed when it was stopped
+        or the client closed before they were complete. Cancelling loses nothing.
         """
         held = self._held
         while True:
             while held:
                 yield held.popleft()
-            if self._complete or (not await self._more() and not held):
+            if self._complete:
                 return
+            if not await self._more() and not held:
+                raise SubscriptionClosed(self.what, "stopped")
 
     def __aiter__(self) -> AsyncIterator[KeyValueEntry[V]]:
         return self._each()
@@ -162,9 +165,10 @@ class KeyWatcher(Generic[V]):
 
     async def __aenter__(self) -> KeyWatcher[V]:
         if self._messages is None:
-            self._messages = self._ordered.messages(max_messages=self._ahead)
-            self._messages.start()
-            self._first = asyncio.create_task(self._see_first(self._messages), name="natsproto watch")
+            messages = self._ordered.messages(max_messages=self._ahead)
+            messages.start()
+            self._messages = messages
+            self._first = asyncio.create_task(self._see_first(messages), name="natsproto watch")
         return self
 
     async def __aexit__(
