@@ -270,7 +270,7 @@ class RangeReader:
             start_sequence=self._range.start, filter_subjects=self._subjects, inactive_threshold=INACTIVE
         )
         room = max(self._octets, self._client.max_payload + 8192)  # a pull that is too small for a message gets none
-        async with consumer.messages(max_messages=2 * self._rows, max_bytes=room) as messages:
+        async with consumer.messages(max_messages=self._rows, max_bytes=room) as messages:
             try:
                 pending = await self._pending(consumer)
             except (PermissionDenied, LimitReached):
