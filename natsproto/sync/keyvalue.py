@@ -27,6 +27,7 @@ class KeyWatcher(Facade[watch.KeyWatcher[bytes]]):
     def __init__(self, portal: Portal, inner: watch.KeyWatcher[bytes]) -> None:
         super().__init__(portal, inner)
         self._taken: deque[KeyValueEntry[bytes]] = deque()
+        self._turn = asyncio.Lock()  # a watch has one reader at a time, threads may be many
 
     ready = blocking(watch.KeyWatcher[bytes].ready)
 
@@ -50,16 +51,18 @@ class KeyWatcher(Facade[watch.KeyWatcher[bytes]]):
             return self._taken.popleft()
         except IndexError:
             pass
-        first, *rest = self._portal.call(self._came, wait)
-        self._taken.extend(rest)  # for whoever comes next, which may be another thread
-        return first
+        return self._portal.call(self._came, wait)
 
-    async def _came(self, wait: float | None) -> list[KeyValueEntry[bytes]]:
+    async def _came(self, wait: float | None) -> KeyValueEntry[bytes]:
         what = self._inner.what
         try:
-            async with asyncio.timeout(wait), aclosing(self._inner.batches()) as batches:
-                async for batch in batches:
-                    return batch
+            async with asyncio.timeout(wait), self._turn:
+                if self._taken:
+                    return self._taken.popleft()
+                async with aclosing(self._inner.batches()) as batches:
+                    async for batch in batches:
+                        self._taken.extend(batch[1:])  # for whoever comes next
+                        return batch[0]
         except TimeoutError:
             raise RequestTimeout(f"next entry of {what}", wait or 0.0) from None
         raise SubscriptionClosed(what, "stopped")

@@ -10,11 +10,15 @@ import asyncio
 import io
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeGuard
 
+from natsproto.errors import RequestTimeout, SubscriptionClosed
 from natsproto.jetstream.objectstore import reader, store, watch
+from natsproto.protocol.pool import seconds
 from natsproto.sync.facade import Facade, blocking, listing, making
+from natsproto.sync.portal import Portal
 
 if TYPE_CHECKING:
     from natsproto.jetstream.backup import Progress
@@ -52,8 +56,11 @@ class ObjectReader(Facade[reader.ObjectReader]):
 class ObjectWatcher(Facade[watch.ObjectWatcher]):
     """Descriptions of objects as they change: enter it, then iterate it or ask for the ``next``."""
 
+    def __init__(self, portal: Portal, inner: watch.ObjectWatcher) -> None:
+        super().__init__(portal, inner)
+        self._turn = asyncio.Lock()  # a watch has one reader at a time, threads may be many
+
     ready = blocking(watch.ObjectWatcher.ready)
-    next = blocking(watch.ObjectWatcher.next)
     stop = blocking(watch.ObjectWatcher.stop)
 
     @property
@@ -61,8 +68,27 @@ class ObjectWatcher(Facade[watch.ObjectWatcher]):
         """Whether the initial objects are complete and everything that has come was read."""
         return self._inner.caught_up
 
+    def next(self, timeout: float | timedelta | None = None) -> ObjectInfo:
+        """The next change; waits at most ``timeout`` seconds (None: for ever).
+
+        RequestTimeout when none came in time; SubscriptionClosed when none will come any more, or what ended it.
+        """
+        return self._portal.call(self._next, None if timeout is None else seconds("timeout", timeout))
+
+    async def _next(self, wait: float | None) -> ObjectInfo:
+        try:
+            async with asyncio.timeout(wait), self._turn:
+                return await self._inner.next()
+        except TimeoutError:
+            raise RequestTimeout("next change of an object store", wait or 0.0) from None
+
     def __iter__(self) -> Iterator[ObjectInfo]:
-        return self._portal.iterate(self._inner)
+        while True:
+            try:
+                info = self.next()
+            except SubscriptionClosed:
+                return
+            yield info
 
     def __enter__(self) -> Self:
         self._portal.call(self._inner.__aenter__)

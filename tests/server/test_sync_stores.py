@@ -117,7 +117,7 @@ def test_readers_of_one_watch_share_its_entries(js: sync.JetStream) -> None:
         for reader in readers:
             reader.start()
         for number in range(60):
-            kv.put("a", b"%d" % number)
+            kv.put(f"a.{number}", b"%d" % number)
         for _ in range(60):
             assert enough.acquire(timeout=20)
         watcher.stop()
