@@ -7,7 +7,6 @@ push consumer) is the business of a Feed, which is told how much was read and de
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from types import TracebackType
@@ -30,7 +29,6 @@ class ConsumerNotice(Event):
     consumer: str
     error: NatsError
 
-    level = logging.WARNING
     line = "consumer %(consumer)r of stream %(stream)r: %(error)s"
 
 
