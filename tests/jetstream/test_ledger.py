@@ -750,6 +750,11 @@ class AgainstAModelServer(RuleBasedStateMachine):
         while request := self.ledger.next_request(self.now):
             self.pulls.append(Pull(self.ledger.number, request))
 
+    def silence(self) -> Action:
+        assert self.ledger.deadline is not None
+        self.now = max(self.now, self.ledger.deadline)
+        return self.ledger.on_silence(self.now).action
+
     @rule()
     def ask(self) -> None:
         self.refill()
@@ -790,8 +795,10 @@ class AgainstAModelServer(RuleBasedStateMachine):
     def freeze_until_it_is_missed(self) -> None:
         self.pulls.clear()
         if self.ledger.deadline is not None:
-            self.now = max(self.now, self.ledger.deadline)
-            assert self.ledger.on_silence(self.now).action is Action.REFILL
+            action = self.silence()
+            if action is Action.PROBE:  # which is frozen with the rest
+                action = self.silence()
+            assert action is Action.REFILL
 
     @precondition(lambda self: self.connected)
     @rule()
