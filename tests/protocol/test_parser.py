@@ -547,6 +547,55 @@ def test_a_flaw_is_found_anywhere_in_a_row_of_replies(flaw: bytes) -> None:
         assert Rig().feed([stream]) == expected
 
 
+ROW_OF_SUBJECTS = [
+    msg(b"a.%d" % number, b"1", payload, b"$JS.ACK.S.c.1.%d" % number)
+    for number, payload in enumerate([b"xyz", b"", b"\r\n", b"xy\r\nMSG a 1 q 3\r\nabc", b"\r\nMSG ", b"." * 300] * 4)
+]
+
+
+def test_a_row_of_subjects_is_cut_whatever_their_payloads_hold_and_whatever_the_chunks() -> None:
+    """What a watch gets: no subject comes twice. Names that are no UTF-8 too, and another subscription in between."""
+    odd = msg(b"\xff\xfe", b"1", b"xyz", b"r")
+    others = [odd, msg(b"b", b"2", b"xyz", b"r"), msg(b"b", b"1", b"xyz"), msg(b"b", b"1", b"z" * 5000, b"r")]
+    others += [hmsg(b"b", b"1", b"NATS/1.0\r\n\r\n", b"xyz", b"r"), b"MSG b 1  3\r\nxyz\r\n"]
+    frames = [frame for other in others for frame in (*ROW_OF_SUBJECTS, other)]
+    stream = b"".join(frames)
+    expected = read_slowly(stream)
+    assert len(expected.messages) == len(frames)
+    assert Rig().feed([stream]) == expected
+    for step in (1, 2, 3, 7, 64, 333, 4096):
+        assert Rig().feed(stream[at : at + step] for at in range(0, len(stream), step)) == expected
+
+
+@pytest.mark.parametrize(
+    "flaw",
+    [
+        b"MSG b 1 r 3\r\nxyz!!",
+        b"MSG b 1 r 0\r\n",  # the payload's line end is missing, and the next message follows
+        b"MSG b 1 r 4\r\nxyz\r\n",
+        b"MSG b 1 r 2\r\nxyz\r\n",
+        b"MSG b 1 r s 3\r\nxyz\r\n",
+        b"MSG b 1 r x\r\nxyz\r\n",
+        b"MSG  1 r 3\r\nxyz\r\n",
+        b"MSG b  r 3\r\nxyz\r\n",
+        b"MSG \r\n",
+    ],
+)
+def test_a_flaw_is_found_anywhere_in_a_row_of_subjects(flaw: bytes) -> None:
+    for place in range(len(ROW_OF_SUBJECTS)):
+        stream = b"".join([*ROW_OF_SUBJECTS[:place], flaw, *ROW_OF_SUBJECTS])
+        expected = read_slowly(stream)
+        assert expected.failure is not None
+        assert Rig().feed([stream]) == expected
+
+
+def test_an_unusual_verb_does_not_pass_its_reply_subject_for_a_sid() -> None:
+    """Lower case is rare enough to be read from scratch, and its words are counted from the other end."""
+    frames = [b"hmsg a 1 2 0 3\r\nxyz\r\n"] * 12 + [msg(b"a", b"2", b"xyz", b"r")] * 12
+    stream = b"".join(frames)
+    assert Rig().feed([stream]) == read_slowly(stream)
+
+
 def test_rows_of_replies_that_take_turns_are_cut_right() -> None:
     one, two = msg(b"a", b"1", b"xyz", b"r"), msg(b"b", b"2", b"12345", b"s")
     stream = b"".join(one * ones + two * twos for ones in range(1, 20) for twos in range(1, 20))
