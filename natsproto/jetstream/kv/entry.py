@@ -41,6 +41,11 @@ def operation_of(headers: Headers) -> Operation:
     return Operation.PUT
 
 
+def operation_in(message: RawMessage | JsMessage) -> Operation:
+    """The same for a message, whose headers stay unread if there are none."""
+    return operation_of(message.headers) if message.has_headers else Operation.PUT
+
+
 class KeyValueEntry(Generic[V]):
     """A key at a revision. Treat it as frozen; what is not asked for is not read.
 
@@ -90,8 +95,7 @@ class KeyValueEntry(Generic[V]):
     @property
     def operation(self) -> Operation:
         """What was done to the key."""
-        message = self._message
-        return operation_of(message.headers) if message.has_headers else Operation.PUT
+        return operation_in(self._message)
 
     @property
     def is_deleted(self) -> bool:
