@@ -13,7 +13,7 @@ import pytest
 import natsproto
 from natsproto.client import Client
 from natsproto.core.events import Disconnected, LameDuck, Moved, Reconnected, ServersDiscovered
-from natsproto.errors import ConnectionLost, NatsError, StaleConnection
+from natsproto.errors import ConnectionLost, NatsError, NoResponders, StaleConnection
 from natsproto.protocol.frames import ServerInfo
 from natsproto.protocol.pool import ServerAddress, ServerState
 from natsproto.testing import Cluster, Server, run_cluster
@@ -53,12 +53,21 @@ class Traffic:
         helper.subscribe("out", cb=lambda message: self.out_seen.append(int(message.data)))
         helper.subscribe("echo", cb=lambda message: message.respond(message.data))
 
+    async def _echoes(self) -> bool:
+        """Whether the client's node has heard of the helper's subscription: servers tell each other in their time."""
+        try:
+            return (await self._nc.request("echo", b"ready", timeout=5)).data == b"ready"
+        except NoResponders:
+            return False
+
     @asynccontextmanager
     async def flow(self) -> AsyncIterator[None]:
         """Keeps going while the block runs, then lets everything arrive."""
         await self._nc.flush()
         await self._helper.flush()
-        assert (await self._nc.request("echo", b"ready", timeout=5)).data == b"ready"
+        async with asyncio.timeout(10):
+            while not await self._echoes():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         tasks = [asyncio.create_task(work()) for work in (self._out, self._in, self._ask)]
         try:
             yield

@@ -16,6 +16,7 @@ from natsproto.client import Client
 from natsproto.errors import NatsError
 from natsproto.jetstream.stream import Stream
 from natsproto.testing import Cluster, Server, run_cluster
+from tests.kit.elections import another_leader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -214,8 +215,7 @@ async def test_fast_ingest_rides_through_step_downs_in_order_and_complete(cluste
     publishing = asyncio.create_task(publish())
     for _ in range(4):
         await asyncio.sleep(0.4)
-        await js.admin.step_down_stream_leader("S")
-        await leader(nc)
+        await another_leader(js, "S")
     stop.set()
     async with asyncio.timeout(60):
         count = await publishing
@@ -274,8 +274,7 @@ async def test_atomic_batches_are_whole_after_step_downs(cluster: Cluster) -> No
     publishing = asyncio.create_task(publish())
     for _ in range(4):
         await asyncio.sleep(0.4)
-        await js.admin.step_down_stream_leader("S")
-        await leader(nc)
+        await another_leader(js, "S")
     stop.set()
     async with asyncio.timeout(60):
         await publishing

@@ -14,6 +14,7 @@ from natsproto.errors import LockLost, NatsError, WrongRevision
 from natsproto.jetstream.kv.bucket import KeyValue
 from natsproto.jetstream.kv.watch import KeyWatcher
 from natsproto.testing import Server, run_cluster, run_server
+from tests.kit.elections import another_leader
 
 LONG = 40.0
 
@@ -129,7 +130,7 @@ async def test_a_replicated_bucket_over_elections() -> None:
             seen = await until(watcher, lock.token)
             for place in range(3):
                 writing = asyncio.create_task(written(kv, range(place * 20, place * 20 + 20)))
-                await js.admin.step_down_stream_leader("KV_b")
+                await another_leader(js, "KV_b")
                 revisions = await writing
                 seen += await until(watcher, revisions[-1])
                 assert set(revisions) <= set(seen)

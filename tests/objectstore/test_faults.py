@@ -18,6 +18,7 @@ from natsproto.jetstream.objectstore import reader as readers
 from natsproto.jetstream.objectstore.upload import Upload
 from natsproto.testing import run_cluster, run_server
 from natsproto.testing.server import Server
+from tests.kit.elections import another_leader
 from tests.kit.proxy import FaultProxy
 from tests.objectstore.ground import CHUNK, chunks, content, names, only, pieces, settled
 
@@ -285,7 +286,7 @@ async def test_new_leaders_cost_no_chunk(batched: bool) -> None:
         await store.put("o", b"before")
 
         async def step_down() -> None:
-            await js.admin.step_down_stream_leader(store._stream.name)
+            await another_leader(js, store._stream.name)
 
         for number in (5, 30, 59):
             await store.put("o", interrupted(data, number, step_down), timeout=20)
