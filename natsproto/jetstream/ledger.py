@@ -208,6 +208,16 @@ class PullLedger:
         self._connected = True
         self._over = False
 
+    def resize(self, max_messages: int) -> None:
+        """From now on ``max_messages`` is another one, with the threshold that comes with it; what was asked for stays
+        asked for. Not for a single pull. ConfigError.
+        """
+        if max_messages < 1:
+            raise ConfigError("max_messages", max_messages, "must be at least 1")
+        if self._batch_limit == self.max_messages:  # nothing less was learned
+            self._batch_limit = max_messages
+        self.max_messages, self.threshold_messages = max_messages, _threshold("threshold_messages", None, max_messages)
+
     # ------------------------------------------------------------ asking
 
     @property

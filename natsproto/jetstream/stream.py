@@ -42,7 +42,6 @@ from natsproto.jetstream.info import (
     ConsumerReset,
     Purged,
     StreamInfo,
-    StreamState,
     SubjectsPage,
 )
 from natsproto.jetstream.lasts import LastMessages
@@ -151,11 +150,6 @@ class Stream:
             info = info.replace(state=info.state.replace(subjects={}, deleted=()))
         self._info, self._direct = info, info.config.allow_direct
         return info
-
-    @property
-    def known_state(self) -> StreamState | None:
-        """What it held when its info was heard last; None when that never was."""
-        return None if self._info is None else self._info.state
 
     @property
     def reads_directly(self) -> bool:

@@ -149,6 +149,26 @@ def test_a_buffer_of_one_message_is_filled_again_and_again() -> None:
         ledger.on_taken(1, 0)
 
 
+def test_another_size_counts_from_the_next_pull_on() -> None:
+    ledger = open_pull(max_messages=10)
+    ledger.resize(100)
+    assert asked(ledger).batch == 90
+    ledger.on_messages(100, 0, 0.0)
+    ledger.resize(4)
+    assert ledger.on_taken(97, 0) is KEEP
+    assert ledger.on_taken(1, 0) is REFILL
+    assert asked(ledger).batch == 2
+    with pytest.raises(ConfigError):
+        ledger.resize(0)
+
+
+def test_another_size_does_not_pass_what_the_server_was_found_to_take() -> None:
+    ledger = open_pull(max_messages=100)
+    told(ledger, 409, "Exceeded MaxRequestBatch of 20", {}, 0.0)
+    ledger.resize(1000)
+    assert asked(ledger).batch == 20
+
+
 def test_messages_that_are_not_taken_are_not_asked_for_again() -> None:
     ledger = open_pull(max_messages=10)
     ledger.on_messages(10, 0, 0.0)

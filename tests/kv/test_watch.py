@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -18,6 +19,7 @@ from natsproto.errors import (
     SubscriptionClosed,
 )
 from natsproto.jetstream.context import JetStream
+from natsproto.jetstream.kv import watch as watching
 from natsproto.jetstream.kv.entry import KeyValueEntry
 from natsproto.jetstream.kv.watch import KeyWatcher
 from natsproto.testing import run_server
@@ -51,6 +53,30 @@ async def test_an_empty_bucket_is_ready_at_once_and_then_tells_everything(jetstr
         ]
         with pytest.raises(RequestTimeout):
             await watcher.next(0.05)
+
+
+@pytest.mark.parametrize(("bound", "least", "most"), [(16 * 2**20, 1000, 4096), (64 * 1024, 1, 70)])
+async def test_as_many_entries_are_asked_for_as_fit_once_it_is_known_how_big_they_are(
+    nats_client: natsproto.Client,
+    jetstream: JetStream,
+    monkeypatch: pytest.MonkeyPatch,
+    bound: int,
+    least: int,
+    most: int,
+) -> None:
+    monkeypatch.setattr(watching, "AHEAD_BYTES", bound)
+    kv = await jetstream.create_key_value(bucket="b")
+    async with jetstream.publisher() as publisher:
+        for number in range(3000):
+            await publisher.publish(f"$KV.b.{number}", b"x" * 1000)
+    async with nats_client.subscribe("$JS.API.CONSUMER.MSG.NEXT.KV_b.*") as pulled:
+        await nats_client.flush()
+        async with kv.watch() as watcher:
+            assert [entry.key async for entry in watcher.initial()] == [str(number) for number in range(3000)]
+        await nats_client.flush()
+        pulls = [json.loads(message.data)["batch"] for message in await pulled.take()]
+    assert pulls[0] == 500
+    assert least <= max(pulls[2:]) <= most
 
 
 async def test_the_newest_entries_come_first(jetstream: JetStream) -> None:

@@ -23,7 +23,6 @@ from natsproto.errors import (
 )
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.config import DeliverPolicy
-from natsproto.jetstream.info import StreamState
 from natsproto.jetstream.kv.entry import DeliveredEntry, KeyValueEntry, Operation, operation_in
 from natsproto.jetstream.kv.keys import without_covered
 from natsproto.jetstream.kv.layout import Layout, V
@@ -33,11 +32,12 @@ from natsproto.jetstream.ordered import OrderedConsumer
 from natsproto.jetstream.reader import Messages
 from natsproto.protocol.pool import seconds
 
-AHEAD, AHEAD_UNKNOWN, AHEAD_BYTES = 4096, 500, 16 * 2**20
-"""Entries that may be on their way, also where it is not known how big they are, and bytes that these should not pass:
-a server cuts off whoever lets 64 MiB pile up. With 500 entries initial values come at a third of the speed. To count
-the bytes of each would cost as much as to receive them.
+AHEAD, AHEAD_FIRST, AHEAD_BYTES = 4096, 500, 16 * 2**20
+"""Entries that may be on their way, also before it is known how big they are, and bytes that these should not pass: a
+server cuts off whoever lets 64 MiB pile up. With 500 entries initial values come at a third of the speed.
 """
+SAMPLES = 8
+"""Entries of a batch that are weighed: to count the bytes of each would cost a quarter of the speed."""
 LOOK = 1.0
 """Seconds of silence after which it is asked whether initial values are still to come: they may have been removed."""
 
@@ -52,9 +52,9 @@ class KeyWatcher(Generic[V]):
     """
 
     def __init__(
-        self, ordered: OrderedConsumer, layout: Layout[V], *, ignore_deletes: bool, updates_only: bool, ahead: int
+        self, ordered: OrderedConsumer, layout: Layout[V], *, ignore_deletes: bool, updates_only: bool
     ) -> None:
-        self._ordered, self._layout, self._ahead = ordered, layout, ahead
+        self._ordered, self._layout, self._ahead = ordered, layout, AHEAD_FIRST
         self._ignore_deletes, self._updates_only = ignore_deletes, updates_only
         self._messages: Messages | None = None
         self._first: asyncio.Task[None] | None = None
@@ -194,11 +194,21 @@ class KeyWatcher(Generic[V]):
 
     def _take_in(self, batch: list[JsMessage]) -> None:
         self._came += len(batch)
+        self._weigh(batch)
         if not self._complete:
             self._count(batch)
         if self._ignore_deletes and not none_has_headers(batch):
             batch = [message for message in batch if operation_in(message) is Operation.PUT]
         self._held += batch
+
+    def _weigh(self, batch: list[JsMessage]) -> None:
+        """As many entries may be on their way as fit if they are like these."""
+        sample = batch[:: -(-len(batch) // SAMPLES)]
+        size = sum(message.size for message in sample)
+        ahead = max(1, min(AHEAD, AHEAD_BYTES * len(sample) // size))
+        if ahead != self._ahead:
+            self._ahead = ahead
+            self._ordered.resize(ahead)
 
     def _count(self, batch: list[JsMessage]) -> None:
         """Whether the initial values end in this batch. What was written meanwhile may follow them at once, so it is
@@ -263,16 +273,4 @@ def watch(
         start_sequence=resume_from,
         deliver_policy=DeliverPolicy.NEW if updates_only else policy,
     )
-    return KeyWatcher(
-        ordered,
-        layout,
-        ignore_deletes=ignore_deletes,
-        updates_only=updates_only,
-        ahead=AHEAD if meta_only else _ahead(store.stream.known_state),
-    )
-
-
-def _ahead(state: StreamState | None) -> int:
-    if state is None or not state.messages:
-        return AHEAD_UNKNOWN
-    return max(1, min(AHEAD, AHEAD_BYTES * state.messages // max(state.bytes, 1)))
+    return KeyWatcher(ordered, layout, ignore_deletes=ignore_deletes, updates_only=updates_only)
