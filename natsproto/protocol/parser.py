@@ -253,6 +253,7 @@ class Parser:
         deliver, make, size_of, origin = sink.deliver, sink.make, self._sizes.get, self._origin
         begin, reach = pos, frame * 4
         count = digits = 0
+        said, total = b"", None  # the size of the last message: mostly the next one's too
         try:
             while True:
                 reach = min(reach, self._max_line)  # so that no line in there can be too long
@@ -267,7 +268,9 @@ class Parser:
                         name = word.decode()  # no UnicodeDecodeError passes: it is a ValueError
                     else:
                         reply, size = line.split(b" ")
-                    if size_of(size) != len(payload) or not reply or not crlf:
+                    if size != said:
+                        said, total = size, size_of(size)
+                    if len(payload) != total or not reply or not crlf:
                         raise ValueError
                     deliver(make(name, reply, payload, None, origin))
                     pos += len(piece) + width
