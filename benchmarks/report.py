@@ -177,6 +177,7 @@ def page(comparisons: Sequence[Comparison], versions: Versions, command: str) ->
 
 _WORDS = {
     "rate": "rate",
+    "mib_per_s": "throughput",
     "p50_us": "median time",
     "p99_us": "99th percentile",
     "import_ms": "time",
