@@ -7,8 +7,7 @@ import asyncio
 
 import natsproto
 from natsproto.errors import NoStream, PublishFailed, WrongLastSequence
-from natsproto.jetstream import JetStream
-from natsproto.jetstream import Schedule
+from natsproto.jetstream import JetStream, Schedule
 from natsproto.testing import run_server
 
 
