@@ -80,7 +80,8 @@ def main(rows: int, runs: int, only: str, target: str | None) -> None:
         lines = table(contenders, {name: median(taken) for name, taken in seconds.items()}, rows)
         print("\n".join(lines))
         if not only or only == "memory":
-            print(f"\nRSS of a worker grows by {memory(spark, server.url):.0f} MiB while it reads {rows:,} rows")
+            start, growth = memory(spark, server.url)
+            print(f"\nRSS of a worker that reads {rows:,} rows: {start:.0f} MiB for the first batch, {growth:.0f} more")
         spark.stop()
     if target:
         Path(target).write_text(json.dumps(seconds, indent=1))
@@ -302,23 +303,31 @@ def noop(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def memory(spark: SparkSession, url: str) -> float:
-    """MiB by which a worker's peak grows while it reads the whole stream as Arrow batches."""
+def memory(spark: SparkSession, url: str) -> tuple[float, float]:
+    """MiB by which a worker grows until it has the first Arrow batch of the stream, and at most until the last.
+
+    The first brings pyarrow, the client and its buffers. Looked at behind every batch: the highest that the system
+    knows of a process is that of what it did before as well.
+    """
     nats = SparkNats(servers=url)
     (rng,) = plan_ranges(nats, "BENCH", num_partitions=1)
 
-    def read(ranges: Iterable[Any]) -> Iterator[int]:
-        import resource
+    def resident() -> float:
+        with open("/proc/self/statm", encoding="ascii") as pages:
+            return int(pages.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
+    def read(ranges: Iterable[Any]) -> Iterator[tuple[float, float]]:
         for one in ranges:
+            empty = resident()
             batches = read_range(nats, one, output="arrow")
             next(batches)
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            before = highest = resident()
             for _ in batches:
-                pass
-            yield resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+                highest = max(highest, resident())
+            yield before - empty, highest - before
 
-    return float(spark.sparkContext.parallelize([rng], 1).mapPartitions(read).first()) / 1024
+    (start, growth) = spark.sparkContext.parallelize([rng], 1).mapPartitions(read).first()
+    return float(start), float(growth)
 
 
 if __name__ == "__main__":
