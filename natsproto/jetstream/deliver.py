@@ -16,7 +16,7 @@ from natsproto.core.events import Disconnected, Event, Moved, Reconnected
 from natsproto.core.subscription import Subscription
 from natsproto.errors import HeartbeatMissed, NatsError
 from natsproto.jetstream.message import JsMessage, none_has_headers
-from natsproto.jetstream.reader import PARTING, ConsumerNotice, Guard, Outlet
+from natsproto.jetstream.reader import PARTING, ConsumerNotice, Guard, Outlet, ending
 
 HEARTBEATS_MISSED: Final = 3
 """Heartbeats that may be late before it is an alarm: more than for pulls, as nothing else tells of the end (ADR-15)."""
@@ -232,7 +232,10 @@ class Deliveries:
         self._arm()
 
     async def _look_up(self, alarm: Callable[[], Awaitable[NatsError | None]]) -> None:
-        error = await alarm()
+        try:
+            error = await alarm()
+        except Exception as exc:
+            error = ending(f"consumer {self._consumer!r} of stream {self._stream!r}", exc)
         self._alarm_task = None
         outlet = self._outlet
         if error is not None and outlet is not None:

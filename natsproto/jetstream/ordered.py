@@ -35,7 +35,7 @@ from natsproto.jetstream.info import ConsumerInfo
 from natsproto.jetstream.ledger import EXPIRES, OrderedCursor, Place, PullLedger
 from natsproto.jetstream.message import JsMessage
 from natsproto.jetstream.pull import Fetch, Puller, PullInbox
-from natsproto.jetstream.reader import ConsumerNotice, Feed, Messages, Outlet
+from natsproto.jetstream.reader import ConsumerNotice, Feed, Messages, Outlet, ending
 from natsproto.protocol.pool import seconds
 
 KEPT = 5.0
@@ -567,6 +567,15 @@ class OrderedFeed:
             self._task = self._loop.create_task(self._create(delay), name="natsproto ordered consumer")
 
     async def _create(self, delay: float) -> None:
+        """Makes the next consumer and begins to read it. What is not to be overcome ends the reading."""
+        try:
+            await self._try_to_create(delay)
+        except Exception as exc:
+            self._task = None
+            self._drop()
+            self._end(None if isinstance(exc, ConnectionClosed) else ending(self._carrier.what, exc))
+
+    async def _try_to_create(self, delay: float) -> None:
         carrier, cursor = self._carrier, self._cursor
         patience, told = carrier.patience, False
         while True:
@@ -591,13 +600,10 @@ class OrderedFeed:
                 carrier.delete(config.name)
                 self._loop.call_later(AFTER_ALL, carrier.delete, config.name)  # it may be there in a moment
                 raise
-            except NatsError as exc:
+            except Exception as exc:
                 carrier.delete(config.name)
-                if self._is_final(exc):
-                    self._task = None
-                    self._drop()
-                    self._end(None if isinstance(exc, ConnectionClosed) else exc)
-                    return
+                if not isinstance(exc, NatsError) or self._is_final(exc):
+                    raise
                 if self._source is not None:
                     self._source.close()
                     self._source = None

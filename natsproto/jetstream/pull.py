@@ -28,7 +28,7 @@ from natsproto.errors import (
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.ledger import PROBE, Action, PullLedger, PullRequest, Verdict
 from natsproto.jetstream.message import JsMessage, none_has_headers
-from natsproto.jetstream.reader import PARTING, ConsumerNotice, Feed, Guard, Outlet, give_back
+from natsproto.jetstream.reader import PARTING, ConsumerNotice, Feed, Guard, Outlet, ending, give_back
 
 IDLE = 1.0
 """Seconds after the last fetch for which the inbox is kept, so that a loop of them subscribes once."""
@@ -494,6 +494,8 @@ class Puller:
             self._may_look_up = False
         except NatsError:
             pass
+        except Exception as exc:
+            gone = ending(f"consumer {inbox.consumer!r} of stream {inbox.stream!r}", exc)
         self._look_up_task = None
         if gone is not None:
             self.ledger.stop()

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Protocol
 
 from natsproto.core.events import Event
-from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
+from natsproto.errors import JetStreamError, LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.message import JsMessage
 from natsproto.protocol.pool import seconds
@@ -88,6 +88,17 @@ class Guard(Protocol):
     def lost(self, error: NatsError | None) -> None:
         """Nothing more is to be had from this consumer."""
         ...
+
+
+def ending(what: str, cause: Exception) -> NatsError:
+    """What readers are told when a task in the background ends with this. What nobody foresaw is a bug of ours, and
+    must not leave them waiting for ever.
+    """
+    if isinstance(cause, NatsError):
+        return cause
+    error = JetStreamError(f"reading {what} was ended by a bug, which is the cause of this error: {cause!r}")
+    error.__cause__ = cause
+    return error
 
 
 def give_back(messages: list[JsMessage]) -> None:
@@ -291,6 +302,11 @@ class Messages:
             self._give_back(messages)
         else:
             self._ready.extendleft(reversed(messages))
+
+    def fail(self, error: NatsError) -> None:
+        """Ends it with this error: readers hear of it behind what is pending."""
+        self._feed.close()
+        self.end(error)
 
     async def wait(self) -> bool:
         """Waits until there may be something to take. False when nothing more will come."""

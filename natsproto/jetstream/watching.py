@@ -16,7 +16,7 @@ from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, Subs
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.message import JsMessage
 from natsproto.jetstream.ordered import OrderedConsumer
-from natsproto.jetstream.reader import Messages
+from natsproto.jetstream.reader import Messages, ending
 from natsproto.protocol.pool import seconds
 
 H = TypeVar("H")
@@ -142,6 +142,9 @@ class Watching(Generic[H]):
                     pending = await self._pending(pending)
         except NatsError:
             return  # whoever reads will hear of it
+        except Exception as exc:
+            messages.fail(ending(self.what, exc))
+            return
         if not self._complete:
             self._complete = True
             messages.wake()

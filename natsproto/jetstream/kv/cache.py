@@ -15,6 +15,7 @@ from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.kv.entry import KeyValueEntry
 from natsproto.jetstream.kv.layout import V
 from natsproto.jetstream.kv.watch import KeyWatcher
+from natsproto.jetstream.reader import ending
 from natsproto.protocol.pool import seconds
 
 
@@ -106,8 +107,8 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
         try:
             async for batch in self._watcher.batches():
                 self._take_in(batch)
-        except NatsError as exc:
-            self._finish(exc)
+        except Exception as exc:
+            self._finish(ending(self._watcher.what, exc))
         else:
             self._finish(LocalProtocolError(f"cache of {self._watcher.what}: the client was closed"))
 

@@ -7,6 +7,7 @@ object at once neither overlooks the other) and the removal of chunks that nothi
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from datetime import UTC
 from typing import Any, NamedTuple, TypeVar
@@ -38,6 +39,8 @@ from natsproto.jetstream.waiting import connected
 from natsproto.protocol.pool import seconds
 
 T = TypeVar("T")
+
+log = logging.getLogger("natsproto")
 
 DOUBTS = 3
 """How often a change is made again when nobody said what became of it."""
@@ -172,8 +175,9 @@ class Catalog:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever waited has heard of it, and if nobody did, it was cancelled
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, NatsError):  # a bug; of other errors whoever waits hears
+            log.error("object store %r: a step in the background failed: %r", self.bucket, error, exc_info=error)
 
     # ---------------------------------------------------------------- chunks
 

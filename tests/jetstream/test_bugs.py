@@ -1,0 +1,140 @@
+"""A bug in what goes on in the background: nobody waits for ever, and whoever reads hears of it, with its traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from natsproto.errors import JetStreamError
+from natsproto.jetstream.api import Api
+from natsproto.jetstream.context import JetStream
+from natsproto.jetstream.kv.cache import KeyValueCache
+from natsproto.jetstream.ledger import OrderedCursor
+from natsproto.jetstream.ordered import Carrier, OrderedConsumer
+from natsproto.jetstream.stream import Stream
+from natsproto.testing.server import Server
+from tests.jetstream.reading import crash, make, numbers
+
+LONG = 20.0
+BOTH = pytest.mark.parametrize("push", [False, True], ids=["pull", "push"])
+
+
+class Bug(Exception):
+    """Nobody foresees this one."""
+
+
+def stumble(*args: object, **fields: object) -> None:
+    raise Bug("made by the test")
+
+
+def is_told(error: BaseException) -> None:
+    assert type(error) is JetStreamError
+    assert "Bug('made by the test')" in str(error)
+    assert isinstance(error.__cause__, Bug)
+    assert error.__cause__.__traceback__ is not None
+
+
+@BOTH
+async def test_bug_in_making_the_first_consumer_is_told_to_all_who_wait(
+    jetstream: JetStream, push: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await make(jetstream, 3)
+    monkeypatch.setattr(OrderedCursor, "next_consumer", stumble)
+    ordered = stream.ordered_consumer(push=push)
+    async with asyncio.timeout(LONG), ordered.messages() as messages:
+        for waiting in (messages.next(), ordered.created()):
+            with pytest.raises(JetStreamError) as caught:
+                await waiting
+            is_told(caught.value)
+    if not push:
+        with pytest.raises(JetStreamError) as caught:
+            await ordered.fetch(1, timeout=LONG)
+        is_told(caught.value)
+
+
+@BOTH
+async def test_bug_in_making_the_next_consumer_is_told_behind_what_came(
+    jetstream: JetStream, push: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("natsproto.jetstream.ordered.PUSH_HEARTBEAT", 0.1)
+    stream = await make(jetstream, 3)
+    ordered = stream.ordered_consumer(push=push)
+    async with asyncio.timeout(LONG), ordered.messages() as messages:
+        seen = numbers([await messages.next()])
+        monkeypatch.setattr(Carrier, "create", stumble)
+        await stream.delete_consumer(ordered.name)
+        seen += numbers([await messages.next(), await messages.next()])
+        with pytest.raises(JetStreamError) as caught:
+            await messages.next()
+        is_told(caught.value)
+    assert seen == [1, 2, 3]
+
+
+async def test_bug_in_looking_for_a_consumer_that_is_silent_ends_reading_it(
+    jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await make(jetstream, 1)  # in memory
+    consumer = await stream.create_consumer(durable_name="C")
+    async with asyncio.timeout(LONG), consumer.messages() as messages:
+        await messages.next()
+        monkeypatch.setattr(Api, "call", stumble)
+        await crash(nats_server, stream)
+        with pytest.raises(JetStreamError) as caught:
+            await messages.next()
+        is_told(caught.value)
+
+
+async def test_bug_in_looking_for_a_consumer_that_pushes_no_heartbeats_ends_reading_it(
+    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await make(jetstream)
+    consumer = await stream.push_consumer(durable_name="P", idle_heartbeat=0.1)
+    async with asyncio.timeout(LONG), consumer.messages() as messages:
+        monkeypatch.setattr(Api, "call", stumble)
+        await stream._api.connection.request("$JS.API.CONSUMER.DELETE.S.P")
+        with pytest.raises(JetStreamError) as caught:
+            await messages.next()
+        is_told(caught.value)
+
+
+async def test_bug_in_finding_out_that_there_is_nothing_to_wait_for_ends_a_watch(
+    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kv = await jetstream.create_key_value(bucket="b")
+    store = await jetstream.create_object_store(bucket="o")
+    monkeypatch.setattr(OrderedConsumer, "created", stumble)
+    for watch in (kv.watch(), store.watch()):
+        async with asyncio.timeout(LONG), watch as watcher:
+            with pytest.raises(JetStreamError) as caught:
+                await watcher.ready()
+            is_told(caught.value)
+            with pytest.raises(JetStreamError):
+                await watcher.next()
+
+
+async def test_bug_in_following_a_bucket_empties_its_cache(
+    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kv = await jetstream.create_key_value(bucket="b")
+    await kv.put("a", b"1")
+    async with asyncio.timeout(LONG), kv.cache() as cache:
+        monkeypatch.setattr(KeyValueCache, "_take_in", stumble)
+        revision = await kv.put("a", b"2")
+        with pytest.raises(JetStreamError) as caught:
+            await cache.wait_for(revision)
+        is_told(caught.value)
+        with pytest.raises(JetStreamError):
+            cache["a"]
+
+
+async def test_bug_in_removing_chunks_that_nobody_waits_for_is_logged(
+    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await jetstream.create_object_store(bucket="o")
+    await store.put("a", b"1")
+    monkeypatch.setattr(Stream, "purge", stumble)
+    with caplog.at_level(logging.ERROR, "natsproto"):
+        await store.put("a", b"2")
+    assert [record.exc_info and record.exc_info[0] for record in caplog.records] == [Bug]
