@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import chain
 
 import pytest
 
@@ -172,6 +173,46 @@ async def test_the_end_of_the_bucket_ends_the_watch_with_an_error(jetstream: Jet
     async with kv.watch() as watcher:
         with pytest.raises(BucketNotFound):
             await watcher.ready()
+
+
+async def test_of_several_tasks_that_read_each_entry_goes_to_one_and_the_end_to_all(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value(bucket="b", history=20)
+    await kv.put("old", b"0")
+    watcher, seen, all_came = kv.watch(), list[list[int]](), asyncio.Event()
+
+    def saw(share: list[int], *revisions: int) -> None:
+        share += revisions
+        if sum(map(len, seen)) >= 201:
+            all_came.set()
+
+    async def each(share: list[int]) -> None:
+        async for entry in watcher:
+            saw(share, entry.revision)
+            await asyncio.sleep(0)  # somebody else's turn
+
+    async def all_there_is(share: list[int]) -> None:
+        async for batch in watcher.batches():
+            saw(share, *(entry.revision for entry in batch))
+            await asyncio.sleep(0)
+
+    async def one_by_one(share: list[int]) -> None:
+        while True:
+            saw(share, (await watcher.next(LONG)).revision)
+
+    async with asyncio.timeout(LONG), watcher:
+        readers: list[asyncio.Task[None]] = []
+        for read in (each, each, all_there_is, one_by_one):
+            seen.append([])
+            readers.append(asyncio.create_task(read(seen[-1])))
+        await watcher.ready()
+        for _ in range(10):
+            await asyncio.gather(*(kv.put(f"k{number}", b"1") for number in range(20)))
+        await all_came.wait()
+        await jetstream.delete_key_value("b")
+        ends = await asyncio.gather(*readers, return_exceptions=True)
+    assert [type(end) for end in ends] == 4 * [BucketNotFound]
+    assert sorted(chain.from_iterable(seen)) == list(range(1, 202))
+    assert all(share == sorted(share) for share in seen)
 
 
 async def test_wrong_watches_are_refused_at_once(jetstream: JetStream) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 
 import pytest
 
@@ -150,6 +151,40 @@ async def test_cancelling_who_reads_loses_nothing(jetstream: JetStream) -> None:
         while len(seen) < count:
             await one()
     assert seen == [f"n{number}" for number in range(1, count + 1)]
+
+
+async def test_of_several_tasks_that_read_each_change_goes_to_one_and_the_end_to_all(jetstream: JetStream) -> None:
+    store = await jetstream.create_object_store(bucket="files", storage="memory")
+    watcher, seen, all_came = store.watch(), list[list[str]](), asyncio.Event()
+
+    def saw(share: list[str], name: str) -> None:
+        share.append(name)
+        if sum(map(len, seen)) >= 60:
+            all_came.set()
+
+    async def each(share: list[str]) -> None:
+        async for info in watcher:
+            saw(share, info.name)
+            await asyncio.sleep(0)  # somebody else's turn
+
+    async def one_by_one(share: list[str]) -> None:
+        while True:
+            saw(share, (await watcher.next(timeout=20)).name)
+
+    async with asyncio.timeout(20), watcher:
+        readers: list[asyncio.Task[None]] = []
+        for read in (each, each, one_by_one):
+            seen.append([])
+            readers.append(asyncio.create_task(read(seen[-1])))
+        await watcher.ready()
+        names = [f"n{number:02}" for number in range(60)]
+        for begin in range(0, 60, 20):
+            await asyncio.gather(*(store.add_bucket_link(name, "x") for name in names[begin : begin + 20]))
+        await all_came.wait()
+        await jetstream.delete_object_store("files")
+        ends = await asyncio.gather(*readers, return_exceptions=True)
+    assert [type(end) for end in ends] == 3 * [StreamNotFound]
+    assert sorted(chain.from_iterable(seen)) == names
 
 
 async def test_a_watcher_hears_that_its_store_is_gone(jetstream: JetStream) -> None:

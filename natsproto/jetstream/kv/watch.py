@@ -42,6 +42,9 @@ class KeyWatcher(Watching[JsMessage], Generic[V]):
     over restarts, reconnects and changes of leader, whether it is read or not, and misses nothing that the bucket
     still holds. Reading ends after ``stop`` or the end of the client, or raises BucketNotFound when the bucket was
     deleted, PermissionDenied, and the server's refusal of the filters. Cancelling a reader loses nothing.
+
+    Of several tasks that read one watch each entry goes to one, and its end to all. Whoever has to see every entry, or
+    the entries of a key in order, makes a watch of their own.
     """
 
     def __init__(

@@ -16,7 +16,8 @@ class ObjectWatcher(Watching[ObjectInfo]):
 
     ``async for`` gives one at a time, ``next()`` one within a time. It goes on over restarts, reconnects and changes of
     leader, whether it is read or not. Reading ends after ``stop`` or the end of the client, or raises StreamNotFound
-    when the store was deleted, and PermissionDenied. Cancelling a reader loses nothing.
+    when the store was deleted, and PermissionDenied. Cancelling a reader loses nothing. Of several tasks that read one
+    watch each change goes to one, and its end to all.
     """
 
     def __init__(self, ordered: OrderedConsumer, bucket: str, *, ignore_deletes: bool, updates_only: bool) -> None:
