@@ -28,18 +28,24 @@ def make_certificates(folder: Path) -> None:
         ec.generate_private_key(ec.SECP256R1()),
     )
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "flower shop CA")])
-    for path, subject, public, extension in (
-        ("ca.pem", issuer, authority.public_key(), x509.BasicConstraints(ca=True, path_length=None)),
-        (
-            "cert.pem",
-            x509.Name([]),
-            key.public_key(),
-            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]),
-        ),
+    may_sign = x509.KeyUsage(
+        key_cert_sign=True, crl_sign=True, digital_signature=False, content_commitment=False, key_encipherment=False,
+        data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    host = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
+    # Which key has signed, and whose key it is: Python 3.13 and newer look for both.
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+    for path, subject, public, critical in (
+        ("ca.pem", issuer, authority.public_key(), [x509.BasicConstraints(ca=True, path_length=None), may_sign]),
+        ("cert.pem", x509.Name([]), key.public_key(), [host]),
     ):
         builder = x509.CertificateBuilder(issuer, subject, public, x509.random_serial_number())
         builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(hours=1))
-        signed = builder.add_extension(extension, critical=True).sign(authority, hashes.SHA256())
+        builder = builder.add_extension(signer, critical=False)
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        for extension in critical:
+            builder = builder.add_extension(extension, critical=True)
+        signed = builder.sign(authority, hashes.SHA256())
         (folder / path).write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     (folder / "key.pem").write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())

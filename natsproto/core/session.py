@@ -414,6 +414,8 @@ def tls_failure(exc: OSError, server: str) -> TlsFailed:
             hint = "the certificate is for another host: dial the name it was made for or give tls_hostname"
         elif exc.verify_code in _EXPIRED:
             hint = "the certificate is not valid at this time"
+        elif exc.verify_code in _NOT_STRICT:
+            hint = f"the certificate breaks rules of RFC 5280: {_LENIENT}"
         else:
             hint = "the certificate is not signed by a trusted CA: give tls=context that has the CA"
     else:
@@ -441,3 +443,5 @@ _HINTS = (
 
 _HOST_MISMATCH = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _EXPIRED = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
+_NOT_STRICT = range(80, 95)  # X509_V_ERR_PATHLEN_INVALID_FOR_NON_CA … X509_V_ERR_EC_KEY_EXPLICIT_PARAMS
+_LENIENT = "make a better one, or clear ssl.VERIFY_X509_STRICT, a default since Python 3.13, in a context given as tls"

@@ -46,8 +46,10 @@ class Authority:
         builder = self._builder(self._subject, self._key).add_extension(constraints, critical=True)
         self._write(self.cert, builder.add_extension(usage, critical=True))
 
-    def issue(self, *names: str, expired: bool = False) -> Certificate:
-        """A certificate for host names and IP addresses, fit for servers and clients."""
+    def issue(self, *names: str, expired: bool = False, strict: bool = True) -> Certificate:
+        """A certificate for host names and IP addresses, fit for servers and clients. One that is not ``strict`` lacks
+        the key identifier of its authority, as many do that are made by hand.
+        """
         self._made += 1
         stem = f"{self.name}-{self._made}"
         made = Certificate(self._folder / f"{stem}.pem", self._folder / f"{stem}-key.pem")
@@ -59,7 +61,9 @@ class Authority:
             except ValueError:
                 alternatives.append(x509.DNSName(name))
         purposes = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-        builder = self._builder(_named(stem), key, expired=expired).add_extension(purposes, critical=False)
+        builder = self._builder(_named(stem), key, expired=expired, strict=strict).add_extension(
+            purposes, critical=False
+        )
         if alternatives:
             builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         self._write(made.cert, builder)
@@ -84,11 +88,10 @@ class Authority:
         return context
 
     def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, expired: bool = False
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, expired: bool = False, strict: bool = True
     ) -> x509.CertificateBuilder:
         now = datetime.now(UTC)
-        authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        return (
+        builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._subject)
@@ -97,8 +100,9 @@ class Authority:
             .not_valid_before(now - (2 * _HOUR))
             .not_valid_after(now - _HOUR if expired else now + _HOUR)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(authority, critical=False)
         )
+        authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        return builder.add_extension(authority, critical=False) if strict else builder
 
     def _write(self, path: Path, builder: x509.CertificateBuilder) -> None:
         path.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))

@@ -62,6 +62,7 @@ class Pki:
         self.named = self.ca.issue("localhost")
         self.elsewhere = self.ca.issue("elsewhere.example")
         self.expired = self.ca.issue("127.0.0.1", expired=True)
+        self.lax = self.ca.issue("127.0.0.1", strict=False)
         self.client = self.ca.issue("client")
         self.stranger = self.other.issue("client")
 
@@ -387,6 +388,23 @@ def test_certificate_that_does_not_fit_is_refused_with_the_reason(run: Run, pki:
             assert cause.server == f"127.0.0.1:{server.port}"
             assert words in str(cause)
             assert isinstance(cause.__cause__, ssl.SSLCertVerificationError)
+
+    run(body())
+
+
+def test_certificate_that_only_a_lenient_context_takes_is_refused_with_the_way_out(run: Run, pki: Pki) -> None:
+    context = pki.ca.client()
+    context.verify_flags |= ssl.VERIFY_X509_STRICT  # as it is from Python 3.13 on
+
+    async def body() -> None:
+        async with run_server(tls=pki.server(pki.lax)) as server:
+            cause = await cause_of(server.url, tls=context)
+            assert isinstance(cause, TlsFailed)
+            assert "clear ssl.VERIFY_X509_STRICT" in str(cause)
+            assert "Authority Key Identifier" in str(cause)
+            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+            async with natsproto.connect(server.url, tls=context) as nc:
+                assert nc.is_connected
 
     run(body())
 
