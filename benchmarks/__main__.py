@@ -7,6 +7,7 @@ nats-server, so that a machine that slows down slows both.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib.metadata
 import json
 import os
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import natsproto
 from benchmarks import counts, report
 from benchmarks.client import IMPLEMENTATIONS, LOOPS
 from benchmarks.implementation import Figures
@@ -90,7 +92,24 @@ def _plan(argv: Sequence[str]) -> Plan:
     )
 
 
-def _repetition(server: Server, name: str, scenario: Scenario, loop: str, divisor: int) -> Figures:
+async def _clear(server: Server) -> None:
+    """Deletes what a repetition that failed has left there: the next one would fail because of it."""
+    async with natsproto.connect(server.url) as nc:
+        js = nc.jetstream()
+        for name in [name async for name in js.stream_names()]:
+            await js.delete_stream(name)
+
+
+def repetition(server: Server, name: str, scenario: Scenario, loop: str, divisor: int) -> Figures:
+    """The figures of one repetition in a process of its own; `RunFailed`, and then the server is as it was before."""
+    try:
+        return _figures(server, name, scenario, loop, divisor)
+    except (RunFailed, subprocess.TimeoutExpired):
+        asyncio.run(_clear(server))
+        raise
+
+
+def _figures(server: Server, name: str, scenario: Scenario, loop: str, divisor: int) -> Figures:
     command = [sys.executable, "-m", "benchmarks.client", "--impl", name, "--scenario", scenario.name]
     command += ["--loop", loop, "--url", server.url, "--divisor", str(divisor)]
     command += ["--server-pid", str(server.pid)]
@@ -113,8 +132,8 @@ def _compare(server: Server, plan: Plan, scenario: Scenario, loop: str) -> Compa
     run_on = "asyncio" if loop == "-" else loop
     for _ in range(plan.repeat):
         try:
-            ours = _repetition(server, plan.ours, scenario, run_on, plan.divisor)
-            theirs = _repetition(server, plan.theirs, scenario, run_on, plan.divisor)
+            ours = repetition(server, plan.ours, scenario, run_on, plan.divisor)
+            theirs = repetition(server, plan.theirs, scenario, run_on, plan.divisor)
         except (RunFailed, subprocess.TimeoutExpired) as error:
             comparison.failures.append(str(error))
             break
