@@ -16,7 +16,6 @@ from natsproto.core.events import Event
 from natsproto.core.gather import Gathering, Sentinel
 from natsproto.core.inbox import ReplyInbox
 from natsproto.core.outbox import Outbox
-from natsproto.core.requests import PendingRequest, RequestMux
 from natsproto.core.runtime import Runtime, nuid
 from natsproto.core.subscription import Handler, SlowPolicy, Subscription
 from natsproto.errors import ConfigError, LocalProtocolError
@@ -252,13 +251,7 @@ class Connection:
         ``publish`` raises. After a timeout or a lost connection the request may have been handled all the same.
         Cancelling drops a late reply.
         """
-        if self._outbox.wait_first:
-            await self._outbox.turn()
-        mux, asked = self._ask(subject, publish_subject(subject), payload, timeout, headers)
-        try:
-            return await asked.future
-        finally:
-            mux.forget(asked)
+        return await self._ask(subject, publish_subject(subject), payload, timeout, headers)
 
     async def request_literally(
         self,
@@ -271,23 +264,18 @@ class Connection:
         """``request`` to a subject in which ``*`` and a final ``>`` stand for themselves: for layers on top, as the
         API of JetStream has filters in its subjects.
         """
-        if self._outbox.wait_first:
-            await self._outbox.turn()
-        mux, asked = self._ask(subject, subscribe_subject(subject), payload, timeout, headers)
-        try:
-            return await asked.future
-        finally:
-            mux.forget(asked)
+        return await self._ask(subject, subscribe_subject(subject), payload, timeout, headers)
 
-    def _ask(
+    async def _ask(
         self,
         subject: str,
         wire: bytes,
         payload: Payload,
         timeout: float | timedelta | None,
         headers: HeadersLike | None,
-    ) -> tuple[RequestMux, PendingRequest]:
-        """Sends a request; whoever called waits for its future and makes the mux forget it."""
+    ) -> Message:
+        if self._outbox.wait_first:
+            await self._outbox.turn()
         wait = self._options.request_timeout if timeout is None else _timeout(timeout)
         payload = _payload(payload)
         block = None if headers is None else encode_headers(headers)
@@ -296,10 +284,9 @@ class Connection:
         asked = mux.open(subject, wait)
         try:
             self._outbox.put(self._heads.full(wire, asked.reply, block, len(payload)), payload)
-        except BaseException:
+            return await asked.future
+        finally:
             mux.forget(asked)
-            raise
-        return mux, asked
 
     def request_many(
         self,
