@@ -6,7 +6,8 @@ is told its subscriptions afresh.
 
 When it writes. The first message after a quiet moment goes out at once, so nothing waits on a timer and a
 single publish has left when the call returns. What follows in the same turn of the event loop is collected
-and goes out together at its end, or as soon as 64 KiB have come together.
+and goes out together at its end, or as soon as 64 KiB have come together. Whoever knows that more than one
+message is about to come says so before, and all of them are collected.
 """
 
 from __future__ import annotations
@@ -101,14 +102,19 @@ class Outbox:
         self._parts += (head, payload, b"\r\n")
         self.size = size
         if not self._scheduled:
-            self._scheduled = True
-            self._mark = min(self._limit, FLUSH_AT - 1)
-            self._call_soon(self._end_of_turn)
+            self.collect()
             self.flush()
         elif size >= FLUSH_AT:
             # A caller that never suspends would keep the loop from reading: it gives way once per write.
             self.wait_first = True
             self.flush()
+
+    def collect(self) -> None:
+        """What is put from now on goes out together at the end of this turn of the event loop."""
+        if not self._scheduled and self._limit >= 0:
+            self._scheduled = True
+            self._mark = min(self._limit, FLUSH_AT - 1)
+            self._call_soon(self._end_of_turn)
 
     async def turn(self) -> None:
         """Lets the event loop run, and waits for room while the wire is congested.
@@ -121,6 +127,7 @@ class Outbox:
         while self._paused and self.size >= CONGESTED_AT and self._limit >= 0:
             await self._wait()
         self.wait_first = False
+        self.collect()  # who has filled a write goes on
 
     async def drained(self) -> None:
         """Waits until everything put so far was handed to the wire, or the wire is gone.

@@ -8,8 +8,12 @@ bytes (see ``outgoing``).
 from __future__ import annotations
 
 import asyncio
+import re
+import sys
+from collections import deque
 from collections.abc import Callable, Generator
 from math import ceil
+from typing import Final, TypeAlias
 
 from natsproto.core.connection import Connection
 from natsproto.errors import (
@@ -38,6 +42,33 @@ from natsproto.protocol.subject import publish_subject
 LIFETIME = 16
 """Into how many ticks the timeout of a message is divided; it is exact to one of them."""
 
+Slot: TypeAlias = tuple[bytes, bytes, int]
+"""A reply token, the control line of a message with it, and the number of the first message that had it."""
+
+_NO_SLOT: Final[Slot] = (b"", b"", 0)
+_PLAIN = re.compile(rb'(\{"stream":"[^"\\]+", ?(?:"domain":"[^"\\]+", ?)?"seq": ?)[1-9][0-9]{0,19}\}')
+_blank: Final = object.__new__
+
+
+class Lane:
+    """Messages of one subject, one size of the payload and one of the header block.
+
+    They share all of the control line but the reply token; and those without headers the tokens, one after another.
+    """
+
+    __slots__ = ("back", "front", "last", "length", "octets", "roof", "spare")
+
+    def __init__(self, front: bytes, back: bytes, octets: int) -> None:
+        self.front, self.back = front, back
+        """The control line before and behind the token."""
+        self.octets = octets
+        self.spare: deque[Slot] = deque()
+        """Slots whose message is acknowledged, the longest unused first."""
+        # The acknowledgement of the highest sequence so far. What lies between it and the roof and is as long says
+        # that the same stream has stored something behind it.
+        self.last = self.roof = b""
+        self.length = 0
+
 
 class AckFuture:
     """The acknowledgement of one message, now or later. ``await`` it for the PubAck, or for the error.
@@ -46,16 +77,21 @@ class AckFuture:
     asyncio.Future: nobody is called back, and what the server said is read when somebody looks.
     """
 
-    __slots__ = ("_seen", "block", "outcome", "payload", "since", "subject")
+    __slots__ = ("_seen", "block", "floor", "lane", "number", "outcome", "payload", "since", "slot", "subject")
 
-    def __init__(self, subject: str, payload: bytes, block: bytes | None, since: int) -> None:
-        self.subject = subject
-        # The rest is the window's. What it needs to send the message again is emptied when it is settled.
-        self.payload = payload
-        self.block = block
-        self.since = since
-        # Waiters, if there are any, while it is open; then what the server said, as it came or read; or the error.
-        self.outcome: list[asyncio.Future[None]] | bytes | PubAck | NatsError | None = None
+    subject: str
+    # The rest is the window's, which also makes it. What it needs to send the message again is emptied when it is
+    # settled.
+    payload: bytes
+    block: bytes | None
+    lane: Lane
+    slot: Slot
+    number: int
+    since: int
+    floor: bytes
+    """The last acknowledgement in the lane when this message took over a token; empty if the token is its own."""
+    outcome: list[asyncio.Future[None]] | bytes | PubAck | NatsError | None
+    """Waiters, if there are any, while it is open; then what the server said, as it came or read; or the error."""
 
     def done(self) -> bool:
         """Whether it is known what became of the message."""
@@ -124,6 +160,7 @@ class AckFuture:
         self.outcome = outcome
         self.payload = b""
         self.block = None
+        self.slot = _NO_SLOT
         if isinstance(waiters, list):
             for waiter in waiters:
                 release(waiter)
@@ -141,10 +178,21 @@ class AckFuture:
 class Window:
     """The messages of a publisher that are not acknowledged yet: an inbox that knows what each reply is for.
 
-    A message is in ``_pending`` under its token from the moment it is taken until it is settled; tokens are its
-    number, and so in order. It is also in ``_waiting`` while it has yet to be sent, for the first time or again.
-    While anything waits, new messages wait behind it, so that their order holds; what waits is sent when there is a
-    connection and no pause.
+    A message is in ``_pending`` under its token from the moment it is taken until it is settled, and so in order. It
+    is also in ``_waiting`` while it has yet to be sent, for the first time or again. While anything waits, new messages
+    wait behind it, so that their order holds; what waits is sent when there is a connection and no pause.
+
+    Tokens. A server remembers for a few hundred subjects who listens to them, so replies cost it a fifth less when
+    their subjects come again. A token goes to another message of its lane when its own is acknowledged, and that only
+    while everything is plain: a second answer to the first message must never be taken for one to the second.
+
+    * Only messages without headers share tokens. They have no id, so none is ever sent twice, nor is a duplicate.
+    * With whatever is unusual (a lost connection, a refusal, a timeout) all tokens so far are left behind, used or not.
+      So they are when nothing is pending: the stream may be made anew then, and count from 1 again.
+    * What answers a message that took over its token is an acknowledgement of it only if it is of the stream that
+      acknowledged the one before, with a higher sequence than any that was known when it was sent.
+    * An answer to nothing, or one that breaks that rule, says that messages are answered twice here. Then no token is
+      used a second time for the rest of the window's life.
     """
 
     def __init__(
@@ -183,7 +231,9 @@ class Window:
         self._up = connection.is_connected
         self._sending = self._up  # whether new messages go out at once
         self._pause: asyncio.TimerHandle | None = None
-        self._heads: dict[tuple[str, int, int], tuple[bytes, bytes]] = {}
+        self._lanes: dict[tuple[str, int, int], Lane] = {}
+        self._slots = 0  # made since the lanes were new
+        self._left_behind = 0  # tokens of messages up to this number are not used again
         # Time is counted in ticks of one timer: a deadline for each message would cost as much as the message.
         self._tick = timeout / LIFETIME
         self._resend_at = _resend_ages(self._tick)
@@ -227,7 +277,7 @@ class Window:
     async def flush(self) -> None:
         """Waits until every message taken so far is settled. Cancelling changes nothing."""
         last = self.count
-        while self._pending and int(next(iter(self._pending))) <= last:
+        while self._pending and next(iter(self._pending.values())).number <= last:
             await self._wait(self._flushing)
 
     def report(self) -> None:
@@ -254,39 +304,74 @@ class Window:
         """
         if self._end is not None:
             raise self._end.with_traceback(None)
-        octets = len(payload)
         number = self.count + 1
-        token = b"%d" % number
-        key = (subject, octets, 0 if block is None else len(block))
-        front, back = self._heads.get(key) or self._learn(*key)
-        future = AckFuture(subject, payload, block, self._now)
-        if self._sending:
-            head = front + token + back
-            self._outbox.put(head if block is None else head + block, payload)
+        key = (subject, len(payload), 0 if block is None else len(block))
+        lane = self._lanes.get(key) or self._open_lane(*key)
+        spare = lane.spare
+        while spare:
+            slot = spare.popleft()
+            if slot[2] > self._left_behind:
+                floor = lane.last
+                break
         else:
+            slot, floor = self._new_slot(lane, number), b""
+        token, line, _ = slot
+        if not self._sending:
             self._waiting[token] = None
+        elif block is None:
+            self._outbox.put(line, payload)
+        else:
+            self._outbox.put(line + block, payload)
+        future: AckFuture = _blank(AckFuture)  # an __init__ would take as long as all of these
+        future.subject = subject
+        future.payload = payload
+        future.block = block
+        future.lane = lane
+        future.slot = slot
+        future.number = number
+        future.since = self._now
+        future.floor = floor
+        future.outcome = None
         self.count = number
         self._pending[token] = future
-        self.octets = octets = self.octets + octets
+        self.octets = octets = self.octets + lane.octets
         if octets >= self._max_octets or len(self._pending) >= self._max:
             self.full = True
         if self._clock is None:
             self._clock = self._loop.call_later(self._tick, self._on_tick)
         return future
 
-    def _learn(self, subject: str, octets: int, block: int) -> tuple[bytes, bytes]:
-        """What stands before and behind the token on the control line of such a message; checked once for all."""
+    def _open_lane(self, subject: str, octets: int, block: int) -> Lane:
+        """What such messages have in common; checked once for all."""
         heads = self._connection.heads
         wire = publish_subject(subject)
         heads.full(wire, self._mark + b"9" * 20, bytes(block) if block else None, octets)
-        if len(self._heads) >= 4096:
-            self._heads.clear()
+        if len(self._lanes) >= 4096:
+            self._lanes.clear()
         if block:
-            found = b"HPUB %b %b" % (wire, self._mark), b" %d %d\r\n" % (block, block + octets)
+            lane = Lane(b"HPUB %b %b" % (wire, self._mark), b" %d %d\r\n" % (block, block + octets), octets)
         else:
-            found = b"PUB %b %b" % (wire, self._mark), b" %d\r\n" % octets
-        self._heads[subject, octets, block] = found
-        return found
+            lane = Lane(b"PUB %b %b" % (wire, self._mark), b" %d\r\n" % octets, octets)
+        self._lanes[subject, octets, block] = lane
+        return lane
+
+    def _new_slot(self, lane: Lane, number: int) -> Slot:
+        """A token that no message had before."""
+        self._slots += 1
+        if self._slots > 4 * self._max + 16_384:  # or bursts of every size would be remembered for good
+            self._lanes.clear()
+            self._slots = 0
+        token = b"%d" % number
+        return token, lane.front + token + lane.back, number
+
+    def _leave_tokens(self) -> None:
+        """Something is not as usual: messages that are taken from now on have tokens that none had before."""
+        self._left_behind = max(self._left_behind, self.count)
+        self._lanes.clear()
+
+    def _distrust(self) -> None:
+        """Messages are answered twice: from now on each has a token of its own."""
+        self._left_behind = sys.maxsize
 
     # ------------------------------------------------------------ what the engine reports
 
@@ -294,40 +379,51 @@ class Window:
         """A reply came that is nothing but a payload: nearly always an acknowledgement, read when somebody looks."""
         future = self._pending.get(token)
         if future is None:
+            self._hear_stray(token)
             return
-        if payload.startswith(b'{"stream":') and b'"error":' not in payload:
-            del self._pending[token]
-            self.octets -= len(future.payload)
-            if future.outcome is None:  # settle() without the call, as nobody waits for most of them
-                future.outcome = payload
-                future.payload = b""
-                future.block = None
-            else:
-                future.settle(payload)
-            if self._waiting:
-                self._waiting.pop(token, None)
-        else:
+        lane = future.lane
+        if not (lane.last < payload < lane.roof and len(payload) == lane.length):
             self._judge(token, future, payload)
+            return
+        # As _settle(), without the calls.
+        del self._pending[token]
+        lane.last = payload
+        self.octets -= lane.octets
+        if future.block is None:
+            lane.spare.append(future.slot)
+        else:
+            future.block = None
+            future.slot = _NO_SLOT
+        if future.outcome is None:  # nobody waits for most of them
+            future.outcome = payload
+            future.payload = b""
+        else:
+            future.settle(payload)
+        if self._waiting:
+            self._waiting.pop(token, None)
 
     def deliver(self, message: Message) -> None:
         """Any reply came."""
         token = message.subject[len(self._inbox) :].encode("utf-8", "surrogateescape")
         future = self._pending.get(token)
         if future is None:
-            return
-        if message.is_no_responders:
+            self._hear_stray(token)
+        elif message.is_no_responders:
             self._refuse(token, NoStream(future.subject))
         else:
             self.answer(token, message.data)
 
     def settled(self) -> None:
         """All replies of one chunk are in."""
+        if not self._pending and not self._stalled:
+            self._left_behind = max(self._left_behind, self.count)
         if self.full or self._flushing:
             self._make_room()
 
     def lost(self, error: ConnectionLost) -> None:
         """The connection has ended: what has an id is sent again, the rest is reported unless it never left."""
         self._up = self._sending = False
+        self._leave_tokens()
         unsent = {self._token_of(head) for head in self._outbox.withdraw(self._mark)}
         for token, future in list(self._pending.items()):
             if token in unsent or token in self._waiting:
@@ -342,7 +438,7 @@ class Window:
     def restored(self) -> None:
         """There is a connection again, perhaps to a server with other limits."""
         self._up = True
-        self._heads.clear()
+        self._lanes.clear()
         self._send_waiting()
 
     def denied(self, error: PermissionDenied) -> None:
@@ -359,9 +455,9 @@ class Window:
     # ------------------------------------------------------------ what becomes of a message
 
     def _judge(self, token: bytes, future: AckFuture, payload: bytes) -> None:
-        """Reads a reply that does not look like an acknowledgement."""
+        """Reads a reply that is not simply the next acknowledgement of the stream."""
         try:
-            pub_ack(payload, f"publish to {future.subject!r}")
+            ack = pub_ack(payload, f"publish to {future.subject!r}")
         except ApiError as exc:
             if exc.err_code in BUSY:
                 self._refuse(token, exc)
@@ -370,13 +466,36 @@ class Window:
         except NatsError as exc:
             self._fail(token, exc)
         else:
+            if future.floor and not _is_behind(ack, pub_ack(future.floor)):
+                self._distrust()  # it answers the message that had the token before
+                return
+            self._learn(future, payload)
             del self._pending[token]
             self._waiting.pop(token, None)
             self.octets -= len(future.payload)
             future.settle(payload)
 
+    def _learn(self, future: AckFuture, payload: bytes) -> None:
+        """What the next acknowledgement of the lane will look like."""
+        plain = _PLAIN.fullmatch(payload)
+        if plain is None:
+            return
+        lane, roof = future.lane, plain[1] + b":"  # what comes behind 9
+        if lane.roof and lane.roof != roof:
+            self._distrust()  # two streams have the subject
+        elif len(payload) > lane.length or (len(payload) == lane.length and payload > lane.last):
+            lane.last, lane.roof, lane.length = payload, roof, len(payload)
+        elif not future.floor:
+            self._leave_tokens()  # out of order, or the stream was made anew
+
+    def _hear_stray(self, token: bytes) -> None:
+        """A reply came that no message waits for. To one that was settled, as usual, there cannot be any."""
+        if token.isdigit() and len(token) <= 20 and int(token) > self._left_behind:
+            self._distrust()
+
     def _refuse(self, token: bytes, error: NatsError) -> None:
         """The message was not stored this time, and may be when it comes again."""
+        self._leave_tokens()
         times = self._refused.get(token, (0, error))[0] + 1
         if not isinstance(error, NoStream):
             pause = pause_after(times - 1, self._retry_wait)
@@ -391,6 +510,7 @@ class Window:
         self._hold(pause)
 
     def _fail(self, token: bytes, error: NatsError) -> None:
+        self._leave_tokens()
         future = self._pending.pop(token)
         self._waiting.pop(token, None)
         if token in self._doubtful and not isinstance(error, PublishUncertain):
@@ -398,7 +518,7 @@ class Window:
         size = len(future.payload)
         self.octets -= size
         self._failures += 1
-        self._failed[int(token)] = future, size
+        self._failed[future.number] = future, size
         if len(self._failed) >= self._max:
             self.full = True
         future.settle(error)
@@ -419,13 +539,14 @@ class Window:
         """Sends what waits, in order, and goes back to sending new messages at once when nothing is left."""
         if not self._up or self._pause is not None:
             return
-        for token in sorted(self._waiting, key=int):
+        for token in sorted(self._waiting, key=lambda token: self._pending[token].number):
             future = self._pending[token]
             block = future.block or b""
             key = (future.subject, len(future.payload), len(block))
             try:
-                front, back = self._heads.get(key) or self._learn(*key)
-                self._outbox.put(front + token + back + block, future.payload)
+                if key not in self._lanes:
+                    self._open_lane(*key)  # the server may have other limits now
+                self._outbox.put(future.slot[1] + block, future.payload)
             except OutboxFull:
                 self._hold(self._retry_wait / 8)
                 return
@@ -454,6 +575,7 @@ class Window:
             elif age in self._resend_at and self._up and token not in self._waiting and has_msg_id(future.block):
                 silent.append(token)
         if silent:
+            self._leave_tokens()
             self._doubtful.update(silent)
             self._waiting |= dict.fromkeys(silent)
             self._send_waiting()
@@ -481,6 +603,7 @@ class Window:
             self.full = False
         if self._stalled and (not self.full or self._end is not None or len(self._failed) >= self._max):
             self._wake(self._stalled)
+            self._outbox.collect()
         if self._flushing:
             self._wake(self._flushing)
 
@@ -522,3 +645,8 @@ def _resend_ages(tick: float) -> frozenset[int]:
     """After how many ticks of silence a message is sent again: 1, 3, 7, 15 … times RESEND_AFTER."""
     ages = (ceil(RESEND_AFTER * (2**number - 1) / tick) for number in range(1, 32))
     return frozenset(age for age in ages if age < LIFETIME)
+
+
+def _is_behind(ack: PubAck, other: PubAck) -> bool:
+    """Whether the same stream has stored something new after the other acknowledgement."""
+    return (ack.stream, ack.domain) == (other.stream, other.domain) and ack.seq > other.seq and not ack.duplicate

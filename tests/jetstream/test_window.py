@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import pytest
 
@@ -27,6 +27,7 @@ from natsproto.errors import (
     TooManyRequests,
     WrongLastSequence,
 )
+from natsproto.jetstream.publish import Publisher
 from natsproto.jetstream.window import AckFuture
 from natsproto.options import OptionArgs
 from tests.core.world import World, turns, world
@@ -621,6 +622,247 @@ async def test_a_message_too_big_for_the_next_server_fails_alone() -> None:
             await small
             assert isinstance(big.exception(), PublishUncertain)
             assert "PayloadTooLarge" in str(big.exception()) or "accepts 100" in str(big.exception())
+
+
+# ---------------------------------------------------------------- reply tokens
+
+
+def replies(ops: list[Op]) -> list[str]:
+    """The reply subjects of what was heard."""
+    return [op.args[1] for op in ops]
+
+
+async def published(pub: Publisher, stream: StreamScript, count: int) -> tuple[list[AckFuture], list[Op]]:
+    """So many messages without headers, as they were heard."""
+    futures = [await pub.publish("a", b"plain") for _ in range(count)]
+    return futures, await stream.heard_all(count)
+
+
+class Taken(NamedTuple):
+    """A message that was acknowledged, and one that has its token now."""
+
+    before: Op
+    op: Op
+    future: AckFuture
+    held: Op
+    """Another one that is pending: when nothing is, tokens are left behind."""
+
+
+async def used_again(pub: Publisher, stream: StreamScript) -> Taken:
+    """The last acknowledgement had sequence 13."""
+    _, (first, held) = await published(pub, stream, 2)
+    stream.ack(first, 10)  # shows what acknowledgements look like
+    await turns(3)
+    _, ops = await published(pub, stream, 2)
+    for op in ops:
+        stream.ack(op)
+    await turns(3)
+    (_, future), again = await published(pub, stream, 2)
+    assert replies(again) == replies(ops)
+    stream.ack(again[0])
+    await turns(3)
+    return Taken(ops[1], again[1], future, held)
+
+
+async def is_single_use(pub: Publisher, stream: StreamScript) -> bool:
+    """Whether no token comes again, however many messages are acknowledged."""
+    _, [held] = await published(pub, stream, 1)
+    heard: list[str] = []
+    for _ in range(5):
+        _, ops = await published(pub, stream, 3)
+        heard += replies(ops)
+        for op in ops:
+            stream.ack(op)
+        await turns(3)
+    stream.ack(held)
+    return len(set(heard)) == len(heard)
+
+
+@virtual_clock
+async def test_tokens_of_acknowledged_messages_are_used_again_the_longest_unused_first() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        _, ops = await published(pub, stream, 5)
+        for place in (0, 3, 1, 2):
+            stream.ack(ops[place])
+            await turns(3)
+        futures, again = await published(pub, stream, 4)
+        assert replies(again)[:3] == replies([ops[3], ops[1], ops[2]])  # from the first one the form is learnt
+        assert replies(again)[3] not in replies(ops)
+        for op in (ops[4], *again):
+            stream.ack(op)
+        assert [(await future).seq for future in futures] == [6, 7, 8, 9]
+
+
+@virtual_clock
+async def test_an_acknowledgement_that_comes_twice_is_not_one_for_the_next_message_of_the_token() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        before, op, future, held = await used_again(pub, stream)
+        stream.ack(before, 12)
+        await turns(3)
+        assert not future.done()
+        stream.ack(op, 14)
+        assert (await future).seq == 14
+        assert await is_single_use(pub, stream)
+        stream.ack(held)
+
+
+@virtual_clock
+async def test_an_acknowledgement_by_another_stream_is_not_one_for_the_next_message_of_the_token() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        before, op, future, held = await used_again(pub, stream)
+        stream.say(before, {"stream": "T", "seq": 99})
+        stream.say(before, {"stream": "S", "domain": "hub", "seq": 99})
+        await turns(3)
+        assert not future.done()
+        stream.ack(op, 14)
+        assert (await future).seq == 14
+        assert await is_single_use(pub, stream)
+        stream.ack(held)
+
+
+@virtual_clock
+async def test_a_duplicate_is_not_the_answer_to_a_message_without_an_id_whose_token_was_used_before() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        before, op, future, held = await used_again(pub, stream)
+        stream.ack(before, 77, duplicate=True)
+        await turns(3)
+        assert not future.done()
+        stream.ack(op, 14)
+        assert (await future).seq == 14
+        stream.ack(held)
+
+
+@virtual_clock
+async def test_acknowledgements_out_of_order_are_taken_if_they_are_newer_than_the_message() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        _, op, future, held = await used_again(pub, stream)
+        later, [other] = await published(pub, stream, 1)
+        stream.ack(other, 16)
+        stream.ack(op, 15)
+        assert ((await later[0]).seq, (await future).seq) == (16, 15)
+        stream.ack(held)
+
+
+@virtual_clock
+async def test_an_answer_to_a_message_that_was_answered_ends_the_sharing_of_tokens() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        futures, ops = await published(pub, stream, 3)
+        stream.ack(ops[0])
+        stream.ack(ops[1])
+        await turns(3)
+        stream.say(ops[1], {"stream": "T", "seq": 1})
+        await turns(3)
+        assert await is_single_use(pub, stream)
+        stream.ack(ops[2], 50)
+        assert (await futures[2]).seq == 50
+
+
+@virtual_clock
+async def test_two_streams_with_one_subject_end_the_sharing_of_tokens() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        futures, ops = await published(pub, stream, 3)
+        stream.ack(ops[0])
+        stream.say(ops[1], {"stream": "T", "seq": 1})
+        await turns(3)
+        assert futures[1].result().stream == "T"
+        assert await is_single_use(pub, stream)
+        stream.ack(ops[2], 50)
+
+
+@virtual_clock
+async def test_messages_with_headers_have_tokens_of_their_own() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        await pub.publish("a", b"held")
+        held = await stream.heard()
+        heard: list[str] = []
+        for _ in range(3):
+            await pub.publish("a", b"1", headers={"A": "b"})
+            await pub.publish("a", b"1", msg_id="1")
+            ops = await stream.heard_all(2)
+            heard += replies(ops)
+            for op in ops:
+                stream.ack(op)
+            await turns(3)
+        assert len(set(heard)) == 6
+        stream.ack(held)
+
+
+@virtual_clock
+@pytest.mark.parametrize("trouble", ["refused", "failed", "nobody", "lost", "timeout", "idle"])
+async def test_tokens_are_left_behind_when_something_goes_wrong(trouble: str) -> None:
+    async with stage() as (place, nc, stream), nc.jetstream().publisher(timeout=4) as pub:
+        futures, ops = await published(pub, stream, 6)
+        for op in ops[:4]:  # three tokens are free now
+            stream.ack(op)
+        await turns(3)
+        match trouble:
+            case "refused":
+                stream.refuse(ops[5], 10167, "too many requests", 429)
+            case "failed":
+                stream.refuse(ops[5], 10077)
+            case "nobody":
+                stream.nobody(ops[5])
+            case "lost":
+                place.down()
+                await asyncio.sleep(0.1)
+                place.up()
+                await asyncio.sleep(3)
+            case "timeout":
+                await asyncio.sleep(5)
+            case "idle":
+                stream.ack(ops[4])
+                stream.ack(ops[5])
+        await turns(3)
+        if not futures[4].done():
+            stream.ack(ops[4])
+        await turns(3)
+        later = [await pub.publish("a", b"later") for _ in range(6)]
+        again = [await stream.heard(b"later") for _ in range(6)]
+        assert not set(replies(again)) & set(replies(ops))
+        if trouble in ("refused", "nobody"):
+            stream.ack(await stream.heard(b"plain"), 100)
+            assert (await futures[5]).seq == 100
+        for op in again:
+            stream.ack(op)
+        await asyncio.gather(*later)
+        for future in futures:
+            future.exception()
+
+
+@virtual_clock
+async def test_late_answers_to_what_was_given_up_do_not_end_the_sharing_of_tokens() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher(timeout=2) as pub:
+        [late], [given_up] = await published(pub, stream, 1)
+        with pytest.raises(PublishTimeout):
+            await late
+        stream.ack(given_up)
+        _, op, _, held = await used_again(pub, stream)
+        stream.ack(given_up)
+        stream.ack(op, 14)
+        await turns(3)
+        assert not await is_single_use(pub, stream)
+        stream.ack(held)
+
+
+@virtual_clock
+async def test_a_stream_that_is_made_anew_while_nothing_is_pending_counts_from_one_again() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        for _ in range(3):
+            stream.seq = 0
+            for _ in range(2):
+                futures, ops = await published(pub, stream, 3)
+                for op in ops:
+                    stream.ack(op)
+                await asyncio.gather(*futures)
+
+
+@virtual_clock
+async def test_sequences_of_more_digits_and_lower_ones_are_acknowledgements_too() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
+        futures, ops = await published(pub, stream, 5)
+        for op, seq in zip(ops, (8, 9, 10, 11, 3), strict=True):
+            stream.ack(op, seq)
+        assert [(await future).seq for future in futures] == [8, 9, 10, 11, 3]
 
 
 # ---------------------------------------------------------------- the client
