@@ -13,7 +13,6 @@ import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from functools import cached_property
 from typing import Any, TypedDict, Unpack, cast
 
 from natsproto.errors import HIDDEN, ConfigError, InvalidCredentials, NatsError
@@ -358,21 +357,23 @@ class Options(Value):
     websocket_path: str | None = _option(None, _path)
     on_event: Callable[..., object] | None = _option(None, _callable)
 
+    _addresses: tuple[ServerAddress, ...]
+
     def __init__(self, servers: str | Sequence[str] = DEFAULT_SERVER, **given: Unpack[OptionArgs]) -> None:
-        values = cast("dict[str, object]", {**given, "servers": servers})
         made = self.__dict__
         made.update(_DEFAULTS)
-        for name, value in values.items():
+        for name, value in {**given, "servers": servers}.items():
             option = _OPTIONS.get(name)
             if option is None:
                 raise TypeError(_unknown(name))
             made[name] = option.default if value is None and option.default is None else option.rule(name, value)
+        made["_addresses"] = tuple(parse_servers(self.servers))
         self._check_together()
 
-    @cached_property
+    @property
     def addresses(self) -> tuple[ServerAddress, ...]:
         """What ``servers`` means."""
-        return tuple(parse_servers(self.servers))
+        return self._addresses
 
     def merge(self, **given: Unpack[OptionArgs]) -> Options:
         """A copy with some options changed, checked like a new one."""
@@ -544,8 +545,10 @@ class Options(Value):
         given = [name for name in _AUTH if made[name] is not None]
         if given:
             self._check_credentials(given)
+        if self.tls is None and not self.tls_first:
+            return
         for address in self.addresses:
-            if address.scheme == "ws" and (self.tls is not None or self.tls_first):
+            if address.scheme == "ws":
                 raise ConfigError("servers", address.url, "TLS is demanded, so it must be a wss:// URL")
 
     @staticmethod

@@ -21,6 +21,7 @@ class Value:
     _fields: ClassVar[tuple[str, ...]] = ()
     _known: ClassVar[frozenset[str]] = frozenset()
     _required: ClassVar[frozenset[str]] = frozenset()
+    _checked: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         own = [
@@ -31,6 +32,7 @@ class Value:
         cls._fields = tuple(dict.fromkeys((*cls._fields, *own)))
         cls._known = frozenset(cls._fields)
         cls._required = frozenset(name for name in cls._fields if not hasattr(cls, name))
+        cls._checked = cls._check is not Value._check
 
     def __init__(self, **given: object) -> None:
         names = given.keys()
@@ -40,7 +42,8 @@ class Value:
             problem = f"needs {missing}" if missing else f"has no field {unknown}"
             raise TypeError(f"{type(self).__name__} {problem}")
         self.__dict__.update(given)
-        self._check()
+        if self._checked:
+            self._check()
 
     def _check(self) -> None:
         """Refuses fields that do not fit, or fills in what follows from others through __dict__."""

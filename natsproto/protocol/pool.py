@@ -156,6 +156,11 @@ def parse_servers(servers: str | Sequence[str]) -> list[ServerAddress]:
     Anything else is a ConfigError which never repeats what could be a secret; TypeError when it is no string.
     Options in the query are refused (ADR-18 is deprecated).
     """
+    if isinstance(servers, str) and "," not in servers and "@" not in servers:
+        try:
+            return [_read_public_url(servers.strip(" "))]
+        except _Malformed:
+            pass  # said below
     given: object = [servers] if isinstance(servers, str) else servers
     if isinstance(given, (bytes, bytearray)) or not isinstance(given, Sequence):
         raise TypeError(f"servers must be a str or a sequence of str, not {type(given).__name__}")
@@ -398,7 +403,7 @@ class ServerPool:
         if not addresses:
             raise ConfigError("servers", HIDDEN, "is empty: name at least one server")
         chosen = list({_key(address): address for address in addresses}.values())
-        if self._shuffle is not None:
+        if self._shuffle is not None and len(chosen) > 1:
             self._shuffle(chosen)
         self._order = [_Entry(address) for address in chosen]
         self._refused = None
@@ -529,6 +534,8 @@ class ServerPool:
         return next((entry for entry in self._order if _key(entry.address) == key), None)
 
     def _to_the_back(self, key: tuple[str, int, str] | None) -> None:
+        if len(self._order) < 2:
+            return
         entry = self._find(key)
         if entry is not None:
             self._order.remove(entry)
