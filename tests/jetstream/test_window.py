@@ -857,12 +857,36 @@ async def test_a_stream_that_is_made_anew_while_nothing_is_pending_counts_from_o
 
 
 @virtual_clock
-async def test_sequences_of_more_digits_and_lower_ones_are_acknowledgements_too() -> None:
+async def test_sequences_of_more_digits_are_acknowledgements_too_and_after_lower_ones_tokens_are_left_behind() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
-        futures, ops = await published(pub, stream, 5)
-        for op, seq in zip(ops, (8, 9, 10, 11, 3), strict=True):
+        futures, ops = await published(pub, stream, 6)
+        for op, seq in zip(ops, (8, 9, 10, 11, 3), strict=False):
             stream.ack(op, seq)
-        assert [(await future).seq for future in futures] == [8, 9, 10, 11, 3]
+        assert [(await future).seq for future in futures[:5]] == [8, 9, 10, 11, 3]
+        _, later = await published(pub, stream, 3)
+        assert not set(replies(later)) & set(replies(ops))
+        for op in (ops[5], *later):
+            stream.ack(op)
+
+
+@virtual_clock
+async def test_tokens_are_left_behind_over_a_reconnect_even_if_nothing_failed() -> None:
+    async with stage() as (place, nc, stream), nc.jetstream().publisher() as pub:
+        safe = await pub.publish("a", b"safe", msg_id="1")
+        await stream.heard()
+        _, ops = await published(pub, stream, 3)
+        for op in ops:
+            stream.ack(op)
+        await turns(3)
+        place.down()
+        await asyncio.sleep(0.1)
+        place.up()
+        again = await stream.heard(b"safe")
+        _, later = await published(pub, stream, 3)
+        assert not set(replies(later)) & set(replies(ops))
+        for op in (*later, again):
+            stream.ack(op)
+        await safe
 
 
 # ---------------------------------------------------------------- the client
