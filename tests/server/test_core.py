@@ -450,7 +450,7 @@ async def test_closing_ends_pending_requests_at_once(nats_server: Server) -> Non
         began = loop.time()
         closing = asyncio.create_task(nc.close())
         results = await asyncio.gather(*pending, return_exceptions=True)
-        assert loop.time() - began < 0.1
+        assert loop.time() - began < 1
         assert [type(result) for result in results] == [ConnectionClosed] * 20
         await closing
 

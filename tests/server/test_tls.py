@@ -360,7 +360,7 @@ def test_close_is_quick(run: Run, pki: Pki) -> None:
             nc = await natsproto.connect(server.url, tls=pki.ca.client())
             started = asyncio.get_running_loop().time()
             await nc.close()
-            assert asyncio.get_running_loop().time() - started < 0.5
+            assert asyncio.get_running_loop().time() - started < 1
 
     run(body())
 
