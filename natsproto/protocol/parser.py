@@ -14,7 +14,8 @@ deleted from its front. Then five ways, each falling through to the next when it
 * ROW: behind some messages of one sid with a reply subject. What follows is split at the words that they share, all
   three (0.55 of what HEAD takes) or, where every subject is another one, the first (a fifth of what LINE takes).
 * REPLY: behind a reply to an inbox that tells its replies apart by their last token, as long as what follows are
-  plain replies to it as well. No line of these comes twice, so the other ways do not help (0.6 instead of 2.5 µs).
+  plain replies to it as well. No line of these comes twice, so the other ways do not help (0.6 instead of 2.5 µs);
+  those that are alike in the length of everything are cut out all together (half of that again).
 * LINE: everything is read and checked. Only here can a line be found wrong, and what passes here is what
   the others remember; so the fast ways accept nothing that this one would not.
 
@@ -24,7 +25,8 @@ the missing byte count has arrived, so the work is linear whatever the chunks ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from struct import iter_unpack
 from typing import NoReturn
 
 from natsproto.errors import RemoteProtocolError
@@ -299,7 +301,8 @@ class Parser:
         find, startswith, sizes = data.find, data.startswith, self._sizes
         joint = b"\r\n" + start
         width, end, longest = len(start), len(data), self._max_line
-        count = octets = 0
+        count = octets = stride = 0
+        alike = True  # whether to look for replies that are as long as the one in front
         following = startswith(start, pos)
         while following:
             token = pos + width
@@ -316,12 +319,50 @@ class Parser:
             answer(words[0], data[body:stop])
             count += 1
             octets += len(words[0]) + size
+            if alike and following and stop + 2 - pos == stride:
+                more = self._walk_equal_replies(data, stop + 2, joint, data[token:body], size, answer)
+                count += more
+                octets += more * (len(words[0]) + size)
+                stop += more * stride
+                alike = more >= _ROW
+            stride = stop + 2 - pos if stop == body + size else 0
             pos = stop + 2
         if count:
             sink.arrived += count
             sink.octets += octets + count * (width - 4)
             self.touched.add(sink)
         return pos
+
+    @staticmethod
+    def _walk_equal_replies(
+        data: bytes, pos: int, joint: bytes, rest: bytes, size: int, answer: Callable[[bytes, bytes], object]
+    ) -> int:
+        """Hands over replies of which each has another one behind it, as long as they are like the one in front in the
+        length of everything; returns how many.
+
+        ``rest`` is what that one has between its beginning and its payload of so many bytes.
+        """
+        startswith = data.startswith
+        begin, after = pos - 2 + len(joint), rest[rest.index(b" ") :]
+        stride = len(joint) + len(rest) + size
+        fitting, beyond = 0, (len(data) - begin) // stride + 1
+        while beyond - fitting > 1:
+            middle = (fitting + beyond) // 2
+            if startswith(joint, pos - 2 + middle * stride):
+                fitting = middle
+            else:
+                beyond = middle
+        if fitting < _ROW:
+            return 0
+        layout = f"{len(rest) - len(after)}s{len(after)}s{size}s{len(joint)}s"
+        parts = iter_unpack(layout, memoryview(data)[begin : begin + fitting * stride])
+        tokens, behind, payloads, joints = zip(*parts, strict=True)
+        words = b"".join(tokens)
+        if b" " in words or b"\r\n" in words or behind.count(after) < fitting or joints.count(joint) < fitting:
+            return 0
+        for token, payload in zip(tokens, payloads, strict=True):
+            answer(token, payload)
+        return fitting
 
     def _read_line(self, line: bytes, pos: int) -> tuple[Sink, str, bytes | None, int, int, int] | None:
         """Reads a control line from scratch.

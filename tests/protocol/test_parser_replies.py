@@ -68,13 +68,16 @@ def refusal(token: bytes) -> bytes:
 payloads = st.sampled_from(
     [b"", b"{}", b'{"stream":"S","seq":1}', b"\r\n", b"\r\nMSG _INBOX.abc.9 5 2\r\n", b"x" * 300]
 )
-tokens = st.sampled_from([b"1", b"2", b"123456", b"a.b", b"\xff"])
+tokens = st.sampled_from([b"1", b"2", b"123", b"123456", b"a.b", b"\xff"])
+rows = st.integers(5, 12)
 frames = st.one_of(
     st.builds(lambda token, payload: message(STEM + token, b"5", payload), tokens, payloads),
     st.builds(lambda token, payload: message(STEM + token, b"5", payload, b"5"), tokens, payloads),
     st.builds(lambda token, payload: message(STEM + token, b"7", payload), tokens, payloads),
     st.builds(lambda payload: message(b"_INBOX.abd.1", b"5", payload), payloads),
     st.builds(lambda payload: message(b"orders", b"7", payload, b"r"), payloads),
+    st.builds(lambda payload, sid: message(STEM + b"124", sid, payload), payloads, st.sampled_from([b"7", b"9"])),
+    st.builds(lambda token, payload, count: message(STEM + token, b"5", payload) * count, tokens, payloads, rows),
     st.builds(refusal, tokens),
     st.sampled_from([b"PING\r\n", b"msg _INBOX.abc.3 5 2\r\nok\r\n", b"MSG _INBOX.abc. 5 2\r\nok\r\n"]),
 )
@@ -108,6 +111,29 @@ def test_replies_behind_the_first_come_by_token() -> None:
     rig.feed([message(STEM + b"11", b"5", b"ok")])
     assert rig.by_token == 10
     assert rig.parser.touched == {rig.inbox}
+
+
+@pytest.mark.parametrize("odd", [3, 7, 15, 16, 19])
+@pytest.mark.parametrize(
+    "instead",
+    [
+        message(STEM + b"1", b"5", b"ok", b"5"),
+        message(STEM + b"124", b"7", b"ok"),
+        message(b"_INBOX.abd.124", b"5", b"ok"),
+        refusal(b"124"),
+        message(STEM + b"1\r\n", b"5", b"ok"),
+        message(STEM + b"1234", b"5", b"ok"),
+        message(STEM + b"1234", b"5", b"k"),
+        message(STEM + b"12", b"5", b"\r\nMSG _INBOX.abc.123 5 2\r\nok\r\n"),
+    ],
+)
+def test_replies_of_one_length_and_one_that_is_not_like_them(odd: int, instead: bytes) -> None:
+    parts = [message(STEM + b"%d" % number, b"5", b"ok") for number in range(100, 120)]
+    parts[odd] = instead
+    stream = b"".join(parts)
+    for end in range(len(stream) - len(parts[-1]), len(stream) + 1):
+        short, long = Rig(short=True).feed([stream[:end]]), Rig(short=False).feed([stream[:end]])
+        assert (short.got, short.failure, short.account) == (long.got, long.failure, long.account)
 
 
 @pytest.mark.parametrize("broken", [b"MSG _INBOX.abc.3 5 2\r\nokk\r\n", b"MSG _INBOX.abc.3 5 -1\r\n"])
