@@ -4,15 +4,18 @@ Owns the bytes that are not a whole frame yet, and three bounded caches. It is h
 Sink and never asks what a sink does. It knows nothing of handshakes: any frame may come at any time.
 
 How it stays fast. The chunk is an immutable ``bytes`` walked once with an integer position; nothing is
-deleted from its front. Then five ways, each falling through to the next when its guess fails:
+deleted from its front. Then six ways, each falling through to the next when its guess fails:
 
 * RUN: the whole control line is in ``_lines``, which holds everything it says. As long as the bytes behind
   the payload are CRLF + the same line + CRLF (one ``startswith``, which checks the payload's end at once)
   messages are cut out at a fixed stride: no find, no split, no int, no decode.
 * HEAD: the first three words are in ``_heads``; only what follows is new: reply subject and size behind
   ``MSG subject sid`` (JetStream deliveries, requests) or the two sizes behind ``HMSG subject sid``.
-* ROW: behind some messages of one sid with a reply subject. What follows is split at the words that they share, all
-  three (0.55 of what HEAD takes) or, where every subject is another one, the first (a fifth of what LINE takes).
+* EQUAL: behind some messages of one sid with a reply subject. As long as everything in them is as long as in the one
+  before, which is nearly always so in a stream of equal payloads, struct cuts a whole chunk of them into columns
+  (0.65 of what ROW takes, with headers a third of what HEAD takes).
+* ROW: where lengths differ. What follows is split at the words that they share, all three (0.55 of what HEAD takes)
+  or, where every subject is another one, the first (a fifth of what LINE takes).
 * REPLY: behind a reply to an inbox that tells its replies apart by their last token, as long as what follows are
   plain replies to it as well. No line of these comes twice, so the other ways do not help (0.6 instead of 2.5 µs);
   those that are alike in the length of everything are cut out all together (half of that again).
@@ -25,7 +28,8 @@ the missing byte count has arrived, so the work is linear whatever the chunks ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
 from struct import iter_unpack
 from typing import NoReturn
 
@@ -196,6 +200,7 @@ class Parser:
                 if headed:
                     reply, head_size = None, sizes.get(parts[-2], -1)
                     if 0 <= head_size <= size and len(line) <= self._max_line:
+                        start = parts[0]
                         if len(parts) == 3:
                             total = size
                             weight += size
@@ -224,20 +229,79 @@ class Parser:
             sink.arrived += 1
             sink.octets += weight
             touched.add(sink)
-            begin, pos = pos, stop + 2
-            if not reply or head_size:
+            pos = stop + 2
+            if not reply:
                 before = None
             elif sink is not before:
                 before, beginning, alike = sink, start, 0
             else:
                 alike += 1
-                if alike >= _ROW and total <= _ROW_SIZE:
+                if alike >= _ROW:
                     alike = 0
-                    pos = self._walk_row(data, pos, sink, start, subject if start == beginning else None, pos - begin)
+                    name = subject if start == beginning else None
+                    pos = self._walk_equal(data, pos, sink, line, name, head_size, total)
+                    if total <= _ROW_SIZE and not head_size:
+                        pos = self._walk_row(data, pos, sink, start, name, len(line) + total + 4)
                 beginning = start
             if sink.answer is not None and self._inbox is not None:
                 pos = self._walk_replies(data, pos)
         self._offset += pos
+        return pos
+
+    def _walk_equal(
+        self, data: bytes, pos: int, sink: Sink, line: bytes, subject: str | None, head_size: int, total: int
+    ) -> int:
+        """Hands over whole messages with a reply subject that are like the one in front of them in the length of
+        everything, for as long as they follow each other; returns how far it came. Leaves the last of them, and
+        whatever else, to the other ways.
+
+        ``line``, ``head_size`` and ``total`` are those of the message in front. If its ``subject`` is given they have
+        the same one.
+        """
+        verb, word, sid, token, rest = line.split(b" ", 4)
+        between, behind = b" %b " % sid, b" %b\r\n" % rest
+        joint = b"\r\n%b " % verb if subject is None else b"\r\n%b %b %b " % (verb, word, sid)
+        width, stride = len(joint), len(line) + total + 4
+        if not (data.startswith(joint, pos - 2) and data.startswith(joint, pos - 2 + stride)):
+            return pos
+        layout = f"{len(token)}s{len(behind)}s{head_size}s{total - head_size}s{width}s"
+        if subject is None:
+            layout = f"{len(word)}s{len(between)}s{layout}"
+        weight = len(word) + len(token) + total
+        deliver, make, origin = sink.deliver, sink.make, self._origin
+        view = memoryview(data)
+        left = count = (len(data) - pos + 2 - width) // stride
+        while count:
+            if not data.startswith(joint, pos + count * stride - 2):  # they end before
+                count //= 2
+                continue
+            begin = pos + width - 2
+            columns = zip(*iter_unpack(layout, view[begin : begin + count * stride]), strict=True)
+            *fronts, replies, behinds, heads, payloads, joints = columns
+            words = b"".join((*replies, *fronts[0]) if fronts else replies)
+            if b" " in words or b"\r" in words or behinds.count(behind) < count or joints.count(joint) < count:
+                break  # not one line each
+            if subject is not None:
+                names: Iterable[str] = repeat(subject)
+            elif fronts[1].count(between) < count:
+                break
+            else:
+                try:
+                    names = b" ".join(fronts[0]).decode().split(" ")
+                except UnicodeDecodeError:
+                    break
+            if head_size:
+                for name, reply, head, payload in zip(names, replies, heads, payloads, strict=False):
+                    deliver(make(name, reply, payload, head, origin))
+            else:
+                for name, reply, payload in zip(names, replies, payloads, strict=False):
+                    deliver(make(name, reply, payload, None, origin))
+            sink.arrived += count
+            sink.octets += count * weight
+            self.touched.add(sink)
+            pos += count * stride
+            left -= count
+            count = left
         return pos
 
     def _walk_row(self, data: bytes, pos: int, sink: Sink, start: bytes, subject: str | None, frame: int) -> int:

@@ -589,6 +589,81 @@ def test_a_flaw_is_found_anywhere_in_a_row_of_subjects(flaw: bytes) -> None:
         assert Rig().feed([stream]) == expected
 
 
+def alike(number: int, *, subject: bytes = b"a", head: bytes = b"", payload: bytes = b"xyz") -> bytes:
+    """One of messages that are as long as each other in everything, up to number 999."""
+    reply = b"$JS.ACK.S.c.1.%03d" % number
+    return hmsg(subject, b"1", head, payload, reply) if head else msg(subject, b"1", payload, reply)
+
+
+HEAD = b"NATS/1.0\r\nA: b\r\n\r\n"
+EQUAL = {
+    "one subject": [alike(number) for number in range(60)],
+    "a subject each": [alike(number, subject=b"k.%03d" % number) for number in range(60)],
+    "names beyond ASCII": [alike(number, subject="kä%03d".encode() % number) for number in range(60)],
+    "headers": [alike(number, head=HEAD) for number in range(60)],
+    "headers and a subject each": [alike(number, head=HEAD, subject=b"k.%03d" % number) for number in range(60)],
+    "nothing but headers": [alike(number, head=HEAD, payload=b"") for number in range(60)],
+    "payloads with line ends": [alike(number, payload=b"\r\nMSG a 1 r 3\r\n") for number in range(60)],
+    "large": [alike(number, payload=b"." * 3000) for number in range(60)],
+    "empty": [alike(number, payload=b"") for number in range(60)],
+}
+
+
+@pytest.mark.parametrize("frames", EQUAL.values(), ids=EQUAL.keys())
+def test_messages_as_long_as_each_other_are_cut_whatever_the_chunks_and_whatever_ends_them(frames: list[bytes]) -> None:
+    others = [b"PING\r\n", msg(b"a", b"1", b"four", b"r"), msg(b"a", b"2", b"xyz", b"r"), msg(b"a", b"1", b"xyz")]
+    others += [alike(7, subject=b"\xff\xfe\xfd\xfc\xfb"), alike(7, subject=b"a" * 5), alike(1000), alike(7, head=HEAD)]
+    others += [b"MSG a 1  $JS.ACK.S.c.1.00 3\r\nxyz\r\n", b"MSG k.000 1  $JS.ACK.S.c.1.00 3\r\nxyz\r\n"]
+    stream = b"".join([part for other in others for part in (*frames, other, *frames[:7], other)])
+    expected = read_slowly(stream)
+    assert expected.failure is None
+    assert Rig().feed([stream]) == expected
+    for step in (7, 64, 333, 1000, 4096):
+        assert Rig().feed(stream[at : at + step] for at in range(0, len(stream), step)) == expected
+
+
+def test_messages_are_cut_at_any_byte_behind_ones_as_long_as_they_are() -> None:
+    stream = b"".join(EQUAL["headers and a subject each"][:16])
+    expected = read_slowly(stream)
+    for cut in range(len(stream)):
+        assert Rig().feed([stream[:cut], stream[cut:]]) == expected
+
+
+@pytest.mark.parametrize(
+    "flaw",
+    [
+        b"MSG k.000 1 $JS.ACK.S.c.1.000 3\r\nxyz!!",
+        b"MSG k.000 1 $JS.ACK.S.c.1.000 4\r\nxyz\r\n",
+        b"MSG k.000 1 $JS.ACK.S.c.1.000 x\r\nxyz\r\n",
+        b"MSG k.000 1 $JS.ACK.S c.1.000 3\r\nxyz\r\n",
+        b"MSG k 000 1 $JS.ACK.S.c.1.000 3\r\nxyz\r\n",
+        b"MSG  k.00 1 $JS.ACK.S.c.1.000 3\r\nxyz\r\n",
+        b"MSG k.000 1 $JS.A\r\n.S.c.1.000 3\r\nxyz\r\n",
+        b"MSG k.0\r\n 1 $JS.ACK.S.c.1.000 3\r\nxyz\r\n",
+        b"MSG k.000 1 $JS.ACK.S.c.1.000\r\n3\r\nxyz\r\n",
+        b"NSG k.000 1 $JS.ACK.S.c.1.000 3\r\nxyz\r\n",
+    ],
+)
+@pytest.mark.parametrize("kind", ["one subject", "a subject each"])
+def test_a_flaw_is_found_anywhere_among_messages_as_long_as_each_other(kind: str, flaw: bytes) -> None:
+    frames = EQUAL[kind]
+    if kind == "one subject":
+        flaw = flaw.replace(b" k.000 ", b" a ")
+    for place in range(40):
+        stream = b"".join([*frames[:place], flaw, *frames])
+        expected = read_slowly(stream)
+        assert expected.failure is not None
+        assert Rig().feed([stream]) == expected
+
+
+def test_messages_of_another_subscription_are_not_taken_for_those_in_front() -> None:
+    """As long as each other, each with its subject, but the sid is another one."""
+    one = [msg(b"k.%03d" % number, b"1", b"xyz", b"r.%03d" % number) for number in range(30)]
+    two = [msg(b"k.%03d" % number, b"2", b"xyz", b"r.%03d" % number) for number in range(30)]
+    stream = b"".join([*one[:9], *two[:9], *one[9:20], two[20], *one[20:], *two[9:]])
+    assert Rig().feed([stream]) == read_slowly(stream)
+
+
 def test_an_unusual_verb_does_not_pass_its_reply_subject_for_a_sid() -> None:
     """Lower case is rare enough to be read from scratch, and its words are counted from the other end."""
     frames = [b"hmsg a 1 2 0 3\r\nxyz\r\n"] * 12 + [msg(b"a", b"2", b"xyz", b"r")] * 12
