@@ -358,6 +358,7 @@ class Options(Value):
     on_event: Callable[..., object] | None = _option(None, _callable)
 
     _addresses: tuple[ServerAddress, ...]
+    _anonymous: bool
 
     def __init__(self, servers: str | Sequence[str] = DEFAULT_SERVER, **given: Unpack[OptionArgs]) -> None:
         made = self.__dict__
@@ -404,6 +405,10 @@ class Options(Value):
             ignore_auth_abort=not self.auth_abort_after_repeat,
             tls=self.tls is not None or self.tls_first,
         )
+
+    def anonymous_to(self, address: ServerAddress) -> bool:
+        """Whether there is nothing to prove to this server: neither the options nor its URL say who we are."""
+        return self._anonymous and address.user is None and address.token is None
 
     @property
     def credentials_at_hand(self) -> bool:
@@ -543,6 +548,7 @@ class Options(Value):
     def _check_together(self) -> None:
         made = self.__dict__
         given = [name for name in _AUTH if made[name] is not None]
+        made["_anonymous"] = not given
         if given:
             self._check_credentials(given)
         if self.tls is None and not self.tls_first:

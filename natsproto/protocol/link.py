@@ -182,10 +182,10 @@ class Link:
         self._move(Trigger.TLS_DONE)
         return NeedCredentials(info=self.info)
 
-    def authenticate(self, fields: Mapping[str, object]) -> bytes:
-        """The CONNECT with these fields, and the PING whose PONG says that we are in."""
+    def authenticate(self, fields: Mapping[str, object] | bytes) -> bytes:
+        """The CONNECT with these fields, or one that was made before, and the PING whose PONG says that we are in."""
         self._move(Trigger.CONNECT_SENT)
-        return commands.connect(fields) + commands.PING
+        return (fields if isinstance(fields, bytes) else commands.connect(fields)) + commands.PING
 
     def ping(self, token: object = None) -> bytes:
         """A PING; its PONG comes back as PongFor(token). Pongs are matched to pings in order."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from natsproto.errors import LocalProtocolError, NotAuthorized, RemoteProtocolError, ServerError, UnsupportedByServer
+from natsproto.protocol import commands
 from natsproto.protocol.frames import Message, Sink
 from natsproto.protocol.link import (
     MAX_PONGS_OWED,
@@ -394,6 +395,13 @@ def test_a_server_without_tls_is_asked_for_credentials_at_once() -> None:
     link = Link({})
     assert described(only(link.receive(info("s")))) == (NeedCredentials, "s")
     assert link.state is S.AWAIT_CREDENTIALS
+
+
+def test_a_connect_that_was_made_before_is_sent_as_it_is() -> None:
+    link = Link({})
+    link.receive(info())
+    assert link.authenticate(commands.connect({"name": "x"})) == b'CONNECT {"name":"x"}\r\nPING\r\n'
+    assert link.state is S.AUTHENTICATING
 
 
 def test_the_handshake_of_a_real_server_in_verbose_mode_with_a_second_info() -> None:
