@@ -152,7 +152,8 @@ class Engine:
             self._move(State.RECONNECTING)
         else:
             self.opened(session)
-            self.herald.announce(events.Connected(server=str(session.address)))
+            if self.herald.audible(events.Connected):
+                self.herald.announce(events.Connected(server=str(session.address)))
         self._supervisor.run(session)
 
     # ---------------------------------------------------------------- the supervisor reports
@@ -624,11 +625,11 @@ class Engine:
             if session is not None:
                 await self._linger(session)
         finally:
-            called = self._with_callback and list(self._with_callback)
+            called = list(self._with_callback) if self._with_callback else []  # a WeakSet is slow to walk
             tasks = [task for subscription in called if (task := subscription.stop_callback())]
             if supervising is not None and not supervising.done():
                 tasks.append(supervising)
-            if session is not None:
+            if session is not None and not session.ended.done():
                 session.end(ConnectionClosed())
             self._finish(None)
         if tasks:
@@ -636,6 +637,10 @@ class Engine:
             await asyncio.wait(tasks, timeout=LINGER)
 
     async def _linger(self, session: Session) -> None:
+        if not self.outbox.frames and session.leaves_at_once:
+            session.close()
+            await session.gone
+            return
         cut = self._loop.call_later(LINGER, self._cut, session)
         try:
             if self.outbox.frames or session.write_paused:
@@ -676,7 +681,8 @@ class Engine:
         if self.outbox.frames:
             log.warning("closed with %d messages unsent", self.outbox.frames)
         if self.session is not None:
-            self.session.end(ConnectionClosed())
+            if not self.session.ended.done():
+                self.session.end(ConnectionClosed())
             self.session = None
         self._supervisor.end_retired()
         self.closed.set_result(reason)

@@ -42,10 +42,16 @@ class Herald:
         if self._streams:  # a WeakSet is slow to walk, and nearly always empty
             for stream in list(self._streams):
                 stream.put(event)
-        for listener in list(self._listeners):
-            listener(event)
+        if self._listeners:
+            for listener in list(self._listeners):
+                listener(event)
         if self._callback is not None:
             self._call(self._callback, event)
+
+    def audible(self, kind: type[events.Event]) -> bool:
+        """Whether anybody is there to whom such an event would matter. To make one nobody hears of takes time."""
+        heard = self._callback is not None or self._listeners or self._streams
+        return bool(heard) or log.isEnabledFor(kind.level)
 
     def _is_soon(self, event: events.Event) -> bool:
         """Whether the log has told the like of it a moment ago."""

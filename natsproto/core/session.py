@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 
 from natsproto.core.runtime import DialPlan, Runtime, Wire
 from natsproto.errors import (
+    ConnectionClosed,
     ConnectionLost,
     NatsError,
     NotAuthorized,
@@ -112,6 +113,7 @@ class Session:
         self._steps: deque[LinkEvent] = deque()
         self._step_waiter: asyncio.Future[None] | None = None
         self._too_late = False
+        self._closing = False
         self._stage = "dialling"
         self.encrypted = False
         """Whether the connection is under TLS."""
@@ -297,7 +299,7 @@ class Session:
         if not self.gone.done():
             self.gone.set_result(None)
         if not self.ended.done():
-            self.end(self._blame(cause))
+            self.end(ConnectionClosed() if self._closing else self._blame(cause))
 
     def paused(self) -> None:
         """The wire takes nothing for now."""
@@ -426,8 +428,18 @@ class Session:
 
     def close(self) -> None:
         """Ends the session in good order: what was written is passed on first."""
+        self._closing = True
         if self.wire is not None:
             self.wire.close()
+
+    @property
+    def leaves_at_once(self) -> bool:
+        """Whether close() takes no longer than a turn of the event loop: everything written was passed on, and there
+        is no farewell of TLS or WebSocket that a peer could keep us waiting for.
+        """
+        if self.wire is None or self.encrypted or self.address.websocket:
+            return False
+        return self.wire.unsent() == 0
 
 
 def _who_we_are(verbose: bool, pedantic: bool, tls_required: bool, name: str | None, echo: bool) -> dict[str, object]:

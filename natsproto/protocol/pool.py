@@ -118,6 +118,8 @@ class Discovery(Value):
     rejected: int = 0
 
 
+_NOTHING_NEW = Discovery()
+
 Chooser = Callable[[Sequence[ServerState], ServerInfo | None], tuple[ServerAddress, float | timedelta] | None]
 """Picks the server of the next attempt and the seconds to wait before it; None leaves it to the pool (ADR-40)."""
 
@@ -416,7 +418,7 @@ class ServerPool:
         named are dropped, except ``current``; given ones stay. An INFO that names none changes nothing.
         """
         if self._ignore_discovered or not urls:
-            return Discovery()
+            return _NOTHING_NEW
         named: dict[tuple[str, int], None] = {}
         rejected = max(0, len(urls) - MAX_DISCOVERED)
         for url in islice(urls, MAX_DISCOVERED):
