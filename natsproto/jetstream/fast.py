@@ -290,6 +290,7 @@ class Dialogue:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
                 release(waiter)
+            self._outbox.collect()  # they are about to go on
 
     async def _wait(self) -> None:
         waiter: asyncio.Future[None] = self._loop.create_future()

@@ -103,6 +103,29 @@ def test_what_follows_in_the_same_turn_leaves_together_at_its_end() -> None:
     assert (outbox.frames, outbox.size, outbox.frames_out, outbox.bytes_out) == (0, 0, 4, 4 * len(frame(1)))
 
 
+def test_what_was_announced_leaves_together_at_the_end_of_the_turn() -> None:
+    outbox, turn = make()
+    wire = Pipe(outbox)
+    outbox.attach(wire, paused=False)
+    outbox.collect()
+    outbox.collect()
+    for number in range(3):
+        outbox.put(head(number), b"data")
+    assert (wire.written, len(turn.calls)) == ([], 1)
+    turn.over()
+    assert wire.written == [frame(0) + frame(1) + frame(2)]
+    outbox.put(head(3), b"data")
+    assert wire.written[1:] == [frame(3)]
+    turn.over()
+    outbox.collect()
+    outbox.put(head(4), bytes(FLUSH_AT))
+    assert len(wire.written) == 3  # that much goes at once
+    outbox.seal()
+    turn.over()
+    outbox.collect()
+    assert turn.calls == []
+
+
 def test_a_full_batch_does_not_wait_for_the_end_of_the_turn() -> None:
     outbox, _ = make()
     wire = Pipe(outbox)
@@ -228,6 +251,21 @@ async def test_turn_waits_for_room_and_no_longer() -> None:
     assert not outbox.wait_first
 
 
+async def test_who_goes_on_after_its_turn_is_collected() -> None:
+    outbox = Outbox(1 << 20, asyncio.get_running_loop().call_soon, lambda: None)
+    wire = Pipe(outbox)
+    outbox.attach(wire, paused=False)
+    for _ in range(2):
+        outbox.put(head(0), bytes(FLUSH_AT))
+    assert outbox.wait_first
+    await outbox.turn()
+    outbox.put(head(1), b"data")
+    outbox.put(head(2), b"data")
+    assert len(wire.written) == 2
+    await turns(2)
+    assert wire.written[2:] == [frame(1) + frame(2)]
+
+
 async def test_turn_ends_when_the_wire_goes() -> None:
     outbox, _ = make()
     outbox.attach(Pipe(outbox, room=1), paused=False)
@@ -321,6 +359,7 @@ async def test_cancelled_waiters_leave_nothing_behind() -> None:
 _EVENTS = st.one_of(
     st.tuples(st.just("put"), st.integers(0, 400)),
     st.tuples(st.just("turn"), st.just(0)),
+    st.tuples(st.just("collect"), st.just(0)),
     st.tuples(st.just("attach"), st.integers(1, 2000)),
     st.tuples(st.just("detach"), st.just(0)),
     st.tuples(st.just("take"), st.integers(1, 2000)),
@@ -348,6 +387,8 @@ def test_every_taken_message_is_written_once_whole_and_in_order(events: list[tup
                 assert attached or outbox.size <= limit
         elif name == "turn":
             turn.over()
+        elif name == "collect":
+            outbox.collect()
         elif name == "attach" and not attached:
             attached = True
             wires.append(Pipe(outbox, number))
