@@ -78,13 +78,15 @@ class DialPlan(Value):
     """What a dial needs beyond the address.
 
     ``context`` is for TLS that starts with the first byte, ``hostname`` what the certificate must be for;
-    ``timeout`` (seconds) is shared by the addresses a name resolves to. The rest is for WebSocket;
+    ``timeout`` (seconds) is shared by the addresses a name resolves to. ``probed`` lets the kernel find out whether the
+    peer is still there, which takes it two hours of silence. The rest is for WebSocket;
     ``largest_compressed`` says how many bytes a compressed frame may hold now.
     """
 
     context: ssl.SSLContext | None = None
     hostname: str = ""
     timeout: float = 5.0
+    probed: bool = True
     shuffle: Callable[[list[str]], object] | None = None
     headers: Mapping[str, str] = MappingProxyType({})
     path: str = "/"

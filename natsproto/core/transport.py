@@ -46,7 +46,7 @@ async def connect(address: ServerAddress, plan: DialPlan, handler: WireHandler) 
             plan.shuffle(hosts)
     while True:
         host = hosts.pop()
-        wire = SocketWire(handler)
+        wire = SocketWire(handler, probed=plan.probed)
         try:
             dialling = loop.create_connection(
                 lambda wire=wire: wire,
@@ -69,8 +69,9 @@ async def connect(address: ServerAddress, plan: DialPlan, handler: WireHandler) 
 class SocketWire(asyncio.BufferedProtocol):
     """One TCP connection, encrypted or not."""
 
-    def __init__(self, handler: WireHandler) -> None:
+    def __init__(self, handler: WireHandler, *, probed: bool = True) -> None:
         self._handler = handler
+        self._probed = probed
         self._view = memoryview(bytearray(FIRST_READ_BUFFER))
         self._transport: asyncio.Transport | None = None
         self._upgrading = False
@@ -152,6 +153,6 @@ class SocketWire(asyncio.BufferedProtocol):
         # not in asyncio's buffer, where they die with the socket. Hence: full as soon as anything is kept. (Not
         # high=0: asyncio's TLS transport would then call an empty buffer full and never take it back.)
         transport.set_write_buffer_limits(high=1, low=0)
-        sock = transport.get_extra_info("socket")
+        sock = transport.get_extra_info("socket") if self._probed else None
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
