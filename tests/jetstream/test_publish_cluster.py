@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
 import natsproto
 from natsproto.client import Client
-from natsproto.errors import NatsError
+from natsproto.errors import NatsError, PublishFailed
 from natsproto.jetstream.stream import Stream
+from natsproto.jetstream.window import AckFuture
 from natsproto.testing import Cluster, Server, run_cluster
 from tests.kit.elections import another_leader
 
@@ -166,6 +168,46 @@ async def test_a_window_rides_through_the_loss_of_every_server_in_turn(cluster: 
         count = await publishing
     held = [int(number) for _, number in await stored(watcher)]
     assert sorted(held) == list(range(count)), "lost or stored twice"
+    await nc.close()
+    await watcher.close()
+
+
+async def test_plain_messages_of_a_window_are_where_their_acknowledgements_say_through_elections(
+    cluster: Cluster,
+) -> None:
+    """They share reply tokens, and an old and a new leader may both have something to say."""
+    nc = await connect(cluster)
+    await replicated(nc)
+    watcher = await connect(cluster)
+    js, stop, futures = nc.jetstream(timeout=10), asyncio.Event(), list[AckFuture]()
+
+    async def publish() -> None:
+        with suppress(PublishFailed):  # what was in flight over a lost connection
+            async with js.publisher(max_pending=200, retry_attempts=-1, retry_wait=0.05) as pub:
+                while not stop.is_set():
+                    futures.append(await pub.publish("s.w", b"%08d" % len(futures)))
+                    if len(futures) % 50 == 0:
+                        await asyncio.sleep(0.001)  # with nothing pending, tokens would be left behind
+
+    publishing = asyncio.create_task(publish())
+    for _ in range(3):
+        await asyncio.sleep(0.3)
+        await another_leader(watcher.jetstream(), "S")
+    victim = next(server for server in cluster.servers if server.url == nc.connected_url)
+    victim.kill()
+    await asyncio.sleep(0.5)
+    await victim.restart()
+    await whole(watcher, cluster)
+    await asyncio.sleep(0.3)
+    stop.set()
+    async with asyncio.timeout(60):
+        await publishing
+    stream = await watcher.jetstream(timeout=30).stream("S")
+    held = {message.seq: int(message.data) async for message in stream.get_batch()}
+    acked = {future.result().seq: number for number, future in enumerate(futures) if future.exception() is None}
+    assert acked.items() <= held.items(), "acknowledged and lost"
+    assert len(set(held.values())) == len(held), "stored twice"
+    assert len(acked) > 1000
     await nc.close()
     await watcher.close()
 
