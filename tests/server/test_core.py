@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections import Counter
 from datetime import timedelta
@@ -13,6 +14,7 @@ import natsproto
 from natsproto.core.engine import State
 from natsproto.core.events import Closed, Connected, Event
 from natsproto.core.subscription import TURN
+from natsproto.core.transport import SocketWire
 from natsproto.errors import (
     ConnectionClosed,
     LocalProtocolError,
@@ -38,6 +40,18 @@ async def test_connect_can_be_awaited_and_entered(nats_server: Server) -> None:
     async with natsproto.connect(nats_server.url) as entered:
         assert entered.is_connected
     assert entered.state is State.CLOSED
+
+
+@both_loops
+async def test_the_kernel_probes_only_connections_that_are_pinged_more_seldom(nats_server: Server) -> None:
+    for ping_interval, probed in ((120.0, False), (86_400.0, True)):
+        async with client(nats_server.url, ping_interval=ping_interval) as nc:
+            session = nc._engine.session
+            assert session is not None
+            assert isinstance(session.wire, SocketWire)
+            assert session.wire._transport is not None
+            connected = session.wire._transport.get_extra_info("socket")
+            assert bool(connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)) is probed
 
 
 @both_loops
