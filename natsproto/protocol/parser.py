@@ -49,6 +49,8 @@ _Line = tuple[Sink, str, int, int, bytes, int]
 """Sink, subject, header bytes, total bytes, the bytes between two equal messages, size of one for limits."""
 _Head = tuple[Sink, str, int, bool]
 """Sink, subject, its bytes, whether headers follow."""
+_Inbox = tuple[Sink, tuple[bytes, bytes], tuple[bytes, bytes], bytes]
+"""Sink, how its lines without and with headers begin, the same with a line end in front, its sid."""
 _Model = tuple[Sink, str, bytes, int, int, str, list[tuple[int, bytes]]]
 """Sink, subject, how all begin, bytes of each, size of each for limits, its layout for struct (a subject of its own, if
 it has one, reply subject, headers, payload), and where which bytes are the same in all.
@@ -90,7 +92,7 @@ class Parser:
         self._lines: dict[bytes, _Line] = {}
         self._heads: dict[bytes, _Head] = {}
         self._sizes: dict[bytes, int] = {}
-        self._inbox: tuple[Sink, bytes, bytes] | None = None  # the last to get a reply; how its lines begin; its sid
+        self._inbox: _Inbox | None = None  # the last to get a reply
         self._model: _Model | None = None  # the last message with others like it behind it
         self._tail = bytearray()
         self._need = 0  # bytes the waiting frame has in all; 0: its control line is not complete yet
@@ -346,46 +348,56 @@ class Parser:
         return pos
 
     def _walk_replies(self, data: bytes, pos: int) -> int:
-        """Hands over whole plain replies to the last inbox for as long as they follow each other; returns how far
-        it came. What is broken, incomplete or anything else is left to the other ways.
+        """Hands over whole replies to the last inbox, with headers or without, for as long as they follow each other;
+        returns how far it came. What is broken, incomplete or anything else is left to the other ways.
         """
         assert self._inbox is not None
-        sink, start, sid = self._inbox
+        sink, starts, joints, sid = self._inbox
         answer = sink.answer
         if answer is None:  # its owner has gone
             return pos
         find, startswith, sizes = data.find, data.startswith, self._sizes
-        joint = b"\r\n" + start
-        width, end, longest = len(start), len(data), self._max_line
+        deliver, make, origin = sink.deliver, sink.make, self._origin
+        width, end, longest = len(starts[0]), len(data), self._max_line
+        stem = width - 4
         count = octets = stride = 0
-        alike = True  # whether to look for replies that are as long as the one in front
-        following = startswith(start, pos)
+        alike = True  # whether to look for plain replies that are as long as the one in front
+        following = startswith(starts, pos)
         while following:
-            token = pos + width
+            headed = data[pos] == 72  # H
+            token = pos + width + headed
             eol = find(b"\r\n", token)
             words = data[token:eol].split(b" ")
-            if eol < 0 or len(words) != 3 or words[1] != sid or eol - pos > longest:
+            if eol < 0 or len(words) != 3 + headed or words[1] != sid or eol - pos > longest:
                 break
-            size = sizes.get(words[2], -1)
+            size = sizes.get(words[-1], -1)
+            head_size = sizes.get(words[2], -1) if headed else 0
             body = eol + 2
             stop = body + size
-            following = startswith(joint, stop)
-            if size < 0 or not (following or (stop + 2 <= end and data[stop : stop + 2] == b"\r\n")):
+            following = startswith(joints, stop)
+            if not (0 <= head_size <= size and (following or (stop + 2 <= end and data[stop : stop + 2] == b"\r\n"))):
                 break
-            answer(words[0], data[body:stop])
+            if headed:
+                subject = data[token - stem : token + len(words[0])].decode("utf-8", "surrogateescape")
+                split = body + head_size
+                deliver(make(subject, None, data[split:stop], data[body:split] or None, origin))
+            else:
+                answer(words[0], data[body:stop])
             count += 1
             octets += len(words[0]) + size
-            if alike and following and stop + 2 - pos == stride:
-                more = self._walk_equal_replies(data, stop + 2, joint, data[token:body], size, answer)
+            if alike and stop + 2 - pos == stride and startswith(joints[0], stop):
+                more = self._walk_equal_replies(data, stop + 2, joints[0], data[token:body], size, answer)
                 count += more
                 octets += more * (len(words[0]) + size)
                 stop += more * stride
                 alike = more >= _ROW
-            stride = stop + 2 - pos if stop == body + size else 0
+                stride = 0
+            else:
+                stride = 0 if headed else stop + 2 - pos
             pos = stop + 2
         if count:
             sink.arrived += count
-            sink.octets += octets + count * (width - 4)
+            sink.octets += octets + count * stem
             self.touched.add(sink)
         return pos
 
@@ -467,9 +479,9 @@ class Parser:
         subject = words[1].decode("utf-8", "surrogateescape")
         weight = len(words[1]) + (len(reply) if reply else 0) + total
         if sink.answer is not None:
-            start = b"MSG " + sink.stem
-            if line.startswith(start):
-                self._inbox = sink, start, words[2]
+            starts = b"MSG " + sink.stem, b"HMSG " + sink.stem
+            if line.startswith(starts):
+                self._inbox = sink, starts, (b"\r\n" + starts[0], b"\r\n" + starts[1]), words[2]
         elif sink.cacheable and len(line) <= _CACHED_LINE:
             self._remember(sink, line, words, reply, head_size, total)
         return sink, subject, reply, head_size, total, weight

@@ -1,4 +1,4 @@
-"""The parser's way for replies: an inbox gets its plain replies as token and payload, and exactly those.
+"""The parser's way for replies: an inbox gets its plain replies as token and payload, those with headers as messages.
 
 Whatever the chunks are, what reaches the inbox is what a parser without that way would have delivered.
 """
@@ -22,7 +22,7 @@ class Rig:
     """A parser with an inbox under sid 5 and a subscription under sid 7; ``short`` gives the inbox its own way."""
 
     def __init__(self, *, short: bool, max_line: int = 4096) -> None:
-        self.got: list[tuple[str, bytes, bytes, str | None, int]] = []
+        self.got: list[tuple[str, bytes, bytes, str | None, object]] = []
         self.failure: str | None = None
         self.by_token = 0
         self.inbox = Sink(self.message, cacheable=False, answer=self.answer if short else None, stem=STEM)
@@ -31,7 +31,7 @@ class Rig:
 
     def answer(self, token: bytes, payload: bytes) -> None:
         self.by_token += 1
-        self.got.append(("inbox", STEM + token, payload, None, 0))
+        self.got.append(("inbox", STEM + token, payload, None, None))
 
     def message(self, message: Message) -> None:
         self._keep("inbox", message)
@@ -41,7 +41,7 @@ class Rig:
 
     def _keep(self, where: str, message: Message) -> None:
         subject = message.subject.encode("utf-8", "surrogateescape")
-        self.got.append((where, subject, message.data, message.reply, message.headers.status))
+        self.got.append((where, subject, message.data, message.reply, message._head))
 
     def feed(self, chunks: list[bytes]) -> Rig:
         try:
@@ -65,6 +65,11 @@ def refusal(token: bytes) -> bytes:
     return b"HMSG %b%b 5 %d %d\r\n%b\r\n" % (STEM, token, len(block), len(block), block)
 
 
+def stored(token: bytes, payload: bytes, block: bytes = b"NATS/1.0\r\nNats-Stream: S\r\n\r\n") -> bytes:
+    size = len(block) + len(payload)
+    return b"HMSG %b%b 5 %d %d\r\n%b%b\r\n" % (STEM, token, len(block), size, block, payload)
+
+
 payloads = st.sampled_from(
     [b"", b"{}", b'{"stream":"S","seq":1}', b"\r\n", b"\r\nMSG _INBOX.abc.9 5 2\r\n", b"x" * 300]
 )
@@ -79,6 +84,9 @@ frames = st.one_of(
     st.builds(lambda payload, sid: message(STEM + b"124", sid, payload), payloads, st.sampled_from([b"7", b"9"])),
     st.builds(lambda token, payload, count: message(STEM + token, b"5", payload) * count, tokens, payloads, rows),
     st.builds(refusal, tokens),
+    st.builds(stored, tokens, payloads),
+    st.builds(stored, tokens, payloads, st.just(b"")),
+    st.builds(lambda token, payload, count: stored(token, payload) * count, tokens, payloads, rows),
     st.sampled_from([b"PING\r\n", b"msg _INBOX.abc.3 5 2\r\nok\r\n", b"MSG _INBOX.abc. 5 2\r\nok\r\n"]),
 )
 broken = st.sampled_from(
@@ -91,6 +99,12 @@ broken = st.sampled_from(
         b"MSG _INBOX.abc.1  5 2\r\nok\r\n",
         b"MSG _INBOX.abc." + b"1" * 500 + b" 5 2\r\nok\r\n",
         b"MSG _INBOX.abc.1 5 99999999999\r\n",
+        b"HMSG _INBOX.abc.1 5 300 16\r\n",
+        b"HMSG _INBOX.abc.1 5 16 x\r\n",
+        b"HMSG _INBOX.abc.1 5 16\r\n",
+        b"HMSG _INBOX.abc.1 5 1 2 3 4\r\n",
+        b"HMSG _INBOX.abc.1  5 0 2\r\nok\r\n",
+        b"HMSG _INBOX.abc.1 5 0 2\r\nokk\r\n",
     ]
 )
 
