@@ -7,7 +7,7 @@ state of its own but shortcuts into the engine for the paths on which every call
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from datetime import timedelta
 from time import perf_counter  # uvloop's clock knows only milliseconds
 
@@ -253,18 +253,18 @@ class Connection:
         """
         return await self._ask(subject, publish_subject(subject), payload, timeout, headers)
 
-    async def request_literally(
+    def request_literally(
         self,
         subject: str,
         payload: Payload = b"",
         *,
         timeout: float | timedelta | None = None,
         headers: HeadersLike | None = None,
-    ) -> Message:
+    ) -> Coroutine[object, object, Message]:
         """``request`` to a subject in which ``*`` and a final ``>`` stand for themselves: for layers on top, as the
-        API of JetStream has filters in its subjects.
+        API of JetStream has filters in its subjects. Await what it returns; a bad subject is told at the call.
         """
-        return await self._ask(subject, subscribe_subject(subject), payload, timeout, headers)
+        return self._ask(subject, subscribe_subject(subject), payload, timeout, headers)
 
     async def _ask(
         self,

@@ -132,6 +132,8 @@ def seconds(what: str, value: object) -> float:
 
     TypeError for other types, ConfigError naming ``what`` for negative and infinite ones, nan and bool.
     """
+    if type(value) is float and 0 <= value < math.inf:
+        return value  # nearly always
     if isinstance(value, timedelta):
         return seconds(what, value.total_seconds())
     if isinstance(value, bool):

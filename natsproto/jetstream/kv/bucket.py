@@ -112,7 +112,7 @@ class KeyValue(Generic[V]):
             if revision is None
             else store.at(key, revision, direct=direct, timeout=timeout)
         )
-        if entry.operation is not Operation.PUT:
+        if entry.is_deleted:
             raise KeyDeleted(self.bucket, key, entry.revision, entry.operation)
         return entry
 

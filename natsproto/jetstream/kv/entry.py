@@ -100,7 +100,7 @@ class KeyValueEntry(Generic[V]):
     @property
     def is_deleted(self) -> bool:
         """Whether the key was deleted or purged, or has expired: there is no value."""
-        return self.operation is not Operation.PUT
+        return self._message.has_headers and self.operation is not Operation.PUT
 
     @property
     def headers(self) -> Headers:

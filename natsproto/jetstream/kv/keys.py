@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Protocol
 
 from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject
@@ -24,9 +25,14 @@ def key_name(key: str) -> str:
     """The key, or InvalidSubject."""
     if not isinstance(key, str):
         raise TypeError(f"key must be a str, not {type(key).__name__}")
-    if not _KEY.fullmatch(key):
+    if not _is_key(key):
         raise InvalidSubject("key", key, _RULE)
     return key
+
+
+@lru_cache(maxsize=4096)
+def _is_key(key: str) -> bool:
+    return _KEY.fullmatch(key) is not None
 
 
 def key_filter(pattern: str) -> str:
