@@ -121,6 +121,8 @@ class Session:
         self._stage = "dialling"
         self.encrypted = False
         """Whether the connection is under TLS."""
+        self._greeting: bytes | None = None
+        """The CONNECT of who has nothing to prove, made while the server has not spoken yet."""
         self._held = False
         self._read_this_turn = 0
         self._keep_alive: asyncio.TimerHandle | None = None
@@ -206,6 +208,8 @@ class Session:
         steps = ["dialling", "TLS handshake" if first else "", "WebSocket handshake" if address.websocket else ""]
         self._stage = " and ".join(filter(None, steps))
         self.wire = await self._runtime.dial(address, plan, self)
+        if options.anonymous_to(address):
+            self._greeting = _anonymous_connect(*self._about_us())
         while True:
             step = await self._next_step()
             if isinstance(step, UpgradeTls):
@@ -217,9 +221,7 @@ class Session:
                 self.encrypted = True
                 step = self.link.secured()
             if isinstance(step, NeedCredentials):
-                introduction = await self._introduction(step.info)
-                self._stage = "waiting for the server to accept the connection"
-                self.wire.write(self.link.authenticate(introduction))
+                self._introduce(await self._introduction(step.info))
             elif isinstance(step, (Ready, Complaint)):
                 # Both at once: credentials that expire in this very second are accepted and refused in one breath.
                 if (refusal := self._refusal()) is not None:
@@ -266,16 +268,33 @@ class Session:
     async def _introduction(self, info: ServerInfo) -> dict[str, object] | bytes:
         """What CONNECT says: its fields, or the whole line if it holds nothing secret."""
         options, address = self._options, self.address
-        if not info.headers and info.version:
+        if _is_too_old(info):
             raise UnsupportedByServer("headers", f"{address} runs nats-server {info.version}; 2.2 is needed")
-        tls = options.tls_required_for(address)
-        us = (options.verbose, options.pedantic, tls, options.name, not options.no_echo)
-        if options.anonymous_to(address):
-            return _anonymous_connect(*us)
+        if self._greeting is not None:
+            return self._greeting
         self._stage = "finding credentials"
         finding = options.credentials_for(address, info.nonce, info)
         credentials = await (finding if options.credentials_at_hand else self._while_alive(finding))
-        return {**_who_we_are(*us), **connect_fields(credentials, info.nonce)}
+        return {**_who_we_are(*self._about_us()), **connect_fields(credentials, info.nonce)}
+
+    def _about_us(self) -> tuple[bool, bool, bool, str | None, bool]:
+        options = self._options
+        tls = options.tls_required_for(self.address)
+        return options.verbose, options.pedantic, tls, options.name, not options.no_echo
+
+    def _introduce(self, introduction: dict[str, object] | bytes) -> None:
+        assert self.wire is not None
+        self._stage = "waiting for the server to accept the connection"
+        self.wire.write(self.link.authenticate(introduction))
+
+    def _greet(self, info: ServerInfo) -> bool:
+        """Answers INFO in the step in which it came, if CONNECT is at hand: the server works while we would only find
+        out that there is nothing to wait for. What else there is to say is for the handshake.
+        """
+        if self._greeting is None or _is_too_old(info) or self.link.state is not LinkState.AWAIT_CREDENTIALS:
+            return False
+        self._introduce(self._greeting)
+        return True
 
     # ---------------------------------------------------------------- the wire reports
 
@@ -326,11 +345,11 @@ class Session:
         for event in events:
             if self._open:
                 self._client.happened(self, event)
-            else:
+            elif not (isinstance(event, NeedCredentials) and self._greet(event.info)):
                 self._steps.append(event)
             if isinstance(event, Broken):
                 self.end(event.error)
-        if self._step_waiter is not None and not self._step_waiter.done():
+        if self._steps and self._step_waiter is not None and not self._step_waiter.done():
             self._step_waiter.set_result(None)
 
     def _end_read_turn(self) -> None:
@@ -445,6 +464,10 @@ class Session:
         if self.wire is None or self.encrypted or self.address.websocket:
             return False
         return self.wire.unsent() == 0
+
+
+def _is_too_old(info: ServerInfo) -> bool:
+    return not info.headers and bool(info.version)
 
 
 def _who_we_are(verbose: bool, pedantic: bool, tls_required: bool, name: str | None, echo: bool) -> dict[str, object]:
