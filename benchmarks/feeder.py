@@ -161,17 +161,25 @@ def _publish(wire: _Wire, subject: str, *, size: int, subjects: int, headers: bo
         _say(f"sent {count}")
 
 
-def _fill(wire: _Wire, subject: str, *, size: int) -> None:
-    payload = b"x" * size
-    plain = b"PUB %b.a %d\r\n%b\r\n" % (subject.encode(), size, payload)
-    asking = b"PUB %b.a %b %d\r\n%b\r\n" % (subject.encode(), _ANSWERS.encode(), size, payload)
+def _sizes(size: int, uneven: bool) -> list[int]:
+    """The sizes of the payloads of `_STORED` messages: two neighbours together have 2 * size."""
+    if not uneven:
+        return [size] * _STORED
+    return [size + (1 - 2 * (n % 2)) * (n // 2 * 37 % (size // 2)) for n in range(_STORED)]
+
+
+def _fill(wire: _Wire, subject: str, *, size: int, uneven: bool) -> None:
+    base = subject.encode()
+    plain = [b"PUB %b.a %d\r\n%b\r\n" % (base, n, b"x" * n) for n in _sizes(size, uneven)]
+    asking = [b"PUB %b.a %b %d\r\n%b\r\n" % (base, _ANSWERS.encode(), n, b"x" * n) for n in _sizes(size, uneven)]
     wire.send(f"SUB {_ANSWERS} 1\r\n".encode())
     wire.flush()
     _say("ready")
     for line in sys.stdin:
         count = int(line)
         for done in range(0, count, _STORED):
-            wire.send(plain * (min(_STORED, count - done) - 1) + asking)
+            last = min(_STORED, count - done) - 1
+            wire.send(b"".join(plain[:last]) + asking[last])
             if b'"error"' in (answer := wire.answer()):
                 raise RuntimeError(f"the stream said {answer!r}")
         _say(f"sent {count}")
@@ -186,6 +194,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--subjects", type=int, default=1)
     parser.add_argument("--headers", action="store_true")
+    parser.add_argument("--uneven", action="store_true", help="fill: sizes from half of it to one and a half")
     parser.add_argument("--total", type=int, default=1, help="the size of the measured burst")
     args = parser.parse_args(argv)
     wire = _Wire(args.url)
@@ -199,7 +208,7 @@ def main(argv: list[str] | None = None) -> None:
             total=args.total,
         )
     elif args.role == "fill":
-        _fill(wire, args.subject, size=args.size)
+        _fill(wire, args.subject, size=args.size, uneven=args.uneven)
     else:
         wire.send(f"SUB {args.subject} 1\r\n".encode())
         wire.flush()

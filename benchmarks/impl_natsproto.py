@@ -461,7 +461,7 @@ async def fetch(run: Run) -> Figures:
     watch, got, target = Stopwatch(run.server_pid), 0, run.total_bytes
     watch.start()
     while got < target:
-        for msg in await consumer.fetch(min(500, (target - got) // run.scenario.size)):
+        for msg in await consumer.fetch(run.next_fetch(got)):
             got += len(msg.data)
     figures = watch.stop(run.count)
     await _end_of_reading(nc, run, stream, got)
@@ -479,7 +479,7 @@ async def fetch_acked(run: Run) -> Figures:
     watch, got, target = Stopwatch(run.server_pid), 0, run.total_bytes
     watch.start()
     while got < target:
-        for msg in await consumer.fetch(min(500, (target - got) // run.scenario.size)):
+        for msg in await consumer.fetch(run.next_fetch(got)):
             got += len(msg.data)
             await msg.ack()
     await nc.flush()

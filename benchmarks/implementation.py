@@ -140,6 +140,10 @@ class Run:
         """The payload of every message."""
         return b"x" * self.scenario.size
 
+    def next_fetch(self, got: int) -> int:
+        """How many messages to fetch when so many bytes have come: never more than are left."""
+        return max(1, min(500, (self.total_bytes - got) // self.scenario.size))
+
     @property
     def total_bytes(self) -> int:
         """Payload bytes of all measured messages."""
@@ -293,6 +297,7 @@ def peer_of(scenario: Scenario, url: str, count: int) -> Iterator[Peer | None]:
     command = [sys.executable, "-m", "benchmarks.feeder", scenario.feed.value, "--url", url, "--subject", _SUBJECT]
     command += ["--size", str(scenario.size), "--subjects", str(scenario.subjects), "--total", str(count)]
     command += ["--headers"] if scenario.headers else []
+    command += ["--uneven"] if scenario.uneven else []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT) as process:
         try:
             yield Peer(process)

@@ -73,6 +73,8 @@ class Scenario:
     """Messages that may be unacknowledged at a time."""
     answered: bool = False
     """The process answers its own messages."""
+    uneven: bool = False
+    """Payloads from half of `size` to one and a half of it in turn, `size` on average."""
 
     def published(self, count: int) -> int | None:
         """How many messages the server must have seen after a run of `count`; None where that says nothing.
@@ -283,6 +285,15 @@ SCENARIOS: tuple[Scenario, ...] = (
         feed=_FILLED,
         count=60_000,
         bar=7,
+    ),
+    Scenario(
+        name="js_consume_uneven",
+        does="consume",
+        about="as `js_consume_none`, payloads of 65 to 191 B in turn",
+        storage="memory",
+        feed=_FILLED,
+        uneven=True,
+        count=60_000,
     ),
     Scenario(
         name="js_consume_ack",
