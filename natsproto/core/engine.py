@@ -54,6 +54,8 @@ CONFIRM_EVERY = 1.0
 LINGER = 2.0
 """Seconds close() waits for written bytes to leave before it cuts."""
 
+_CLOSED = events.Closed(reason=None)
+
 
 Owner: TypeAlias = Subscription | RequestMux | ReplyInbox
 """Whoever asked for what a sid stands for."""
@@ -125,7 +127,7 @@ class Engine:
         self._subscriptions: dict[Subscription, Interest[Owner]] = {}
         self._mux: RequestMux | None = None
         self._inboxes: dict[ReplyInbox, Interest[Owner]] = {}
-        self._with_callback: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._with_callback: weakref.WeakSet[Subscription] | None = None  # slow to make and to walk
         self._holding: set[Subscription] = set()
         self._changed: list[asyncio.Future[None]] = []
         self._moving_from: Session | None = None
@@ -423,6 +425,8 @@ class Engine:
         )
         self._subscriptions[subscription] = interest
         if subscription.has_callback:
+            if self._with_callback is None:
+                self._with_callback = weakref.WeakSet()
             self._with_callback.add(subscription)
         self._tell(wire)
 
@@ -625,8 +629,7 @@ class Engine:
             if session is not None:
                 await self._linger(session)
         finally:
-            called = list(self._with_callback) if self._with_callback else []  # a WeakSet is slow to walk
-            tasks = [task for subscription in called if (task := subscription.stop_callback())]
+            tasks = [task for subscription in self._with_callback or () if (task := subscription.stop_callback())]
             if supervising is not None and not supervising.done():
                 tasks.append(supervising)
             if session is not None and not session.ended.done():
@@ -688,7 +691,8 @@ class Engine:
         self.closed.set_result(reason)
         self._notify()
         # A failed first connect is raised to the caller, who will log it.
-        self.herald.announce(events.Closed(reason=reason), level=None if self._supervisor.started else logging.INFO)
+        end = _CLOSED if reason is None else events.Closed(reason=reason)
+        self.herald.announce(end, level=None if self._supervisor.started else logging.INFO)
 
     def _move(self, state: State) -> None:
         """The only place where the state changes."""

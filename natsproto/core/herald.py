@@ -23,10 +23,10 @@ class Herald:
 
     def __init__(self, callback: Callable[..., object] | None) -> None:
         self._callback = callback
-        self._streams: weakref.WeakSet[events.EventStream] = weakref.WeakSet()
+        self._streams: weakref.WeakSet[events.EventStream] | None = None  # costs more than all the rest, and few read
         self._listeners: list[Callable[[events.Event], object]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._last: events.Closed | None = None
+        self._end: events.Closed | None = None
         self._written: dict[type[events.Event], float] = {}
 
     def announce(self, event: events.Event, *, level: int | None = None) -> None:
@@ -38,8 +38,8 @@ class Herald:
         if line and log.isEnabledFor(level):
             _write(level, line, event)
         if isinstance(event, events.Closed):
-            self._last = event
-        if self._streams:  # a WeakSet is slow to walk, and nearly always empty
+            self._end = event
+        if self._streams is not None:
             for stream in list(self._streams):
                 stream.put(event)
         if self._listeners:
@@ -50,7 +50,7 @@ class Herald:
 
     def audible(self, kind: type[events.Event]) -> bool:
         """Whether anybody is there to whom such an event would matter. To make one nobody hears of takes time."""
-        heard = self._callback is not None or self._listeners or self._streams
+        heard = self._callback is not None or self._listeners or self._streams is not None
         return bool(heard) or log.isEnabledFor(kind.level)
 
     def _is_soon(self, event: events.Event) -> bool:
@@ -74,9 +74,11 @@ class Herald:
     def open_stream(self) -> events.EventStream:
         """Everything that happens from now on, for as long as somebody holds it."""
         stream = events.EventStream()
-        if self._last is not None:
-            stream.put(self._last)
+        if self._end is not None:
+            stream.put(self._end)
         else:
+            if self._streams is None:
+                self._streams = weakref.WeakSet()
             self._streams.add(stream)
         return stream
 
