@@ -6,12 +6,14 @@ import asyncio
 import itertools
 import logging
 import random
+import ssl
 from collections.abc import Mapping
+from typing import Unpack
 
 import pytest
 
 from natsproto.core.events import Disconnected, Reconnected
-from natsproto.core.runtime import Runtime
+from natsproto.core.runtime import DialPlan, Runtime, Wire, WireHandler
 from natsproto.core.session import READ_TURN, Session
 from natsproto.errors import (
     ConnectFailed,
@@ -24,10 +26,10 @@ from natsproto.errors import (
     StaleConnection,
     UnsupportedByServer,
 )
-from natsproto.options import Options
-from natsproto.protocol.frames import Message, Sink
+from natsproto.options import OptionArgs, Options
+from natsproto.protocol.frames import Message, ServerInfo, Sink
 from natsproto.protocol.link import Link, LinkEvent
-from natsproto.protocol.pool import parse_servers
+from natsproto.protocol.pool import ServerAddress, parse_servers
 from tests.core.world import HOST, PORT, World, turns, until, world
 from tests.faults.world import Diary
 from tests.kit.clock import virtual_clock
@@ -184,6 +186,92 @@ async def test_what_comes_in_one_piece_with_the_end_of_the_handshake_is_not_lost
         nc = await place.connect()
         await place.server.expect("PONG")
         assert nc.max_payload == 7
+
+
+class _Paper:
+    """A wire that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def unsent(self) -> int:
+        return 0
+
+    def passed(self) -> int:
+        return 0
+
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    async def upgrade(self, context: ssl.SSLContext, hostname: str) -> None: ...
+
+
+class _Nobody:
+    """Whom a session works for in tests that are about its handshake."""
+
+    def arrived(self, touched: set[Sink]) -> None: ...
+    def happened(self, session: Session, event: LinkEvent) -> None: ...
+    def wire_paused(self, session: Session) -> None: ...
+    def wire_resumed(self, session: Session) -> None: ...
+    def wire_gone(self, session: Session) -> None: ...
+
+
+async def dialled(**options: Unpack[OptionArgs]) -> tuple[Session, _Paper, asyncio.Task[ServerInfo]]:
+    """A session that waits for INFO, what it writes to, and its opening."""
+    paper = _Paper()
+
+    async def dial(address: ServerAddress, plan: DialPlan, handler: WireHandler) -> Wire:
+        return paper
+
+    [address] = parse_servers(f"nats://{HOST}:{PORT}")
+    session = Session(address, Options(**options), Runtime(dial=dial, rng=random.Random(1)), _Nobody(), Link({}))
+    opening = asyncio.create_task(session.open())
+    await turns(3)
+    return session, paper, opening
+
+
+@virtual_clock
+async def test_connect_without_credentials_leaves_in_the_step_in_which_info_comes() -> None:
+    session, paper, opening = await dialled()
+    session.received(info_line({"headers": True, "version": "2.12.0"}))
+    [line] = paper.written
+    assert line.startswith(b"CONNECT {")
+    assert line.endswith(b"}\r\nPING\r\n")
+    session.received(b"PONG\r\n")
+    assert (await opening).version == "2.12.0"
+    assert paper.written == [line]
+
+
+_NO_GREETING: Mapping[str, tuple[bytes, type[NatsError]]] = {
+    "no headers": (info_line({"headers": False, "version": "2.1.0"}), UnsupportedByServer),
+    "garbage behind it": (info_line({"headers": True, "version": "2.12.0"}) + b"\xff\r\n", RemoteProtocolError),
+    "in clear behind TLS": (info_line({"headers": True, "tls_required": True}) + b"PING\r\n", RemoteProtocolError),
+}
+
+
+@pytest.mark.parametrize("kind", _NO_GREETING)
+@virtual_clock
+async def test_an_info_that_will_not_do_is_not_answered(kind: str) -> None:
+    said, error = _NO_GREETING[kind]
+    session, paper, opening = await dialled()
+    session.received(said)
+    with pytest.raises(error):
+        await opening
+    assert paper.written == []
+
+
+@virtual_clock
+async def test_connect_with_credentials_is_made_for_the_info_it_answers() -> None:
+    session, paper, opening = await dialled(user="u", password="p")
+    session.received(info_line({"headers": True, "version": "2.12.0"}))
+    await until(lambda: paper.written)
+    assert b'"user":"u"' in paper.written[0]
+    session.received(b"PONG\r\n")
+    await opening
 
 
 # ---------------------------------------------------------------- keep-alive
