@@ -550,17 +550,19 @@ def _model(sink: Sink, line: bytes, subject: str | None, head_size: int, total: 
     sid_at = name_at + len(word)
     reply_at = sid_at + len(sid) + 2
     behind = reply_at + len(reply)
-    frame = line + b"\r\n" + b"." * total + b"\r\n"
-    fixed = [*range(name_at), *range(sid_at, reply_at), *range(behind, len(line) + 2), len(frame) - 2, len(frame) - 1]
-    layout = f"{len(reply)}s{len(line) + 2 - behind}x{head_size}s{total - head_size}s2x"
+    stride = len(line) + total + 4
+    whole = line + b"\r\n"
+    fixed = [*range(name_at), *range(sid_at, reply_at), *range(behind, len(whole))]
+    layout = f"{len(reply)}s{len(whole) - behind}x{head_size}s{total - head_size}s2x"
     if subject is None:
-        start, layout = frame[:name_at], f"{name_at}x{len(word)}s{reply_at - sid_at}x{layout}"
+        start, layout = line[:name_at], f"{name_at}x{len(word)}s{reply_at - sid_at}x{layout}"
     else:
-        start, layout = frame[:reply_at], f"{reply_at}x{layout}"
+        start, layout = line[:reply_at], f"{reply_at}x{layout}"
         fixed += range(name_at, sid_at)
     weight = len(word) + len(reply) + total
-    octets = [(place, frame[place : place + 1]) for place in fixed]
-    return sink, subject or "", start, len(frame), weight, layout, octets
+    octets = [(place, whole[place : place + 1]) for place in fixed]
+    octets += [(stride - 2, b"\r"), (stride - 1, b"\n")]
+    return sink, subject or "", start, stride, weight, layout, octets
 
 
 def _forget(message: Message) -> None:
