@@ -693,25 +693,21 @@ async def test_tokens_of_acknowledged_messages_are_used_again_the_longest_unused
         assert [(await future).seq for future in futures] == [6, 7, 8, 9]
 
 
+@pytest.mark.parametrize(
+    "strays",
+    [
+        pytest.param([{"stream": "S", "seq": 12}], id="one that comes twice"),
+        pytest.param([{"stream": "T", "seq": 99}, {"stream": "S", "domain": "hub", "seq": 99}], id="of other streams"),
+    ],
+)
 @virtual_clock
-async def test_an_acknowledgement_that_comes_twice_is_not_one_for_the_next_message_of_the_token() -> None:
+async def test_a_second_acknowledgement_is_not_one_for_the_next_message_of_the_token(
+    strays: list[dict[str, object]],
+) -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
         before, op, future, held = await used_again(pub, stream)
-        stream.ack(before, 12)
-        await turns(3)
-        assert not future.done()
-        stream.ack(op, 14)
-        assert (await future).seq == 14
-        assert await is_single_use(pub, stream)
-        stream.ack(held)
-
-
-@virtual_clock
-async def test_an_acknowledgement_by_another_stream_is_not_one_for_the_next_message_of_the_token() -> None:
-    async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
-        before, op, future, held = await used_again(pub, stream)
-        stream.say(before, {"stream": "T", "seq": 99})
-        stream.say(before, {"stream": "S", "domain": "hub", "seq": 99})
+        for stray in strays:
+            stream.say(before, stray)
         await turns(3)
         assert not future.done()
         stream.ack(op, 14)
