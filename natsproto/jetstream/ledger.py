@@ -14,11 +14,12 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from natsproto.errors import ConfigError, ConsumerGone, HeartbeatMissed, NatsError, PullRefused
+from natsproto.jetstream import ahead
+from natsproto.jetstream.ahead import Ahead
 from natsproto.jetstream.codec import Record, Seconds, dumps, flag, integer, seconds, text
 from natsproto.jetstream.config import AckPolicy, ConsumerConfig, DeliverPolicy
 from natsproto.jetstream.info import ConsumerInfo
 
-MAX_MESSAGES: Final = 500
 UNBOUNDED: Final = 1_000_000
 """What is asked for when only bytes are bounded; a server takes a missing count for one message (ADR-37)."""
 EXPIRES: Final = 30.0
@@ -120,7 +121,8 @@ class PullLedger:
 
     ``max_messages`` bounds what is asked for or waits to be taken, ``max_bytes`` its bytes (0: no bound); both may be
     given. A new pull goes out when what is left of one of them is at or below its threshold (half, rounded up).
-    ``total`` is the number of messages after which it is DONE (0: never).
+    ``total`` is the number of messages after which it is DONE (0: never). Who gives no bound and no threshold gets one
+    that follows the reader: ``ahead`` has to be told then what comes and what is taken.
 
     With ``once`` it is one pull of at most ``max_messages`` and ``max_bytes``: DONE when the server ended it, asked
     again only for what a lost server still owed, and then for the time that is left of ``expires``. With ``no_wait``
@@ -154,8 +156,10 @@ class PullLedger:
         consumer: str = "",
     ) -> None:
         self._only_bytes = max_messages is None and max_bytes > 0
+        bounded = max_messages is not None or max_bytes or threshold_messages is not None or once
+        self.ahead = None if bounded else Ahead()
         if max_messages is None:
-            max_messages = UNBOUNDED if max_bytes else MAX_MESSAGES
+            max_messages = UNBOUNDED if max_bytes else ahead.FIRST
         for what, bound, least in (
             ("max_messages", max_messages, 1),
             ("max_bytes", max_bytes, 0),
@@ -208,12 +212,10 @@ class PullLedger:
         self._connected = True
         self._over = False
 
-    def resize(self, max_messages: int) -> None:
+    def _resize(self, max_messages: int) -> None:
         """From now on ``max_messages`` is another one, with the threshold that comes with it; what was asked for stays
-        asked for. Not for a single pull. ConfigError.
+        asked for.
         """
-        if max_messages < 1:
-            raise ConfigError("max_messages", max_messages, "must be at least 1")
         if self._batch_limit == self.max_messages:  # nothing less was learned
             self._batch_limit = max_messages
         self.max_messages, self.threshold_messages = max_messages, _threshold("threshold_messages", None, max_messages)
@@ -250,6 +252,8 @@ class PullLedger:
             return None
         if not self._due():
             return None
+        if self.ahead is not None:
+            self._resize(self.ahead.decide())
         room = self.max_messages if self._only_bytes else self.max_messages - self.asked - self.held
         batch = min(room, self._batch_limit)
         if self.total:
@@ -280,8 +284,9 @@ class PullLedger:
         self.number += 1
         self._sent.append(_OpenPull(self.number, batch, size))
         self._listen(now, expires, heartbeat)
+        most_bytes = ahead.GUARD if self.ahead is not None and self.max_messages > ahead.FIRST else size
         return self._template.replace(
-            batch=batch, max_bytes=size, expires=expires, idle_heartbeat=heartbeat, id=self.pin_id
+            batch=batch, max_bytes=most_bytes, expires=expires, idle_heartbeat=heartbeat, id=self.pin_id
         )
 
     def _due(self) -> bool:
@@ -411,6 +416,9 @@ class PullLedger:
         """The next message needs more bytes than were free. Asking for as few again would go on for ever."""
         if self._once:
             return self._finish()
+        if self.ahead is not None:
+            self.ahead.begin_again()
+            return REFILL
         most = min(self.max_bytes, self._bytes_limit)
         if left_bytes >= most:
             return self._stop(PullRefused(code, f"{description}: it needs more than {most} bytes", self.consumer))
@@ -448,6 +456,9 @@ class PullLedger:
         if what == "batch":
             news = 0 < most < self._batch_limit
             self._batch_limit = most if news else self._batch_limit
+        elif self.ahead is not None:  # no pull of FIRST messages names bytes, so none is refused for them
+            news, self.ahead = True, None
+            self._resize(ahead.FIRST)
         else:
             news = 0 < most < self._bytes_limit
             self._bytes_limit = most if news else self._bytes_limit

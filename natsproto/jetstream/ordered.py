@@ -331,13 +331,6 @@ class OrderedConsumer:
         )
         return Messages(OrderedFeed(self._carrier, ledger, 0.0), self._what, self._carrier.put_back)
 
-    def resize(self, max_messages: int) -> None:
-        """The ``max_messages`` of whoever is reading becomes another one: for layers on top that learn how big messages
-        are. One that is pushed to ignores it, and so does one that nobody reads. ConfigError.
-        """
-        if self._carrier.reader is not None:
-            self._carrier.reader.resize(max_messages)
-
     def consume(
         self,
         handler: Handler,
@@ -440,10 +433,6 @@ class OrderedFeed:
         self._ledger.on_taken(count, size)
         if self._source is not None:
             self._source.taken(count, size)
-
-    def resize(self, max_messages: int) -> None:
-        """The ledger's next pull asks for as many as fit then."""
-        self._ledger.resize(max_messages)
 
     async def finish(self) -> None:
         """Asks for nothing more and takes in what is on its way."""

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from threading import get_ident
+from time import monotonic
 from typing import Any, cast
 
 from natsproto.core.events import Denied, Disconnected, Event, Moved, Reconnected
@@ -282,6 +283,8 @@ class Puller:
     def taken(self, count: int, size: int) -> None:
         """There is room again."""
         ledger = self.ledger
+        if ledger.ahead is not None:
+            ledger.ahead.on_taken(count, monotonic())
         if ledger.on_taken(count, size).action is Action.REFILL and not ledger.done:
             self._go_on(self._loop.time())
 
@@ -328,6 +331,8 @@ class Puller:
             for message in messages:
                 if message.has_headers and (pin := message.headers.last("Nats-Pin-Id")):
                     self._inbox.pins[ledger.group] = pin
+        if ledger.ahead is not None:
+            ledger.ahead.on_messages(messages, ledger.held, monotonic())
         size = sum(message.counted_size for message in messages) if self.counts_bytes else 0
         if not ledger.done:  # or it is finishing, and these were on their way
             ledger.on_messages(len(messages), size, now)

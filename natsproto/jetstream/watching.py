@@ -28,12 +28,10 @@ LOOK = 1.0
 class Watching(Generic[H]):
     """Holds an H for what was read ahead. ``what`` names the watch in errors."""
 
-    def __init__(
-        self, ordered: OrderedConsumer, what: str, *, updates_only: bool, max_messages: int | None = None
-    ) -> None:
+    def __init__(self, ordered: OrderedConsumer, what: str, *, updates_only: bool) -> None:
         self.what = what
         """What it is called in errors."""
-        self._ordered, self._ahead, self._updates_only = ordered, max_messages, updates_only
+        self._ordered, self._updates_only = ordered, updates_only
         self._messages: Messages | None = None
         self._first: asyncio.Task[None] | None = None
         self._held: deque[H] = deque()
@@ -70,7 +68,7 @@ class Watching(Generic[H]):
 
     async def __aenter__(self) -> Self:
         if self._messages is None:
-            messages = self._ordered.messages(max_messages=self._ahead)
+            messages = self._ordered.messages()
             messages.start()
             self._messages = messages
             self._first = asyncio.create_task(self._see_first(messages), name="natsproto watch")

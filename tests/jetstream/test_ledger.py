@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from natsproto.errors import ConfigError, ConsumerGone, HeartbeatMissed, PullRefused
+from natsproto.jetstream.ahead import GUARD, MOST, SIZE, Ahead
 from natsproto.jetstream.codec import decode, dumps
 from natsproto.jetstream.config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
 from natsproto.jetstream.info import ConsumerInfo
@@ -149,24 +150,118 @@ def test_a_buffer_of_one_message_is_filled_again_and_again() -> None:
         ledger.on_taken(1, 0)
 
 
-def test_another_size_counts_from_the_next_pull_on() -> None:
-    ledger = open_pull(max_messages=10)
-    ledger.resize(100)
-    assert asked(ledger).batch == 90
-    ledger.on_messages(100, 0, 0.0)
-    ledger.resize(4)
-    assert ledger.on_taken(97, 0) is KEEP
-    assert ledger.on_taken(1, 0) is REFILL
-    assert asked(ledger).batch == 2
-    with pytest.raises(ConfigError):
-        ledger.resize(0)
+class Weight(NamedTuple):
+    """As much of a message as is needed to weigh it."""
+
+    size: int
 
 
-def test_another_size_does_not_pass_what_the_server_was_found_to_take() -> None:
-    ledger = open_pull(max_messages=100)
+@pytest.mark.parametrize(
+    ("messages", "size", "took", "bound"),
+    [
+        (63, 100, 0.0, 500),  # too few to judge by
+        (64, 100, 0.0, 4096),
+        (1000, 100, 0.1, 1000),
+        (1000, 100, 0.05, 2000),
+        (1000, 100, 0.02, 4096),
+        (1000, 100, 1.0, 500),
+        (1000, SIZE // 4096, 0.0, 4096),
+        (1000, SIZE // 1000, 0.0, 1000),
+        (1000, SIZE // 100, 100.0, 100),
+        (1, SIZE // 10, 0.0, 10),
+        (10, 2 * SIZE, 0.0, 1),
+    ],
+)
+def test_as_many_are_ahead_as_are_read_in_a_tenth_of_a_second_and_fit(
+    messages: int, size: int, took: float, bound: int
+) -> None:
+    ahead = Ahead()
+    ahead.on_messages([Weight(size)] * messages, 0, 5.0)
+    ahead.on_taken(messages, 5.0 + took)
+    assert ahead.decide() == bound
+    assert ahead.decide() == bound  # nothing new was seen
+
+
+def test_time_in_which_nothing_waits_for_the_reader_does_not_count() -> None:
+    ahead, now = Ahead(), 0.0
+    for _ in range(100):
+        ahead.on_messages([Weight(1)] * 10, 0, now)
+        ahead.on_messages([Weight(1)] * 10, 10, now + 0.001)
+        ahead.on_taken(20, now + 0.002)
+        now += 60.0
+    assert ahead.decide() == pytest.approx(1000, abs=1)
+
+
+@given(st.lists(st.tuples(st.integers(1, 600), st.integers(0, 2**26), st.floats(0, 10), st.booleans())))
+def test_the_bound_stays_within_its_limits_whatever_comes(steps: list[tuple[int, int, float, bool]]) -> None:
+    ahead, now = Ahead(), 0.0
+    for count, size, took, decides in steps:
+        ahead.on_messages([Weight(size)] * count, 0, now)
+        now += took
+        ahead.on_taken(count, now)
+        if decides:
+            bound = ahead.decide()
+            assert 1 <= bound <= MOST
+            assert bound * size <= SIZE or bound == 1
+
+
+def read(ledger: PullLedger, count: int, size: int, took: float) -> None:
+    """So many messages of so many bytes come, and are taken within so many seconds."""
+    assert ledger.ahead is not None
+    ledger.ahead.on_messages([Weight(size)] * count, ledger.held, 0.0)
+    ledger.on_messages(count, 0, 0.0)
+    ledger.ahead.on_taken(count, took)
+    ledger.on_taken(count, 0)
+
+
+def test_without_bounds_a_fast_reader_gets_more_from_the_next_pull_on_and_a_slow_one_as_much_as_before() -> None:
+    ledger = open_pull()
+    read(ledger, 500, 100, 0.01)
+    assert asked(ledger).batch == 4096
+    read(ledger, 4096, 100, 4.0)
+    assert asked(ledger).batch == 500
+
+
+def test_what_is_on_its_way_counts_when_the_bound_changes() -> None:
+    ledger = open_pull()
+    read(ledger, 250, 100, 0.001)
+    assert asked(ledger).batch == 4096 - 250
+    read(ledger, 3900, 100, 4.0)
+    assert asked(ledger).batch == 500 - 196
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"max_messages": 500}, {"max_bytes": 10**6}, {"threshold_messages": 100}, {"once": True}], ids=str
+)
+def test_bounds_that_were_given_are_kept(bounds: dict[str, int]) -> None:
+    assert open_pull(**bounds).ahead is None
+
+
+def test_a_bound_that_grows_does_not_pass_what_the_server_was_found_to_take() -> None:
+    ledger = open_pull()
     told(ledger, 409, "Exceeded MaxRequestBatch of 20", {}, 0.0)
-    ledger.resize(1000)
+    read(ledger, 500, 100, 0.01)
     assert asked(ledger).batch == 20
+
+
+def test_a_long_pull_names_the_bytes_it_may_bring_and_begins_anew_when_the_server_says_that_they_are_not_enough() -> (
+    None
+):
+    ledger = open_pull()
+    read(ledger, 500, 100, 0.01)
+    assert asked(ledger).max_bytes == GUARD
+    verdict = told(ledger, 409, "Message Size Exceeds MaxBytes", pending(4000, 1000), 0.0)
+    assert verdict is REFILL
+    request = asked(ledger)  # of 4,096 the server has 96 more on their way
+    assert (request.batch, request.max_bytes) == (500 - 96, 0)
+
+
+def test_where_the_server_refuses_to_count_so_many_bytes_the_bound_stays_small() -> None:
+    ledger = open_pull()
+    read(ledger, 500, 100, 0.01)
+    asked(ledger)
+    assert told(ledger, 409, "Exceeded MaxRequestMaxBytes of 1000", {}, 0.0).action is Action.REFILL
+    assert (ledger.ahead, asked(ledger).batch) == (None, 500)
 
 
 def test_messages_that_are_not_taken_are_not_asked_for_again() -> None:

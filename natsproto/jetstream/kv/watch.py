@@ -1,7 +1,7 @@
 """Watching: what keys hold now, and then everything that happens to them, without an end.
 
-Owns how far it reads ahead. When the initial values are complete is the Watching's affair; order, and going on behind
-the last entry after whatever broke, are the ordered consumer's.
+Owns what an entry is made of. When the initial values are complete is the Watching's affair; order, and going on
+behind the last entry after whatever broke, are the ordered consumer's.
 """
 
 from __future__ import annotations
@@ -27,13 +27,6 @@ from natsproto.jetstream.ordered import OrderedConsumer
 from natsproto.jetstream.reader import Messages
 from natsproto.jetstream.watching import Watching
 
-AHEAD, AHEAD_FIRST, AHEAD_BYTES = 4096, 500, 16 * 2**20
-"""Entries that may be on their way, also before it is known how big they are, and bytes that these should not pass: a
-server cuts off whoever lets 64 MiB pile up. With 500 entries initial values come at a third of the speed.
-"""
-SAMPLES = 8
-"""Entries of a batch that are weighed: to count the bytes of each would cost a quarter of the speed."""
-
 
 class KeyWatcher(Watching[JsMessage], Generic[V]):
     """Entries as they are written. Made by ``kv.watch``; enter it, then iterate it.
@@ -52,7 +45,7 @@ class KeyWatcher(Watching[JsMessage], Generic[V]):
     ) -> None:
         # Messages are held and entries made when they are read: 10 % faster than all at once.
         what = f"watch of bucket {layout.bucket!r}"
-        super().__init__(ordered, what, updates_only=updates_only, max_messages=AHEAD_FIRST)
+        super().__init__(ordered, what, updates_only=updates_only)
         self._layout, self._ignore_deletes = layout, ignore_deletes
 
     # ---------------------------------------------------------------- what it is
@@ -127,22 +120,12 @@ class KeyWatcher(Watching[JsMessage], Generic[V]):
         if not batch:
             return False
         self._came += len(batch)
-        self._weigh(batch)
         if not self._complete:
             self._count(batch)
         if self._ignore_deletes and not none_has_headers(batch):
             batch = [message for message in batch if operation_in(message) is Operation.PUT]
         self._held += batch
         return True
-
-    def _weigh(self, batch: list[JsMessage]) -> None:
-        """As many entries may be on their way as fit if they are like these."""
-        sample = batch[:: -(-len(batch) // SAMPLES)]
-        size = sum(message.size for message in sample)
-        ahead = max(1, min(AHEAD, AHEAD_BYTES * len(sample) // size))
-        if ahead != self._ahead:
-            self._ahead = ahead
-            self._ordered.resize(ahead)
 
     def __repr__(self) -> str:
         return f"KeyWatcher(bucket={self._layout.bucket!r}, revision={self.revision})"
