@@ -104,6 +104,7 @@ class Carrier:
         if self._reader is not None:
             raise LocalProtocolError(f"{self.what} is being read already: it has one reader at a time")
         self._reader = reader
+        self._fault = None  # this one may have more luck
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None

@@ -54,6 +54,20 @@ async def test_everything_comes_in_order(jetstream: JetStream, nats_client: Clie
     assert subscriptions(nats_client) == 0
 
 
+async def test_what_ended_one_reader_is_forgotten_with_the_next(jetstream: JetStream) -> None:
+    stream = await make(jetstream)
+    ordered = stream.ordered_consumer()
+    await jetstream.delete_stream("S")
+    with pytest.raises(StreamNotFound):
+        await ordered.fetch(1)
+    with pytest.raises(StreamNotFound):
+        await ordered.created()
+    await make(jetstream, 3)
+    async with ordered.messages() as messages:
+        assert (await ordered.created()).num_pending == 3
+        assert (await messages.next(LONG)).data == b"1"
+
+
 async def _zip(messages: Messages, count: int) -> AsyncIterator[tuple[JsMessage, int]]:
     async for message in messages:
         yield message, count
