@@ -4,6 +4,7 @@ Uses only the public verbs of a connection. The key/value and object stores, par
 packages and modules of their own (``natsproto.jetstream.kv``, ``.objectstore``, ``.groups``, ``.advisory``).
 """
 
+from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.batch import AtomicBatch
 from natsproto.jetstream.config import (
     AckPolicy,
@@ -40,7 +41,6 @@ from natsproto.jetstream.publish import Publisher
 from natsproto.jetstream.push import PushConsumer
 from natsproto.jetstream.schedule import Schedule
 from natsproto.jetstream.stream import Stream
-from natsproto.jetstream.window import AckFuture
 
 __all__ = [
     "AccountInfo",

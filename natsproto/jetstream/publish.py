@@ -27,6 +27,7 @@ from natsproto.errors import (
     PublishUncertain,
     RequestTimeout,
 )
+from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.info import PubAck, pub_ack
 from natsproto.jetstream.outgoing import (
     MSG_ID,
@@ -40,7 +41,7 @@ from natsproto.jetstream.outgoing import (
 )
 from natsproto.jetstream.retry import BUSY, RESEND_AFTER, pause_after
 from natsproto.jetstream.waiting import connected
-from natsproto.jetstream.window import AckFuture, Window
+from natsproto.jetstream.window import Window
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import HeadersLike
 from natsproto.protocol.refusals import SubscriptionDenied
@@ -166,6 +167,16 @@ class Publisher:
             await window.room()
         if type(payload) is not bytes:
             payload = as_bytes(payload)
+        lane = window.tokens.lane
+        if (
+            lane.subject == subject
+            and lane.octets == len(payload)
+            and msg_id is None
+            and headers is None
+            and not args
+            and not self._id
+        ):
+            return window.take(lane, payload)  # like the message before
         if args or headers is not None:
             block = header_block(subject, headers, {"msg_id": msg_id, **args})
             if self._id and not has_msg_id(block):
@@ -176,7 +187,7 @@ class Publisher:
             block = id_block(f"{self._id}{window.count + 1}")
         else:
             block = None
-        return window.take(subject, payload, block)
+        return window.take(window.lane_of(subject, payload, block), payload, block)
 
     async def flush(self) -> None:
         """Waits until every message published so far is settled; PublishFailed as at the end of the block.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from natsproto.errors import NatsError
+from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.batch import AtomicBatch
 from natsproto.jetstream.consumer import PullConsumer
 from natsproto.jetstream.context import JetStream
@@ -20,7 +21,6 @@ from natsproto.jetstream.publish import Publisher
 from natsproto.jetstream.pull import Fetch, Puller
 from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream.stream import Stream
-from natsproto.jetstream.window import AckFuture
 from natsproto.otel.spans import (
     LINKS,
     Observed,

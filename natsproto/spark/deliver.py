@@ -27,10 +27,10 @@ from natsproto.errors import (
     UnsupportedByServer,
     WrongExpectation,
 )
+from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.config import StreamConfig
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.stream import Stream
-from natsproto.jetstream.window import AckFuture
 from natsproto.protocol.subject import matches
 from natsproto.spark.outgoing import Outgoing, outgoing
 from natsproto.spark.settings import SinkSettings

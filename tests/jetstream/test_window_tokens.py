@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from natsproto.core.connection import Connection
 from natsproto.core.outbox import Outbox
-from natsproto.jetstream.window import AckFuture, Window
+from natsproto.jetstream.ackfuture import AckFuture
+from natsproto.jetstream.window import Window
 from natsproto.protocol.commands import Heads
 
 Steps = list[tuple[str, int]]
@@ -64,7 +65,8 @@ class Streams:
     def publish(self, subject: int, *, lost: bool, both: bool) -> None:
         """A message that S stores unless it is lost; T stores it as well, or everything of the second subject."""
         payload = b"%04d" % len(self.futures)
-        self.futures.append((payload, self.window.take("ab"[subject], payload, None)))
+        lane = self.window.lane_of("ab"[subject], payload, None)
+        self.futures.append((payload, self.window.take(lane, payload)))
         token = self.line.token()
         for name in ("S", "T") if both else ("ST"[subject],):
             if not lost:
@@ -137,3 +139,24 @@ def test_with_one_answer_to_each_message_all_are_settled_in_whatever_order_the_a
         streams.window.close()
 
     asyncio.run(one_stream())
+
+
+def test_tokens_are_kept_when_everything_is_answered_while_a_publisher_gives_way() -> None:
+    async def one_who_gives_way() -> None:
+        streams = Streams()
+        for _ in range(3):
+            streams.publish(0, lost=False, both=False)
+        used = [token for token, _ in streams.answers]
+        streams.line.outbox.wait_first = True
+        room = asyncio.create_task(streams.window.room())
+        await asyncio.sleep(0)
+        for token, payload in streams.answers:
+            streams.window.answer(token, payload)
+        streams.window.settled()
+        assert streams.window.pending == 0
+        await room
+        streams.publish(0, lost=False, both=False)
+        assert streams.answers[-1][0] in used
+        streams.window.close()
+
+    asyncio.run(one_who_gives_way())

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import assert_type
 
 from natsproto import Client, Headers
+from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.admin import Admin
 from natsproto.jetstream.advisory import Advisories, Advisory
 from natsproto.jetstream.backup import Progress
@@ -18,7 +19,6 @@ from natsproto.jetstream.listing import Listing
 from natsproto.jetstream.publish import Publisher
 from natsproto.jetstream.stream import Stream
 from natsproto.jetstream.timestamp import Timestamp
-from natsproto.jetstream.window import AckFuture
 
 
 async def managing(nc: Client) -> None:

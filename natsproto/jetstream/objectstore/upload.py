@@ -12,6 +12,7 @@ from contextlib import aclosing
 from hashlib import sha256
 
 from natsproto.errors import MessageNotFound, NatsError, PublishFailed
+from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.backup import Progress
 from natsproto.jetstream.fast import API_LEVEL, FLOW, FastPublisher
 from natsproto.jetstream.objectstore.catalog import Catalog
@@ -19,7 +20,6 @@ from natsproto.jetstream.objectstore.meta import ObjectInfo, chunk_subject, dige
 from natsproto.jetstream.objectstore.source import Content, Source
 from natsproto.jetstream.publish import Publisher
 from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
-from natsproto.jetstream.window import AckFuture
 
 WINDOW = 8 * 2**20
 """Bytes that may be on their way, unacknowledged."""
