@@ -7,8 +7,9 @@ state of its own but shortcuts into the engine for the paths on which every call
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import timedelta
+from math import inf
 from time import perf_counter  # uvloop's clock knows only milliseconds
 
 from natsproto.core.engine import Engine, State
@@ -251,7 +252,10 @@ class Connection:
         ``publish`` raises. After a timeout or a lost connection the request may have been handled all the same.
         Cancelling drops a late reply.
         """
-        return await self._ask(subject, publish_subject(subject), payload, timeout, headers)
+        wire = publish_subject(subject)
+        if self._outbox.wait_first:
+            await self._outbox.turn()
+        return await self._ask(subject, wire, payload, timeout, headers)
 
     def request_literally(
         self,
@@ -260,13 +264,23 @@ class Connection:
         *,
         timeout: float | timedelta | None = None,
         headers: HeadersLike | None = None,
-    ) -> Coroutine[object, object, Message]:
+    ) -> Awaitable[Message]:
         """``request`` to a subject in which ``*`` and a final ``>`` stand for themselves: for layers on top, as the
-        API of JetStream has filters in its subjects. Await what it returns; a bad subject is told at the call.
+        API of JetStream has filters in its subjects. Await what it returns, at once: the request has been sent
+        unless the connection is congested. What is wrong with the arguments is told at the call.
         """
-        return self._ask(subject, subscribe_subject(subject), payload, timeout, headers)
+        wire = subscribe_subject(subject)
+        if self._outbox.wait_first:
+            return self._ask_in_turn(subject, wire, payload, timeout, headers)
+        return self._ask(subject, wire, payload, timeout, headers)
 
-    async def _ask(
+    def request_empty(self, subject: str, wire: bytes, timeout: float | timedelta) -> Awaitable[Message]:
+        """``request_literally`` with nothing to check: ``wire`` is the subject as it is sent, the payload is empty."""
+        if self._outbox.wait_first:
+            return self._ask_in_turn(subject, wire, b"", timeout, None)
+        return self._engine.mux().ask(subject, wire, b"", None, _timeout(timeout))
+
+    async def _ask_in_turn(
         self,
         subject: str,
         wire: bytes,
@@ -274,19 +288,23 @@ class Connection:
         timeout: float | timedelta | None,
         headers: HeadersLike | None,
     ) -> Message:
-        if self._outbox.wait_first:
-            await self._outbox.turn()
+        await self._outbox.turn()
+        return await self._ask(subject, wire, payload, timeout, headers)
+
+    def _ask(
+        self,
+        subject: str,
+        wire: bytes,
+        payload: Payload,
+        timeout: float | timedelta | None,
+        headers: HeadersLike | None,
+    ) -> asyncio.Future[Message]:
         wait = self._options.request_timeout if timeout is None else _timeout(timeout)
-        payload = _payload(payload)
+        if type(payload) is not bytes:
+            payload = _payload(payload)
         block = None if headers is None else encode_headers(headers)
         self._heads.check(len(payload) + (0 if block is None else len(block)))  # before the inbox is subscribed
-        mux = self._engine.mux()
-        asked = mux.open(subject, wait)
-        try:
-            self._outbox.put(self._heads.full(wire, asked.reply, block, len(payload)), payload)
-            return await asked.future
-        finally:
-            mux.forget(asked)
+        return self._engine.mux().ask(subject, wire, payload, block, wait)
 
     def request_many(
         self,
@@ -472,6 +490,8 @@ def _payload(payload: object) -> bytes:
 
 
 def _timeout(value: float | timedelta, name: str = "timeout") -> float:
+    if type(value) is float and 0.0 < value < inf:
+        return value  # nearly always
     number = seconds(name, value)
     if number == 0:
         raise ConfigError(name, value, "must be more than 0 seconds")

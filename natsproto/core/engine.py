@@ -485,7 +485,8 @@ class Engine:
         if self.state is State.CLOSED:
             raise ConnectionClosed("request")
         if self._mux is None:
-            mux = RequestMux(f"{self.options.inbox_prefix}.{nuid(self._runtime.rng)}.", self._loop)
+            prefix = f"{self.options.inbox_prefix}.{nuid(self._runtime.rng)}."
+            mux = RequestMux(prefix, self._loop, self.heads, self.outbox.put)
             _, wire = self.table.add(mux.subject, None, mux.deliver, mux, cacheable=False, answer=mux.answer)
             self._mux = mux
             self._tell(wire)

@@ -1,7 +1,9 @@
 """Requests in flight: one wildcard inbox for all of them, a token each.
 
-Owns the futures of pending requests and their deadlines. One timer serves all deadlines: a timer a request
-would cost more than the request (asyncio.timeout() 4.5 µs, wait_for 12 µs against 9 µs for the rest).
+Owns the futures of pending requests and their deadlines. A request is a future and a tuple, and whoever gives up
+cancels the future: an object of its own, a coroutine and a rank among all deadlines for each took a quarter of a
+request. One timer serves all deadlines: a timer a request would cost more than the request (asyncio.timeout() 4.5 µs,
+wait_for 12 µs against 9 µs for the rest).
 """
 
 from __future__ import annotations
@@ -9,115 +11,188 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from math import inf
 
 from natsproto.errors import NatsError, NoResponders, RequestTimeout
+from natsproto.protocol.commands import Heads
 from natsproto.protocol.frames import Message
 
+_TIDY_AT = 256  # pending requests, or deadlines, that are worth a look for those nobody waits for
+_KEPT = 4096
+_LONGEST_KEPT = 1024  # bytes of subject and inbox; a control line with them is not too long whatever the rest is
 
-class PendingRequest:
-    """One request that waits for its reply."""
-
-    __slots__ = ("future", "reply", "subject", "timeout", "token")
-
-    def __init__(
-        self, future: asyncio.Future[Message], subject: str, token: bytes, reply: bytes, timeout: float
-    ) -> None:
-        self.future, self.subject, self.token, self.reply, self.timeout = future, subject, token, reply, timeout
+_Pending = tuple[asyncio.Future[Message], str, float, float]
+"""Its future, the subject it went to, its timeout in seconds, and when that has passed."""
 
 
 class RequestMux:
     """Matches replies to requests.
 
-    ``prefix`` is the inbox without its last token, with the final dot. ``deliver`` and ``answer`` are the sink of
-    the subscription on ``prefix + "*"``. Late replies, and those of cancelled requests, are dropped.
+    ``prefix`` is the inbox without its last token, with the final dot. ``put`` takes the head and the payload of a
+    message that is to be sent. ``deliver`` and ``answer`` are the sink of the subscription on ``prefix + "*"``. Late
+    replies, and those of cancelled requests, are dropped.
     """
 
-    def __init__(self, prefix: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, prefix: str, loop: asyncio.AbstractEventLoop, heads: Heads, put: Callable[[bytes, bytes], None]
+    ) -> None:
         self.subject = prefix + "*"
         self._prefix = prefix.encode()
+        self._stem = prefix
         self._skip = len(prefix)
         self._loop = loop
-        self._pending: dict[bytes, PendingRequest] = {}
+        self._heads, self._put = heads, put
+        self._starts: dict[bytes, bytes] = {}  # what is in front of the token, by the subject
+        self._ends: dict[int, bytes] = {}  # and behind it, by the size of the payload
+        self._pending: dict[bytes, _Pending] = {}  # by the token; in the order of the requests
         self._count = 0
-        self._deadlines: list[tuple[float, bytes]] = []
+        self._tidy_at = _TIDY_AT
+        self._deadlines: list[tuple[float, bytes]] = []  # of requests that were pending when the timer fired last
+        self._ranked = 0  # how many requests there were then
+        self._soonest = inf  # the first deadline of all requests since
         self._timer: asyncio.Handle | None = None
-        self._due = 0.0  # when the timer fires; uvloop's handles do not tell when that is less than 0.5 ms away
+        self._due = inf  # when the timer fires; uvloop's handles do not tell when that is less than 0.5 ms away
 
     def __len__(self) -> int:
-        return len(self._pending)
+        """How many requests somebody waits for."""
+        return sum(not future.done() for future, *_ in self._pending.values())
 
-    def open(self, subject: str, timeout: float) -> PendingRequest:
-        """Registers a request; its reply subject is ``reply``. Await the future, then forget it."""
-        self._count += 1
-        token = b"%d" % self._count
-        request = PendingRequest(self._loop.create_future(), subject, token, self._prefix + token, timeout)
-        self._pending[token] = request
-        self._watch(self._loop.time() + timeout, token)
-        return request
+    def ask(
+        self, subject: str, wire: bytes, payload: bytes, block: bytes | None, timeout: float
+    ) -> asyncio.Future[Message]:
+        """Sends a request, and returns the future of its reply.
 
-    def forget(self, request: PendingRequest) -> None:
-        """The caller no longer waits."""
-        self._pending.pop(request.token, None)
+        ``wire`` is the subject and ``block`` the headers as they are sent; both, and the size, have been checked.
+        The future ends with the reply, NoResponders, RequestTimeout after ``timeout`` seconds or what ``fail`` makes;
+        who no longer waits cancels it. What ``put`` raises is raised, and there is no request then.
+        """
+        self._count = count = self._count + 1
+        token = b"%d" % count
+        if block is None:
+            try:
+                head = self._starts[wire] + token + self._ends[len(payload)]
+            except KeyError:
+                head = self._first_head(wire, token, len(payload))
+        else:
+            head = self._heads.full(wire, self._prefix + token, block, len(payload))
+        loop = self._loop
+        future: asyncio.Future[Message] = loop.create_future()
+        deadline = loop.time() + timeout
+        pending = self._pending
+        pending[token] = future, subject, timeout, deadline
+        if deadline < self._soonest:
+            self._soonest = deadline
+            self._fire_at(deadline)
+        if len(pending) > self._tidy_at:
+            self._tidy()
+        try:
+            self._put(head, payload)
+        except BaseException:
+            pending.pop(token, None)
+            raise
+        return future
 
     def deliver(self, message: Message) -> None:
         """A reply came."""
-        token = message.subject[self._skip :].encode("utf-8", "surrogateescape")
-        request = self._pending.pop(token, None)
-        if request is None or request.future.done():
-            return
-        if not message.data and message.is_no_responders:
-            request.future.set_exception(NoResponders(request.subject))
-        else:
-            request.future.set_result(message)
+        try:
+            future, subject, _, _ = self._pending.pop(message.subject[self._skip :].encode())
+            if not message.data and message.is_no_responders:
+                future.set_exception(NoResponders(subject))
+            else:
+                future.set_result(message)
+        except (KeyError, UnicodeEncodeError, asyncio.InvalidStateError):
+            pass  # nobody waits for it; asking before would cost every other reply
 
     def answer(self, token: bytes, payload: bytes) -> None:
         """A reply came that is nothing but a payload."""
-        request = self._pending.pop(token, None)
-        if request is not None and not request.future.done():
-            request.future.set_result(Message(request.reply.decode(), None, payload, None))
+        try:
+            self._pending.pop(token)[0].set_result(Message(self._stem + token.decode(), None, payload, None))
+        except (KeyError, asyncio.InvalidStateError):
+            pass  # as above
 
     def fail(self, make_error: Callable[[str], NatsError], subject: str | None = None) -> int:
         """Ends every pending request, or those to or with a reply on one subject, with an error; returns how many."""
-        reply = None if subject is None else subject.encode("utf-8", "surrogateescape")
-        failed = [r for r in self._pending.values() if subject is None or r.subject == subject or r.reply == reply]
-        for request in failed:
-            del self._pending[request.token]
-            if not request.future.done():
-                request.future.set_exception(make_error(request.subject))
-        return len(failed)
+        pending = self._pending
+        asked = b""
+        if subject is not None and subject.startswith(self._stem):
+            asked = subject[self._skip :].encode("utf-8", "surrogateescape")
+        chosen = [
+            token for token, (_, to, _, _) in pending.items() if subject is None or to == subject or token == asked
+        ]
+        failed = 0
+        for token in chosen:
+            future, to, _, _ = pending.pop(token)
+            if not future.done():
+                future.set_exception(make_error(to))
+                failed += 1
+        return failed
 
     def close(self) -> None:
         """Stops the timer."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._timer, self._due = None, inf
         self._deadlines.clear()
 
-    def _watch(self, deadline: float, token: bytes) -> None:
-        deadlines = self._deadlines
-        if len(deadlines) > 64 and len(deadlines) > 4 * len(self._pending):
-            # Answered requests leave their deadlines behind; without this they would stay until they pass.
-            pending = self._pending
-            deadlines[:] = [entry for entry in deadlines if entry[1] in pending]
-            heapify(deadlines)
-        heappush(deadlines, (deadline, token))
-        if self._timer is None or deadline < self._due:
+    def _first_head(self, wire: bytes, token: bytes, size: int) -> bytes:
+        """The control line of a request without headers. What is the same in the next one is kept: three pieces are put
+        together in a fifth of the time that the whole takes.
+        """
+        if len(wire) + self._skip <= _LONGEST_KEPT:
+            if len(self._starts) >= _KEPT:
+                self._starts.clear()
+            self._starts[wire] = b"PUB %b %b" % (wire, self._prefix)
+        if len(self._ends) >= _KEPT:
+            self._ends.clear()
+        self._ends[size] = b" %d\r\n" % size
+        return self._heads.full(wire, self._prefix + token, None, size)
+
+    def _tidy(self) -> None:
+        """Forgets requests that were cancelled."""
+        pending = self._pending
+        for token in [token for token, (future, *_) in pending.items() if future.done()]:
+            del pending[token]
+        self._tidy_at = max(_TIDY_AT, 2 * len(pending))
+
+    # ---------------------------------------------------------------- deadlines
+
+    def _fire_at(self, deadline: float) -> None:
+        if deadline < self._due:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer, self._due = self._loop.call_at(deadline, self._expire), deadline
 
     def _expire(self) -> None:
-        self._timer = None
+        self._timer, self._due = None, inf
         now = self._loop.time()
-        deadlines = self._deadlines
+        if self._soonest <= now:
+            self._rank()
+        pending, deadlines = self._pending, self._deadlines
         while deadlines:
             deadline, token = deadlines[0]
-            request = self._pending.get(token)
-            if request is not None and deadline > now:
-                self._timer, self._due = self._loop.call_at(deadline, self._expire), deadline
-                return
+            request = pending.get(token)
+            if request is not None and not request[0].done():
+                if deadline > now:
+                    break
+                future, subject, timeout, _ = request
+                future.set_exception(RequestTimeout(f"request to {subject!r}", timeout))
             heappop(deadlines)
-            if request is not None:
-                del self._pending[token]
-                if not request.future.done():
-                    request.future.set_exception(RequestTimeout(f"request to {request.subject!r}", request.timeout))
+            pending.pop(token, None)
+        following = min(self._soonest, deadlines[0][0] if deadlines else inf)
+        if following < inf:
+            self._fire_at(following)
+
+    def _rank(self) -> None:
+        """Puts the deadlines of requests that were made since the last time among the others. Nearly all requests have
+        been answered by then, which is why that waits until the first of them is due.
+        """
+        pending, deadlines = self._pending, self._deadlines
+        for token in reversed(pending):
+            if int(token) <= self._ranked:
+                break
+            heappush(deadlines, (pending[token][3], token))
+        self._ranked, self._soonest = self._count, inf
+        self._tidy_at = max(_TIDY_AT, min(self._tidy_at, 2 * len(pending)))
+        if len(deadlines) > max(_TIDY_AT, 4 * len(pending)):
+            deadlines[:] = [entry for entry in deadlines if entry[1] in pending]
+            heapify(deadlines)

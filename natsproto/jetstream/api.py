@@ -7,7 +7,7 @@ exception. It knows no endpoint by heart and keeps nothing between calls.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import NoReturn, TypeVar
 
@@ -28,7 +28,7 @@ from natsproto.jetstream.codec import Duration, Record, decode, dumps, parse
 from natsproto.jetstream.exchange import ApiExchange, Trace, told
 from natsproto.jetstream.info import AccountInfo
 from natsproto.protocol.frames import Message
-from natsproto.protocol.subject import publish_subject
+from natsproto.protocol.subject import publish_subject, subscribe_subject
 
 R = TypeVar("R", bound=Record)
 
@@ -115,24 +115,32 @@ class Api:
         *,
         timeout: Duration | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Coroutine[object, object, Message]:
+    ) -> Awaitable[Message]:
         """Sends one request to ``<prefix>.<endpoint>``, where wildcards stand for themselves; await it for the reply.
 
         Raises what ``Connection.request`` does.
         """
         subject = f"{self.prefix}.{endpoint}"
         wait = self.timeout if timeout is None else timeout
-        ask = self.connection.request_literally(subject, payload, timeout=wait, headers=headers)
-        return ask if self._trace is None else self._watch(self._trace, ask, subject, payload)
+        if self._trace is not None:
+            subscribe_subject(subject)  # with a bad one nothing is asked that could be told of
+            return self._watch(self._trace, subject, payload, wait, headers)
+        return self.connection.request_literally(subject, payload, timeout=wait, headers=headers)
+
+    def request_empty(self, subject: str, wire: bytes, timeout: Duration | None) -> Awaitable[Message]:
+        """``request`` without a payload to a subject of which the wire form is known, prefix included."""
+        if self._trace is not None:
+            return self.request(subject[len(self.prefix) + 1 :], timeout=timeout)
+        return self.connection.request_empty(subject, wire, self.timeout if timeout is None else timeout)
 
     async def _watch(
-        self, trace: Trace, ask: Coroutine[object, object, Message], subject: str, payload: bytes
+        self, trace: Trace, subject: str, payload: bytes, timeout: Duration, headers: Mapping[str, str] | None
     ) -> Message:
         begun = perf_counter()
         response, status = b"", 0
         fault: BaseException | None = None
         try:
-            reply = await ask
+            reply = await self.connection.request_literally(subject, payload, timeout=timeout, headers=headers)
             response, status = told(subject, reply.data), reply.headers.status
             return reply
         except BaseException as exc:

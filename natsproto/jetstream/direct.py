@@ -8,7 +8,7 @@ of the publisher, who may have written the same names) and the run of a get of m
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import aclosing
 from datetime import datetime
 from operator import attrgetter
@@ -34,6 +34,7 @@ from natsproto.jetstream.timestamp import Timestamp
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import NO_HEADERS, Headers
 from natsproto.protocol.pool import seconds
+from natsproto.protocol.subject import subscribe_subject
 
 PAGE_MESSAGES = 4096
 """Messages asked for at once; the next page is on its way while the last one is read."""
@@ -45,8 +46,10 @@ _VERSION = b"NATS/1.0\r\n"
 # and none of them can contain a line end, so the last of them begins what the server says.
 _FIRST, _SECOND = b"Nats-Stream: ", b"\r\nNats-Subject: "
 _THIRD, _FOURTH = b"\r\nNats-Sequence: ", b"\r\nNats-Time-Stamp: "
+_LONGEST_DIGITS = 20  # of 64 bits
+_LONGEST_END = len(_FOURTH) + 39  # a time of up to 35 bytes and two line ends; a server says twice as much and more
 _SERVER = re.compile(
-    rb"Nats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: ([0-9]+)\r\nNats-Time-Stamp: ([^\r]*)\r\n"
+    rb"Nats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: ([0-9]{1,20})\r\nNats-Time-Stamp: ([^\r]*)\r\n"
     rb"(?:Nats-Num-Pending: ([0-9]+)\r\nNats-Last-Sequence: ([0-9]+)\r\n)?"
 )
 _NAMES = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp")
@@ -166,25 +169,6 @@ class Reply(Message):
         made._head = message._head
         return made
 
-    @staticmethod
-    def alone(message: Message, stream: str, subject: str) -> RawMessage | None:
-        """The message in the reply to a request that can give no other stream and subject; None for a status, and for
-        what ``parts`` has to look at.
-        """
-        head = message._head
-        if type(head) is not bytes:
-            return None
-        cut = head.rfind(_FIRST)
-        # Both names are known, and so where they end; a regular expression that reads over them costs five times this.
-        begin = cut + len(_FIRST) + len(stream) + len(_SECOND) + len(subject)
-        end = head.find(_FOURTH, begin)
-        digits = head[begin + len(_THIRD) : end]
-        if cut < 0 or end < 0 or not head.startswith(_THIRD, begin) or not digits.isdigit():
-            return None
-        time = head[end + len(_FOURTH) : head.find(b"\r\n", end + len(_FOURTH))]
-        own = None if cut <= len(_VERSION) else head[:cut] + b"\r\n"
-        return RawMessage(stream, subject, int(digits), time, message.data, own)
-
     def parts(self) -> tuple[RawMessage, int | None] | None:
         """The stored message and, when many were asked for, the sequence sent before it; None for a status."""
         head = self._head
@@ -256,22 +240,60 @@ async def direct_get(
     With ``key`` the subject is part of the request's subject, where permissions can tell keys apart.
     """
     endpoint = f"DIRECT.GET.{stream}{'.' if key else ''}{key}"
-    reply = Reply.of(await api.request(endpoint, b"" if key else dumps(body), timeout=timeout))
+    return _stored(await api.request(endpoint, b"" if key else dumps(body), timeout=timeout), asked)
+
+
+def _stored(message: Message, asked: str) -> RawMessage:
+    reply = Reply.of(message)
     if found := reply.parts():
         return found[0]
     raise refusal(reply.headers.status, reply.headers.description, asked)
 
 
-async def direct_last(api: Api, stream: str, subject: str, timeout: Duration | None) -> RawMessage:
-    """``direct_get`` of the last message of one subject, on the shortest way: what a key/value get is made of."""
-    reply = await api.request(f"DIRECT.GET.{stream}.{subject}", timeout=timeout)
-    if message := Reply.alone(reply, stream, subject):
-        return message
-    status = Reply.of(reply)
-    if found := status.parts():
-        return found[0]
-    asked = f"last message of {subject!r} in stream {stream!r}"
-    raise refusal(status.headers.status, status.headers.description, asked)
+class LastGet:
+    """The direct get of the last message of one subject, prepared for being repeated: what a key/value get is made of.
+
+    The server is told everything in the subject, and its reply begins with what is known already. Unless the publisher
+    gave the message headers, all there is to find out is whether a sequence and a time follow. To read them may wait
+    until somebody looks.
+    """
+
+    __slots__ = ("_api", "_begin", "_request", "_stream", "_wire", "subject")
+
+    def __init__(self, api: Api, stream: str, subject: str) -> None:
+        self._api, self._stream = api, stream
+        self.subject = subject
+        """Of the message."""
+        self._request = f"{api.prefix}.DIRECT.GET.{stream}.{subject}"
+        self._wire = subscribe_subject(self._request)
+        self._begin = (
+            _VERSION + _FIRST + stream.encode() + _SECOND + subject.encode("utf-8", "surrogateescape") + _THIRD
+        )
+
+    def ask(self, timeout: Duration | None) -> Awaitable[Message]:
+        """Sends the request; await the reply at once. NoResponders when the stream does not allow it, or is gone."""
+        return self._api.request_empty(self._request, self._wire, timeout)
+
+    def plain(self, reply: Message) -> bytes | None:
+        """The headers of a reply that is a message to which its publisher gave none; None for any other."""
+        head = reply._head
+        if type(head) is bytes and head.startswith(self._begin):
+            begin = len(self._begin)
+            end = head.find(_FOURTH, begin, begin + _LONGEST_DIGITS + len(_FOURTH))
+            # A publisher may write the same: then what the server says follows behind it.
+            if head[begin:end].isdigit() and len(head) - end <= _LONGEST_END:
+                return head
+        return None
+
+    def message_in(self, reply: Message) -> RawMessage:
+        """The message in any reply. MessageNotFound, or the error for what else it says; InvalidReply."""
+        return _stored(reply, f"last message of {self.subject!r} in stream {self._stream!r}")
+
+
+def plain_message(head: bytes, data: bytes) -> RawMessage:
+    """The message with this payload and these headers, which ``LastGet.plain`` has looked at."""
+    stream, subject, seq, time = (line.partition(b": ")[2] for line in head.split(b"\r\n")[1:5])
+    return RawMessage(stream.decode(), subject.decode("utf-8", "surrogateescape"), int(seq), time, data)
 
 
 async def leader_get(

@@ -87,7 +87,8 @@ class Stream:
         self.name = stream_name(name)
         """The name of the stream."""
         self._info = info
-        self._direct = info is None or info.config.allow_direct
+        self.reads_directly = info is None or info.config.allow_direct
+        """Whether messages are got from any server that has the stream, as far as is known by now."""
 
     def __repr__(self) -> str:
         return f"Stream(name={self.name!r})"
@@ -148,13 +149,8 @@ class Stream:
     def _heard(self, info: StreamInfo) -> StreamInfo:
         if info.state.subjects or info.state.deleted:
             info = info.replace(state=info.state.replace(subjects={}, deleted=()))
-        self._info, self._direct = info, info.config.allow_direct
+        self._info, self.reads_directly = info, info.config.allow_direct
         return info
-
-    @property
-    def reads_directly(self) -> bool:
-        """Whether messages are got from any server that has the stream, as far as is known by now."""
-        return self._direct
 
     # ---------------------------------------------------------------- changing it
 
@@ -312,13 +308,13 @@ class Stream:
     ) -> RawMessage:
         if not headers:
             body = {**body, "no_hdr": True}
-        elif direct and self._direct:
+        elif direct and self.reads_directly:
             try:
                 return await direct_get(self._api, self.name, body, key=key, asked=asked, timeout=timeout)
             except NoResponders:
                 pass  # not allowed, or no stream: the leader will say
             message = await leader_get(self._api, self.name, body, asked=asked, timeout=timeout)
-            self._direct = False  # until the next info says otherwise
+            self.reads_directly = False  # until the next info says otherwise
             return message
         return await leader_get(self._api, self.name, body, asked=asked, timeout=timeout)
 
@@ -357,7 +353,7 @@ class Stream:
             self.name,
             cursor,
             alone=True,
-            direct=direct and self._direct,
+            direct=direct and self.reads_directly,
             asked=asked,
             timeout=timeout,
             since=start_time,
@@ -401,7 +397,7 @@ class Stream:
             _moment("up_to_time", up_to_time)
             moment["up_to_time"] = Timestamp.from_ns(Timestamp.of(up_to_time).ns + 1).rfc3339()
         limit = _positive("batch", batch)
-        run = LastMessages(self._api, self, wanted, moment, direct=self._direct, limit=limit, timeout=timeout)
+        run = LastMessages(self._api, self, wanted, moment, direct=self.reads_directly, limit=limit, timeout=timeout)
         return StoredMessages(run.batches(), f"last messages of {self._what}")
 
     # ---------------------------------------------------------------- consumers

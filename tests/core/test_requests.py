@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproto.core.requests import PendingRequest, RequestMux
-from natsproto.errors import ConnectionLost, NoResponders, RequestTimeout
+from natsproto.core.requests import RequestMux
+from natsproto.errors import ConnectionLost, InvalidSubject, NoResponders, OutboxFull, RequestTimeout
+from natsproto.protocol.commands import Heads
 from natsproto.protocol.frames import Message
 from tests.kit.clock import VirtualClockLoop, run_virtual, virtual_clock
 
@@ -19,12 +20,33 @@ PREFIX = "_INBOX.abc."
 NOBODY = b"NATS/1.0 503\r\n\r\n"
 
 
-def mux() -> RequestMux:
-    return RequestMux(PREFIX, asyncio.get_running_loop())
+class Asked:
+    """One request: its future, and what was sent."""
+
+    def __init__(self, future: asyncio.Future[Message], head: bytes, payload: bytes) -> None:
+        self.future, self.head, self.payload = future, head, payload
+        self.reply = head.split(b" ")[2].decode()
 
 
-def reply(request: PendingRequest, data: bytes = b"answer", head: bytes | None = None) -> Message:
-    return Message(request.reply.decode(), None, data, head)
+class Requests(RequestMux):
+    """A mux that keeps what it sends."""
+
+    def __init__(self, prefix: str = PREFIX) -> None:
+        self.sent: list[tuple[bytes, bytes]] = []
+        super().__init__(prefix, asyncio.get_running_loop(), Heads(), lambda *frame: self.sent.append(frame))
+
+    def open(self, subject: str, timeout: float, payload: bytes = b"", block: bytes | None = None) -> Asked:
+        """Asks, and looks at what is sent."""
+        future = self.ask(subject, subject.encode(), payload, block, timeout)
+        return Asked(future, *self.sent.pop())
+
+
+def mux() -> Requests:
+    return Requests()
+
+
+def reply(request: Asked, data: bytes = b"answer", head: bytes | None = None) -> Message:
+    return Message(request.reply, None, data, head)
 
 
 def timers() -> int:
@@ -49,16 +71,18 @@ async def test_a_reply_reaches_its_request_and_no_other() -> None:
 @virtual_clock
 async def test_replies_that_nobody_waits_for_are_dropped() -> None:
     requests = mux()
-    request, cancelled, forgotten = (requests.open("a", 5) for _ in range(3))
+    request, cancelled, other = (requests.open("a", 5) for _ in range(3))
     cancelled.future.cancel()
-    requests.forget(forgotten)
-    for late in (request, request, cancelled, forgotten):
+    for late in (request, request, cancelled, cancelled):
         requests.deliver(reply(late))
-    for subject in (PREFIX, PREFIX + "x", PREFIX + "99", PREFIX + "1.2", "", "a"):
+        requests.answer(late.reply.rpartition(".")[2].encode(), b"late")
+    for subject in (PREFIX, PREFIX + "x", PREFIX + "99", PREFIX + "1.2", PREFIX + "\udcff", "", "a"):
         requests.deliver(Message(subject, None, b"", NOBODY))
+        requests.answer(subject.encode("utf-8", "surrogateescape"), b"")
     assert request.future.result().data == b"answer"
-    assert not forgotten.future.done()
-    assert len(requests) == 0
+    assert not other.future.done()
+    assert len(requests) == 1
+    requests.close()
 
 
 @virtual_clock
@@ -113,8 +137,6 @@ def test_every_request_ends_at_its_own_time(plan: list[tuple[float, float, float
                 assert answer is not None
                 assert loop.time() == pytest.approx(opened + answer, abs=1e-5)
                 assert answer <= timeout + 1e-5
-            finally:
-                requests.forget(request)
 
         await asyncio.gather(*(one(*what) for what in plan), return_exceptions=False)
         assert len(requests) == 0
@@ -202,9 +224,7 @@ async def test_answered_requests_leave_nothing_behind() -> None:
 
     def many(count: int) -> None:
         for _ in range(count):
-            request = requests.open("a", 3600)
-            requests.deliver(reply(request))
-            requests.forget(request)
+            requests.deliver(reply(requests.open("a", 3600)))
 
     many(1000)
     gc.collect()
@@ -216,8 +236,7 @@ async def test_answered_requests_leave_nothing_behind() -> None:
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown < 50_000, "bytes"
-    assert len(requests) == 10
-    assert len(requests._deadlines) < 200
+    assert len(requests) == len(requests._pending) == 10
     assert timers() == 1
     for request in waiting:
         requests.deliver(reply(request))
@@ -225,15 +244,90 @@ async def test_answered_requests_leave_nothing_behind() -> None:
 
 
 @virtual_clock
-async def test_what_many_pending_requests_leave_is_bounded_by_how_many_are_pending() -> None:
+async def test_cancelled_requests_leave_nothing_behind_however_long_they_were_to_wait() -> None:
     requests = mux()
     held = [requests.open("a", 3600) for _ in range(1000)]
     for _ in range(20_000):
-        requests.forget(requests.open("a", 3600))
-    assert len(requests._deadlines) <= 4 * 1000 + 1
+        requests.open("a", 3600).future.cancel()
+    assert len(requests) == 1000
+    assert len(requests._pending) <= 2 * 1000 + 1
     for request in held:
-        requests.forget(request)
-    for _ in range(5):
-        requests.forget(requests.open("a", 3600))
-    assert len(requests._deadlines) <= 65
+        request.future.cancel()
+    for _ in range(2000):
+        requests.open("a", 3600).future.cancel()
+    assert len(requests) == 0
+    assert len(requests._pending) <= 257, "and none that were held"
+    requests.close()
+
+
+@virtual_clock
+async def test_deadlines_of_the_answered_are_not_kept_where_short_timeouts_pass_all_the_time() -> None:
+    requests = mux()
+    held = [requests.open("a", 3600) for _ in range(10)]
+    for _ in range(200):
+        long = [requests.open("a", 3600) for _ in range(20)]
+        short = requests.open("a", 0.01)
+        with pytest.raises(RequestTimeout):
+            await short.future
+        for request in long:
+            requests.deliver(reply(request))
+    assert len(requests._pending) == 10
+    assert len(requests._deadlines) < 300
+    for request in held:
+        requests.deliver(reply(request))
+    requests.close()
+
+
+@virtual_clock
+async def test_a_request_that_cannot_be_sent_leaves_nothing_and_takes_no_reply() -> None:
+    loop = asyncio.get_running_loop()
+
+    def refuse(head: bytes, payload: bytes) -> None:
+        raise OutboxFull(0, len(payload), 0)
+
+    requests = RequestMux(PREFIX, loop, Heads(), refuse)
+    with pytest.raises(OutboxFull):
+        requests.ask("a", b"a", b"x", None, 5)
+    assert len(requests._pending) == 0
+    await asyncio.sleep(6)
+    assert timers() == 0
+
+
+@virtual_clock
+async def test_what_is_sent_is_the_same_at_the_first_request_and_at_every_other() -> None:
+    requests = mux()
+    block = b"NATS/1.0\r\na: b\r\n\r\n"
+    for number in (1, 5, 9):
+        inbox = f"{PREFIX}{number}".encode()
+        plain, empty = requests.open("s.a", 5, b"12345"), requests.open("s.a", 5)
+        headed, other = requests.open("s.a", 5, b"12345", block), requests.open("s.b", 5, b"12345")
+        assert (plain.head, plain.payload) == (b"PUB s.a %b 5\r\n" % inbox, b"12345")
+        assert (empty.head, empty.payload) == (b"PUB s.a %b%d 0\r\n" % (PREFIX.encode(), number + 1), b"")
+        assert (
+            headed.head
+            == b"HPUB s.a %b%d %d %d\r\n" % (PREFIX.encode(), number + 2, len(block), len(block) + 5) + block
+        )
+        assert other.head == b"PUB s.b %b%d 5\r\n" % (PREFIX.encode(), number + 3)
+    requests.close()
+
+
+@virtual_clock
+async def test_a_subject_too_long_for_a_control_line_is_refused_every_time_and_nothing_is_kept() -> None:
+    requests = mux()
+    for _ in range(2):
+        with pytest.raises(InvalidSubject):
+            requests.open("s" * 4090, 5)
+        assert requests.open("s" * 4000, 5).head.startswith(b"PUB sss")
+    assert len(requests._pending) == 2
+    assert not requests._starts
+    requests.close()
+
+
+@virtual_clock
+async def test_the_pieces_kept_of_control_lines_are_bounded() -> None:
+    requests = mux()
+    for number in range(10_000):
+        requests.deliver(reply(requests.open(f"s.{number}", 5, b"x" * (number % 5000))))
+    assert len(requests._starts) <= 4096
+    assert len(requests._ends) <= 4096
     requests.close()

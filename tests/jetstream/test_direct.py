@@ -7,17 +7,18 @@ import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import natsproto
 from natsproto import Client, Headers, Message, errors
 from natsproto.errors import ConfigError, UnsupportedByServer
+from natsproto.jetstream.api import Api
 from natsproto.jetstream.config import StreamConfig
-from natsproto.jetstream.direct import PAGE_MESSAGES, Cursor, RawMessage, Reply, direct_get
+from natsproto.jetstream.direct import PAGE_MESSAGES, Cursor, LastGet, RawMessage, Reply, direct_get, plain_message
 from natsproto.jetstream.timestamp import Timestamp
 from natsproto.protocol.headers import HeadersLike
 from tests.kit.proxy import Direction, FaultProxy
@@ -614,6 +615,40 @@ def test_published_headers_come_back_whatever_they_are(own: list[tuple[str, str]
     assert parts is not None
     assert (parts[0].seq, parts[0].subject, parts[0].headers) == (7, "s.a", Headers(own))
     assert parts[0].time.nanosecond == 234
+
+
+_PIECES = [
+    *(b"NATS/1.0\r\n", b"NATS/1.0 404 Not Found\r\n", b"Nats-Stream: S\r\n", b"Nats-Stream: T\r\n", b"a: b\r\n"),
+    *(b"Nats-Subject: s.a\r\n", b"Nats-Sequence: 7\r\n", b"Nats-Sequence: x\r\n", b"Nats-Sequence: \r\n"),
+    *(b"Nats-Time-Stamp: 2024-01-02T03:04:05Z\r\n", b"Nats-Time-Stamp: never\r\n", b"Nats-Num-Pending: 1\r\n", b"\r\n"),
+]
+
+
+@given(st.integers(0, 5), st.lists(st.sampled_from(_PIECES), max_size=5))
+def test_last_get_takes_for_plain_what_is_plain_and_reads_it_like_any_other(good: int, more: list[bytes]) -> None:
+    block = b"".join([*stored(7, None)[0].splitlines(keepends=True)[:good], *more])
+    assume(block.count(b"Nats-Stream: S") < 2)
+    get = LastGet(Api(cast("Client", None), domain=None, prefix=None, timeout=5), "S", "s.a")
+    if get.plain(Message("inbox", None, b"x", block)) is not None:
+        message, parts = plain_message(block, b"x"), Reply("inbox", None, b"x", block).parts()
+        assert parts is not None
+        assert not message.has_headers
+        assert (message.stream, message.subject, message.seq, message.data) == ("S", "s.a", 7, b"x")
+        assert (message._time, message.has_headers) == (parts[0]._time, parts[0].has_headers)
+    else:
+        assert good < 5 or more
+
+
+@pytest.mark.parametrize("time", ["2024-01-02T03:04:05Z", "2024-01-02T03:04:05.123456789+00:00"])
+def test_last_get_is_not_taken_in_by_headers_that_look_like_those_of_the_server(time: str) -> None:
+    get = LastGet(Api(cast("Client", None), domain=None, prefix=None, timeout=5), "S", "s.a")
+    said = [f"Nats-Stream: S\r\nNats-Subject: s.a\r\nNats-Sequence: {n}\r\nNats-Time-Stamp: {time}\r\n" for n in (1, 2)]
+    forged, plain = (
+        Message("inbox", None, b"x", f"NATS/1.0\r\n{lines}\r\n".encode()) for lines in ("".join(said), said[1])
+    )
+    assert get.plain(forged) is None
+    assert get.plain(plain) is not None
+    assert get.message_in(forged).seq == get.message_in(plain).seq == 2
 
 
 # ---------------------------------------------------------------- the cursor

@@ -16,6 +16,7 @@ from natsproto.errors import (
     BucketNotFound,
     KeyDeleted,
     KeyExists,
+    NoResponders,
     StreamNotFound,
     UnsupportedByServer,
     WrongRevision,
@@ -26,7 +27,7 @@ from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.config import KV_STREAM, bucket_name
 from natsproto.jetstream.kv.atomic import KeyValueBatch
 from natsproto.jetstream.kv.cache import KeyValueCache
-from natsproto.jetstream.kv.entry import OPERATION, KeyValueEntry, Operation, StoredEntry
+from natsproto.jetstream.kv.entry import OPERATION, KeyValueEntry, Operation, StoredEntry, UnreadEntry
 from natsproto.jetstream.kv.layout import Layout, T, V
 from natsproto.jetstream.kv.lock import Lock
 from natsproto.jetstream.kv.status import KeyValueStatus
@@ -107,11 +108,20 @@ class KeyValue(Generic[V]):
         was deleted, purged or has expired. BucketNotFound.
         """
         store = self._store
-        entry = await (
-            store.last(key, direct=direct, timeout=timeout)
-            if revision is None
-            else store.at(key, revision, direct=direct, timeout=timeout)
-        )
+        if revision is not None:
+            entry = await store.at(key, revision, direct=direct, timeout=timeout)
+        elif direct and store.stream.reads_directly:
+            get = store.last_get(key)
+            try:
+                reply = await get.ask(timeout)
+            except NoResponders:  # not allowed any more, or no bucket: the stream finds out which
+                entry = await store.last(key, direct=True, timeout=timeout)
+            else:
+                if (head := get.plain(reply)) is not None:  # nearly always: a value and nothing else
+                    return UnreadEntry(store.layout, head, reply.data)
+                entry = store.found(get, reply, key)
+        else:
+            entry = await store.last(key, direct=direct, timeout=timeout)
         if entry.is_deleted:
             raise KeyDeleted(self.bucket, key, entry.revision, entry.operation)
         return entry

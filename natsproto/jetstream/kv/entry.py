@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Generic
 
 from natsproto.errors import KeyDeleted
+from natsproto.jetstream.direct import plain_message
 from natsproto.jetstream.kv.layout import Layout, V
 
 if TYPE_CHECKING:
@@ -167,6 +168,25 @@ class StoredEntry(KeyValueEntry[V]):
     def delta(self) -> int:
         """See KeyValueEntry."""
         return self._message.num_pending
+
+
+class UnreadEntry(StoredEntry[V]):
+    """An entry without headers that was got from the stream, and is read when somebody looks for more than the value.
+
+    ``head`` is what the server said of it, and has been found to be in order.
+    """
+
+    __slots__ = ("_head",)
+
+    def __init__(self, layout: Layout[V], head: bytes, data: bytes) -> None:
+        self._layout, self._head = layout, head
+        self.data = data
+
+    def __getattr__(self, name: str) -> RawMessage:
+        if name != "_message":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        self._message = message = plain_message(self._head, self.data)
+        return message
 
 
 class DeliveredEntry(KeyValueEntry[V]):

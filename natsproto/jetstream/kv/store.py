@@ -12,23 +12,27 @@ from natsproto.errors import (
     KeyNotFound,
     MessageNotFound,
     NatsError,
-    NoResponders,
     StreamNotFound,
     WrongLastSequence,
     WrongRevision,
 )
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.codec import Duration
-from natsproto.jetstream.direct import direct_last
+from natsproto.jetstream.direct import LastGet
 from natsproto.jetstream.kv.entry import StoredEntry
+from natsproto.jetstream.kv.keys import key_name
 from natsproto.jetstream.kv.layout import Layout, V
 from natsproto.jetstream.outgoing import MessageArgs
 from natsproto.jetstream.publish import publish
 from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream.stream import Stream
+from natsproto.protocol.frames import Message
 from natsproto.protocol.pool import seconds
 
 Headers = dict[str, str]
+
+GETS_KEPT = 4096
+"""Keys of which a handle remembers how to get them."""
 
 
 class Store(Generic[V]):
@@ -36,6 +40,7 @@ class Store(Generic[V]):
 
     def __init__(self, api: Api, stream: Stream, layout: Layout[V]) -> None:
         self.api, self.stream, self.layout = api, stream, layout
+        self._gets: dict[str, LastGet] = {}  # by the key in the bucket
 
     @property
     def bucket(self) -> str:
@@ -48,21 +53,36 @@ class Store(Generic[V]):
 
     # ---------------------------------------------------------------- reading
 
+    def last_get(self, key: str) -> LastGet:
+        """How to get the newest entry of a key by direct get. InvalidSubject, TypeError."""
+        layout = self.layout
+        encoded = key if layout.keys is None else layout.keys.encode(key)
+        try:
+            return self._gets[encoded]
+        except (KeyError, TypeError):  # the latter for what is no key at all
+            get = LastGet(self.api, self.stream.name, layout.stored + key_name(encoded))
+        if len(self._gets) >= GETS_KEPT:
+            self._gets.clear()
+        self._gets[encoded] = get
+        return get
+
     async def last(self, key: str, *, direct: bool, timeout: Duration | None) -> StoredEntry[V]:
         """The newest entry of a key, deletions included. KeyNotFound, BucketNotFound."""
         layout, stream = self.layout, self.stream
         subject = layout.stored + layout.encoded(key)
         try:
-            if direct and stream.reads_directly:
-                try:
-                    return StoredEntry(layout, await direct_last(self.api, stream.name, subject, timeout))
-                except NoResponders:
-                    pass  # not allowed any more, or no bucket: the stream finds out which
             return StoredEntry(layout, await stream.get_last_message(subject, direct=direct, timeout=timeout))
         except MessageNotFound:
             raise KeyNotFound(layout.bucket, key) from None
         except StreamNotFound as exc:
             raise BucketNotFound(layout.bucket) from exc
+
+    def found(self, get: LastGet, reply: Message, key: str) -> StoredEntry[V]:
+        """The entry in the reply to a direct get, deletions included. KeyNotFound."""
+        try:
+            return StoredEntry(self.layout, get.message_in(reply))
+        except MessageNotFound:
+            raise KeyNotFound(self.bucket, key) from None
 
     async def last_or_none(self, key: str, timeout: Duration | None) -> StoredEntry[V] | None:
         """The same from the stream's leader; None for a key that has no entry."""
