@@ -78,7 +78,6 @@ async def test_a_watch_that_never_saw_anything_goes_on_as_well(outage: tuple[Ser
         await updates.ready()
         server.kill()
         await server.restart()
-        await nc.flush()
         await written(kv, range(1))
         revision = await kv.put("new.a", b"1")
         assert await until(watcher, revision) == [revision]
