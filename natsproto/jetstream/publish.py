@@ -10,7 +10,6 @@ Three rules decide everything, here and in ``window``:
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from types import TracebackType
 from typing import Unpack
 
@@ -131,8 +130,7 @@ class Publisher:
         retry_wait: float,
         auto_msg_id: bool,
     ) -> None:
-        self._make = partial(
-            Window,
+        self._window = Window(
             connection,
             max_pending=max_pending,
             max_pending_bytes=max_pending_bytes,
@@ -142,7 +140,8 @@ class Publisher:
         )
         self._connection = connection
         self._outbox = connection.outbox
-        self._window: Window | None = None
+        self._tokens = self._window.tokens
+        self._entered = False
         self._id = f"{connection.new_inbox().rpartition('.')[2]}-" if auto_msg_id else ""
 
     async def publish(
@@ -160,23 +159,22 @@ class Publisher:
         PublishFailed when as many messages as the window holds have failed and nobody has looked at their futures.
         ConnectionClosed when the client is. Cancelling while it waits publishes nothing.
         """
-        window = self._window
-        if window is None:
-            raise LocalProtocolError("a publisher publishes inside its block: async with js.publisher() as pub")
-        if window.full or self._outbox.wait_first:
-            await window.room()
-        if type(payload) is not bytes:
-            payload = as_bytes(payload)
-        lane = window.tokens.lane
+        lane = self._tokens.lane
         if (
             lane.subject == subject
+            and type(payload) is bytes
             and lane.octets == len(payload)
             and msg_id is None
             and headers is None
             and not args
-            and not self._id
+            and not self._outbox.wait_first
         ):
-            return window.take(lane, payload)  # like the message before
+            return self._window.take(lane, payload)  # the way of nearly every message, which is like the one before
+        window = self._window
+        if window.full or self._outbox.wait_first:
+            await window.room()
+        if type(payload) is not bytes:
+            payload = as_bytes(payload)
         if args or headers is not None:
             block = header_block(subject, headers, {"msg_id": msg_id, **args})
             if self._id and not has_msg_id(block):
@@ -194,36 +192,35 @@ class Publisher:
 
         Cancelling changes nothing.
         """
-        if self._window is not None:
-            await self._window.flush()
-            self._window.report()
+        await self._window.flush()
+        self._window.report()
 
     @property
     def published(self) -> int:
         """Messages published so far; the number of the last one."""
-        return 0 if self._window is None else self._window.count
+        return self._window.count
 
     @property
     def acknowledged(self) -> int:
         """Messages that a stream has acknowledged."""
-        return 0 if self._window is None else self._window.acknowledged
+        return self._window.acknowledged
 
     @property
     def pending(self) -> int:
         """Messages that are not settled yet."""
-        return 0 if self._window is None else self._window.pending
+        return self._window.pending
 
     async def __aenter__(self) -> Publisher:
-        if self._window is not None:
+        if self._entered:
             raise LocalProtocolError("a publisher can be entered once: make another one")
-        self._window = self._make()
+        self._window.open()
+        self._entered = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         window = self._window
-        assert window is not None
         try:
             if exc is None:
                 await window.flush()

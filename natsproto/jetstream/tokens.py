@@ -98,7 +98,9 @@ class Tokens:
         self._unknown = 0  # up to this one they are in no lane any more
         self._left_behind = 0  # up to this one they are not used again
         self.lane = NO_LANE
-        """That of the last message if it was plain, until anything happens that is not."""
+        """In which the next message can be taken without being looked at: set by the window to the lane of the last
+        one, and taken back here when anything happens.
+        """
 
     def lane_of(self, subject: str, octets: int, block: int) -> Lane:
         """The lane of a message of so many bytes. Raises for what cannot be sent, which is found out once for all."""
@@ -106,8 +108,6 @@ class Tokens:
         if lane.left_behind != self._left_behind:
             lane.left_behind = self._left_behind
             lane.spare.clear()
-        if not block:
-            self.lane = lane
         return lane
 
     def _open_lane(self, subject: str, octets: int, block: int) -> Lane:

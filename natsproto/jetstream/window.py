@@ -31,7 +31,7 @@ from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.info import pub_ack
 from natsproto.jetstream.outgoing import has_msg_id
 from natsproto.jetstream.retry import BUSY, RESEND_AFTER, pause_after
-from natsproto.jetstream.tokens import Lane, Slot, Tokens
+from natsproto.jetstream.tokens import NO_LANE, Lane, Slot, Tokens
 from natsproto.jetstream.waiting import Queue
 from natsproto.protocol.frames import Message
 
@@ -112,7 +112,6 @@ class Window:
     ) -> None:
         self._connection = connection
         self._outbox = connection.outbox
-        self._loop = asyncio.get_running_loop()
         self._inbox = f"{connection.new_inbox()}."
         self._max, self._max_octets = max_pending, max_pending_bytes
         # A full window takes messages again when half of it is free: while the server works on one half, the other
@@ -127,12 +126,13 @@ class Window:
         self.full = False
         """Whether room() has to be awaited before the next message."""
         self.tokens = Tokens(self._inbox, connection.heads, max_pending)
-        """Whose ``lane`` says in which the next message can be taken without being looked at."""
+        """Whose ``lane`` is that of the last message as long as one more like it can be taken without a thought: it was
+        plain, there is room, the clock runs, and nothing has happened.
+        """
         self._pending: dict[bytes, Slot] = {}
         self._waiting: dict[bytes, None] = {}
         self._failures = Failures()
-        self._up = connection.is_connected
-        self._sending = self._up  # whether new messages go out at once
+        self._up = self._sending = False  # whether there is a connection, and whether new messages go out at once
         self._pause: asyncio.TimerHandle | None = None
         # Time is counted in ticks of one timer: a deadline for each message would cost as much as the message.
         self._tick = timeout / LIFETIME
@@ -140,8 +140,16 @@ class Window:
         self._clock: asyncio.TimerHandle | None = None
         self._stalled, self._flushing = Queue(), Queue()
         self._coming = 0  # messages that are taken as soon as there is room
-        self._end: NatsError | None = None
-        connection.open_inbox(self)
+        self._end: NatsError | None = LocalProtocolError(
+            "a publisher publishes inside its block: async with js.publisher() as pub"
+        )
+
+    def open(self) -> None:
+        """Takes messages from now on. ConnectionClosed when the client is."""
+        self._loop = asyncio.get_running_loop()
+        self._up = self._sending = self._connection.is_connected
+        self._connection.open_inbox(self)
+        self._end = None
 
     @property
     def subject(self) -> str:
@@ -196,7 +204,7 @@ class Window:
         self._connection.close_inbox(self)
 
     def lane_of(self, subject: str, payload: bytes, block: bytes | None) -> Lane:
-        """Where such a message is to be taken.
+        """Where such a message is to be taken, when there is room.
 
         Raises what ended the publisher, and for what cannot be sent.
         """
@@ -205,6 +213,8 @@ class Window:
         lane = self.tokens.lane_of(subject, len(payload), 0 if block is None else len(block))
         if self._clock is None:
             self._clock = self._loop.call_later(self._tick, self._on_tick)
+        if block is None:
+            self.tokens.lane = lane
         return lane
 
     def take(self, lane: Lane, payload: bytes, block: bytes | None = None) -> AckFuture:
@@ -229,6 +239,7 @@ class Window:
         self.octets = octets = self.octets + lane.octets
         if octets >= self._max_octets or len(self._pending) >= self._max:
             self.full = True
+            self.tokens.lane = NO_LANE
         return future
 
     # ------------------------------------------------------------ what the engine reports

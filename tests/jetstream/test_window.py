@@ -164,6 +164,26 @@ async def test_publish_waits_only_when_the_window_is_full() -> None:
 
 
 @virtual_clock
+async def test_a_full_window_stays_full_while_a_message_that_was_refused_is_sent_again() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher(max_pending=3) as pub:
+        for _ in range(3):
+            await pub.publish("a")
+        waiting = asyncio.create_task(pub.publish("a"))
+        ops = await stream.heard_all(3)
+        stream.refuse(ops[0], 10167, "too many requests", 429)
+        again = await stream.heard()
+        another = asyncio.create_task(pub.publish("a"))
+        assert await stream.silent(1.0)
+        assert not waiting.done()
+        assert not another.done()
+        for op in (*ops[1:], again):
+            stream.ack(op)
+        for op in await stream.heard_all(2):
+            stream.ack(op)
+        await asyncio.gather(waiting, another)
+
+
+@virtual_clock
 async def test_bytes_fill_the_window_as_well_and_one_message_always_fits() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher(max_pending_bytes=100) as pub:
         await pub.publish("a", b"x" * 500)
@@ -337,7 +357,7 @@ async def test_an_answer_that_cannot_be_read_fails_the_message() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
         future = await pub.publish("a")
         stream.say(await stream.heard(), b"what?")
-        await pub._window.flush()  # type: ignore[union-attr]
+        await pub._window.flush()
         assert type(future.exception()).__name__ == "InvalidReply"
 
 
@@ -930,7 +950,7 @@ async def test_a_refused_inbox_ends_the_publisher() -> None:
                 op = await stream.heard()
                 inbox = op.args[1].rpartition(".")[0]
                 place.server.err(f'Permissions Violation for Subscription to "{inbox}.*"')
-                await pub._window.flush()  # type: ignore[union-attr]
+                await pub._window.flush()
                 assert future.done()
                 with pytest.raises(PermissionDenied):
                     await pub.publish("a")

@@ -58,6 +58,7 @@ class Streams:
             retry_attempts=2,
             retry_wait=0.25,
         )
+        self.window.open()
         self.stored: dict[str, list[bytes]] = {"S": [], "T": [b""] * 5}
         self.answers: list[tuple[bytes, bytes]] = []
         self.futures: list[tuple[bytes, AckFuture]] = []
