@@ -77,12 +77,14 @@ class Wire(Protocol):
 class DialPlan(Value):
     """What a dial needs beyond the address.
 
+    ``greeting`` is written the moment a TCP connection is there, which is a turn of the loop before the dial ends.
     ``context`` is for TLS that starts with the first byte, ``hostname`` what the certificate must be for;
     ``timeout`` (seconds) is shared by the addresses a name resolves to. ``probed`` lets the kernel find out whether the
     peer is still there, which takes it two hours of silence. The rest is for WebSocket;
     ``largest_compressed`` says how many bytes a compressed frame may hold now.
     """
 
+    greeting: bytes = b""
     context: ssl.SSLContext | None = None
     hostname: str = ""
     timeout: float = 5.0

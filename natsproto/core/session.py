@@ -40,6 +40,7 @@ from natsproto.protocol.link import (
     LinkState,
     NeedCredentials,
     Ready,
+    TooEarly,
     UpgradeTls,
 )
 from natsproto.protocol.pool import ServerAddress
@@ -51,6 +52,11 @@ T = TypeVar("T")
 log = logging.getLogger("natsproto")
 
 _WAITING_FOR_INFO = "waiting for INFO"
+_WAITING = {
+    LinkState.AWAIT_INFO: _WAITING_FOR_INFO,
+    LinkState.GREETED: _WAITING_FOR_INFO,
+    LinkState.AUTHENTICATING: "waiting for the server to accept the connection",
+}
 _OPEN = "open"
 _TLS_HANDSHAKE = "in the TLS handshake"
 _SILENT = "a server with handshake_first says nothing before TLS: then use tls_first=True; is it a NATS server at all?"
@@ -118,11 +124,9 @@ class Session:
         self._step_waiter: asyncio.Future[None] | None = None
         self._too_late = False
         self._closing = False
-        self._stage = "dialling"
+        self._doing = "dialling"
         self.encrypted = False
         """Whether the connection is under TLS."""
-        self._greeting: bytes | None = None
-        """The CONNECT of who has nothing to prove, made while the server has not spoken yet."""
         self._held = False
         self._read_this_turn = 0
         self._keep_alive: asyncio.TimerHandle | None = None
@@ -131,15 +135,18 @@ class Session:
 
     # ---------------------------------------------------------------- opening
 
-    async def open(self) -> ServerInfo:
+    async def open(self, deadline: float, *, early: bool = False) -> ServerInfo:
         """Dials and does the handshake; returns the server's INFO.
 
-        Everything together takes at most ``connect_timeout``; then RequestTimeout says what was being waited
-        for. NotAuthorized, UnsupportedByServer, RemoteProtocolError, ConnectionLost, InvalidCredentials,
-        OSError and ssl.SSLError otherwise. Cancelling and every error leave no connection behind.
+        Everything together ends at ``deadline``, ``connect_timeout`` after the attempt began; then RequestTimeout says
+        what was being waited for. NotAuthorized, UnsupportedByServer, RemoteProtocolError, ConnectionLost,
+        InvalidCredentials, OSError and ssl.SSLError otherwise. Cancelling and every error leave no connection behind.
+
+        ``early`` sends CONNECT without waiting for INFO; then TooEarly says that a server waits for TLS, or that it
+        hung up without a word, which one that waits for TLS does as well.
         """
         try:
-            info = await self._in_time(self._options.connect_timeout)
+            info = await self._in_time(deadline, early)
         except TimeoutError as exc:
             self.end(exc)
             if isinstance(exc, NatsError):
@@ -158,22 +165,22 @@ class Session:
     def go_live(self) -> None:
         """From now on the client hears of everything, beginning with what came behind the handshake."""
         self._open = True
-        self._stage = _OPEN
+        self._doing = _OPEN
         self._arm_keep_alive()
         steps = list(self._steps)
         self._steps.clear()
         self._deal(steps)
 
-    async def _in_time(self, timeout: float) -> ServerInfo:
+    async def _in_time(self, at: float, early: bool) -> ServerInfo:
         """The handshake; TimeoutError when it takes too long. asyncio.timeout does the same at three times the cost,
         which would be 3 % of a connect.
         """
         task = asyncio.current_task()
         assert task is not None
         before = task.cancelling()
-        deadline = self._loop.call_later(timeout, self._expire, task)
+        deadline = self._loop.call_at(at, self._expire, task)
         try:
-            return await self._handshake()
+            return await self._handshake(early)
         except asyncio.CancelledError:
             if self._too_late and task.cancelling() - 1 <= before:  # by nobody else
                 raise TimeoutError from None
@@ -187,12 +194,13 @@ class Session:
         self._too_late = True
         task.cancel()
 
-    async def _handshake(self) -> ServerInfo:
+    async def _handshake(self, early: bool) -> ServerInfo:
         options, address = self._options, self.address
-        self._stage = "asking for the context of TLS and the headers of WebSocket"
+        self._doing = "asking for the context of TLS and the headers of WebSocket"
         first = options.tls_context_for(address) if options.tls_first or address.scheme == "wss" else None
         hostname = options.tls_hostname_for(address)
         plan = DialPlan(
+            greeting=self.link.greet(_greeting(*self._wishes())) if early else b"",
             context=first,
             hostname=hostname,
             timeout=options.connect_timeout,
@@ -206,35 +214,33 @@ class Session:
         )
         self.encrypted = first is not None
         steps = ["dialling", "TLS handshake" if first else "", "WebSocket handshake" if address.websocket else ""]
-        self._stage = " and ".join(filter(None, steps))
+        self._doing = " and ".join(filter(None, steps))
         self.wire = await self._runtime.dial(address, plan, self)
-        if options.anonymous_to(address):
-            self._greeting = _anonymous_connect(*self._about_us())
         while True:
             step = await self._next_step()
             if isinstance(step, UpgradeTls):
-                self._stage = _TLS_HANDSHAKE
+                self._doing = _TLS_HANDSHAKE
                 context = options.tls_context_for(address, demanded=True)
                 assert context is not None
                 await self.wire.upgrade(context, hostname)
                 self._check_alive()
                 self.encrypted = True
                 step = self.link.secured()
+            if _is_too_old(info := self.link.info):
+                raise UnsupportedByServer("headers", f"{address} runs nats-server {info.version}; 2.2 is needed")
             if isinstance(step, NeedCredentials):
-                self._introduce(await self._introduction(step.info))
+                self.wire.write(self.link.authenticate(await self._introduction(step.info)))
             elif isinstance(step, (Ready, Complaint)):
                 # Both at once: credentials that expire in this very second are accepted and refused in one breath.
                 if (refusal := self._refusal()) is not None:
                     raise refusal
                 if isinstance(step, Ready):
-                    return self.link.info
+                    return info
 
     def _largest_compressed(self) -> int:
         return min(self.link.info.max_payload, _COMPRESSED) or _COMPRESSED
 
     async def _next_step(self) -> LinkEvent:
-        if self.link.state is LinkState.AWAIT_INFO:
-            self._stage = _WAITING_FOR_INFO
         while not self._steps or self.ended.done():
             self._check_alive()
             self._step_waiter = self._loop.create_future()
@@ -265,36 +271,23 @@ class Session:
         self._check_alive()
         return task.result()
 
-    async def _introduction(self, info: ServerInfo) -> dict[str, object] | bytes:
-        """What CONNECT says: its fields, or the whole line if it holds nothing secret."""
+    async def _introduction(self, info: ServerInfo) -> dict[str, object]:
+        """What CONNECT says."""
         options, address = self._options, self.address
-        if _is_too_old(info):
-            raise UnsupportedByServer("headers", f"{address} runs nats-server {info.version}; 2.2 is needed")
-        if self._greeting is not None:
-            return self._greeting
-        self._stage = "finding credentials"
+        self._doing = "finding credentials"
         finding = options.credentials_for(address, info.nonce, info)
         credentials = await (finding if options.credentials_at_hand else self._while_alive(finding))
-        return {**_who_we_are(*self._about_us()), **connect_fields(credentials, info.nonce)}
+        tls = options.tls_required_for(address)
+        about_us = _about_us(*self._wishes(), tls_required=tls, name=options.name)
+        return {**about_us, **connect_fields(credentials, info.nonce)}
 
-    def _about_us(self) -> tuple[bool, bool, bool, str | None, bool]:
-        options = self._options
-        tls = options.tls_required_for(self.address)
-        return options.verbose, options.pedantic, tls, options.name, not options.no_echo
+    def _wishes(self) -> tuple[bool, bool, bool]:
+        return self._options.verbose, self._options.pedantic, not self._options.no_echo
 
-    def _introduce(self, introduction: dict[str, object] | bytes) -> None:
-        assert self.wire is not None
-        self._stage = "waiting for the server to accept the connection"
-        self.wire.write(self.link.authenticate(introduction))
-
-    def _greet(self, info: ServerInfo) -> bool:
-        """Answers INFO in the step in which it came, if CONNECT is at hand: the server works while we would only find
-        out that there is nothing to wait for. What else there is to say is for the handshake.
-        """
-        if self._greeting is None or _is_too_old(info) or self.link.state is not LinkState.AWAIT_CREDENTIALS:
-            return False
-        self._introduce(self._greeting)
-        return True
+    @property
+    def _stage(self) -> str:
+        """What is being waited for, in the words of an error."""
+        return self._doing if self.wire is None else _WAITING.get(self.link.state, self._doing)
 
     # ---------------------------------------------------------------- the wire reports
 
@@ -345,7 +338,7 @@ class Session:
         for event in events:
             if self._open:
                 self._client.happened(self, event)
-            elif not (isinstance(event, NeedCredentials) and self._greet(event.info)):
+            else:
                 self._steps.append(event)
             if isinstance(event, Broken):
                 self.end(event.error)
@@ -378,6 +371,8 @@ class Session:
         if isinstance(cause, NatsError):
             return cause
         server = str(self.address)
+        if self.link.state is LinkState.GREETED:
+            return TooEarly("closed by the server before INFO", server)
         blamed: NatsError
         if isinstance(cause, ssl.SSLError):
             blamed = tls_failure(cause, server)
@@ -470,7 +465,9 @@ def _is_too_old(info: ServerInfo) -> bool:
     return not info.headers and bool(info.version)
 
 
-def _who_we_are(verbose: bool, pedantic: bool, tls_required: bool, name: str | None, echo: bool) -> dict[str, object]:
+def _about_us(
+    verbose: bool, pedantic: bool, echo: bool, *, tls_required: bool = False, name: str | None = None
+) -> dict[str, object]:
     """The fields of CONNECT that prove nothing."""
     return {
         "verbose": verbose,
@@ -486,10 +483,10 @@ def _who_we_are(verbose: bool, pedantic: bool, tls_required: bool, name: str | N
     }
 
 
-@lru_cache(maxsize=16)
-def _anonymous_connect(verbose: bool, pedantic: bool, tls_required: bool, name: str | None, echo: bool) -> bytes:
-    """The CONNECT without credentials. What is secret must not be kept, but this may: making it is 5 % of a connect."""
-    return commands.connect(_who_we_are(verbose, pedantic, tls_required, name, echo))
+@lru_cache(maxsize=8)
+def _greeting(verbose: bool, pedantic: bool, echo: bool) -> bytes:
+    """The CONNECT that holds nothing of the user's: it may leave early, and be kept. Making it is 5 % of a connect."""
+    return commands.connect(_about_us(verbose, pedantic, echo))
 
 
 def tls_failure(exc: OSError, server: str) -> TlsFailed:

@@ -20,7 +20,7 @@ from natsproto.core.session import Session, SessionClient
 from natsproto.errors import ConnectFailed, ConnectionClosed, ConnectionLost, NotAuthorized
 from natsproto.options import Options
 from natsproto.protocol.frames import NO_INFO, ServerInfo
-from natsproto.protocol.link import Link
+from natsproto.protocol.link import Link, TooEarly
 from natsproto.protocol.pool import ServerAddress, ServerPool
 
 log = logging.getLogger("natsproto")
@@ -86,6 +86,8 @@ class Supervisor:
         self._retiring: set[Session] = set()
         self._encrypted = False
         """Whether any connection was under TLS; then all are, so that nobody can take it away on the way."""
+        self._patient = False
+        """Whether a server could make nothing of a CONNECT ahead of its INFO; then none gets another one."""
 
     # ---------------------------------------------------------------- the life of the task
 
@@ -160,6 +162,22 @@ class Supervisor:
     # ---------------------------------------------------------------- one connection
 
     async def _attempt(self, address: ServerAddress) -> Session:
+        """A session with this server: with the second connection if the first one was greeted too early."""
+        deadline = self._loop.time() + self._options.connect_timeout
+        if self._may_greet(address):
+            try:
+                return await self._open(address, deadline, early=True)
+            except TooEarly:
+                self._patient = True
+        return await self._open(address, deadline)
+
+    def _may_greet(self, address: ServerAddress) -> bool:
+        """Whether CONNECT may leave ahead of INFO, and so before TLS: only if it does not even hold a name."""
+        options = self._options
+        in_clear = not (self._encrypted or options.tls_required_for(address) or address.websocket)
+        return in_clear and not self._patient and options.anonymous_to(address) and options.name is None
+
+    async def _open(self, address: ServerAddress, deadline: float, *, early: bool = False) -> Session:
         options = self._options
         link = self._client.make_link(
             tls_required=self._encrypted or options.tls_required_for(address),
@@ -167,7 +185,7 @@ class Supervisor:
         )
         session = Session(address, options, self._runtime, self._client, link)
         try:
-            await session.open()
+            await session.open(deadline, early=early)
         except asyncio.CancelledError as exc:
             task = asyncio.current_task()
             if task is None or task.cancelling():

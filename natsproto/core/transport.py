@@ -46,7 +46,7 @@ async def connect(address: ServerAddress, plan: DialPlan, handler: WireHandler) 
             plan.shuffle(hosts)
     while True:
         host = hosts.pop()
-        wire = SocketWire(handler, probed=plan.probed)
+        wire = SocketWire(plan, handler)
         try:
             dialling = loop.create_connection(
                 lambda wire=wire: wire,
@@ -69,9 +69,10 @@ async def connect(address: ServerAddress, plan: DialPlan, handler: WireHandler) 
 class SocketWire(asyncio.BufferedProtocol):
     """One TCP connection, encrypted or not."""
 
-    def __init__(self, handler: WireHandler, *, probed: bool = True) -> None:
+    def __init__(self, plan: DialPlan, handler: WireHandler) -> None:
         self._handler = handler
-        self._probed = probed
+        self._probed = plan.probed
+        self._greeting = plan.greeting
         self._view = memoryview(bytearray(FIRST_READ_BUFFER))
         self._transport: asyncio.Transport | None = None
         self._upgrading = False
@@ -127,6 +128,8 @@ class SocketWire(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._adopt(cast("asyncio.Transport", transport))  # uvloop's transports are no subclass of it
+        if self._greeting:
+            self.write(self._greeting)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._view

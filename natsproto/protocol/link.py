@@ -7,6 +7,8 @@ and keeps the time.
 
 ::
 
+        ┌──early CONNECT──▶ GREETED ──INFO─────────────────────┐
+        │                                                      ▼
     AWAIT_INFO ──INFO──▶ AWAIT_CREDENTIALS ──CONNECT──▶ AUTHENTICATING ──PONG──▶ READY
         │                     ▲
         └──INFO, TLS wanted──▶ UPGRADING ──TLS done──┘              any ──failure──▶ FAILED
@@ -19,7 +21,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import TypeAlias
 
-from natsproto.errors import LocalProtocolError, NatsError, RemoteProtocolError, UnsupportedByServer
+from natsproto.errors import ConnectionLost, LocalProtocolError, NatsError, RemoteProtocolError, UnsupportedByServer
 from natsproto.protocol import commands
 from natsproto.protocol.frames import NO_INFO, Err, Frame, Ping, Pong, Responder, ServerInfo, Sink
 from natsproto.protocol.parser import MAX_MESSAGE, Parser
@@ -39,6 +41,7 @@ class LinkState(Enum):
     __hash__ = object.__hash__  # each is one object; Enum's own goes through Python
 
     AWAIT_INFO = auto()
+    GREETED = auto()
     UPGRADING = auto()
     AWAIT_CREDENTIALS = auto()
     AUTHENTICATING = auto()
@@ -51,6 +54,7 @@ class Trigger(Enum):
 
     __hash__ = object.__hash__
 
+    GREETING = auto()
     INFO = auto()
     INFO_THEN_TLS = auto()
     TLS_DONE = auto()
@@ -60,6 +64,8 @@ class Trigger(Enum):
 
 
 TRANSITIONS: Mapping[tuple[LinkState, Trigger], LinkState] = {
+    (LinkState.AWAIT_INFO, Trigger.GREETING): LinkState.GREETED,
+    (LinkState.GREETED, Trigger.INFO): LinkState.AUTHENTICATING,
     (LinkState.AWAIT_INFO, Trigger.INFO): LinkState.AWAIT_CREDENTIALS,
     (LinkState.AWAIT_INFO, Trigger.INFO_THEN_TLS): LinkState.UPGRADING,
     (LinkState.UPGRADING, Trigger.TLS_DONE): LinkState.AWAIT_CREDENTIALS,
@@ -70,6 +76,10 @@ TRANSITIONS: Mapping[tuple[LinkState, Trigger], LinkState] = {
     (LinkState.READY, Trigger.INFO): LinkState.READY,
     **{(state, Trigger.FAILURE): LinkState.FAILED for state in LinkState},
 }
+
+
+class TooEarly(ConnectionLost):
+    """CONNECT left ahead of INFO, and the server could make nothing of it: dial again, and wait. No user sees it."""
 
 
 class UpgradeTls(Value):
@@ -83,7 +93,7 @@ class NeedCredentials(Value):
 
 
 class Ready(Value):
-    """The server accepted us; subscribe, then publish."""
+    """The server accepted us; subscribe, then publish. Who greeted hears of INFO now only."""
 
     info: ServerInfo
 
@@ -177,15 +187,25 @@ class Link:
         owed, self.pongs_owed = self.pongs_owed, 0
         return commands.PONG * owed
 
+    def greet(self, connect: bytes) -> bytes:
+        """What is sent ahead of INFO: a CONNECT that anybody may read, and the PING whose PONG says that we are in.
+
+        Broken(TooEarly) follows if INFO says that the server wants TLS. LocalProtocolError where it is known before.
+        """
+        if self._tls_required or self._secured:
+            raise LocalProtocolError("a connection under TLS is not greeted before its INFO")
+        self._move(Trigger.GREETING)
+        return connect + commands.PING
+
     def secured(self) -> NeedCredentials:
         """The TLS handshake is done."""
         self._move(Trigger.TLS_DONE)
         return NeedCredentials(info=self.info)
 
-    def authenticate(self, fields: Mapping[str, object] | bytes) -> bytes:
-        """The CONNECT with these fields, or one that was made before, and the PING whose PONG says that we are in."""
+    def authenticate(self, fields: Mapping[str, object]) -> bytes:
+        """The CONNECT with these fields, and the PING whose PONG says that we are in."""
         self._move(Trigger.CONNECT_SENT)
-        return (fields if isinstance(fields, bytes) else commands.connect(fields)) + commands.PING
+        return commands.connect(fields) + commands.PING
 
     def ping(self, token: object = None) -> bytes:
         """A PING; its PONG comes back as PongFor(token). Pongs are matched to pings in order."""
@@ -250,6 +270,11 @@ class Link:
     def _read_info(self, info: ServerInfo, events: list[LinkEvent]) -> NatsError | None:
         self.info = info
         self.info_in_clear = False
+        if self.state is LinkState.GREETED:
+            if info.tls_required:
+                return TooEarly("the server wants TLS")  # bytes behind this INFO may well be its answer to ours
+            self._move(Trigger.INFO)
+            return None
         if self.state is not LinkState.AWAIT_INFO:
             self._move(Trigger.INFO)
             events.append(InfoChanged(info=info))

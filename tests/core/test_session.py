@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
 import random
 import ssl
@@ -28,7 +29,7 @@ from natsproto.errors import (
 )
 from natsproto.options import OptionArgs, Options
 from natsproto.protocol.frames import Message, ServerInfo, Sink
-from natsproto.protocol.link import Link, LinkEvent
+from natsproto.protocol.link import Link, LinkEvent, TooEarly
 from natsproto.protocol.pool import ServerAddress, parse_servers
 from tests.core.world import HOST, PORT, World, turns, until, world
 from tests.faults.world import Diary
@@ -82,8 +83,8 @@ async def test_the_client_says_who_it_is_and_what_it_can() -> None:
 
 
 _SILENCES: Mapping[str, tuple[Behaviour, str]] = {
-    "no INFO": (Behaviour(greeting=None), "waiting for INFO"),
-    "half an INFO": (Behaviour(greeting=b'INFO {"server'), "waiting for INFO"),
+    "no INFO": (Behaviour(greeting=None, answer_ping=False), "waiting for INFO"),
+    "half an INFO": (Behaviour(greeting=b'INFO {"server', answer_ping=False), "waiting for INFO"),
     "no PONG": (Behaviour(answer_ping=False), "waiting for the server to accept"),
     "+OK for ever": (Behaviour(first_ping=b"+OK\r\n" * 100), "waiting for the server to accept"),
 }
@@ -220,30 +221,91 @@ class _Nobody:
     def wire_gone(self, session: Session) -> None: ...
 
 
-async def dialled(**options: Unpack[OptionArgs]) -> tuple[Session, _Paper, asyncio.Task[ServerInfo]]:
+async def dialled(
+    *, early: bool = False, **options: Unpack[OptionArgs]
+) -> tuple[Session, _Paper, asyncio.Task[ServerInfo]]:
     """A session that waits for INFO, what it writes to, and its opening."""
     paper = _Paper()
 
     async def dial(address: ServerAddress, plan: DialPlan, handler: WireHandler) -> Wire:
+        if plan.greeting:
+            paper.write(plan.greeting)
         return paper
 
     [address] = parse_servers(f"nats://{HOST}:{PORT}")
     session = Session(address, Options(**options), Runtime(dial=dial, rng=random.Random(1)), _Nobody(), Link({}))
-    opening = asyncio.create_task(session.open())
+    opening = asyncio.create_task(session.open(asyncio.get_running_loop().time() + 5, early=early))
     await turns(3)
     return session, paper, opening
 
 
 @virtual_clock
-async def test_connect_without_credentials_leaves_in_the_step_in_which_info_comes() -> None:
-    session, paper, opening = await dialled()
-    session.received(info_line({"headers": True, "version": "2.12.0"}))
+async def test_an_early_connect_is_all_that_is_said_and_the_server_is_known_when_it_accepts() -> None:
+    session, paper, opening = await dialled(early=True, verbose=True, no_echo=True)
     [line] = paper.written
     assert line.startswith(b"CONNECT {")
     assert line.endswith(b"}\r\nPING\r\n")
+    fields = json.loads(line.removeprefix(b"CONNECT ").removesuffix(b"\r\nPING\r\n"))
+    assert (fields["verbose"], fields["echo"], fields["tls_required"], fields["name"]) == (True, False, False, None)
+    session.received(info_line({"headers": True, "version": "2.12.0"}) + b"+OK\r\n")
+    await turns(3)
+    assert not opening.done()
     session.received(b"PONG\r\n")
     assert (await opening).version == "2.12.0"
     assert paper.written == [line]
+
+
+_TLS = info_line({"headers": True, "tls_required": True})
+_NO_EARLY_CONNECT: Mapping[str, tuple[bytes, type[NatsError]]] = {
+    "no headers": (info_line({"headers": False, "version": "2.1.0"}) + b"PONG\r\n", UnsupportedByServer),
+    "garbage": (b"HTTP/1.1 400 Bad Request\r\n\r\n", RemoteProtocolError),
+    "garbage behind it": (info_line({"headers": True, "version": "2.12.0"}) + b"\xff\r\n", RemoteProtocolError),
+    "full": (info_line({"headers": True}) + b"-ERR 'maximum connections exceeded'\r\n", ServerError),
+    "full at once": (b"-ERR 'maximum connections exceeded'\r\n", ServerError),
+    "TLS": (_TLS, TooEarly),
+    "TLS and more": (_TLS + b"\x15\x03\x01", TooEarly),
+}
+
+
+@pytest.mark.parametrize("kind", _NO_EARLY_CONNECT)
+@virtual_clock
+async def test_a_server_that_cannot_take_an_early_connect_ends_it_in_words(kind: str) -> None:
+    said, error = _NO_EARLY_CONNECT[kind]
+    session, paper, opening = await dialled(early=True)
+    session.received(said)
+    with pytest.raises(error) as caught:
+        await opening
+    assert type(caught.value) is error
+    assert len(paper.written) == 1
+
+
+@pytest.mark.parametrize("cause", [None, ConnectionResetError(104, "Connection reset by peer")])
+@virtual_clock
+async def test_an_end_ahead_of_info_says_that_the_connect_may_have_been_too_early(cause: Exception | None) -> None:
+    session, _, opening = await dialled(early=True)
+    session.lost(cause)
+    with pytest.raises(TooEarly):
+        await opening
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "words"),
+    [
+        (b"", TooEarly, "before INFO"),
+        (b"-ERR 'Authorization Violation'\r\n", NotAuthorized, "Authorization Violation"),
+        (info_line({"headers": True}), ConnectionLost, "while waiting for the server to accept the connection"),
+    ],
+)
+@virtual_clock
+async def test_the_end_of_an_early_connection_is_blamed_on_what_was_said(
+    said: bytes, error: type[NatsError], words: str
+) -> None:
+    session, _, opening = await dialled(early=True)
+    session.received(said)
+    session.lost(ConnectionResetError(104, "Connection reset by peer"))
+    with pytest.raises(error, match=words) as caught:
+        await opening
+    assert type(caught.value) is error
 
 
 _NO_GREETING: Mapping[str, tuple[bytes, type[NatsError]]] = {
@@ -418,7 +480,7 @@ async def test_whatever_fails_while_receiving_ends_the_session_and_not_the_clien
         link = Link({b"1": Sink(got.append)})
         [address] = parse_servers(f"nats://{HOST}:{PORT}")
         session = Session(address, Options(), Runtime(dial=place.dial, rng=random.Random(1)), Clumsy(), link)
-        await session.open()
+        await session.open(asyncio.get_running_loop().time() + 5)
         session.go_live()
         place.server.deliver(1, "a", b"x")
         with caplog.at_level(logging.CRITICAL, "natsproto"):

@@ -35,7 +35,7 @@ class World:
 
     async def dial(self, address: ServerAddress, plan: DialPlan, handler: WireHandler) -> Wire:
         """What Runtime.dial is here: natsproto's own wire on a memory transport."""
-        wire = SocketWire(handler)
+        wire = SocketWire(plan, handler)
         await self.network.connect(lambda: wire, address.host, address.port)
         return wire
 

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -30,6 +31,10 @@ BLOCKED = 1.0
 
 KEPT = 4 * 1024 * 1024
 """Bytes the application wants kept for its subscription; what it asks for is not the peer's doing."""
+
+
+NAMED = "waits"
+"""Who has a name waits for INFO; who has none sends CONNECT at once, and may dial twice."""
 
 
 class Stopwatch:
@@ -84,12 +89,15 @@ async def _works(nc: Client, subscription: Subscription) -> None:
                 return
 
 
-async def _play_handshake(diary: Diary, server: ScriptedServer, network: MemoryNetwork, watch: Stopwatch) -> Outcome:
+async def _play_handshake(
+    diary: Diary, server: ScriptedServer, network: MemoryNetwork, watch: Stopwatch, name: str | None
+) -> Outcome:
     began = asyncio.get_running_loop().time()
     try:
         nc = await connect_in(
             memory_runtime(network, watch.wrap),
             server.url,
+            name=name,
             connect_timeout=1,
             on_event=diary,
             ignore_discovered_servers=True,
@@ -150,16 +158,16 @@ async def _play_stream(
         await nc.close()
 
 
-async def _play(entry: Hostile, watch: Stopwatch) -> Outcome:
+async def _play(entry: Hostile, watch: Stopwatch, name: str | None = None) -> Outcome:
     network, diary = MemoryNetwork(), Diary(Disconnected, Reconnected)
-    server = ScriptedServer(entry.behaviour(), Behaviour())
+    server = ScriptedServer(*[entry.behaviour()] * (1 if name else 2), Behaviour())  # early and once more
     network.listen("hostile", 4222, server.accept)
     server.host = "hostile"
     try:
         async with nothing_left():
             if entry.moment == "ready":
                 return await _play_stream(entry, diary, server, network, watch)
-            return await _play_handshake(diary, server, network, watch)
+            return await _play_handshake(diary, server, network, watch, name)
     finally:
         await server.stop()
 
@@ -171,9 +179,10 @@ ON_SOCKETS = [entry for entry in HOSTILE if "TLS announced" in entry.name]
 
 @pytest.mark.parametrize("entry", [entry for entry in IN_MEMORY if entry.phase != "memory"], ids=str)
 def test_odd_bytes_end_in_work_done_a_reconnect_or_a_worded_refusal(entry: Hostile) -> None:
-    watch = Stopwatch()
-    assert run_virtual(lambda: _play(entry, watch)) in entry.outcomes
-    assert watch.longest < BLOCKED
+    for name in (None,) if entry.moment == "ready" else (None, NAMED):
+        watch = Stopwatch()
+        assert run_virtual(partial(_play, entry, watch, name)) in entry.outcomes
+        assert watch.longest < BLOCKED
 
 
 @pytest.mark.parametrize("entry", [entry for entry in IN_MEMORY if entry.phase == "memory"], ids=str)
@@ -186,13 +195,14 @@ def test_floods_take_little_memory_and_do_not_block_the_loop(entry: Hostile) -> 
     assert watch.longest < BLOCKED
 
 
+@pytest.mark.parametrize("name", [None, NAMED])
 @pytest.mark.parametrize("entry", ON_SOCKETS, ids=str)
-async def test_tls_that_is_announced_and_not_meant_is_refused(entry: Hostile) -> None:
+async def test_tls_that_is_announced_and_not_meant_is_refused(entry: Hostile, name: str | None) -> None:
     async with ScriptedServer(entry.behaviour()) as server:
         began = asyncio.get_running_loop().time()
         with pytest.raises(ConnectFailed) as caught:
-            await natsproto.connect(server.url, connect_timeout=0.5)
+            await natsproto.connect(server.url, connect_timeout=0.5, name=name)
         assert asyncio.get_running_loop().time() - began < 2
         for _, cause in caught.value.attempts:
             assert isinstance(cause, OSError) or worded(cause)
-        assert not server.count("CONNECT")
+        assert {op.connection for op in server.ops} <= (set() if name else {0})

@@ -321,8 +321,8 @@ async def test_a_corrupted_byte_is_detected_or_harmless(server: Server, at: int,
 @pytest.mark.parametrize(
     ("behaviour", "stage"),
     [
-        (Behaviour(greeting=None), "waiting for INFO"),
-        (Behaviour(greeting=b'INFO {"server_id":'), "waiting for INFO"),
+        (Behaviour(greeting=None, answer_ping=False), "waiting for INFO"),
+        (Behaviour(greeting=b'INFO {"server_id":', answer_ping=False), "waiting for INFO"),
         (Behaviour(answer_ping=False), "waiting for the server to accept"),
     ],
     ids=["no INFO", "half an INFO", "no PONG"],

@@ -67,7 +67,7 @@ def memory_runtime(
     """A world whose network is in memory; ``wrap`` may put something between a wire and its session."""
 
     async def dial(address: ServerAddress, plan: DialPlan, handler: WireHandler) -> Wire:
-        wire = SocketWire(wrap(handler))
+        wire = SocketWire(plan, wrap(handler))
         await network.connect(lambda: wire, address.host, address.port)
         return wire
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from natsproto.errors import ConfigError, RemoteProtocolError
+from natsproto.protocol import commands
 from natsproto.protocol.frames import Message, ServerInfo, Sink
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.link import (
@@ -53,6 +54,8 @@ def link(data: bytes) -> None:
     one = Link(
         {b"1": Sink(got.append)}, tls_required=bool(choice & 1), secured=bool(choice & 2), max_message=MAX_MESSAGE
     )
+    if choice & 7 == 4:
+        one.greet(commands.connect({}))
     tokens, answered = 0, list[object]()
     for number, chunk in enumerate(chunks):
         before = one.state
@@ -140,6 +143,7 @@ def seeds(name: str) -> Iterator[bytes]:
         if name in ("parser", "link"):
             yield b"\x00\x00" + said
             yield b"\x01\x07" + b"INFO {}\r\nPONG\r\n" + said
+            yield b"\x04\x07" + said
             continue
         yield said.strip()
         for word in (b"INFO ", b"-ERR ", b"NATS/1.0"):

@@ -27,6 +27,7 @@ from natsproto.protocol.link import (
     NeedCredentials,
     PongFor,
     Ready,
+    TooEarly,
     Trigger,
     UpgradeTls,
 )
@@ -97,7 +98,8 @@ class Model:
                 event = self.hear_info(kind, name)
                 if event == (UpgradeTls,) and (early or place + 1 < len(frames)):
                     event = self.broken(RemoteProtocolError)
-                events.append(event)
+                if event is not None:
+                    events.append(event)
             elif kind == PONG and self.state is S.AUTHENTICATING:
                 self.state = S.READY
                 events.append((Ready, self.name))
@@ -118,8 +120,13 @@ class Model:
             events.append(self.broken(RemoteProtocolError))
         return events
 
-    def hear_info(self, kind: str, name: str) -> tuple[object, ...]:
+    def hear_info(self, kind: str, name: str) -> tuple[object, ...] | None:
         first, self.name = self.state is S.AWAIT_INFO, name
+        if self.state is S.GREETED:
+            if kind == TLS:
+                return self.broken(TooEarly)
+            self.state = S.AUTHENTICATING
+            return None
         if not first:
             return InfoChanged, name
         if self.tls_required and not self.secured and kind == PLAIN:
@@ -150,6 +157,7 @@ def on_the_wire(kind: str, name: str) -> bytes:
     }[kind]
 
 
+CONNECT = commands.connect({"verbose": False})
 ERRORS = ("Stale Connection", "Authorization Violation", 'Permissions Violation for Publish to "a"', "who knows")
 polite = st.sampled_from((PING, PONG, PONG, OK, ERR, *INFOS))
 
@@ -246,7 +254,7 @@ class LinkMachine(RuleBasedStateMachine):
     def server_accepts(self) -> None:
         """What a good server does, so that not every run ends at once."""
         while self.model.state is not S.FAILED and self.model.state is not S.READY:
-            if self.model.state is S.AWAIT_INFO:
+            if self.model.state in (S.AWAIT_INFO, S.GREETED):
                 self.hear([OPTIONAL_TLS])
             elif self.model.state is S.AUTHENTICATING:
                 self.hear([PONG])
@@ -254,6 +262,16 @@ class LinkMachine(RuleBasedStateMachine):
             self.authenticate()
 
     # ------------------------------------------------------------ the client
+
+    @rule()
+    def greet(self) -> None:
+        model = self.model
+        if model.state is not S.AWAIT_INFO or model.tls_required or model.secured:
+            with pytest.raises(LocalProtocolError, match=r"GREETING has no meaning in state|under TLS is not greeted"):
+                self.link.greet(CONNECT)
+            return
+        model.state = S.GREETED
+        assert self.link.greet(CONNECT) == CONNECT + b"PING\r\n"
 
     @rule()
     def tls_is_done(self) -> None:
@@ -334,12 +352,16 @@ pieces = st.one_of(
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.data(), st.lists(pieces, max_size=12).map(b"".join), st.booleans(), st.booleans(), st.booleans())
+@given(
+    st.data(), st.lists(pieces, max_size=12).map(b"".join), st.booleans(), st.booleans(), st.booleans(), st.booleans()
+)
 def test_receive_never_raises_and_keeps_its_promises_whatever_comes(
-    data: st.DataObject, stream: bytes, tls_required: bool, secured: bool, obliging: bool
+    data: st.DataObject, stream: bytes, tls_required: bool, secured: bool, early: bool, obliging: bool
 ) -> None:
     delivered: list[Message] = []
     link = Link({b"1": Sink(delivered.append)}, tls_required=tls_required, secured=secured)
+    if early and not tls_required and not secured:
+        link.greet(CONNECT)
     tokens, answered, events = 0, [], []
     position = 0
     while position < len(stream):
@@ -397,11 +419,46 @@ def test_a_server_without_tls_is_asked_for_credentials_at_once() -> None:
     assert link.state is S.AWAIT_CREDENTIALS
 
 
-def test_a_connect_that_was_made_before_is_sent_as_it_is() -> None:
+def test_a_server_that_was_greeted_is_told_no_more_and_accepts() -> None:
+    link = Link({})
+    assert link.greet(CONNECT) == CONNECT + b"PING\r\n"
+    assert link.receive(info("s")) == []
+    assert link.state is S.AUTHENTICATING
+    assert described(only(link.receive(b"PONG\r\n"))) == (Ready, "s")
+
+
+@pytest.mark.parametrize("behind", [b"", b"\x15\x03\x01\x00\x02\x02F", b"PING\r\n", b"PONG\r\n", b"MSG a 1 1\r\nx\r\n"])
+def test_a_server_that_was_greeted_and_wants_tls_was_greeted_too_early(behind: bytes) -> None:
+    """Bytes behind such an INFO may be its alert, as it took our CONNECT for a handshake: they accuse nobody."""
+    link = Link({})
+    link.greet(CONNECT)
+    broken = only(link.receive(info(tls_required=True) + behind))
+    assert isinstance(broken, Broken)
+    assert isinstance(broken.error, TooEarly)
+    assert link.state is S.FAILED
+
+
+def test_a_pong_ahead_of_info_accepts_nobody() -> None:
+    link = Link({})
+    link.greet(CONNECT)
+    assert link.receive(b"PONG\r\n") == []
+    assert link.receive(info()) == []
+    assert link.state is S.AUTHENTICATING
+
+
+@pytest.mark.parametrize(("tls_required", "secured"), [(True, False), (False, True), (True, True)])
+def test_nothing_is_said_early_where_tls_is_wanted(tls_required: bool, secured: bool) -> None:
+    link = Link({}, tls_required=tls_required, secured=secured)
+    with pytest.raises(LocalProtocolError, match="not greeted before its INFO"):
+        link.greet(CONNECT)
+    assert link.state is S.AWAIT_INFO
+
+
+def test_who_has_heard_info_greets_no_more() -> None:
     link = Link({})
     link.receive(info())
-    assert link.authenticate(commands.connect({"name": "x"})) == b'CONNECT {"name":"x"}\r\nPING\r\n'
-    assert link.state is S.AUTHENTICATING
+    with pytest.raises(LocalProtocolError, match="GREETING has no meaning in state AWAIT_CREDENTIALS"):
+        link.greet(CONNECT)
 
 
 def test_the_handshake_of_a_real_server_in_verbose_mode_with_a_second_info() -> None:

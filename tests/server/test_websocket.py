@@ -563,7 +563,9 @@ async def test_real_server_on_the_wrong_port_is_worded(ca: Authority, tls: Serve
         swapped = await cause_of(plain.websocket_url.replace("ws", "wss"), tls=ca.client())
         assert isinstance(swapped, TlsFailed)
         assert "leave out tls_first (or wss)" in str(swapped)
-        silent = await cause_of(plain.websocket_url.replace("ws", "nats"), connect_timeout=0.3)
+        unasked = plain.websocket_url.replace("ws", "nats")
+        assert "HTTP/1.1 400 Bad Request" in str(await cause_of(unasked)), "what it makes of our CONNECT"
+        silent = await cause_of(unasked, name="waits", connect_timeout=0.3)
         assert "is it a NATS server at all?" in str(silent)
 
 
