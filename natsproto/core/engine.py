@@ -303,7 +303,10 @@ class Engine:
                 if ended:
                     self._take_out(owner)
                     owner.end(None)
-            elif type(owner) is not RequestMux:
+            elif type(owner) is RequestMux:
+                if count > 1:
+                    self.outbox.collect()  # whoever was answered is about to ask again
+            else:
                 assert not isinstance(owner, (Subscription, RequestMux))
                 owner.settled()
 

@@ -261,6 +261,46 @@ async def test_pending_requests_end_when_the_connection_breaks() -> None:
         await nc.flush()
 
 
+def writes(nc: Client) -> list[bytes]:
+    """What is written from now on, one by one."""
+    session = nc._engine.session
+    assert session is not None
+    wire = session.wire
+    assert wire is not None
+    written: list[bytes] = []
+    write = wire.write
+
+    def watched(data: bytes) -> None:
+        written.append(data)
+        write(data)
+
+    wire.write = watched  # type: ignore[method-assign]
+    return written
+
+
+@virtual_clock
+async def test_requests_behind_replies_that_came_together_leave_together() -> None:
+    async with world(Behaviour(route=False)) as place:
+        nc = await place.connect()
+
+        async def ask_twice() -> bytes:
+            await nc.request("a", b"first", timeout=30)
+            return (await nc.request("a", b"second", timeout=30)).data
+
+        asking = [asyncio.create_task(ask_twice()) for _ in range(20)]
+
+        async def answer_all(payload: bytes) -> None:
+            asked = [await place.server.expect("PUB", "a", payload=payload) for _ in asking]
+            (sid,) = place.server.current.interest
+            place.server.send("".join(f"MSG {op.args[1]} {sid} 2\r\nok\r\n" for op in asked).encode())
+
+        await answer_all(b"first")
+        written = writes(nc)
+        await answer_all(b"second")
+        assert await asyncio.gather(*asking) == [b"ok"] * 20
+        assert [data.count(b"second") for data in written] == [20]
+
+
 @virtual_clock
 async def test_on_request_they_wait_over_the_outage_and_get_their_reply_on_the_next_connection() -> None:
     async with world(Behaviour(route=False)) as place:
