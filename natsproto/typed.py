@@ -18,7 +18,7 @@ from natsproto.core.connection import Connection
 from natsproto.core.gather import Sentinel
 from natsproto.core.subscription import Handler, SlowPolicy, Subscription
 from natsproto.errors import ConfigError, InvalidPayload, ServiceError
-from natsproto.protocol.frames import Message, Responder
+from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import HeadersLike
 from natsproto.service.endpoint import Request
 from natsproto.service.report import error_of
@@ -36,16 +36,6 @@ class TypedMessage(Message, Generic[T]):
 
     _kind: ClassVar[type[Any]] = object
     _codec: ClassVar[Codec] = JSON
-
-    def __init__(
-        self, subject: str, reply: bytes | None, data: bytes, head: bytes | None, origin: Responder | None = None
-    ) -> None:
-        # Not super().__init__(): a call more for every message.
-        self.subject = subject
-        self._reply = reply
-        self.data = data
-        self._head = head
-        self._origin = origin
 
     @property
     def value(self) -> T:

@@ -375,7 +375,7 @@ class Connection:
         none; default: the options, 65,536 and 64 MiB) bound what waits to be read; ``slow_policy`` says what
         happens beyond: drop_newest, drop_oldest, error (the subscription ends with SlowConsumer) or pause (stop
         reading from the server, which may cut the connection). ``message_type`` is for layers on top: a subclass of
-        Message, made as Message is.
+        Message, whose ``__init__`` is not called and whose own slots nobody fills.
 
         InvalidSubject, ConfigError and ConnectionClosed are raised at once. While there is no connection the
         server is told when there is one.

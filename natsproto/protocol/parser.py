@@ -29,8 +29,10 @@ the missing byte count has arrived, so the work is linear whatever the chunks ar
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from itertools import repeat
+from itertools import repeat, starmap
+from operator import itemgetter
 from struct import iter_unpack
 from typing import NoReturn
 
@@ -164,70 +166,51 @@ class Parser:
 
             if known is not None:  # RUN
                 sink, subject, head_size, total, joint, weight = known
-                stop = body + total
-                if stop + 2 > end:
-                    self._need = stop + 2 - pos
-                    break
-                deliver, make = sink.deliver, sink.make
+                reply, start = None, b""
+                stop = first = body + total
                 stride = len(joint) + total
                 last = end - 2 - stride  # from there on the message behind is not whole
-                if head_size:
-                    while stop <= last and startswith(joint, stop):
-                        split = body + head_size
-                        deliver(make(subject, None, data[split:stop], data[body:split], origin))
-                        body += stride
-                        stop += stride
-                else:
-                    while stop <= last and startswith(joint, stop):
-                        deliver(make(subject, None, data[body:stop], None, origin))
-                        body += stride
-                        stop += stride
-                whole = data[stop : stop + 2] == b"\r\n"
-                if whole:
-                    split = body + head_size
-                    deliver(make(subject, None, data[split:stop], data[body:split] or None, origin))
-                    stop += 2
-                count = (stop - pos) // stride
-                if count:
-                    sink.arrived += count
-                    sink.octets += count * weight
-                    touched.add(sink)
-                if not whole:
-                    self._fail("no line end behind the payload", stop, data[stop : stop + 2])
-                pos = stop
-                continue
-
-            total = -1
-            parts = line.rsplit(b" ", 2)
-            start = parts[0]
-            head = heads.get(start)
-            if head is None and line.startswith(b"H"):
-                parts = line.rsplit(b" ", 3)  # a reply subject stands before the two sizes
-                head = heads.get(parts[0])
-            if head is not None:  # HEAD
-                size = sizes.get(parts[-1], -1)
-                sink, subject, weight, headed = head
-                if headed:
-                    reply, head_size = None, sizes.get(parts[-2], -1)
-                    if 0 <= head_size <= size and len(line) <= self._max_line:
-                        start = parts[0]
-                        if len(parts) == 3:
-                            total = size
-                            weight += size
-                        elif reply := parts[1]:
+                while stop <= last and startswith(joint, stop):
+                    stop += stride
+                if stop > first:  # all but the last one, which is on its own like one that is alone
+                    count = (stop - first) // stride
+                    layout = f"0s0s{head_size}s{total - head_size}s{len(joint)}x"
+                    rows = iter_unpack(layout, memoryview(data)[body : body + stop - first])
+                    self._hand_over(sink, repeat(subject), rows, count, count * weight)
+                    body += stop - first
+                    pos += stop - first
+            else:
+                total = -1
+                parts = line.rsplit(b" ", 2)
+                start = parts[0]
+                head = heads.get(start)
+                if head is None and line.startswith(b"H"):
+                    parts = line.rsplit(b" ", 3)  # a reply subject stands before the two sizes
+                    head = heads.get(parts[0])
+                if head is not None:  # HEAD
+                    size = sizes.get(parts[-1], -1)
+                    sink, subject, weight, headed = head
+                    if headed:
+                        reply, head_size = None, sizes.get(parts[-2], -1)
+                        if 0 <= head_size <= size and len(line) <= self._max_line:
+                            start = parts[0]
+                            if len(parts) == 3:
+                                total = size
+                                weight += size
+                            elif reply := parts[1]:
+                                total = size
+                                weight += size + len(reply)
+                    else:
+                        reply, head_size = parts[1], 0
+                        if reply and size >= 0 and len(line) <= self._max_line:
                             total = size
                             weight += size + len(reply)
-                else:
-                    reply, head_size = parts[1], 0
-                    if reply and size >= 0 and len(line) <= self._max_line:
-                        total = size
-                        weight += size + len(reply)
-            if total < 0:  # LINE
-                frame = self._read_line(line, pos)
-                if frame is None:
-                    pos = body
-                    continue
-                sink, subject, reply, head_size, total, weight = frame
+                if total < 0:  # LINE
+                    frame = self._read_line(line, pos)
+                    if frame is None:
+                        pos = body
+                        continue
+                    sink, subject, reply, head_size, total, weight = frame
             stop = body + total
             if stop + 2 > end:
                 self._need = stop + 2 - pos
@@ -235,7 +218,14 @@ class Parser:
             if data[stop : stop + 2] != b"\r\n":
                 self._fail("no line end behind the payload", stop, data[stop : stop + 2])
             split = body + head_size
-            sink.deliver(sink.make(subject, reply, data[split:stop], data[body:split] if head_size else None, origin))
+            message = sink.make()
+            message.subject = subject
+            message._reply = reply
+            message.data = data[split:stop]
+            message._head = data[body:split] if head_size else None
+            message._origin = origin
+            message._answer = None
+            sink.deliver(message)
             sink.arrived += 1
             sink.octets += weight
             touched.add(sink)
@@ -268,7 +258,6 @@ class Parser:
         startswith = data.startswith
         if not (startswith(start, pos) and startswith(b"\r\n", pos + stride - 2)):
             return pos
-        deliver, make, origin = sink.deliver, sink.make, self._origin
         view = memoryview(data)
         left = count = (len(data) - pos) // stride
         while count >= _ROW:
@@ -278,25 +267,46 @@ class Parser:
                 continue
             if any(data[pos + place : end : stride] != octet * count for place, octet in fixed):
                 break
-            *names, replies, heads, payloads = zip(*iter_unpack(layout, view[pos:end]), strict=True)
-            words = b"".join((*replies, *names[0]) if names else replies)
+            rows = list(iter_unpack(layout, view[pos:end]))
+            names = [] if subject else list(map(_name_of, rows))
+            words = b"".join((*names, *map(_reply_of, rows)))
             if b" " in words or b"\r" in words:
                 break  # not one line each
             subjects: Iterable[str] = repeat(subject)
             if names:
                 try:
-                    subjects = b" ".join(names[0]).decode().split(" ")
+                    subjects = b" ".join(names).decode().split(" ")
                 except UnicodeDecodeError:
                     break
-            for name, reply, head, payload in zip(subjects, replies, heads, payloads, strict=False):
-                deliver(make(name, reply, payload, head or None, origin))
-            sink.arrived += count
-            sink.octets += count * weight
-            self.touched.add(sink)
+            self._hand_over(sink, subjects, rows, count, count * weight)
             pos = end
             left -= count
             count = left
         return pos
+
+    def _hand_over(
+        self, sink: Sink, subjects: Iterable[str], rows: Iterable[tuple[bytes, ...]], count: int, octets: int
+    ) -> None:
+        """Makes that many messages and delivers them. A row is something that is left out here, reply subject, headers
+        and payload, empty where there is none.
+        """
+        origin = self._origin
+        messages = list(starmap(sink.make, repeat((), count)))
+        filled = zip(messages, subjects, rows, strict=False)
+        message: Message
+        for message, message.subject, (_, message._reply, message._head, message.data) in filled:
+            message._origin = origin
+            message._answer = None
+        if not message._reply:
+            for message in messages:
+                message._reply = None
+        if not message._head:
+            for message in messages:
+                message._head = None
+        deque(map(sink.deliver, messages), maxlen=0)
+        sink.arrived += count
+        sink.octets += octets
+        self.touched.add(sink)
 
     def _walk_row(self, data: bytes, pos: int, sink: Sink, start: bytes, subject: str | None, frame: int) -> int:
         """Hands over whole messages with a reply subject and no headers for as long as they follow each other, with the
@@ -332,7 +342,14 @@ class Parser:
                         said, total = size, size_of(size)
                     if len(payload) != total or not reply or not crlf:
                         raise ValueError
-                    deliver(make(name, reply, payload, None, origin))
+                    message = make()
+                    message.subject = name
+                    message._reply = reply
+                    message.data = payload
+                    message._head = None
+                    message._origin = origin
+                    message._answer = None
+                    deliver(message)
                     pos += len(piece) + width
                     digits += len(size)
                     count += 1
@@ -380,7 +397,14 @@ class Parser:
             if headed:
                 subject = data[token - stem : token + len(words[0])].decode("utf-8", "surrogateescape")
                 split = body + head_size
-                deliver(make(subject, None, data[split:stop], data[body:split] or None, origin))
+                message = make()
+                message.subject = subject
+                message._reply = None
+                message.data = data[split:stop]
+                message._head = data[body:split] or None
+                message._origin = origin
+                message._answer = None
+                deliver(message)
             else:
                 answer(words[0], data[body:stop])
             count += 1
@@ -557,12 +581,16 @@ def _model(sink: Sink, line: bytes, subject: str | None, head_size: int, total: 
     if subject is None:
         start, layout = line[:name_at], f"{name_at}x{len(word)}s{reply_at - sid_at}x{layout}"
     else:
-        start, layout = line[:reply_at], f"{reply_at}x{layout}"
+        start, layout = line[:reply_at], f"0s{reply_at}x{layout}"
         fixed += range(name_at, sid_at)
     weight = len(word) + len(reply) + total
     octets = [(place, whole[place : place + 1]) for place in fixed]
     octets += [(stride - 2, b"\r"), (stride - 1, b"\n")]
     return sink, subject or "", start, stride, weight, layout, octets
+
+
+_name_of: Callable[[tuple[bytes, ...]], bytes] = itemgetter(0)
+_reply_of: Callable[[tuple[bytes, ...]], bytes] = itemgetter(1)
 
 
 def _forget(message: Message) -> None:

@@ -22,7 +22,7 @@ from typing import TypeAlias
 from natsproto.core.connection import Connection
 from natsproto.core.events import HandlerFailed
 from natsproto.errors import DrainTimeout, NatsError, ServiceError
-from natsproto.protocol.frames import Message, Payload, Responder
+from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 from natsproto.service.report import EndpointInfo, EndpointStats, with_error
 
@@ -35,18 +35,14 @@ CONCURRENCY = 64
 class Request(Message):
     """A request to a service: a message that can be answered with an error as well."""
 
-    __slots__ = ("_refusal",)
+    __slots__ = ()
 
-    def __init__(
-        self, subject: str, reply: bytes | None, data: bytes, head: bytes | None, origin: Responder | None = None
-    ) -> None:
-        super().__init__(subject, reply, data, head, origin)
-        self._refusal: ServiceError | None = None
+    _answer: ServiceError | None
 
     @property
     def refusal(self) -> ServiceError | None:
         """The error it was answered with, if any."""
-        return self._refusal
+        return self._answer
 
     async def respond_error(
         self, code: int, description: str, payload: Payload = b"", *, headers: HeadersLike | None = None
@@ -56,7 +52,7 @@ class Request(Message):
         Line ends in the description become spaces. LocalProtocolError when the request asks for no answer.
         Cancelling it while it waits for room in the outbox sends nothing.
         """
-        self._refusal = ServiceError(code, description)
+        self._answer = ServiceError(code, description)
         await self.respond(payload, headers=with_error(headers, code, description))
 
 
@@ -217,7 +213,7 @@ class Endpoint:
                 self._last_error = f"{refusal.code}:{refusal.description}"
 
     async def _refuse(self, request: Request, error: ServiceError) -> None:
-        request._refusal = error  # counted in any case
+        request._answer = error  # counted in any case
         if request.has_reply:
             try:
                 await request.respond_error(error.code, error.description)

@@ -760,7 +760,7 @@ def test_a_sink_gets_messages_of_its_own_class(frame: bytes) -> None:
     taken: list[Message] = []
     parser = Parser({sid: Sink(taken.append, make=Special) for sid in (*SIDS, b"99")})
     parser.feed(frame * 3)
-    assert [type(message) for message in taken] == [Special] * 3
+    assert [isinstance(message, Special) for message in taken] == [True] * 3
 
 
 def test_a_reply_whose_line_has_not_ended_is_not_looked_for_at_the_front_of_the_chunk() -> None:
