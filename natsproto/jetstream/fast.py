@@ -22,7 +22,7 @@ from natsproto.errors import (
 from natsproto.jetstream.info import PubAck
 from natsproto.jetstream.ingest import IngestLedger, Operation, Words
 from natsproto.jetstream.outgoing import ExpectationArgs, as_bytes, has_msg_id, header_block, id_block
-from natsproto.jetstream.waiting import release
+from natsproto.jetstream.waiting import Queue
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 from natsproto.protocol.subject import publish_subject
@@ -126,7 +126,7 @@ class Dialogue:
         self._up = connection.is_connected
         self._pause: asyncio.TimerHandle | None = None
         self._clock: asyncio.TimerHandle | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiting = Queue()
         self.subject = f"{lines.inbox}>"
         connection.open_inbox(self)
 
@@ -147,7 +147,7 @@ class Dialogue:
         while ledger.full and ledger.end is None and not ledger.choked:
             ledger.hurry()
             self.pump()
-            await self._wait()
+            await self._waiting.wait()
 
     def take(self, subject: str, payload: bytes, block: bytes | None, *, last: bool = False) -> int:
         """Takes a message, sends it if that is possible now, and returns its number. ``last`` ends the batch."""
@@ -168,7 +168,7 @@ class Dialogue:
     async def proof(self) -> None:
         """Waits until the stream has taken a message for the first time, or it is known that it takes none."""
         while not self._ledger.proven and self._ledger.end is None:
-            await self._wait()
+            await self._waiting.wait()
 
     async def settle(self, *, finish: bool = False) -> None:
         """Waits until it is known of all messages what became of them, for which the batch is committed.
@@ -179,7 +179,7 @@ class Dialogue:
         while (ledger.pending or (finish and not ledger.idle)) and ledger.end is None:
             ledger.commit()
             self.pump()
-            await self._wait()
+            await self._waiting.wait()
 
     def pump(self) -> None:
         """Says what is due."""
@@ -286,20 +286,9 @@ class Dialogue:
     # ------------------------------------------------------------ waiting
 
     def _wake(self) -> None:
-        if self._waiters:
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                release(waiter)
+        if self._waiting:
+            self._waiting.wake()
             self._outbox.collect()  # they are about to go on
-
-    async def _wait(self) -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
 
 
 class FastPublisher:
