@@ -106,13 +106,15 @@ async def test_certificate_that_nobody_trusts_is_one_failure_and_no_second_early
         assert [said(link)[:2] == HELLO for link in proxy.history[:4]] == [False, True, True, True]
 
 
+@pytest.mark.parametrize("user", ["", "ann:s3cret@"])
 async def test_client_that_met_tls_greets_no_other_server_early(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, user: str
 ) -> None:
+    """Neither if it was greeted early there nor if it was waited for."""
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.cert))
     watch = Watch()
     async with run_server(tls=tls(authority)) as demanding, run_server() as plain, proxy_to(plain) as proxy:
-        url = f"nats://127.0.0.1:{demanding.port}"
+        url = f"nats://{user}127.0.0.1:{demanding.port}"
         async with client(f"{url},{proxy.url}", randomize=False, on_event=watch, reconnect_wait=0.01) as nc:
             demanding.kill()
             refused = await watch.until(AttemptFailed)
