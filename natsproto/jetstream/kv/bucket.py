@@ -137,7 +137,7 @@ class KeyValue(Generic[V]):
         NoStream when there is no such bucket; MessageTooLarge, LimitReached and every other ApiError when it refuses.
         """
         store = self._store
-        return await store.write(key, store.layout.encode(value), None, _expiring(ttl), timeout)
+        return (await store.write(key, store.layout.encode(value), None, _expiring(ttl), timeout)).seq
 
     async def create(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
         """Writes a value if the key has none, or was deleted; returns its revision.
@@ -196,7 +196,7 @@ class KeyValue(Generic[V]):
         self, key: str, headers: dict[str, str], args: MessageArgs, revision: int | None, timeout: Duration | None
     ) -> int:
         if revision is None:
-            return await self._store.write(key, b"", headers, args, timeout)
+            return (await self._store.write(key, b"", headers, args, timeout)).seq
         return await self._store.write_at(key, revision, b"", headers, args, timeout)
 
     # ---------------------------------------------------------------- many keys

@@ -171,7 +171,7 @@ class Lock:
                 expected_last_subject_seq_subject=layout.origin + layout.encoded(self._key),
             )
             try:
-                return await self._store.write(key, as_bytes(value), None, args, timeout)
+                return (await self._store.write(key, as_bytes(value), None, args, timeout)).seq
             except WrongLastSequence as exc:
                 last = await self._last()
                 if last is None or not self._is_mine(last):

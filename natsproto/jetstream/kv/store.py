@@ -5,6 +5,7 @@ Owns the handle of the stream behind a bucket, and what the stream's refusals me
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Generic
 
 from natsproto.errors import (
@@ -19,6 +20,7 @@ from natsproto.errors import (
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.direct import LastGet
+from natsproto.jetstream.info import PubAck
 from natsproto.jetstream.kv.entry import StoredEntry
 from natsproto.jetstream.kv.keys import key_name
 from natsproto.jetstream.kv.layout import Layout, V
@@ -107,12 +109,12 @@ class Store(Generic[V]):
 
     # ---------------------------------------------------------------- writing
 
-    async def write(
+    def write(
         self, key: str, payload: bytes, headers: Headers | None, args: MessageArgs, timeout: Duration | None
-    ) -> int:
-        """Stores a message under a key and returns its revision. WrongLastSequence, and what ``publish`` raises."""
+    ) -> Coroutine[object, object, PubAck]:
+        """Stores a message under a key; await what it returns. WrongLastSequence, and what ``publish`` raises."""
         layout = self.layout
-        ack = await publish(
+        return publish(
             self.api.connection,
             layout.written + layout.encoded(key),
             payload,
@@ -122,7 +124,6 @@ class Store(Generic[V]):
             retry_attempts=RETRY_ATTEMPTS,
             retry_wait=RETRY_WAIT,
         )
-        return ack.seq
 
     async def write_at(
         self,
@@ -133,9 +134,10 @@ class Store(Generic[V]):
         args: MessageArgs,
         timeout: Duration | None,
     ) -> int:
-        """The same if the key's last revision is this one (0: it has none), else WrongRevision."""
+        """The same if the key's last revision is this one (0: it has none), else WrongRevision; returns the new one."""
         try:
-            return await self.write(key, payload, headers, {**args, "expected_last_subject_seq": revision}, timeout)
+            args = {**args, "expected_last_subject_seq": revision}
+            return (await self.write(key, payload, headers, args, timeout)).seq
         except WrongLastSequence as exc:
             actual = exc.last if exc.last is not None else await self.last_revision(key, timeout)
             raise WrongRevision(self.bucket, key, revision, actual) from exc
