@@ -18,9 +18,8 @@ class Unsettled:
 
     __slots__ = ("waiters",)
 
-    def __init__(self) -> None:
-        self.waiters: list[asyncio.Future[None]] | None = None
-        """None if there are none, which is nearly always so."""
+    waiters: list[asyncio.Future[None]] | None
+    """None if there are none, which is nearly always so. Set by who makes it."""
 
     def wait_with(self, waiter: asyncio.Future[None]) -> list[asyncio.Future[None]]:
         """The waiter is released when there is an outcome; returns those among which it is until then."""

@@ -185,7 +185,10 @@ class Publisher:
             block = id_block(f"{self._id}{window.count + 1}")
         else:
             block = None
-        return window.take(window.lane_of(subject, payload, block), payload, block)
+        lane = self._tokens.headed
+        if block is None or lane.subject != subject or lane.octets != len(payload) or lane.block != len(block):
+            lane = window.lane_of(subject, payload, block)
+        return window.take(lane, payload, block)
 
     async def flush(self) -> None:
         """Waits until every message published so far is settled; PublishFailed as at the end of the block.

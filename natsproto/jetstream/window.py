@@ -126,8 +126,9 @@ class Window:
         self.full = False
         """Whether room() has to be awaited before the next message."""
         self.tokens = Tokens(self._inbox, connection.heads, max_pending)
-        """Whose ``lane`` is that of the last message as long as one more like it can be taken without a thought: it was
-        plain, there is room, the clock runs, and nothing has happened.
+        """Whose ``lane`` is that of the last plain message as long as one more like it can be taken without a thought:
+        there is room, the clock runs, and nothing has happened; ``headed`` that of the last one with headers, if only
+        there is room.
         """
         self._pending: dict[bytes, Slot] = {}
         self._waiting: dict[bytes, None] = {}
@@ -215,13 +216,14 @@ class Window:
             self._clock = self._loop.call_later(self._tick, self._on_tick)
         if block is None:
             self.tokens.lane = lane
+        else:
+            self.tokens.headed = lane
         return lane
 
     def take(self, lane: Lane, payload: bytes, block: bytes | None = None) -> AckFuture:
         """Takes a message of the lane that is asked for now, sends it if that is possible, and returns its future."""
-        spare = lane.spare
-        if spare:
-            slot = spare.popleft()
+        if block is None and lane.spare:
+            slot = lane.spare.popleft()
             slot.floor = lane.last
         else:
             slot = self.tokens.new_slot(lane, block)
@@ -354,16 +356,16 @@ class Window:
     def _refuse(self, token: bytes, slot: Slot, error: NatsError) -> None:
         """The message was not stored this time, and may be when it comes again."""
         self.tokens.leave_behind()
-        slot.refusals += 1
+        times = 1 if slot.refused is None else slot.refused[0] + 1
+        slot.refused = times, error
         if not isinstance(error, NoStream):
-            pause = pause_after(slot.refusals - 1, self._retry_wait)
-        elif slot.refusals > self._retry_attempts >= 0 and not self.acknowledged:
+            pause = pause_after(times - 1, self._retry_wait)
+        elif times > self._retry_attempts >= 0 and not self.acknowledged:
             self._fail(token, slot, error)
             return
         else:
             # Once a stream has answered, its silence is an election: that ends, and the message has its timeout.
             pause = self._retry_wait
-        slot.refusal = error
         self._waiting[token] = None
         self._hold(pause)
 
@@ -426,8 +428,8 @@ class Window:
         subject = slot.lane.subject
         if token not in self._waiting:
             self._fail(token, slot, PublishTimeout(subject, self._timeout))
-        elif slot.refusal is not None:
-            self._fail(token, slot, slot.refusal)
+        elif slot.refused is not None:
+            self._fail(token, slot, slot.refused[1])
         else:
             unsent = f"publish to {subject!r}, which waited for a connection and was not sent"
             self._fail(token, slot, RequestTimeout(unsent, self._timeout))

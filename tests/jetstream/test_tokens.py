@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from natsproto.errors import InvalidSubject, PayloadTooLarge
+from natsproto.errors import InvalidSubject, JetStreamError, PayloadTooLarge
 from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.info import pub_ack
 from natsproto.jetstream.tokens import NO_LANE, Lane, Slot, Tokens
@@ -83,9 +83,9 @@ def test_what_cannot_be_sent_has_no_lane() -> None:
 def test_no_lane_is_at_hand_when_something_has_happened() -> None:
     desk = Desk()
     for happens in (desk.tokens.forget, desk.tokens.rest, desk.tokens.leave_behind, desk.tokens.distrust):
-        desk.tokens.lane = desk.lane()
+        desk.tokens.lane, desk.tokens.headed = desk.lane(), desk.lane(block=12)
         happens()
-        assert desk.tokens.lane is NO_LANE
+        assert desk.tokens.lane is desk.tokens.headed is NO_LANE
 
 
 def test_no_message_is_in_no_lane() -> None:
@@ -100,11 +100,16 @@ def test_a_lane_is_for_one_subject_and_one_size() -> None:
     assert not any(other is lane for other in others)
 
 
-def test_slots_of_messages_with_headers_are_never_spare() -> None:
+def test_a_slot_of_a_message_with_headers_is_used_again_with_another_token_and_nothing_of_the_last_message() -> None:
     desk = Desk()
-    lane = desk.lane(block=12)
-    lane.spare.append(desk.send(lane))
-    assert not lane.spare
+    block = b"NATS/1.0\r\n\r\n"
+    slot = desk.tokens.new_slot(desk.lane(block=len(block)), block)
+    slot.doubtful, slot.refused, slot.floor = True, (1, JetStreamError("busy")), b"x"
+    slot.lane.spare.append(slot)
+    again = desk.tokens.new_slot(desk.lane("b"), None)
+    assert again is slot
+    assert (again.token, again.line, again.block) == (b"2", b"PUB b _INBOX.x.2 5\r\n", None)
+    assert (again.doubtful, again.refused, again.floor, again.waiters) == (False, None, b"", None)
 
 
 def test_tokens_that_were_left_behind_are_not_used_again() -> None:
