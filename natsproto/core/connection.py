@@ -47,6 +47,9 @@ class Stats(Value):
     waiting_bytes: int
 
 
+_ACK_BEHIND = b" 4\r\n+ACK"
+
+
 class Connection:
     """A client of a NATS server or cluster. Made by ``natsproto.connect``.
 
@@ -227,7 +230,8 @@ class Connection:
         """
         if 10 in reply or 13 in reply:  # numbers: looking for bytes costs eight times as much
             raise LocalProtocolError(f"{reply!r} is no subject; the message that asks for an answer there is forged")
-        self._outbox.put(b"PUB %b %d\r\n" % (reply, len(payload)), payload)
+        behind = _ACK_BEHIND if payload == b"+ACK" else b" %d\r\n%b" % (len(payload), payload)
+        self._outbox.put(b"PUB ", reply + behind)
 
     def _publish_full(self, subject: str, payload: Payload, reply: str | None, headers: HeadersLike | None) -> None:
         payload = _payload(payload)

@@ -92,7 +92,9 @@ class Outbox:
             self._put_with_care(head, payload, size)
         else:
             parts = self._parts
-            parts += (head, payload, b"\r\n")
+            parts.append(head)
+            parts.append(payload)
+            parts.append(b"\r\n")
             self.size = size
 
     def _put_with_care(self, head: bytes, payload: bytes, size: int) -> None:

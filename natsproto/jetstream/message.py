@@ -141,11 +141,17 @@ class JsMessage(Message):
         """It is handled. Not confirmed: see ``ack_sync``. Waits only while the connection is congested."""
         if (origin := self._origin) is not None and (outbox := origin.outbox).wait_first:  # type: ignore[attr-defined]
             await outbox.turn()
-        self._say_nowait(b"+ACK")
+        self.ack_nowait()
 
     def ack_nowait(self) -> None:
         """``ack`` that never waits: OutboxFull when the bound on waiting bytes is reached."""
-        self._say_nowait(b"+ACK")
+        # What _say_nowait does, written out: a call for each would cost a tenth more.
+        reply, origin = self._reply, self._origin
+        if self._answer is not None or type(reply) is not bytes or origin is None or reply[:8] != _ACK_PREFIX:
+            self._say_nowait(b"+ACK")  # raises, or the reply was looked at
+        else:
+            origin.answer_nowait(reply, b"+ACK")  # type: ignore[attr-defined]
+            self._answer = b"+ACK"
 
     async def ack_sync(self, timeout: float | None = None) -> None:
         """``ack``, and waits until the server has it: what makes handling exactly once (with a message id).
@@ -227,10 +233,8 @@ class JsMessage(Message):
     def _say_nowait(self, words: bytes) -> None:
         if self._answer is not None:
             raise AlreadyAcked(self.subject, _word(self._answer), _word(words))
-        reply, origin = self._reply, self._origin
-        if type(reply) is not bytes or origin is None or not reply.startswith(_ACK_PREFIX):
-            reply, origin = self._ack_subject(), self._connection()  # both raise, or the reply was looked at
-        origin.answer_nowait(reply, words)  # type: ignore[attr-defined]
+        reply = self._ack_subject()
+        self._connection().answer_nowait(reply, words)
         self._answer = words
 
     def _claim(self, words: bytes) -> None:
