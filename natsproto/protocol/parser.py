@@ -54,8 +54,8 @@ _Head = tuple[Sink, str, int, bool]
 _Inbox = tuple[Sink, tuple[bytes, bytes], tuple[bytes, bytes], bytes]
 """Sink, how its lines without and with headers begin, the same with a line end in front, its sid."""
 _Model = tuple[Sink, str, bytes, int, int, str, list[tuple[int, bytes]]]
-"""Sink, subject, how all begin, bytes of each, size of each for limits, its layout for struct (subject, empty if all have
-the same, reply subject, headers, payload), and where which bytes are the same in all.
+"""Sink, subject, how all begin, bytes of each, size of each for limits, its layout for struct (subject, empty when all
+have the same one, reply subject, headers, payload), and where which bytes are the same in all.
 """
 
 
