@@ -45,6 +45,8 @@ MAX_MESSAGE = 67_108_864
 
 _CACHED = 4096
 _ROW = 4  # messages that make a row: shorter ones are not worth the way there and back
+_LONG = 16  # messages of a row that was worth it: after a shorter one the next has to be twice as long
+_AT_ONCE = 1024  # messages that are compared together: if the row ends before, it was in vain
 _ROW_SIZE = 1024  # bytes of a message above which looking for the next one costs more than it saves
 _CACHED_LINE = 1024  # longer lines are rare, and remembering thousands of them would let the peer fill the memory
 _Line = tuple[Sink, str, int, int, bytes, int]
@@ -151,7 +153,7 @@ class Parser:
         reply: bytes | None
         before: Sink | None = None  # of the last message, if it had a reply subject and no headers
         beginning = b""  # how its line began
-        alike = 0  # messages behind one like that
+        alike, enough = 0, _ROW  # messages behind one like that, and how many of them make a row
         if self._inbox is not None:
             pos = self._walk_replies(data, pos)
         if self._model is not None:
@@ -236,13 +238,14 @@ class Parser:
                 before, beginning, alike = sink, start, 0
             else:
                 alike += 1
-                if alike >= _ROW:
-                    alike = 0
+                if alike >= enough:
+                    alike, begin, stride = 0, pos, len(line) + total + 4
                     name = subject if start == beginning else None
                     self._model = _model(sink, line, name, head_size, total)
                     pos = self._walk_equal(data, pos, self._model)
                     if total <= _ROW_SIZE and not head_size:
-                        pos = self._walk_row(data, pos, sink, start, name, len(line) + total + 4)
+                        pos = self._walk_row(data, pos, sink, start, name, stride)
+                    enough = _ROW if pos - begin >= _LONG * stride else 2 * enough
                 beginning = start
             if sink.answer is not None and self._inbox is not None:
                 pos = self._walk_replies(data, pos)
@@ -259,7 +262,8 @@ class Parser:
         if not (startswith(start, pos) and startswith(b"\r\n", pos + stride - 2)):
             return pos
         view = memoryview(data)
-        left = count = (len(data) - pos) // stride
+        left = (len(data) - pos) // stride
+        count = min(left, _AT_ONCE)
         while count >= _ROW:
             end = pos + count * stride
             if not (startswith(start, end - stride) and startswith(b"\r\n", end - 2)):
@@ -281,7 +285,7 @@ class Parser:
             self._hand_over(sink, subjects, rows, count, count * weight)
             pos = end
             left -= count
-            count = left
+            count = min(left, _AT_ONCE)
         return pos
 
     def _hand_over(

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from natsproto.errors import RemoteProtocolError
 from natsproto.protocol.frames import Err, Frame, Message, Ok, Payload, Ping, Pong, ServerInfo, Sink
-from natsproto.protocol.parser import MAX_INFO, MAX_LINE, MAX_MESSAGE, Parser
+from natsproto.protocol.parser import MAX_INFO, MAX_LINE, MAX_MESSAGE, Parser, _Model
 
 # ---------------------------------------------------------------- what an outcome is
 
@@ -674,6 +674,30 @@ def test_an_unusual_verb_does_not_pass_its_reply_subject_for_a_sid() -> None:
 def test_rows_of_replies_that_take_turns_are_cut_right() -> None:
     one, two = msg(b"a", b"1", b"xyz", b"r"), msg(b"b", b"2", b"12345", b"s")
     stream = b"".join(one * ones + two * twos for ones in range(1, 20) for twos in range(1, 20))
+    assert Rig().feed([stream]) == read_slowly(stream)
+
+
+@pytest.mark.parametrize(("length", "tries"), [(6, 2), (10, 3), (200, 2 * 100)])
+def test_rows_that_are_always_short_are_soon_not_looked_for_any_more(
+    monkeypatch: pytest.MonkeyPatch, length: int, tries: int
+) -> None:
+    """Each look goes over what is left of the chunk: peers could have it done in vain for every few messages."""
+    looks: list[int] = []
+    walk = Parser._walk_equal
+
+    def counted(parser: Parser, data: bytes, pos: int, model: _Model) -> int:
+        looks.append(pos)
+        return walk(parser, data, pos, model)
+
+    monkeypatch.setattr(Parser, "_walk_equal", counted)
+    row = b"".join(msg(b"a", b"1", b"xyz", b"r.%03d" % number) for number in range(length))
+    stream = (row + msg(b"a", b"2", b"xyz", b"r.000")) * 100
+    assert Rig().feed([stream]) == read_slowly(stream)
+    assert 0 < len(looks) <= tries
+
+
+def test_a_row_of_more_messages_than_are_compared_at_once_is_cut_right() -> None:
+    stream = b"".join(msg(b"a", b"1", b"xyz", b"r.%05d" % number) for number in range(5000))
     assert Rig().feed([stream]) == read_slowly(stream)
 
 
