@@ -24,13 +24,14 @@ PACKAGES = (
 
 
 @pytest.fixture(scope="session")
-def node(request: pytest.FixtureRequest) -> Node:
+def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Node:
     """Runs the programs of tests/interop/js."""
     programs = {name: shutil.which(name) for name in ("node", "npm")}
     missing = [name for name, path in programs.items() if path is None]
     if missing:
         pytest.skip(f"{' and '.join(missing)} not found: nats.js cannot be run")
-    folder = Path(request.config.cache.mkdir("nats.js")) if request.config.cache is not None else Path("/nonexistent")
+    cache = getattr(request.config, "cache", None)
+    folder = tmp_path_factory.mktemp("nats.js") if cache is None else Path(cache.mkdir("nats.js"))
     stamp = folder / "installed"
     wanted = "\n".join(PACKAGES)
     if not stamp.exists() or stamp.read_text() != wanted:
