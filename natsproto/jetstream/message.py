@@ -105,15 +105,17 @@ class JsMessage(Message):
 
     @property
     def stream_seq(self) -> int:
-        """The stream sequence alone: half of what ``position`` costs. LocalProtocolError as there."""
+        """The stream sequence alone: a third of what ``position`` costs. LocalProtocolError as there."""
         reply = self._reply
-        if type(reply) is not bytes or not reply.startswith(_ACK_PREFIX):
-            reply = self._ack_subject()
-        tokens = reply.split(b".", 8)  # with v2 the last one holds the rest
         try:
-            return int(tokens[5] if tokens[-1].isdigit() else tokens[7])
-        except (ValueError, IndexError):
-            raise LocalProtocolError(f"{self.reply!r} is no ack subject") from None
+            if type(reply) is not bytes:
+                reply = self._ack_subject()
+            api, ack, _, _, _, early, _, late, rest = reply.split(b".", 8)  # with v2 the last one holds the rest
+            if ack == b"ACK" and api == b"$JS":
+                return int(early if rest.isdigit() else late)
+        except ValueError:
+            pass  # too few words, or no number
+        raise LocalProtocolError(f"{self.reply!r} is no ack subject")
 
     @property
     def is_status(self) -> bool:

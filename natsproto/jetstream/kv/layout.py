@@ -8,6 +8,8 @@ as well. It sends nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Generic
 
 from natsproto.codecs import Codec
@@ -35,7 +37,7 @@ class Layout(Generic[V]):
     behind the API prefix ``reach``. ``decode`` makes a value of a payload; None when values are the bytes themselves.
     """
 
-    __slots__ = ("_cut", "_encode", "_reach", "bucket", "decode", "keys", "origin", "stored", "written")
+    __slots__ = ("_encode", "_reach", "bucket", "decode", "key_of", "keys", "origin", "stored", "written")
 
     def __init__(
         self,
@@ -50,7 +52,9 @@ class Layout(Generic[V]):
         self.bucket, self.stored, self.origin, self._reach, self.keys = bucket, stored, origin, reach, keys
         self.written = f"{reach}.{origin}" if reach else origin
         self._encode, self.decode = encode, decode
-        self._cut = len(stored)
+        cut: Callable[[str], str] = itemgetter(slice(len(stored), None))  # a call of Python's less for every entry
+        self.key_of = cut if keys is None else partial(_decoded, keys, cut)
+        """The key of a stored message, of its subject; InvalidPayload when the codec did not make it."""
 
     @classmethod
     def of(cls, bucket: str, config: StreamConfig | None, prefix: str, keys: KeyCodec | None) -> Layout[bytes]:
@@ -101,7 +105,6 @@ class Layout(Generic[V]):
         """What a consumer filters for this pattern; InvalidSubject when it is none."""
         return self.stored + key_filter(pattern if self.keys is None else self.keys.encode_filter(pattern))
 
-    def key_of(self, subject: str) -> str:
-        """The key of a stored message; InvalidPayload when the codec did not make it."""
-        key = subject[self._cut :]
-        return key if self.keys is None else self.keys.decode(key)
+
+def _decoded(keys: KeyCodec, cut: Callable[[str], str], subject: str) -> str:
+    return keys.decode(cut(subject))
