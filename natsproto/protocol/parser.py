@@ -177,7 +177,9 @@ class Parser:
                 if stop > first:  # all but the last one, which is on its own like one that is alone
                     count = (stop - first) // stride
                     layout = f"0s0s{head_size}s{total - head_size}s{len(joint)}x"
-                    rows = iter_unpack(layout, memoryview(data)[body : body + stop - first])
+                    # Of a copy: an iterator that is not at its end yet and its memoryview, in the frames of a traceback
+                    # that is part of a cycle, crash the interpreter when they are collected (struct.c, CPython 3.11).
+                    rows = iter_unpack(layout, data[body : body + stop - first])
                     self._hand_over(sink, repeat(subject), rows, count, count * weight)
                     body += stop - first
                     pos += stop - first
@@ -451,8 +453,8 @@ class Parser:
         if fitting < _ROW:
             return 0
         layout = f"{len(rest) - len(after)}s{len(after)}s{size}s{len(joint)}s"
-        parts = iter_unpack(layout, memoryview(data)[begin : begin + fitting * stride])
-        tokens, behind, payloads, joints = zip(*parts, strict=True)
+        view = memoryview(data)[begin : begin + fitting * stride]
+        tokens, behind, payloads, joints = zip(*iter_unpack(layout, view), strict=True)
         words = b"".join(tokens)
         if b" " in words or b"\r\n" in words or behind.count(after) < fitting or joints.count(joint) < fitting:
             return 0

@@ -701,6 +701,28 @@ def test_a_row_of_more_messages_than_are_compared_at_once_is_cut_right() -> None
     assert Rig().feed([stream]) == read_slowly(stream)
 
 
+@pytest.mark.parametrize(
+    "row",
+    [msg(b"a", b"1", b"xyz"), hmsg(b"a", b"1", b"NATS/1.0\r\n\r\n", b"xyz"), msg(b"a", b"1", b"xyz", b"r")],
+    ids=["plain", "headers", "reply"],
+)
+def test_a_flaw_behind_a_row_leaves_nothing_that_cannot_be_collected(row: bytes) -> None:
+    """An error keeps the frames that it came through, and what was cut into messages there: that crashed the
+    interpreter when they were part of a cycle.
+    """
+    parser = Parser({b"1": Sink(_forget)})
+    try:
+        parser.feed(row * 50 + b"nonsense\r\n")
+    except RemoteProtocolError as error:
+        error.__dict__["itself"] = error
+    del parser
+    gc.collect()
+
+
+def _forget(message: Message) -> None:
+    """Takes no notice."""
+
+
 def test_sizes_known_from_other_lines_are_put_together_right() -> None:
     blocks = (b"", b"NATS/1.0\r\n\r\n", b"NATS/1.0 100\r\n\r\n")
     frames = [hmsg(b"a", b"1", block, payload) for payload in (b"", b"xyz", b"\r\n", b"." * 12) for block in blocks]
