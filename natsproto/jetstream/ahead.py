@@ -1,8 +1,9 @@
 """How far to read ahead when nobody has said it, without I/O.
 
 Owns the measure of a reader: how fast it takes what has come, and how big that is. With few messages on their way a
-fast reader waits for the server, which has the more work with them; a slow one holds many in vain, while their time for
-an acknowledgement runs out and others could have dealt with them.
+fast reader waits for the server, which has the more work with them; a slow one holds many in vain. It is for readers
+who have their messages to themselves and acknowledge none: what is read ahead would be missing elsewhere, and would
+come a second time when a fast reader turns slow.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ FIRST: Final = 500
 MOST: Final = 4096
 """With 500 initial values of a key/value watch come at a third of the speed, with more than this hardly faster."""
 SPAN: Final = 0.1
-"""Seconds of reading that may be ahead: more than any round trip, and nothing beside an ``ack_wait``."""
+"""Seconds of reading that may be ahead: more than a round trip takes."""
 SIZE: Final = 16 * 2**20
 """Bytes that these should not pass, judged by those that came: a server cuts off whoever lets 64 MiB pile up."""
 GUARD: Final = 2 * SIZE

@@ -287,12 +287,10 @@ class PullConsumer(Consumer):
     ) -> Messages:
         """An endless stream of messages, pulled ahead: enter it, then iterate it.
 
-        Up to ``max_messages`` and ``max_bytes`` wait to be read or are on their way; ``max_bytes`` alone is possible
-        too. With neither, nor a threshold, it is 500 at first, for a fast reader as many as it takes within 0.1 s (up
-        to 4,096), and of big messages as many as are about 16 MiB. It pulls again when half of either is free, or when
-        no more is left than the thresholds say. Each pull waits ``expires`` seconds. ``stop_after`` ends it after so
-        many messages. ``heartbeat`` as in ``fetch``. With ``max_messages=1`` a message is pulled when the one before it
-        was dealt with.
+        Up to ``max_messages`` (default 500) and ``max_bytes`` wait to be read or are on their way; ``max_bytes`` alone
+        is possible too. It pulls again when half of either is free, or when no more is left than the thresholds say.
+        Each pull waits ``expires`` seconds. ``stop_after`` ends it after so many messages. ``heartbeat`` as in
+        ``fetch``. With ``max_messages=1`` a message is pulled when the one before it was dealt with.
 
         ConfigError at once for wrong arguments. What was survived is told by ConsumerNotice events.
         """

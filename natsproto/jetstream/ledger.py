@@ -121,8 +121,8 @@ class PullLedger:
 
     ``max_messages`` bounds what is asked for or waits to be taken, ``max_bytes`` its bytes (0: no bound); both may be
     given. A new pull goes out when what is left of one of them is at or below its threshold (half, rounded up).
-    ``total`` is the number of messages after which it is DONE (0: never). Who gives no bound and no threshold gets one
-    that follows the reader: ``ahead`` has to be told then what comes and what is taken.
+    ``total`` is the number of messages after which it is DONE (0: never). With ``follows``, and neither bound nor
+    threshold, the bound follows the reader: ``ahead`` has to be told then what comes and what is taken.
 
     With ``once`` it is one pull of at most ``max_messages`` and ``max_bytes``: DONE when the server ended it, asked
     again only for what a lost server still owed, and then for the time that is left of ``expires``. With ``no_wait``
@@ -148,6 +148,7 @@ class PullLedger:
         total: int = 0,
         once: bool = False,
         no_wait: bool = False,
+        follows: bool = False,
         group: str = "",
         min_pending: int = 0,
         min_ack_pending: int = 0,
@@ -156,8 +157,8 @@ class PullLedger:
         consumer: str = "",
     ) -> None:
         self._only_bytes = max_messages is None and max_bytes > 0
-        bounded = max_messages is not None or max_bytes or threshold_messages is not None or once
-        self.ahead = None if bounded else Ahead()
+        bounded = max_messages is not None or max_bytes or threshold_messages is not None
+        self.ahead = Ahead() if follows and not bounded else None
         if max_messages is None:
             max_messages = UNBOUNDED if max_bytes else ahead.FIRST
         for what, bound, least in (
@@ -456,9 +457,6 @@ class PullLedger:
         if what == "batch":
             news = 0 < most < self._batch_limit
             self._batch_limit = most if news else self._batch_limit
-        elif self.ahead is not None:  # no pull of FIRST messages names bytes, so none is refused for them
-            news, self.ahead = True, None
-            self._resize(ahead.FIRST)
         else:
             news = 0 < most < self._bytes_limit
             self._bytes_limit = most if news else self._bytes_limit

@@ -318,6 +318,8 @@ class OrderedConsumer:
     ) -> Messages:
         """All messages from here on: enter it, then iterate it. The arguments are those of Consumer.messages.
 
+        Without a bound or threshold 500 messages are pulled ahead at first, for a fast reader as many as it takes
+        within 0.1 s (up to 4,096), and of big messages as many as are about 16 MiB.
         One that is pushed to is bounded by the server's flow control instead of ``max_messages`` and ``max_bytes``.
         """
         ledger = PullLedger(
@@ -328,6 +330,7 @@ class OrderedConsumer:
             threshold_messages=threshold_messages,
             threshold_bytes=threshold_bytes,
             total=stop_after,
+            follows=True,
             consumer=self._carrier.prefix,
         )
         return Messages(OrderedFeed(self._carrier, ledger, 0.0), self._what, self._carrier.put_back)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -15,10 +14,7 @@ import natsproto
 from natsproto import Client, errors
 from natsproto.core.events import HandlerFailed
 from natsproto.errors import ConfigError, ConsumerGone, PullRefused, RequestTimeout
-from natsproto.jetstream import ahead
-from natsproto.jetstream.consumer import PullConsumer
 from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.stream import Stream
 from natsproto.testing import run_server
 from tests.jetstream.reading import (
     api_calls,
@@ -416,55 +412,6 @@ async def test_messages_are_bounded_and_never_dry_up(jetstream: JetStream, bound
     async with consumer.messages(**bounds, stop_after=300) as messages:  # type: ignore[arg-type]
         seen = [message async for message in messages]
     assert numbers(seen) == list(range(1, 301))
-
-
-async def batches_pulled(nc: Client, stream: Stream, consumer: PullConsumer) -> list[int]:
-    """Reads all 3,000 messages; how many each pull asked for."""
-    async with nc.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream.name}.*") as asked:
-        await nc.flush()
-        async with consumer.messages(stop_after=6000) as messages:
-            seen = [await messages.next() for _ in range(3000)]
-        await nc.flush()
-        assert numbers(seen) == list(range(1, 3001))
-        return [json.loads(message.data)["batch"] for message in await asked.take()]
-
-
-async def test_a_fast_reader_gets_more_ahead_than_a_slow_one(
-    jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream = await make(jetstream, 3000)
-    quick = await stream.create_consumer(durable_name="quick", ack_policy="none")
-    pulls = await batches_pulled(nats_client, stream, quick)
-    assert pulls[0] == 500
-    assert max(pulls) > 2000
-    monkeypatch.setattr(ahead, "SPAN", 1e-9)  # as if it took as long as hardly any reader does
-    slow = await stream.create_consumer(durable_name="slow", ack_policy="none")
-    assert max(await batches_pulled(nats_client, stream, slow)) == 500
-
-
-async def test_messages_that_grow_all_of_a_sudden_do_not_pile_up_and_none_is_missed(
-    jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ahead, "SIZE", 60_000)
-    monkeypatch.setattr(ahead, "GUARD", 100_000)
-    stream = await make(jetstream, 3000)
-    consumer = await stream.create_consumer(durable_name="d", ack_policy="none")
-    async with events(nats_client) as told, consumer.messages() as messages:
-        seen = [await messages.next() for _ in range(3000)]
-        await store(stream, range(3001, 3501), size=20_000)
-        await eventually(lambda: messages.pending >= 4)
-        await nats_client.flush()
-        assert messages.pending <= 3 * 4  # what the pulls that are open may bring, of 500
-        seen += [await messages.next() for _ in range(500)]
-    assert numbers(seen) == list(range(1, 3501))
-    assert not notices(told)
-
-
-async def test_a_consumer_that_bounds_the_bytes_of_a_pull_is_read_whole(jetstream: JetStream) -> None:
-    stream = await make(jetstream, 3000)
-    consumer = await stream.create_consumer(durable_name="d", ack_policy="none", max_bytes=1000)
-    async with consumer.messages(stop_after=3000) as messages:
-        assert numbers([message async for message in messages]) == list(range(1, 3001))
 
 
 async def test_message_that_is_bigger_than_the_bound_is_told(jetstream: JetStream) -> None:

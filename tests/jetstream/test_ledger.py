@@ -215,7 +215,7 @@ def read(ledger: PullLedger, count: int, size: int, took: float) -> None:
 
 
 def test_without_bounds_a_fast_reader_gets_more_from_the_next_pull_on_and_a_slow_one_as_much_as_before() -> None:
-    ledger = open_pull()
+    ledger = open_pull(follows=True)
     read(ledger, 500, 100, 0.01)
     assert asked(ledger).batch == 4096
     read(ledger, 4096, 100, 4.0)
@@ -223,22 +223,20 @@ def test_without_bounds_a_fast_reader_gets_more_from_the_next_pull_on_and_a_slow
 
 
 def test_what_is_on_its_way_counts_when_the_bound_changes() -> None:
-    ledger = open_pull()
+    ledger = open_pull(follows=True)
     read(ledger, 250, 100, 0.001)
     assert asked(ledger).batch == 4096 - 250
     read(ledger, 3900, 100, 4.0)
     assert asked(ledger).batch == 500 - 196
 
 
-@pytest.mark.parametrize(
-    "bounds", [{"max_messages": 500}, {"max_bytes": 10**6}, {"threshold_messages": 100}, {"once": True}], ids=str
-)
+@pytest.mark.parametrize("bounds", [{"max_messages": 500}, {"max_bytes": 10**6}, {"threshold_messages": 100}], ids=str)
 def test_bounds_that_were_given_are_kept(bounds: dict[str, int]) -> None:
-    assert open_pull(**bounds).ahead is None
+    assert open_pull(follows=True, **bounds).ahead is None
 
 
 def test_a_bound_that_grows_does_not_pass_what_the_server_was_found_to_take() -> None:
-    ledger = open_pull()
+    ledger = open_pull(follows=True)
     told(ledger, 409, "Exceeded MaxRequestBatch of 20", {}, 0.0)
     read(ledger, 500, 100, 0.01)
     assert asked(ledger).batch == 20
@@ -247,21 +245,13 @@ def test_a_bound_that_grows_does_not_pass_what_the_server_was_found_to_take() ->
 def test_a_long_pull_names_the_bytes_it_may_bring_and_begins_anew_when_the_server_says_that_they_are_not_enough() -> (
     None
 ):
-    ledger = open_pull()
+    ledger = open_pull(follows=True)
     read(ledger, 500, 100, 0.01)
     assert asked(ledger).max_bytes == GUARD
     verdict = told(ledger, 409, "Message Size Exceeds MaxBytes", pending(4000, 1000), 0.0)
     assert verdict is REFILL
     request = asked(ledger)  # of 4,096 the server has 96 more on their way
     assert (request.batch, request.max_bytes) == (500 - 96, 0)
-
-
-def test_where_the_server_refuses_to_count_so_many_bytes_the_bound_stays_small() -> None:
-    ledger = open_pull()
-    read(ledger, 500, 100, 0.01)
-    asked(ledger)
-    assert told(ledger, 409, "Exceeded MaxRequestMaxBytes of 1000", {}, 0.0).action is Action.REFILL
-    assert (ledger.ahead, asked(ledger).batch) == (None, 500)
 
 
 def test_messages_that_are_not_taken_are_not_asked_for_again() -> None:

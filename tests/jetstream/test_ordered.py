@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import pytest
 import natsproto
 from natsproto import Client, errors
 from natsproto.errors import ConfigError, HeartbeatMissed, LocalProtocolError, StreamNotFound
+from natsproto.jetstream import ahead
 from natsproto.testing import run_server
 from tests.jetstream.reading import crash, events, eventually, make, notices, numbers, store, subscriptions
 from tests.kit.interruption import interruptions
@@ -52,6 +54,59 @@ async def test_everything_comes_in_order(jetstream: JetStream, nats_client: Clie
     assert [message.position[2] for message in seen] == list(range(1, 5001))
     await no_consumers(stream)
     assert subscriptions(nats_client) == 0
+
+
+async def batches_pulled(nc: Client, stream: Stream) -> list[int]:
+    """Reads all 3,000 messages; how many each pull asked for."""
+    async with nc.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream.name}.*") as asked:
+        await nc.flush()
+        async with stream.ordered_consumer().messages(stop_after=6000) as messages:
+            seen = [await messages.next() for _ in range(3000)]
+        await nc.flush()
+        assert numbers(seen) == list(range(1, 3001))
+        return [json.loads(message.data)["batch"] for message in await asked.take()]
+
+
+async def test_a_fast_reader_gets_more_ahead_than_a_slow_one(
+    jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await make(jetstream, 3000)
+    pulls = await batches_pulled(nats_client, stream)
+    assert pulls[0] == 500
+    assert max(pulls) > 2000
+    monkeypatch.setattr(ahead, "SPAN", 1e-9)  # as if it took as long as hardly any reader does
+    assert max(await batches_pulled(nats_client, stream)) == 500
+
+
+async def test_messages_that_grow_all_of_a_sudden_do_not_pile_up_and_none_is_missed(
+    jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "SIZE", 60_000)
+    monkeypatch.setattr(ahead, "GUARD", 100_000)
+    stream = await make(jetstream, 3000)
+    async with events(nats_client) as told, stream.ordered_consumer().messages() as messages:
+        seen = [await messages.next() for _ in range(3000)]
+        await store(stream, range(3001, 3501), size=20_000)
+        await eventually(lambda: messages.pending >= 4)
+        await nats_client.flush()
+        assert messages.pending <= 3 * 4  # what the pulls that are open may bring, of 500
+        seen += [await messages.next() for _ in range(500)]
+    assert numbers(seen) == list(range(1, 3501))
+    assert not notices(told)
+
+
+async def test_who_waits_for_acknowledgements_has_no_more_ahead_however_fast_it_reads(
+    jetstream: JetStream, nats_client: Client
+) -> None:
+    stream = await make(jetstream, 3000)
+    consumer = await stream.create_consumer(durable_name="d")
+    async with nats_client.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream.name}.*") as asked:
+        await nats_client.flush()
+        async with consumer.messages() as messages:
+            for _ in range(3000):
+                await (await messages.next()).ack()
+        await nats_client.flush()
+        assert max(json.loads(message.data)["batch"] for message in await asked.take()) == 500
 
 
 async def test_what_ended_one_reader_is_forgotten_with_the_next(jetstream: JetStream) -> None:
