@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from math import inf
 from time import perf_counter  # uvloop's clock knows only milliseconds
 
@@ -275,25 +276,18 @@ class Connection:
         """
         wire = subscribe_subject(subject)
         if self._outbox.wait_first:
-            return self._ask_in_turn(subject, wire, payload, timeout, headers)
+            return self._in_turn(partial(self._ask, subject, wire, payload, timeout, headers))
         return self._ask(subject, wire, payload, timeout, headers)
 
     def request_empty(self, subject: str, wire: bytes, timeout: float | timedelta) -> Awaitable[Message]:
         """``request_literally`` with nothing to check: ``wire`` is the subject as it is sent, the payload is empty."""
         if self._outbox.wait_first:
-            return self._ask_in_turn(subject, wire, b"", timeout, None)
+            return self._in_turn(partial(self._ask, subject, wire, b"", timeout, None))
         return self._engine.mux().ask(subject, wire, b"", None, _timeout(timeout))
 
-    async def _ask_in_turn(
-        self,
-        subject: str,
-        wire: bytes,
-        payload: Payload,
-        timeout: float | timedelta | None,
-        headers: HeadersLike | None,
-    ) -> Message:
+    async def _in_turn(self, ask: Callable[[], asyncio.Future[Message]]) -> Message:
         await self._outbox.turn()
-        return await self._ask(subject, wire, payload, timeout, headers)
+        return await ask()
 
     def _ask(
         self,

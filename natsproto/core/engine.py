@@ -28,6 +28,7 @@ from natsproto.core.runtime import Runtime, nuid
 from natsproto.core.session import Session
 from natsproto.core.subscription import Subscription
 from natsproto.core.supervisor import Supervisor
+from natsproto.core.waiting import Waiters
 from natsproto.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -129,7 +130,7 @@ class Engine:
         self._inboxes: dict[ReplyInbox, Interest[Owner]] = {}
         self._with_callback: weakref.WeakSet[Subscription] | None = None  # slow to make and to walk
         self._holding: set[Subscription] = set()
-        self._changed: list[asyncio.Future[None]] = []
+        self._changed = Waiters()
         self._moving_from: Session | None = None
         """The session that was left and may not have handled all that was published on it."""
         self._warned: Session | None = None
@@ -194,7 +195,7 @@ class Engine:
         if self._holding:
             session.hold(True)
         if self.state in (State.DRAINING, State.OPEN):  # open after a move from one server to another
-            self._notify()
+            self._changed.wake()
         else:
             self._move(State.OPEN)
         session.go_live()
@@ -550,23 +551,13 @@ class Engine:
                     await self.outbox.drained()
                     if self.session is not None and not self.session.ended.done():
                         break
-                    await self._change()
+                    await self._changed.wait()
                 self.session.ping(Barrier(answered, self.outbox.frames_out))
                 await answered
         except TimeoutError as exc:
             if isinstance(exc, NatsError):
                 raise
             raise RequestTimeout("flush", timeout) from None
-
-    async def _change(self) -> None:
-        """Until the state changes."""
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._changed.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in self._changed:
-                self._changed.remove(waiter)
 
     @property
     def living(self) -> bool:
@@ -693,7 +684,7 @@ class Engine:
             self.session = None
         self._supervisor.end_retired()
         self.closed.set_result(reason)
-        self._notify()
+        self._changed.wake()
         # A failed first connect is raised to the caller, who will log it.
         end = _CLOSED if reason is None else events.Closed(reason=reason)
         self.herald.announce(end, level=None if self._supervisor.started else logging.INFO)
@@ -702,20 +693,10 @@ class Engine:
         """The only place where the state changes."""
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
         self.state = state
-        self._notify()
-
-    def _notify(self) -> None:
-        changed, self._changed = self._changed, []
-        for waiter in changed:
-            _release(waiter)
+        self._changed.wake()
 
 
 def _lost(session: Session) -> ConnectionLost:
     """Why a session has ended, for those who waited for an answer."""
     cause = session.ended.result()
     return cause if isinstance(cause, ConnectionLost) else ConnectionLost(str(cause), str(session.address))
-
-
-def _release(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Callable
 
 from natsproto.core.runtime import Wire
+from natsproto.core.waiting import Waiters
 from natsproto.errors import ConnectionClosed, OutboxFull
 
 FLUSH_AT = 65_536
@@ -69,7 +70,7 @@ class Outbox:
         self._wire: Wire | None = None
         self._paused = False
         self._scheduled = False
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
 
     @property
     def frames(self) -> int:
@@ -127,7 +128,7 @@ class Outbox:
         # The flag stays up meanwhile: every other publisher has to stand in line as well.
         await asyncio.sleep(0)
         while self._paused and self.size >= CONGESTED_AT and self._limit >= 0:
-            await self._wait()
+            await self._waiters.wait()
         self.wait_first = False
         self.collect()  # who has filled a write goes on
 
@@ -139,7 +140,7 @@ class Outbox:
         self.flush()
         last = self.frames_out + self.frames
         while self._wire is not None and self.frames_out < last:
-            await self._wait()
+            await self._waiters.wait()
 
     def flush(self) -> None:
         """Hands everything to the wire, if there is one and it takes something."""
@@ -195,12 +196,12 @@ class Outbox:
         self._wire, self._paused = wire, paused
         self._confirmed = self.frames_out
         self.flush()
-        self._wake()
+        self._waiters.wake()
 
     def detach(self) -> None:
         """The wire is gone; what waits goes on waiting."""
         self._wire, self._paused = None, False
-        self._wake()
+        self._waiters.wake()
 
     def pause(self) -> None:
         """The wire takes nothing for now."""
@@ -210,12 +211,12 @@ class Outbox:
         """The wire has passed on all it had."""
         self._paused = False
         self.flush()
-        self._wake()
+        self._waiters.wake()
 
     def seal(self) -> None:
         """Takes nothing more: every further put raises ConnectionClosed."""
         self._limit = self._mark = -1
-        self._wake()
+        self._waiters.wake()
 
     def _end_of_turn(self) -> None:
         self._scheduled = False
@@ -223,21 +224,6 @@ class Outbox:
         self.flush()
         if self._paused and self.size >= CONGESTED_AT:
             self.wait_first = True
-
-    async def _wait(self) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
 
     def _check_room(self, size: int) -> None:
         """The slow half of put(): a wire that takes bytes makes room for any message."""

@@ -20,6 +20,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
+from natsproto.core.waiting import Waiters
 from natsproto.errors import (
     ConfigError,
     DrainTimeout,
@@ -133,7 +134,7 @@ class Subscription(Generic[M]):
         self._worker: asyncio.Task[None] | None = None
         self._iterating: list[asyncio.Task[object] | None] = []
         self._enlisted: set[asyncio.Task[None]] = set()
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
         self._arrived = 0  # messages that entered the inbox and were not dropped from its new end
         self._passed_over = 0  # messages that left its old end without being read
         self._chunks: deque[tuple[int, int]] = deque()  # (_arrived after this chunk, bytes of the chunk)
@@ -197,10 +198,10 @@ class Subscription(Generic[M]):
                     yield inbox.popleft()
                 if self._at_end():
                     return
-                await self._wait()
+                await self._waiters.wait()
         finally:
             self._iterating.remove(task)
-            self._wake()
+            self._waiters.wake()
 
     def batches(self, max_msgs: int | None = None) -> AsyncGenerator[list[M]]:
         """Yields everything that has arrived as one list (of at most max_msgs), whenever something has.
@@ -227,10 +228,10 @@ class Subscription(Generic[M]):
                     yield batch
                 if self._at_end():
                     return
-                await self._wait()
+                await self._waiters.wait()
         finally:
             self._iterating.remove(task)
-            self._wake()
+            self._waiters.wake()
 
     async def next(self, timeout: float | timedelta | None = None) -> M:
         """The next message; waits at most ``timeout`` seconds (None: for ever; 0: only one that is here).
@@ -249,7 +250,7 @@ class Subscription(Generic[M]):
             if deadline is not None and loop.time() >= deadline:
                 assert wait is not None
                 raise RequestTimeout(f"next message on {self.subject!r}", wait)
-            await self._wait(deadline)
+            await self._waiters.wait(deadline)
         message = inbox.popleft()
         if self._holding:
             self._relax()
@@ -264,7 +265,7 @@ class Subscription(Generic[M]):
         self._check_readable()
         inbox = self.inbox
         if not inbox and self._end is None and (timeout is None or timeout > 0):
-            await self._wait(None if timeout is None else asyncio.get_running_loop().time() + timeout)
+            await self._waiters.wait(None if timeout is None else asyncio.get_running_loop().time() + timeout)
         return self.take_nowait()
 
     def take_nowait(self) -> list[M]:
@@ -277,7 +278,7 @@ class Subscription(Generic[M]):
 
     def poke(self) -> None:
         """Lets ``take`` return now, with what there is."""
-        self._wake()
+        self._waiters.wake()
 
     # ---------------------------------------------------------------- ending
 
@@ -314,7 +315,7 @@ class Subscription(Generic[M]):
             if loop.time() >= deadline:
                 left = f"{len(self.inbox) + 1} messages of {self.subject!r} not handled"
                 raise DrainTimeout(f"drain of {self.subject!r}", wait, [left])
-            await self._wait(deadline)
+            await self._waiters.wait(deadline)
 
     async def read_out(self, deadline: float) -> int:
         """Waits until a callback or a running iterator has taken everything and stopped, or the deadline.
@@ -326,7 +327,7 @@ class Subscription(Generic[M]):
         while self._is_working(me) or self._is_iterating(me):
             if loop.time() >= deadline:
                 return len(self.inbox) + 1
-            await self._wait(deadline)
+            await self._waiters.wait(deadline)
         return 0
 
     def _is_working(self, me: asyncio.Task[object] | None) -> bool:
@@ -350,7 +351,7 @@ class Subscription(Generic[M]):
 
     def _dismiss(self, task: asyncio.Task[None]) -> None:
         self._enlisted.discard(task)
-        self._wake()
+        self._waiters.wake()
 
     def stop_callback(self) -> asyncio.Task[None] | None:
         """Cancels the callback at work, unless it is who asks; returns its task, which ends soon."""
@@ -376,7 +377,7 @@ class Subscription(Generic[M]):
             self._passed_over += len(self.inbox)
             self.inbox.clear()
         self._release_hold()  # read or not: nothing more comes that could be too much
-        self._wake()
+        self._waiters.wake()
         if self.on_change is not None:
             self.on_change()
 
@@ -418,7 +419,7 @@ class Subscription(Generic[M]):
         if self.on_change is not None:
             self.on_change()
         elif self._waiters:
-            self._wake()
+            self._waiters.wake()
         elif self._handler is not None and self._worker is None:
             self._start_worker(self._handler)
 
@@ -504,25 +505,6 @@ class Subscription(Generic[M]):
             self._holding = False
             self._keeper.hold(self, False)
 
-    async def _wait(self, deadline: float | None = None) -> None:
-        """Until something arrives, ends or is finished with, or the deadline (loop time) is reached."""
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-        self._waiters.append(waiter)
-        timer = None if deadline is None else loop.call_at(deadline, _release, waiter)
-        try:
-            await waiter
-        finally:
-            if timer is not None:
-                timer.cancel()
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            _release(waiter)
-
     def _start_worker(self, handler: Handler) -> None:
         worker = asyncio.get_running_loop().create_task(
             self._work(handler), name=f"natsproto handler of {self.subject}", context=self._context
@@ -560,7 +542,7 @@ class Subscription(Generic[M]):
         finally:
             self._worker = None
             self._relax()
-            self._wake()
+            self._waiters.wake()
 
     def _survives_cancelling(self) -> bool:
         """Whether only this task was cancelled, which a callback does to itself; not all at the end of a program."""
@@ -576,8 +558,3 @@ class Subscription(Generic[M]):
 def _check_count(max_msgs: int | None) -> None:
     if max_msgs is not None and (type(max_msgs) is not int or max_msgs < 1):
         raise ConfigError("max_msgs", max_msgs, "must be a positive number of messages")
-
-
-def _release(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

@@ -17,6 +17,7 @@ from natsproto.core import events
 from natsproto.core.herald import Herald
 from natsproto.core.runtime import Runtime
 from natsproto.core.session import Session, SessionClient
+from natsproto.core.waiting import release
 from natsproto.errors import ConnectFailed, ConnectionClosed, ConnectionLost, NotAuthorized
 from natsproto.options import Options
 from natsproto.protocol.frames import NO_INFO, ServerInfo
@@ -270,14 +271,14 @@ class Supervisor:
     def hurry(self) -> None:
         """Ends the wait for the next attempt."""
         if self._hurry is not None:
-            _release(self._hurry)
+            release(self._hurry)
 
     async def _pause(self, delay: float) -> None:
         """Waits, unless somebody is in a hurry."""
         if delay <= 0:
             return
         self._hurry = self._loop.create_future()
-        timer = self._loop.call_later(delay, _release, self._hurry)
+        timer = self._loop.call_later(delay, release, self._hurry)
         try:
             await self._hurry
         finally:
@@ -288,7 +289,7 @@ class Supervisor:
 
     def move_soon(self) -> None:
         """The server of the current session is going to shut down."""
-        _release(self._stirred)
+        release(self._stirred)
 
     async def _move_away(self, session: Session) -> Session:
         """Connects elsewhere first and switches then, so that nobody notices (ADR-5 leaves it to the client).
@@ -354,9 +355,4 @@ def _discard(attempt: asyncio.Task[Session]) -> None:
 
 
 def _stir(stirred: asyncio.Future[None], _: asyncio.Future[Exception]) -> None:
-    _release(stirred)
-
-
-def _release(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+    release(stirred)

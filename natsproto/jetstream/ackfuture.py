@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 
+from natsproto.core.waiting import release
 from natsproto.errors import NatsError
 from natsproto.jetstream.info import PubAck, pub_ack
-from natsproto.jetstream.waiting import release
 
 
 class Unsettled:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Literal, Unpack
 
 from natsproto.core.connection import Connection
+from natsproto.core.waiting import Waiters
 from natsproto.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -22,7 +23,6 @@ from natsproto.errors import (
 from natsproto.jetstream.info import PubAck
 from natsproto.jetstream.ingest import IngestLedger, Operation, Words
 from natsproto.jetstream.outgoing import ExpectationArgs, as_bytes, has_msg_id, header_block, id_block
-from natsproto.jetstream.waiting import Queue
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 from natsproto.protocol.subject import publish_subject
@@ -126,7 +126,7 @@ class Dialogue:
         self._up = connection.is_connected
         self._pause: asyncio.TimerHandle | None = None
         self._clock: asyncio.TimerHandle | None = None
-        self._waiting = Queue()
+        self._waiting = Waiters()
         self.subject = f"{lines.inbox}>"
         connection.open_inbox(self)
 

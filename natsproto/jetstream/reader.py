@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Protocol
 
 from natsproto.core.events import Event
+from natsproto.core.waiting import Waiters
 from natsproto.errors import JetStreamError, LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.message import JsMessage
@@ -127,7 +128,7 @@ class Messages:
         self._give_back = give_back
         self._ready: deque[JsMessage] = deque()
         self._left: list[JsMessage] = []
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
         self._dealt = self._dealt_bytes = 0  # released, and not told yet
         self._started = self._stopped = self._over = False
         self._error: NatsError | None = None
@@ -176,7 +177,7 @@ class Messages:
                     count = size = 0
                 if self._at_end():
                     return
-                await self._wait()
+                await self._waiters.wait()
         finally:
             if count:
                 feed.taken(count, size)
@@ -202,7 +203,7 @@ class Messages:
                     feed.taken(len(batch), size)
             if self._at_end():
                 return
-            await self._wait()
+            await self._waiters.wait()
 
     async def next(self, timeout: Duration | None = None) -> JsMessage:
         """The next message; waits at most ``timeout`` seconds (None: for ever).
@@ -219,7 +220,7 @@ class Messages:
             if deadline is not None and loop.time() >= deadline:
                 assert wait is not None
                 raise RequestTimeout(f"next message of {self._what}", wait)
-            await self._wait(deadline)
+            await self._waiters.wait(deadline)
         self.release(message)
         return message
 
@@ -314,7 +315,7 @@ class Messages:
             return True
         if self._over or self._stopped:
             return False
-        await self._wait()
+        await self._waiters.wait()
         return bool(self._ready) or not (self._over or self._stopped)
 
     # ---------------------------------------------------------------- as an outlet
@@ -350,26 +351,6 @@ class Messages:
             raise self._error.with_traceback(None)
         return self._over
 
-    async def _wait(self, deadline: float | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-        self._waiters.append(waiter)
-        timer = None if deadline is None else loop.call_at(deadline, _release, waiter)
-        try:
-            await waiter
-        finally:
-            if timer is not None:
-                timer.cancel()
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-
     def wake(self) -> None:
         """Lets everybody who waits look again."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            _release(waiter)
-
-
-def _release(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+        self._waiters.wake()

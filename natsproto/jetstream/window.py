@@ -13,6 +13,7 @@ from collections import deque
 from math import ceil
 
 from natsproto.core.connection import Connection
+from natsproto.core.waiting import Waiters
 from natsproto.errors import (
     ApiError,
     ConnectionLost,
@@ -32,7 +33,6 @@ from natsproto.jetstream.info import pub_ack
 from natsproto.jetstream.outgoing import has_msg_id
 from natsproto.jetstream.retry import BUSY, RESEND_AFTER, pause_after
 from natsproto.jetstream.tokens import NO_LANE, Lane, Slot, Tokens
-from natsproto.jetstream.waiting import Queue
 from natsproto.protocol.frames import Message
 
 LIFETIME = 16
@@ -139,7 +139,7 @@ class Window:
         self._tick = timeout / LIFETIME
         self._ages = Ages(self._tick)
         self._clock: asyncio.TimerHandle | None = None
-        self._stalled, self._flushing = Queue(), Queue()
+        self._stalled, self._flushing = Waiters(), Waiters()
         self._coming = 0  # messages that are taken as soon as there is room
         self._end: NatsError | None = LocalProtocolError(
             "a publisher publishes inside its block: async with js.publisher() as pub"

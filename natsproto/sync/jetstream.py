@@ -69,10 +69,10 @@ class PullConsumer(Facade[consumer.PullConsumer]):
         return [JsMessage(self._portal, one) for one in self._portal.call(fetched)]
 
     def messages(self, *, max_messages: int | None = None, stop_after: int = 0) -> Iterator[JsMessage]:
-        """Yields messages without end, or ``stop_after``; up to ``max_messages`` are pulled ahead (see below).
+        """Yields messages without end, or ``stop_after``; up to ``max_messages`` (default 500) are pulled ahead.
 
-        Its default, and what is raised, are those of ``natsproto.jetstream.consumer.PullConsumer.messages``. What was
-        pulled and not yielded when the loop is left is what the next reader of this handle gets first.
+        Raises what ``natsproto.jetstream.consumer.PullConsumer.messages`` raises. What was pulled and not yielded
+        when the loop is left is what the next reader of this handle gets first.
         """
         messages = self._portal.run(self._inner.messages, max_messages=max_messages, stop_after=stop_after)
         self._portal.call(messages.__aenter__)

@@ -348,7 +348,7 @@ async def test_cancelled_waiters_leave_nothing_behind() -> None:
     for task in tasks:
         task.cancel()
     assert all(isinstance(r, asyncio.CancelledError) for r in await asyncio.gather(*tasks, return_exceptions=True))
-    assert outbox._waiters == []
+    assert not outbox._waiters
     wire.take(1 << 40)
     assert wire.bytes.count(b"PUB ") == 2
 

@@ -376,7 +376,7 @@ async def test_a_cancelled_reader_takes_no_message_with_it() -> None:
         with pytest.raises(asyncio.CancelledError):
             await reader
         assert await sub.next() is one
-    assert sub._waiters == []
+    assert not sub._waiters
     assert sub.delivered == 20
 
 

@@ -32,8 +32,8 @@ async def check(nc: Client, run: Interruption, tasks: set[asyncio.Task[object]])
     run.check()
     await works(nc)
     assert len(nc._engine.mux()) == 0, "a pending request was left"
-    assert nc._outbox._waiters == []
-    assert nc._engine._changed == []
+    assert not nc._outbox._waiters
+    assert not nc._engine._changed
     assert asyncio.all_tasks() <= tasks
 
 
@@ -304,8 +304,8 @@ async def test_a_flush_cancelled_over_an_outage_leaves_nothing() -> None:
             next(connections)
             run.check()
             await works(nc)
-            assert nc._engine._changed == []
-            assert nc._outbox._waiters == []
+            assert not nc._engine._changed
+            assert not nc._outbox._waiters
 
 
 @virtual_clock
