@@ -715,6 +715,8 @@ def test_a_flaw_behind_a_row_leaves_nothing_that_cannot_be_collected(row: bytes)
         parser.feed(row * 50 + b"nonsense\r\n")
     except RemoteProtocolError as error:
         error.__dict__["itself"] = error
+    else:
+        pytest.fail("nonsense was taken for a frame")
     del parser
     gc.collect()
 
