@@ -244,6 +244,8 @@ def test_ack_subjects_of_both_kinds_are_read(subject: str, domain: str) -> None:
     message = JsMessage("s", subject.encode(), b"", None)
     assert message.position == ("C", 4, 3)
     assert message.stream_seq == 3
+    assert message.reply == subject  # a str from here on
+    assert message.stream_seq == 3
 
 
 @pytest.mark.parametrize(
@@ -259,6 +261,27 @@ def test_ack_subjects_of_both_kinds_are_read(subject: str, domain: str) -> None:
 def test_what_is_no_ack_subject_is_told(subject: str) -> None:
     with pytest.raises(LocalProtocolError, match="is no ack subject"):
         read_ack_subject(subject)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "$JS.ACK.S.C.2.3.4.1795000000000000001",
+        "$JS.ACK.a.S.C.2.3.4.1795000000000000001.5",  # ten tokens
+        "$JS.ACK.S.C.2.three.4.1795000000000000001.5",
+        "$JS.ACK.hub.acchash.S.C.2.three.4.1795000000000000001.5",
+        "$JS.ACK.",
+        "a.b.S.C.2.3.4.1795000000000000001.5",
+    ],
+)
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_a_message_that_stands_nowhere_has_no_sequence(subject: str, looked_at: bool) -> None:
+    message = JsMessage("s", subject.encode(), b"", None)
+    if looked_at:
+        assert message.reply == subject
+    for attribute in ("stream_seq", "position"):
+        with pytest.raises(LocalProtocolError, match=r"is no ack subject|was not delivered by a consumer"):
+            getattr(message, attribute)
 
 
 async def test_plain_message_from_a_stream_becomes_one_that_can_be_acknowledged(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from enum import StrEnum
-from typing import TYPE_CHECKING, Generic
+from operator import attrgetter
+from typing import TYPE_CHECKING, Generic, cast
 
 from natsproto.errors import KeyDeleted
 from natsproto.jetstream.direct import plain_message
@@ -190,16 +191,16 @@ class UnreadEntry(StoredEntry[V]):
 
 
 class DeliveredEntry(KeyValueEntry[V]):
-    """An entry that a consumer delivered."""
+    """An entry that a consumer delivered. Whoever makes one sets its slots, as a watch reads 50,000 at a time and the
+    call of an ``__init__`` is half of what an entry costs.
+    """
 
     __slots__ = ()
+    __init__ = object.__init__
 
     _message: JsMessage
 
-    @property
-    def revision(self) -> int:
-        """See KeyValueEntry."""
-        return self._message.stream_seq
+    revision = property(attrgetter("_message.stream_seq"), doc="See KeyValueEntry.")  # a call of Python's less
 
     @property
     def created(self) -> Timestamp:
@@ -210,3 +211,16 @@ class DeliveredEntry(KeyValueEntry[V]):
     def delta(self) -> int:
         """See KeyValueEntry."""
         return self._message.metadata.num_pending
+
+
+class PlainEntry(DeliveredEntry[bytes]):
+    """One whose value is the payload."""
+
+    __slots__ = ()
+
+    value = vars(KeyValueEntry)["data"]  # the slot itself: a property costs five times as much
+
+
+def delivered(layout: Layout[V]) -> type[DeliveredEntry[V]]:
+    """The class of the entries that are delivered for a handle."""
+    return DeliveredEntry if layout.decode is not None else cast("type[DeliveredEntry[V]]", PlainEntry)
