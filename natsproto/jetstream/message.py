@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from natsproto.protocol.headers import Headers
 
 _ACK_PREFIX = b"$JS.ACK."
+_NANOS = 2**63  # as many as a server counts, from 1970 to 2262
 
 
 class Metadata(Value):
@@ -42,6 +43,14 @@ class Metadata(Value):
     consumer_seq: int
     timestamp: Timestamp
     num_pending: int
+
+    def __getattr__(self, name: str) -> Timestamp:
+        # A timestamp costs as much as all the rest, and few ask for it.
+        nanos = self.__dict__.get("_nanos")
+        if name != "timestamp" or nanos is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        self.__dict__["timestamp"] = timestamp = Timestamp.from_ns(nanos)
+        return timestamp
 
 
 class JsMessage(Message):
@@ -318,19 +327,22 @@ def read_ack_subject(subject: str) -> Metadata:
     stream, consumer, *numbers = rest
     try:
         delivered, stream_seq, consumer_seq, nanos, pending = map(int, numbers)
-        timestamp = Timestamp.from_ns(nanos)
-    except (ValueError, OverflowError):
+        if not -_NANOS < nanos < _NANOS:
+            raise ValueError("no time")
+    except ValueError:
         raise LocalProtocolError(f"{subject!r} is no ack subject: its numbers cannot be read") from None
-    return Metadata(
+    made = Metadata.__new__(Metadata)
+    made.__dict__.update(
         domain=domain,
         stream=stream,
         consumer=consumer,
         num_delivered=delivered,
         stream_seq=stream_seq,
         consumer_seq=consumer_seq,
-        timestamp=timestamp,
         num_pending=pending,
+        _nanos=nanos,
     )
+    return made
 
 
 def _nak(delay: Duration | None) -> bytes:

@@ -59,7 +59,9 @@ class Timestamp(datetime):
     def from_ns(cls, ns: int) -> Timestamp:
         """The moment so many nanoseconds after 1970-01-01T00:00:00Z, in UTC."""
         micros, below = divmod(ns, 1000)
-        return cls.of(_EPOCH + timedelta(microseconds=micros), below)
+        self: Timestamp = datetime.__add__(_FIRST, timedelta(microseconds=micros))
+        self._below = below
+        return self
 
     @classmethod
     def parse(cls, text: str) -> Timestamp:
@@ -130,7 +132,9 @@ class Timestamp(datetime):
     def __add__(self, other: timedelta) -> Timestamp:
         if not isinstance(other, timedelta):
             return NotImplemented
-        return Timestamp.of(self._plain() + other, self._below)
+        moment: Timestamp = datetime.__add__(self, other)
+        moment._below = self._below
+        return moment
 
     __radd__ = __add__
 
@@ -140,7 +144,7 @@ class Timestamp(datetime):
     def __sub__(self, other: datetime) -> timedelta: ...
     def __sub__(self, other: timedelta | datetime) -> Timestamp | timedelta:
         if isinstance(other, timedelta):
-            return Timestamp.of(self._plain() - other, self._below)
+            return self + -other
         return datetime.__sub__(self, other)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
@@ -148,6 +152,9 @@ class Timestamp(datetime):
 
     def __repr__(self) -> str:
         return f"Timestamp({self.rfc3339()})" if self.tzinfo else datetime.__repr__(self)
+
+
+_FIRST = Timestamp(1970, 1, 1)
 
 
 def _below(other: object) -> int:

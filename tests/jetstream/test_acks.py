@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import pickle
 from typing import TYPE_CHECKING
 
 import pytest
@@ -246,6 +248,17 @@ def test_ack_subjects_of_both_kinds_are_read(subject: str, domain: str) -> None:
     assert message.stream_seq == 3
     assert message.reply == subject  # a str from here on
     assert message.stream_seq == 3
+
+
+def test_metadata_is_a_value_before_and_after_its_time_was_read() -> None:
+    subject = "$JS.ACK.S.C.2.3.4.1795000000000000001.5"
+    fresh, read = read_ack_subject(subject), read_ack_subject(subject)
+    assert read.timestamp == WHEN
+    assert copy.deepcopy(fresh) == read == pickle.loads(pickle.dumps(fresh))
+    assert hash(fresh) == hash(read)
+    assert repr(read_ack_subject(subject)) == repr(read)
+    assert fresh.but(stream="T").timestamp == WHEN
+    assert not hasattr(fresh, "nothing")
 
 
 @pytest.mark.parametrize(
