@@ -35,12 +35,12 @@ from natsproto.protocol.frames import ServerInfo, Sink
 from natsproto.protocol.link import (
     Broken,
     Complaint,
+    HungUp,
     Link,
     LinkEvent,
     LinkState,
     NeedCredentials,
     Ready,
-    TooEarly,
     UpgradeTls,
 )
 from natsproto.protocol.pool import ServerAddress
@@ -371,8 +371,6 @@ class Session:
         if isinstance(cause, NatsError):
             return cause
         server = str(self.address)
-        if self.link.state is LinkState.GREETED:
-            return TooEarly("closed by the server before INFO", server)
         blamed: NatsError
         if isinstance(cause, ssl.SSLError):
             blamed = tls_failure(cause, server)
@@ -380,8 +378,10 @@ class Session:
             reason = "closed by the server" if cause is None else f"{type(cause).__name__}: {cause}"
             if self._stage != _OPEN:
                 reason += f" while {self._stage}{self._hint()}"
-            judged = self._certificate_judged()
-            blamed = TlsFailed(f"{reason}: {_UNCERTIFIED}", server) if judged else ConnectionLost(reason, server)
+            if self._certificate_judged():
+                blamed = TlsFailed(f"{reason}: {_UNCERTIFIED}", server)
+            else:
+                blamed = (HungUp if self.link.state is LinkState.GREETED else ConnectionLost)(reason, server)
         blamed.__cause__ = cause
         return blamed
 

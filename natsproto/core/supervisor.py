@@ -18,10 +18,10 @@ from natsproto.core.herald import Herald
 from natsproto.core.runtime import Runtime
 from natsproto.core.session import Session, SessionClient
 from natsproto.core.waiting import release
-from natsproto.errors import ConnectFailed, ConnectionClosed, ConnectionLost, NotAuthorized
+from natsproto.errors import ConnectFailed, ConnectionClosed, ConnectionLost, NotAuthorized, RequestTimeout
 from natsproto.options import Options
 from natsproto.protocol.frames import NO_INFO, ServerInfo
-from natsproto.protocol.link import Link, TooEarly
+from natsproto.protocol.link import HungUp, Link, TooEarly
 from natsproto.protocol.pool import ServerAddress, ServerPool
 
 log = logging.getLogger("natsproto")
@@ -164,13 +164,22 @@ class Supervisor:
 
     async def _attempt(self, address: ServerAddress) -> Session:
         """A session with this server: with the second connection if the first one was greeted too early."""
-        deadline = self._loop.time() + self._options.connect_timeout
-        if self._may_greet(address):
-            try:
-                return await self._open(address, deadline, early=True)
-            except TooEarly:
-                self._patient = True
-        return await self._open(address, deadline)
+        began = self._loop.time()
+        deadline = began + self._options.connect_timeout
+        if not self._may_greet(address):
+            return await self._open(address, deadline)
+        try:
+            return await self._open(address, deadline, early=True)
+        except TooEarly as exc:
+            self._patient = True
+            early, ended = exc, self._loop.time()
+        try:
+            return await self._open(address, deadline)
+        except RequestTimeout as exc:
+            # One that waits for TLS hangs up at once. What did so late would have done it again, given the time.
+            if isinstance(early, HungUp) and ended - began > deadline - ended:
+                raise ConnectionLost(early.reason, early.server) from exc
+            raise
 
     def _may_greet(self, address: ServerAddress) -> bool:
         """Whether CONNECT may leave ahead of INFO, and so before TLS: only if it does not even hold a name."""

@@ -82,6 +82,10 @@ class TooEarly(ConnectionLost):
     """CONNECT left ahead of INFO, and the server could make nothing of it: dial again, and wait. No user sees it."""
 
 
+class HungUp(TooEarly):
+    """The server ended the connection without a word, for that reason or for one of its own."""
+
+
 class UpgradeTls(Value):
     """Do the TLS handshake now, then call secured(). Nothing may have been read behind the INFO."""
 
@@ -232,6 +236,7 @@ class Link:
     def _read_frames(self, failure: RemoteProtocolError | None = None) -> list[LinkEvent]:
         """What follows from the frames the parser has found, and from the failure behind them if there is one."""
         parser = self.parser
+        opening = self.state is not LinkState.READY
         frames, parser.events = parser.events, []
         events: list[LinkEvent] = []
         for place, frame in enumerate(frames):
@@ -243,8 +248,8 @@ class Link:
                 broken = self._offence(_INJECTED)
             if broken is not None:
                 return [*events, self._break(broken)]
-        if parser.touched and self.state is not LinkState.READY:
-            failure = self._offence("message before the handshake")
+        if opening and parser.touched:  # also behind the PONG, which we have only just read
+            failure = self._offence("message before anything was subscribed")
         if failure is not None:
             events.append(self._break(failure))
         return events

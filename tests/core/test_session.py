@@ -29,7 +29,7 @@ from natsproto.errors import (
 )
 from natsproto.options import OptionArgs, Options
 from natsproto.protocol.frames import Message, ServerInfo, Sink
-from natsproto.protocol.link import Link, LinkEvent, TooEarly
+from natsproto.protocol.link import HungUp, Link, LinkEvent, TooEarly
 from natsproto.protocol.pool import ServerAddress, parse_servers
 from tests.core.world import HOST, PORT, World, turns, until, world
 from tests.faults.world import Diary
@@ -133,7 +133,12 @@ _OFFENCES: Mapping[str, tuple[Behaviour, type[NatsError], str]] = {
     "hangs up behind CONNECT": (Behaviour(first_ping=b"", hang_up=True), ConnectionLost, "accept the connection"),
     "speaks HTTP": (Behaviour(greeting=b"HTTP/1.1 400 Bad Request\r\n\r\n"), RemoteProtocolError, "unknown operation"),
     "INFO is a list": (Behaviour(greeting=b"INFO []\r\n"), RemoteProtocolError, "INFO cannot be read"),
-    "a message first": (Behaviour(first_ping=b"MSG a 1 1\r\nx\r\n"), RemoteProtocolError, "before the handshake"),
+    "a message first": (Behaviour(first_ping=b"MSG a 1 1\r\nx\r\n"), RemoteProtocolError, "before anything was"),
+    "a message with its PONG": (
+        Behaviour(first_ping=b"PONG\r\nMSG a 1 1\r\nx\r\n"),
+        RemoteProtocolError,
+        "before anything",
+    ),
     "garbage instead of PONG": (Behaviour(first_ping=b"\x00\xff\r\n"), RemoteProtocolError, "unknown operation"),
     "refuses us": (Behaviour(refuse="Authorization Violation"), NotAuthorized, "Authorization Violation"),
     "is full": (Behaviour(refuse="maximum connections exceeded"), ServerError, "maximum connections exceeded"),
@@ -260,6 +265,7 @@ _NO_EARLY_CONNECT: Mapping[str, tuple[bytes, type[NatsError]]] = {
     "no headers": (info_line({"headers": False, "version": "2.1.0"}) + b"PONG\r\n", UnsupportedByServer),
     "garbage": (b"HTTP/1.1 400 Bad Request\r\n\r\n", RemoteProtocolError),
     "garbage behind it": (info_line({"headers": True, "version": "2.12.0"}) + b"\xff\r\n", RemoteProtocolError),
+    "a message": (b"MSG a 1 1\r\nx\r\n" + info_line({"headers": True}) + b"PONG\r\n", RemoteProtocolError),
     "full": (info_line({"headers": True}) + b"-ERR 'maximum connections exceeded'\r\n", ServerError),
     "full at once": (b"-ERR 'maximum connections exceeded'\r\n", ServerError),
     "TLS": (_TLS, TooEarly),
@@ -284,14 +290,14 @@ async def test_a_server_that_cannot_take_an_early_connect_ends_it_in_words(kind:
 async def test_an_end_ahead_of_info_says_that_the_connect_may_have_been_too_early(cause: Exception | None) -> None:
     session, _, opening = await dialled(early=True)
     session.lost(cause)
-    with pytest.raises(TooEarly):
+    with pytest.raises(HungUp, match="while waiting for INFO"):
         await opening
 
 
 @pytest.mark.parametrize(
     ("said", "error", "words"),
     [
-        (b"", TooEarly, "before INFO"),
+        (b"", HungUp, "while waiting for INFO"),
         (b"-ERR 'Authorization Violation'\r\n", NotAuthorized, "Authorization Violation"),
         (info_line({"headers": True}), ConnectionLost, "while waiting for the server to accept the connection"),
     ],

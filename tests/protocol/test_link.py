@@ -539,20 +539,28 @@ def test_messages_before_the_handshake_break_the_link_and_reach_nobody() -> None
     need, broken = link.receive(info() + b"MSG a 1 1\r\nx\r\n")
     assert isinstance(need, NeedCredentials)
     assert isinstance(broken, Broken)
-    assert "message before the handshake" in str(broken.error)
+    assert "message before anything was subscribed" in str(broken.error)
     assert delivered == []
     assert link.take_touched() == set()
 
 
-def test_a_message_around_the_pong_of_the_handshake_reaches_nobody() -> None:
+@pytest.mark.parametrize("frames", ["MSG INFO PONG", "INFO MSG PONG", "INFO PONG MSG"])
+def test_a_message_in_one_piece_with_the_handshake_breaks_the_link_and_reaches_nobody(frames: str) -> None:
     """Nothing is subscribed on this connection yet, so no sid can be meant."""
+    said = {"MSG": b"MSG a 1 1\r\nx\r\n", "INFO": info(), "PONG": b"PONG\r\n"}
     delivered: list[Message] = []
     link = Link({b"1": Sink(delivered.append)})
-    link.receive(info())
-    link.authenticate({})
-    assert isinstance(only(link.receive(b"MSG a 1 1\r\nx\r\nPONG\r\nMSG a 1 1\r\ny\r\n")), Ready)
+    link.greet(CONNECT)
+    ready, broken = link.receive(b"".join(said[frame] for frame in frames.split()))
+    assert isinstance(ready, Ready)
+    assert isinstance(broken, Broken)
+    assert "message before anything was subscribed" in str(broken.error)
     assert delivered == []
-    link.receive(b"MSG a 1 1\r\nz\r\n")
+
+
+def test_messages_are_delivered_from_the_first_chunk_behind_the_handshake_on() -> None:
+    delivered: list[Message] = []
+    ready_link(delivered).receive(b"MSG a 1 1\r\nz\r\n")
     assert [message.data for message in delivered] == [b"z"]
 
 
