@@ -18,7 +18,7 @@ from natsproto.core.connection import Connection
 from natsproto.core.gather import Sentinel
 from natsproto.core.subscription import Handler, SlowPolicy, Subscription
 from natsproto.errors import ConfigError, InvalidPayload, ServiceError
-from natsproto.protocol.frames import Message
+from natsproto.protocol.frames import Message, restored
 from natsproto.protocol.headers import HeadersLike
 from natsproto.service.endpoint import Request
 from natsproto.service.report import error_of
@@ -52,6 +52,9 @@ class TypedMessage(Message, Generic[T]):
         made = cls(message.subject, None, message.data, None, message._origin)
         made._reply, made._head = message._reply, message._head
         return made
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpickled, (self._kind, self._codec, self._state())
 
 
 TypedHandler: TypeAlias = Callable[[TypedMessage[T]], Awaitable[object] | object]
@@ -204,3 +207,7 @@ class Typed(Generic[T, R]):
 def _message_class(kind: type[A], codec: Codec) -> type[TypedMessage[A]]:
     fields = {"__slots__": (), "_kind": kind, "_codec": codec, "__doc__": TypedMessage.__doc__}
     return cast("type[TypedMessage[A]]", type("TypedMessage", (TypedMessage,), fields))
+
+
+def _unpickled(kind: type[A], codec: Codec, state: tuple[object, ...]) -> TypedMessage[A]:
+    return restored(_message_class(kind, codec), None, state)

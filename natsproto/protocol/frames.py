@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
+from sys import modules
 from types import MappingProxyType
-from typing import Protocol, TypeAlias
+from typing import Protocol, Self, TypeAlias, TypeVar
 
 from natsproto.errors import LocalProtocolError, RemoteProtocolError
 from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike
@@ -31,7 +32,7 @@ class Message:
     """A message as it was delivered.
 
     ``subject`` is the subject it was published on, ``data`` the payload. ``reply``, ``headers`` and ``size``
-    are read on demand.
+    are read on demand. It can be pickled, without its connection: what is unpickled can be read, not answered.
     """
 
     __slots__ = ("_answer", "_head", "_origin", "_reply", "data", "subject")
@@ -106,9 +107,35 @@ class Message:
             raise LocalProtocolError(f"message on {self.subject!r} asks for no answer: it has no reply subject")
         await self._origin.answer(reply, payload, headers)
 
+    def __copy__(self) -> Self:
+        return restored(type(self), self._origin, self._state())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Without the connection: what is unpickled can be read, not answered. Of the class that can be imported, as
+        # those made up for the parser and for single consumers are known nowhere else.
+        kinds = type(self).__mro__
+        kind = next(kind for kind in kinds if getattr(modules.get(kind.__module__), kind.__name__, None) is kind)
+        return restored, (kind, None, self._state())
+
+    def _state(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in _STATE)
+
     def __repr__(self) -> str:
         answer = f", reply={self.reply!r}" if self._reply else ""
         return f"Message(subject={self.subject!r}{answer}, {len(self.data)} bytes)"
+
+
+M = TypeVar("M", bound=Message)
+_STATE = ("subject", "data", "_reply", "_head", "_answer")
+
+
+def restored(kind: type[M], origin: Responder | None, state: tuple[object, ...]) -> M:
+    """A message as ``_state`` told of another one."""
+    made = kind.__new__(kind)
+    made._origin = origin
+    for name, value in zip(_STATE, state, strict=True):
+        setattr(made, name, value)
+    return made
 
 
 @lru_cache(256)
