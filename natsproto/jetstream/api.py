@@ -172,7 +172,8 @@ class Api:
         The connected server's own level decides, without a word to anybody, unless it is too low: the JetStream that
         answers may be another server's, so that one is asked.
         """
-        if self.connection.server_info.api_lvl >= level:
+        server = self.connection.server_info
+        if server.api_lvl >= level or (level == 1 and server.version.startswith("2.11.")):  # which does not say it
             return True
         try:
             found = await self.call("INFO", asked=asked, timeout=self.timeout)

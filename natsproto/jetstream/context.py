@@ -350,9 +350,8 @@ class JetStream:
 
         The same stream may be created twice; StreamNameInUse when the one of that name is configured otherwise.
         ConfigError (InvalidSubject for names) before anything is sent; InvalidStreamConfig, SubjectsOverlap,
-        LimitReached; UnsupportedByServer when an older server does not know what was asked for (before 2.12 the stream
-        exists then, without it); and what every call raises, see Stream. ``pedantic`` (server 2.11) makes the server
-        refuse what it would adapt.
+        LimitReached; UnsupportedByServer when an older server does not know what was asked for; and what every call
+        raises, see Stream. ``pedantic`` (server 2.11) makes the server refuse what it would adapt.
         """
         wanted = amended(StreamConfig, config, fields)
         return self._stream(wanted.name, await write_stream(self._api, "CREATE", wanted, pedantic, timeout))

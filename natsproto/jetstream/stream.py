@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from datetime import datetime
+from operator import itemgetter
 from os import PathLike
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -598,7 +599,10 @@ class Stream:
         if pedantic:
             body["pedantic"] = True
         asked = f"{action or 'create or update'} consumer {name!r} of {self._what}"
-        level = 4 if config.ack_policy == AckPolicy.FLOW_CONTROL else _level(config, _CONSUMER_NOVELTIES)
+        what, version, level = _need(config, _CONSUMER_NOVELTIES)
+        if config.ack_policy == AckPolicy.FLOW_CONTROL:
+            what, version, level = "ack_policy", "2.14", 4
+        await self._api.demand(level, version, f"{asked} with {what}")
         with _old_server(asked):
             info = await self._api.get(
                 ConsumerInfo, create_endpoint(self.name, config), body, asked=asked, timeout=timeout, level=level
@@ -624,7 +628,8 @@ async def write_stream(
     if pedantic:
         body["pedantic"] = True
     asked = f"{verb.lower()} stream {config.name!r}"
-    level = _level(config, _STREAM_NOVELTIES)
+    what, version, level = _need(config, _STREAM_NOVELTIES)
+    await api.demand(level, version, f"{asked} with {what}")
     with _old_server(asked):
         info = await api.get(
             StreamInfo, f"STREAM.{verb}.{config.name}", body, asked=asked, timeout=timeout, level=level
@@ -648,14 +653,17 @@ def _old_server(asked: str) -> Iterator[None]:
 _Novelties: TypeAlias = Mapping[str, tuple[str, int]]
 
 
-def _level(asked: Record, novelties: _Novelties) -> int:
-    """The level of the API that is needed for it (ADR-44); 0 for any."""
+def _need(asked: Record, novelties: _Novelties) -> tuple[str, str, int]:
+    """The newest thing asked for, the server that knows it first and the level of its API (ADR-44); 0 for any."""
     plain = type(asked)()
-    return max(level if getattr(asked, name) != getattr(plain, name) else 0 for name, (_, level) in novelties.items())
+    wanted = [(name, *need) for name, need in novelties.items() if getattr(asked, name) != getattr(plain, name)]
+    return max(wanted, key=itemgetter(2), default=("", "", 0))
 
 
 def _check_novelties(asked: Record, got: Record, novelties: _Novelties, what: str) -> None:
-    """UnsupportedByServer for what was asked for and is not there: servers before 2.12 say nothing about it."""
+    """UnsupportedByServer for what was asked for and is not there: a server before 2.12 whose level nobody could find
+    out says nothing about it.
+    """
     plain = type(asked)()
     for name, (version, _) in novelties.items():
         default = getattr(plain, name)

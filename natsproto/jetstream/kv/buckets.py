@@ -27,11 +27,8 @@ async def write(
     timeout: Duration | None,
 ) -> KeyValue[bytes]:
     """Creates a bucket, or changes it to this whole configuration."""
-    stream = config.to_stream()
-    if config.limit_marker_ttl:
-        await api.demand(1, "2.11", f"limit markers for bucket {config.bucket!r}")
     try:
-        info = await write_stream(api, verb, stream, False, timeout)
+        info = await write_stream(api, verb, config.to_stream(), False, timeout)
     except StreamNotFound as exc:
         raise BucketNotFound(config.bucket) from exc
     return KeyValue.of(api, config.bucket, info, key_codec)

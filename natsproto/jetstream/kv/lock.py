@@ -96,9 +96,9 @@ class Lock:
     async def acquire(self, *, timeout: Duration | None = None) -> int:
         """Waits until the lock is free, at most ``timeout`` seconds (None: for ever); returns its ``token``.
 
-        RequestTimeout when it was not free in time; TtlRefused when the bucket has no ``limit_marker_ttl``; and what
-        ``KeyValue.create`` raises, but for outages, which are waited for. Cancelling may leave it taken for ``ttl``
-        seconds.
+        RequestTimeout when it was not free in time; TtlRefused when the bucket has no ``limit_marker_ttl``;
+        UnsupportedByServer before server 2.11; and what ``KeyValue.create`` raises, but for outages, which are waited
+        for. Cancelling may leave it taken for ``ttl`` seconds.
         """
         wait = None if timeout is None else seconds("timeout", timeout)
         expiry = asyncio.timeout(wait)
@@ -123,6 +123,7 @@ class Lock:
         """
         if self._revision:
             raise LocalProtocolError(f"{self._what} is held already: make another one with kv.lock")
+        await self._store.demand_ttl()
         expected = 0
         while True:
             begun = self._loop.time()
