@@ -375,11 +375,13 @@ class Connection:
         reading from the server, which may cut the connection). ``message_type`` is for layers on top: a subclass of
         Message, whose ``__init__`` is not called and whose own slots nobody fills.
 
-        InvalidSubject, ConfigError and ConnectionClosed are raised at once. While there is no connection the
-        server is told when there is one.
+        InvalidSubject, ConfigError, TypeError and ConnectionClosed are raised at once. While there is no connection
+        the server is told when there is one.
         """
         if cb is not None and not callable(cb):
             raise TypeError(f"cb must be callable with one message, not {type(cb).__name__}")
+        if message_type is not Message and not _is_message_class(message_type):
+            raise TypeError(f"message_type must be a subclass of Message, not {message_type!r:.80}")
         options = self._options
         subscription = Subscription(
             self._engine,
@@ -440,8 +442,11 @@ class Connection:
 
     def listen(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Calls back at every event, in the step in which it happens; returns what ends that. For layers on top
-        that have to act at once; applications read ``events()``.
+        that have to act at once; applications read ``events()``. What it raises is logged. TypeError for what cannot
+        be called.
         """
+        if not callable(callback):
+            raise TypeError(f"callback must be callable with one event, not {type(callback).__name__}")
         return self._engine.herald.listen(callback)
 
     def announce(self, event: Event) -> None:
@@ -502,6 +507,10 @@ def _limit(name: str, value: int | None, default: int) -> int:
     if type(value) is not int or value < 0:
         raise ConfigError(name, value, "must be a whole number, 0 for no limit")
     return value
+
+
+def _is_message_class(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Message)
 
 
 def _policy(policy: SlowPolicy | str) -> SlowPolicy:

@@ -44,9 +44,9 @@ class Herald:
                 stream.put(event)
         if self._listeners:
             for listener in list(self._listeners):
-                listener(event)
+                self._call(listener, event, "listener")
         if self._callback is not None:
-            self._call(self._callback, event)
+            self._call(self._callback, event, "on_event")
 
     def audible(self, kind: type[events.Event]) -> bool:
         """Whether anybody is there to whom such an event would matter. To make one nobody hears of takes time."""
@@ -69,7 +69,12 @@ class Herald:
     def listen(self, callback: Callable[[events.Event], object]) -> Callable[[], None]:
         """Calls back at every event, in the step in which it happens; returns what ends that."""
         self._listeners.append(callback)
-        return lambda: self._listeners.remove(callback)
+
+        def unlisten() -> None:
+            if callback in self._listeners:
+                self._listeners.remove(callback)
+
+        return unlisten
 
     def open_stream(self) -> events.EventStream:
         """Everything that happens from now on, for as long as somebody holds it."""
@@ -82,16 +87,16 @@ class Herald:
             self._streams.add(stream)
         return stream
 
-    def _call(self, callback: Callable[..., object], event: events.Event) -> None:
+    def _call(self, callback: Callable[..., object], event: events.Event, what: str) -> None:
         try:
             result = callback(event)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as exc:  # a CancelledError of its own must not end whoever had something to tell
-            log.error("on_event failed for %r", event, exc_info=exc)
+            log.error("%s failed for %r", what, event, exc_info=exc)
             return
         if asyncio.iscoroutine(result):
-            task = asyncio.get_running_loop().create_task(_guard(result, event), name="natsproto on_event")
+            task = asyncio.get_running_loop().create_task(_guard(result, event, what), name=f"natsproto {what}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -104,10 +109,10 @@ def _write(level: int, line: str, event: events.Event) -> None:
     log.log(level, line, fields, exc_info=trace, extra={"nats_event": event})
 
 
-async def _guard(coroutine: Coroutine[object, object, object], event: events.Event) -> None:
+async def _guard(coroutine: Coroutine[object, object, object], event: events.Event, what: str) -> None:
     try:
         await coroutine
     except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as exc:
-        log.error("on_event failed for %r", event, exc_info=exc)
+        log.error("%s failed for %r", what, event, exc_info=exc)

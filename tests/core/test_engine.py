@@ -664,9 +664,10 @@ class Odd(BaseException):
 
 @pytest.mark.parametrize("kind", [ValueError, Odd, asyncio.CancelledError])
 @pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("what", ["on_event", "listener"])
 @virtual_clock
 async def test_an_event_callback_that_raises_harms_nobody_and_is_logged(
-    kind: type[BaseException], asynchronous: bool, caplog: pytest.LogCaptureFixture
+    kind: type[BaseException], asynchronous: bool, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def on_event(event: Event) -> Awaitable[None] | None:
         if asynchronous:
@@ -678,15 +679,33 @@ async def test_an_event_callback_that_raises_harms_nobody_and_is_logged(
 
     caplog.set_level(logging.ERROR, "natsproto")
     async with world() as place:
-        nc = await place.connect(on_event=on_event)
+        nc = await place.connect(on_event=on_event if what == "on_event" else None)
+        if what == "listener":
+            nc.listen(on_event)
+        heard: list[Event] = []
+        nc.listen(heard.append)
         for number in range(3):
             (await place.server.connection(number)).close()
             await until(partial(_reconnected, nc, number + 1))
         await nc.flush()
         await nc.close()
+    assert len(heard) == 3 * 3 + 1
     # What an async one does with its own cancellation is its own affair.
     if not (asynchronous and kind is asyncio.CancelledError):
-        assert sum("on_event failed" in record.message for record in caplog.records) == 1 + 3 * 3 + 1
+        failed = sum(f"{what} failed" in record.message for record in caplog.records)
+        assert failed == len(heard) + (what == "on_event")  # which hears of Connected as well
+
+
+@virtual_clock
+async def test_a_listener_that_was_ended_hears_nothing_more_and_may_be_ended_again() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        heard: list[Event] = []
+        unlisten = nc.listen(heard.append)
+        unlisten()
+        unlisten()
+        await nc.close()
+        assert heard == []
 
 
 def _reconnected(nc: Client, times: int) -> bool:
