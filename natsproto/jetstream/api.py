@@ -27,7 +27,7 @@ from natsproto.jetstream.api_errors import api_error
 from natsproto.jetstream.codec import Duration, Record, decode, dumps, parse
 from natsproto.jetstream.exchange import ApiExchange, Trace, told
 from natsproto.jetstream.info import AccountInfo
-from natsproto.protocol.frames import Message
+from natsproto.protocol.frames import Message, ServerInfo
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 
 R = TypeVar("R", bound=Record)
@@ -47,6 +47,11 @@ async def raise_end(subscription: Subscription, asked: str) -> NoReturn:
     except SubscriptionClosed:
         pass
     raise ConnectionClosed(asked)
+
+
+def level_of(server: ServerInfo) -> int:
+    """The level of a server's API. That of 2.11 is 1, which it does not say."""
+    return server.api_lvl or int(server.version.startswith("2.11."))
 
 
 class Api:
@@ -172,8 +177,7 @@ class Api:
         The connected server's own level decides, without a word to anybody, unless it is too low: the JetStream that
         answers may be another server's, so that one is asked.
         """
-        server = self.connection.server_info
-        if server.api_lvl >= level or (level == 1 and server.version.startswith("2.11.")):  # which does not say it
+        if level_of(self.connection.server_info) >= level:
             return True
         try:
             found = await self.call("INFO", asked=asked, timeout=self.timeout)

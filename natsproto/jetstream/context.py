@@ -30,6 +30,7 @@ from natsproto.jetstream.fast import API_LEVEL, FLOW, OUTSTANDING, FastPublisher
 from natsproto.jetstream.info import AccountInfo, PubAck, StreamInfo, StreamNamesPage, StreamPage
 from natsproto.jetstream.listing import Listing, Page
 from natsproto.jetstream.message import JsMessage
+from natsproto.jetstream.outgoing import novelty
 from natsproto.jetstream.publish import Publisher, publish
 from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream.schedule import SCHEDULE_NEXT, SCHEDULER
@@ -114,9 +115,12 @@ class JetStream:
         use ``nc.publish`` for it.
 
         WrongExpectation (WrongLastSequence) and any other ApiError when the stream refuses; ConfigError for
-        arguments that break a rule or contradict the headers; PermissionDenied; and what ``nc.publish`` raises.
-        Cancelling leaves open whether it is stored.
+        arguments that break a rule or contradict the headers; UnsupportedByServer for those that the server would not
+        heed; PermissionDenied; and what ``nc.publish`` raises. Cancelling leaves open whether it is stored.
         """
+        if (new := novelty(args)) is not None:
+            what, version, level = new
+            await self._api.demand(level, version, f"publish to {subject!r} with {what}")
         return await publish(
             self._connection,
             subject,
@@ -265,6 +269,7 @@ class JetStream:
         and what is returned is the value right after it. Raises what ``publish`` raises; after PublishUncertain the
         step may have been added or not.
         """
+        await self._api.demand(2, "2.12", f"counter {subject!r}")
         ack = await self.publish(subject, headers={INCREMENT: increment(n)}, msg_id=msg_id, timeout=timeout)
         if ack.val:
             return value_of(ack.val)
@@ -324,6 +329,7 @@ class JetStream:
         publish_subject(replaced, "replaced")
         if replaced == subject:
             raise ConfigError("subject", subject, "must not be that of the schedule: publish a schedule to change it")
+        await self._api.demand(4, "2.14", f"replace schedule {replaced!r}")
         pairs = [*own.pairs(), (SCHEDULER, replaced), (SCHEDULE_NEXT, "purge")]
         return await self.publish(subject, payload, headers=pairs, timeout=timeout, **args)
 

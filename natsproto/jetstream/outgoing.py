@@ -6,6 +6,7 @@ Owns the names of those headers and the rules for their values. It publishes not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from typing import Literal, TypedDict
 
 from natsproto.errors import ConfigError
@@ -46,6 +47,22 @@ class MessageArgs(ExpectationArgs, total=False):
     """The same with ``msg_id``: the stream takes messages with one id once within its ``duplicate_window``."""
 
     msg_id: str | None
+
+
+_NOVELTIES = {
+    "ttl": ("2.11", 1),
+    "expected_last_subject_seq_subject": ("2.11", 1),
+    "schedule": ("2.12", 2),
+}
+"""What older servers store the message without, and say nothing: the server that knows it first, its API's level."""
+
+
+def novelty(args: Mapping[str, object]) -> tuple[str, str, int] | None:
+    """The newest of these arguments that not every server heeds, the server that does and the level of its API."""
+    if _NOVELTIES.keys().isdisjoint(args):
+        return None
+    wanted = [(name, *need) for name, need in _NOVELTIES.items() if args.get(name) is not None]
+    return max(wanted, key=itemgetter(2), default=None)
 
 
 def as_bytes(payload: object) -> bytes:

@@ -25,8 +25,10 @@ from natsproto.errors import (
     PublishTimeout,
     PublishUncertain,
     RequestTimeout,
+    UnsupportedByServer,
 )
 from natsproto.jetstream.ackfuture import AckFuture
+from natsproto.jetstream.api import level_of
 from natsproto.jetstream.info import PubAck, pub_ack
 from natsproto.jetstream.outgoing import (
     MSG_ID,
@@ -37,6 +39,7 @@ from natsproto.jetstream.outgoing import (
     header_block,
     header_pairs,
     id_block,
+    novelty,
 )
 from natsproto.jetstream.retry import BUSY, RESEND_AFTER, pause_after
 from natsproto.jetstream.waiting import connected
@@ -155,7 +158,8 @@ class Publisher:
     ) -> AckFuture:
         """Publishes a message and returns the future of its acknowledgement. Waits only while the window is full.
 
-        The arguments are those of ``JetStream.publish``, and bad ones raise the same errors, with nothing sent.
+        The arguments are those of ``JetStream.publish``, and bad ones raise the same errors, with nothing sent;
+        UnsupportedByServer for those that the connected server does not know.
         PublishFailed when as many messages as the window holds have failed and nobody has looked at their futures.
         ConnectionClosed when the client is. Cancelling while it waits publishes nothing.
         """
@@ -176,6 +180,11 @@ class Publisher:
         if type(payload) is not bytes:
             payload = as_bytes(payload)
         if args or headers is not None:
+            if (new := novelty(args)) is not None:
+                what, version, level = new
+                server = self._connection.server_info
+                if level_of(server) < level:
+                    raise UnsupportedByServer(what, f"nats-server {version} is needed, this is {server.version}")
             block = header_block(subject, headers, {"msg_id": msg_id, **args})
             if self._id and not has_msg_id(block):
                 block = header_block(subject, headers, {"msg_id": f"{self._id}{window.count + 1}", **args})

@@ -17,7 +17,9 @@ from natsproto.jetstream.config import (
     StreamConsumerLimits,
     SubjectTransform,
 )
+from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.fast import FastPublisher
+from natsproto.jetstream.outgoing import ExpectationArgs, MessageArgs
 from natsproto.jetstream.schedule import Schedule
 from tests.kit.servers import SERIES, client_of, level, works_since
 
@@ -286,6 +288,35 @@ async def test_messages_are_published_to_every_server(nc: Client) -> None:
         assert (await (await js.stream("F")).info()).state.messages == 1501
     held = (await stream.info()).state.messages
     assert held == (103 if level(nc) < (2, 12) else 105)
+
+
+async def test_what_a_server_would_store_and_not_heed_is_not_published(nc: Client) -> None:
+    js = nc.jetstream()
+    stream = await js.create_stream(name="S", subjects=["s.>"], storage="memory")
+    await js.publish("s.a", b"1")
+    expected: MessageArgs = {"expected_last_subject_seq": 0, "expected_last_subject_seq_subject": "s.a"}
+    later = Schedule.after(3600, target="s.c")
+    for since, subject, args, refusal in (
+        ((2, 11), "s.b", MessageArgs(ttl=1), errors.TtlRefused),
+        ((2, 11), "s.b", expected, errors.WrongLastSequence),
+        ((2, 12), "s.b", MessageArgs(schedule=later), errors.ScheduleRefused),
+    ):
+        refused = refusal if level(nc) >= since else UnsupportedByServer
+        with pytest.raises(refused):
+            await js.publish(subject, b"2", **args)
+        with pytest.raises(refused):
+            await publish_through_a_window(js, subject, args)
+    with pytest.raises(errors.CounterRefused if level(nc) >= (2, 12) else UnsupportedByServer):
+        await js.counter_add("s.b", 1)
+    with pytest.raises(errors.ScheduleRefused if level(nc) >= (2, 14) else UnsupportedByServer):
+        await js.replace_schedule("s.b", "s.c")
+    assert (await stream.info()).state.last_seq == 1
+
+
+async def publish_through_a_window(js: JetStream, subject: str, args: ExpectationArgs) -> None:
+    async with js.publisher() as pub:
+        future = await pub.publish(subject, b"2", **args)
+        await future
 
 
 async def test_streams_are_saved_and_brought_back_on_every_server(nc: Client, tmp_path: Path) -> None:
