@@ -10,12 +10,63 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from typing import Any, ParamSpec, TypeVar
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from natsproto.errors import ConnectionClosed, LocalProtocolError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+PARTING: Final = 5.0
+"""Seconds that the end of a loop which was left waits for what it read. The garbage collector may be who ends it, in a
+thread that holds a lock, so it must not wait for ever.
+"""
+
+
+class _Call(Generic[R]):
+    """Work in the loop, and the thread that waits for it. Everything but ``future`` is the loop's."""
+
+    def __init__(self, work: Coroutine[object, object, R], lost: Callable[[R], object] | None) -> None:
+        self.future: concurrent.futures.Future[R] = concurrent.futures.Future()
+        self._work, self._lost = work, lost
+        self._task: asyncio.Task[R] | None = None
+        self._left = False
+
+    def start(self) -> None:
+        """Begins."""
+        self._task = asyncio.get_running_loop().create_task(self._work, name="natsproto sync call")
+        self._task.add_done_callback(self._done)
+
+    def leave(self) -> None:
+        """Nobody waits any more. What it has brought, if it was quicker, is given to ``lost``."""
+        self._left = True
+        if self._task is None:
+            self.give_up()
+        elif self._task.done():
+            self._done(self._task)
+        else:
+            self._task.cancel()
+
+    def give_up(self) -> None:
+        """The loop has ended, or never heard of it."""
+        if self._task is None:
+            self._work.close()
+        self.future.cancel()
+
+    def _done(self, task: asyncio.Task[R]) -> None:
+        if task.cancelled():
+            self.future.cancel()
+            return
+        error = task.exception()
+        if self._left:
+            if error is None and self._lost is not None:
+                lost, self._lost = self._lost, None
+                lost(task.result())
+        elif error is None:
+            self.future.set_result(task.result())
+        else:
+            self.future.set_exception(error)
 
 
 class Portal:
@@ -27,7 +78,7 @@ class Portal:
     def __init__(self) -> None:
         self._process = os.getpid()
         self._closed = False
-        self._calls: set[concurrent.futures.Future[Any]] = set()
+        self._calls: set[_Call[Any]] = set()
         started: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
         # A daemon: a program that forgets to close ends all the same.
         self._thread = threading.Thread(target=self._run, args=(started,), name="natsproto sync", daemon=True)
@@ -75,6 +126,24 @@ class Portal:
 
         return self._wait(work())
 
+    def obtain(self, verb: Callable[[], Awaitable[R]], lost: Callable[[R], object]) -> R:
+        """What the verb returns, awaited. What an interrupt prevents from being returned is given to ``lost``, on the
+        loop.
+        """
+
+        async def work() -> R:
+            return await verb()
+
+        return self._wait(work(), lost)
+
+    def enter(self, manager: AbstractAsyncContextManager[R]) -> R:
+        """Enters it; an interrupt leaves it again."""
+
+        def leave(_: R) -> None:
+            self._parting(manager.__aexit__(None, None, None)).start()
+
+        return self.obtain(manager.__aenter__, leave)
+
     def post(self, function: Callable[[], object]) -> None:
         """Lets the loop run the function soon; nobody waits for it. ConnectionClosed when it has ended."""
         try:
@@ -82,40 +151,78 @@ class Portal:
         except RuntimeError:
             raise ConnectionClosed() from None
 
-    def _wait(self, work: Coroutine[object, object, R]) -> R:
+    def part(self, verb: Callable[[], Coroutine[object, object, object]], *, wait: bool) -> None:
+        """Lets the loop do it, whatever thread this is and whether or not it has ended. Never raises.
+
+        With ``wait`` until it is done, unless this is the loop's own thread, but not for ever.
+        """
+        if self.stopped:
+            return
+        call = self._parting(verb())
+        try:
+            self.post(call.start)
+        except ConnectionClosed:
+            call.give_up()
+        if wait and not self.is_here:
+            concurrent.futures.wait([call.future], PARTING)
+
+    def _parting(self, work: Coroutine[object, object, R]) -> _Call[R]:
+        """Work that goes on without anybody who waits for it."""
+        call = _Call(work, None)
+        self._calls.add(call)
+        call.future.add_done_callback(lambda _: self._calls.discard(call))
+        return call
+
+    def _wait(self, work: Coroutine[object, object, R], lost: Callable[[R], object] | None = None) -> R:
         try:
             self.check()
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except BaseException as exc:
+        except BaseException:
             work.close()
-            if isinstance(exc, RuntimeError):  # the loop was closed this very moment
-                raise ConnectionClosed() from None
             raise
-        self._calls.add(future)
+        call = _Call(work, lost)
+        future = call.future
+        self._calls.add(call)
         try:
+            self.post(call.start)
             return future.result()
         except concurrent.futures.CancelledError:
             raise ConnectionClosed() from None
-        except BaseException:
-            future.cancel()
+        except BaseException as exc:
+            if not (future.done() and not future.cancelled() and future.exception() is exc):
+                self._leave(call)
             raise
         finally:
-            self._calls.discard(future)
+            self._calls.discard(call)
+
+    def _leave(self, call: _Call[Any]) -> None:
+        try:
+            self.post(call.leave)
+        except ConnectionClosed:
+            call.give_up()
 
     def iterate(self, source: AsyncIterable[R]) -> Iterator[R]:
         """Everything that can be had by iterating; leaving the loop ends it."""
         stream: AsyncIterator[R] = self.run(aiter, source)
+        turn = asyncio.Lock()  # an interrupted step must be over before the end
+
+        async def step() -> R:
+            async with turn:
+                return await anext(stream)
+
+        async def end() -> None:
+            close = getattr(stream, "aclose", None)
+            async with turn:
+                if close is not None:
+                    await close()
+
         try:
             while True:
                 try:
-                    yield self.call(stream.__anext__)
+                    yield self.call(step)
                 except StopAsyncIteration:
                     return
         finally:
-            end = getattr(stream, "aclose", None)
-            if end is not None and not self.stopped:
-                # Not waited for: the garbage collector may be who ends this, on any thread.
-                self._loop.call_soon_threadsafe(lambda: self._loop.create_task(end()))
+            self.part(end, wait=False)
 
     def stop(self) -> None:
         """Ends the loop and the thread; calls still in it raise ConnectionClosed. Does nothing in another process."""
@@ -132,7 +239,7 @@ class Portal:
                 runner.run(self._serve(started))
         finally:
             for call in list(self._calls):
-                call.cancel()  # what the loop did not get round to
+                call.give_up()  # what the loop did not get round to
 
     async def _serve(self, started: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
         loop = asyncio.get_running_loop()
