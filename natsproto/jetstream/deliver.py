@@ -130,18 +130,21 @@ class Deliveries:
         subscription = self._subscription
         if subscription is None:
             return
-        came = cast("list[JsMessage]", subscription.take_nowait())
-        if came:
-            self._heard_at = self._loop.time()
-            if none_has_headers(came):
-                self._take_in(came)
-            else:
-                self._sort(came)
-        if subscription.closed:
-            outlet, error = self._outlet, subscription.error
-            self.close()
-            if outlet is not None:
-                outlet.end(error)
+        try:
+            came = cast("list[JsMessage]", subscription.take_nowait())
+            if came:
+                self._heard_at = self._loop.time()
+                if none_has_headers(came):
+                    self._take_in(came)
+                else:
+                    self._sort(came)
+            if subscription.closed:
+                outlet, error = self._outlet, subscription.error
+                self.close()
+                if outlet is not None:
+                    outlet.end(error)
+        except Exception as exc:
+            self._fail(exc)
 
     def _sort(self, came: list[JsMessage]) -> None:
         messages: list[JsMessage] = []
@@ -224,7 +227,10 @@ class Deliveries:
             self._heard_at = self._loop.time()
             missed = HeartbeatMissed(self._patience, self._consumer)
             if self._guard is not None:
-                self._guard.lost(missed)
+                try:
+                    self._guard.lost(missed)
+                except Exception as exc:
+                    self._fail(exc)
             else:
                 self._announce(missed)
                 if self._alarm is not None and self._alarm_task is None:
@@ -235,13 +241,29 @@ class Deliveries:
         try:
             error = await alarm()
         except Exception as exc:
-            error = ending(f"consumer {self._consumer!r} of stream {self._stream!r}", exc)
+            error = ending(self._what, exc)
         self._alarm_task = None
+        if error is not None:
+            self._end(error)
+
+    def _fail(self, bug: Exception) -> None:
+        """A bug ends whoever reads, not the connection, over which others do."""
+        error = ending(self._what, bug)
+        self._end(error)
+        if self._guard is not None:
+            self._guard.broken(error)  # it may have given this one up just before
+
+    def _end(self, error: NatsError) -> None:
         outlet = self._outlet
-        if error is not None and outlet is not None:
+        if outlet is not None:
             self.close()
-            self._announce(error)
+            if self._guard is None:
+                self._announce(error)
             outlet.end(error)
+
+    @property
+    def _what(self) -> str:
+        return f"consumer {self._consumer!r} of stream {self._stream!r}"
 
     def _announce(self, error: NatsError) -> None:
         self._connection.announce(ConsumerNotice(stream=self._stream, consumer=self._consumer, error=error))

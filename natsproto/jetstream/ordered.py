@@ -523,6 +523,10 @@ class OrderedFeed:
             self._announce(error)
         self._renew()
 
+    def broken(self, error: NatsError) -> None:
+        """A bug: whoever reads hears of it, and closes what is left."""
+        self._end(error)
+
     # ---------------------------------------------------------------- one consumer after the other
 
     def _renew(self) -> None:
@@ -627,17 +631,20 @@ class OrderedFeed:
     def _on_event(self, event: Event) -> None:
         # A pull consumer may have lived through it and lost nothing: it is asked first, and what it says within a
         # quarter of a second shows whether that is so. What was pushed meanwhile went nowhere.
-        if isinstance(event, Disconnected):
-            if self._task is not None:
-                self._task.cancel()
-                self._task = None
-            if not isinstance(self._source, Puller):
+        try:
+            if isinstance(event, Disconnected):
+                if self._task is not None:
+                    self._task.cancel()
+                    self._task = None
+                if not isinstance(self._source, Puller):
+                    self._drop()
+            elif isinstance(event, (Reconnected, Moved)) and not isinstance(self._source, Puller):
                 self._drop()
-        elif isinstance(event, (Reconnected, Moved)) and not isinstance(self._source, Puller):
-            self._drop()
-            self._create_soon(0.0)
-        elif isinstance(event, Closed) and self._source is None:
-            self._end(None)  # there will be no consumer that could say so
+                self._create_soon(0.0)
+            elif isinstance(event, Closed) and self._source is None:
+                self._end(None)  # there will be no consumer that could say so
+        except Exception as exc:
+            self.broken(ending(self._carrier.what, exc))
 
     def _expire(self) -> None:
         """The time of a single pull is over, and there is no consumer that could say so."""

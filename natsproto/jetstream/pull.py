@@ -176,18 +176,21 @@ class PullInbox:
         subscription = self._subscription
         if subscription is None:
             return
-        came = cast("list[JsMessage]", subscription.take_nowait())
-        if came:
-            now = self._loop.time()
-            if none_has_headers(came):  # so none is a status
-                self._hand_out(came, now)
-            else:
-                self._sort(came, now)
-        if subscription.closed:
-            error = subscription.error
-            for puller in list(self._pullers):
-                puller.stop(error)
-            self.close()
+        try:
+            came = cast("list[JsMessage]", subscription.take_nowait())
+            if came:
+                now = self._loop.time()
+                if none_has_headers(came):  # so none is a status
+                    self._hand_out(came, now)
+                else:
+                    self._sort(came, now)
+            if subscription.closed:
+                error = subscription.error
+                for puller in list(self._pullers):
+                    puller.stop(error)
+                self.close()
+        except Exception as exc:
+            self._fail(exc)
 
     def _sort(self, came: list[JsMessage], now: float) -> None:
         """Messages to their readers, statuses to the puller they are for, all in their order."""
@@ -218,16 +221,26 @@ class PullInbox:
         self._stash += messages
 
     def _on_event(self, event: Event) -> None:
-        if isinstance(event, Disconnected):
-            self._owed_until = 0.0
-            for puller in list(self._pullers):
-                puller.on_disconnect()
-        elif isinstance(event, (Reconnected, Moved)):
-            for puller in list(self._pullers):
-                puller.on_reconnect()
-        elif isinstance(event, Denied) and event.error.subject == self.subject:
-            for puller in list(self._pullers):
-                puller.stop(event.error)
+        try:
+            if isinstance(event, Disconnected):
+                self._owed_until = 0.0
+                for puller in list(self._pullers):
+                    puller.on_disconnect()
+            elif isinstance(event, (Reconnected, Moved)):
+                for puller in list(self._pullers):
+                    puller.on_reconnect()
+            elif isinstance(event, Denied) and event.error.subject == self.subject:
+                for puller in list(self._pullers):
+                    puller.stop(event.error)
+        except Exception as exc:
+            self._fail(exc)
+
+    def _fail(self, bug: Exception) -> None:
+        """A bug ends whoever reads, not the connection, over which others do."""
+        if not self._pullers:
+            raise bug
+        for puller in list(self._pullers):
+            puller.fail(bug)
 
 
 class Puller:
@@ -266,6 +279,10 @@ class Puller:
     def room(self) -> int:
         """How many messages more are wanted."""
         return self.ledger.room
+
+    @property
+    def _what(self) -> str:
+        return f"consumer {self._inbox.consumer!r} of stream {self._inbox.stream!r}"
 
     # ---------------------------------------------------------------- as a feed
 
@@ -311,6 +328,13 @@ class Puller:
         """It is over: the subscription has ended."""
         self.ledger.stop()
         self._end(error)
+
+    def fail(self, bug: Exception) -> None:
+        """It is over, because of a bug."""
+        error = ending(self._what, bug)
+        self.stop(error)
+        if self._guard is not None:
+            self._guard.broken(error)  # it may have given this one up just before
 
     # ---------------------------------------------------------------- what happens
 
@@ -423,18 +447,21 @@ class Puller:
 
     def _tick(self) -> None:
         self._timer = None
-        deadline = self.ledger.deadline
-        if deadline is None:
-            return
-        now = self._loop.time()
-        if deadline > now + _EARLY:
-            self._arm()
-            return
-        now = max(now, deadline)
-        verdict = self.ledger.on_silence(now)
-        if verdict.action is Action.DONE:
-            self._inbox.owe(now + IDLE)  # the server was to end the pull, and may do so in this moment
-        self._carry_out(verdict, now)
+        try:
+            deadline = self.ledger.deadline
+            if deadline is None:
+                return
+            now = self._loop.time()
+            if deadline > now + _EARLY:
+                self._arm()
+                return
+            now = max(now, deadline)
+            verdict = self.ledger.on_silence(now)
+            if verdict.action is Action.DONE:
+                self._inbox.owe(now + IDLE)  # the server was to end the pull, and may do so in this moment
+            self._carry_out(verdict, now)
+        except Exception as exc:
+            self.fail(exc)
 
     def _carry_out(self, verdict: Verdict, now: float) -> None:
         notice = verdict.notice
@@ -500,7 +527,7 @@ class Puller:
         except NatsError:
             pass
         except Exception as exc:
-            gone = ending(f"consumer {inbox.consumer!r} of stream {inbox.stream!r}", exc)
+            gone = ending(self._what, exc)
         self._look_up_task = None
         if gone is not None:
             self.ledger.stop()

@@ -90,10 +90,14 @@ class Guard(Protocol):
         """Nothing more is to be had from this consumer."""
         ...
 
+    def broken(self, error: NatsError) -> None:
+        """A bug ended what it watches over, or itself."""
+        ...
+
 
 def ending(what: str, cause: Exception) -> NatsError:
-    """What readers are told when a task in the background ends with this. What nobody foresaw is a bug of ours, and
-    must not leave them waiting for ever.
+    """What readers are told when something in the background (a task, a timer, what a chunk of messages sets off) ends
+    with this. What nobody foresaw is a bug of ours, and must not leave them waiting for ever.
     """
     if isinstance(cause, NatsError):
         return cause

@@ -11,11 +11,11 @@ from natsproto.errors import JetStreamError
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.kv.cache import KeyValueCache
-from natsproto.jetstream.ledger import OrderedCursor
-from natsproto.jetstream.ordered import Carrier, OrderedConsumer
+from natsproto.jetstream.ledger import OrderedCursor, PullLedger
+from natsproto.jetstream.ordered import Carrier, OrderedConsumer, OrderedFeed
 from natsproto.jetstream.stream import Stream
 from natsproto.testing.server import Server
-from tests.jetstream.reading import crash, make, numbers
+from tests.jetstream.reading import crash, make, numbers, store
 
 LONG = 20.0
 BOTH = pytest.mark.parametrize("push", [False, True], ids=["pull", "push"])
@@ -94,6 +94,93 @@ async def test_bug_in_looking_for_a_consumer_that_pushes_no_heartbeats_ends_read
     async with asyncio.timeout(LONG), consumer.messages() as messages:
         monkeypatch.setattr(Api, "call", stumble)
         await stream._api.connection.request("$JS.API.CONSUMER.DELETE.S.P")
+        with pytest.raises(JetStreamError) as caught:
+            await messages.next()
+        is_told(caught.value)
+
+
+async def test_bug_in_dealing_with_silence_ends_whoever_reads(
+    jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await make(jetstream)
+    consumer = await stream.create_consumer(durable_name="C")
+    monkeypatch.setattr(PullLedger, "on_silence", stumble)
+    async with asyncio.timeout(LONG), consumer.messages(expires=2, heartbeat=0.5) as messages:
+        fetching = asyncio.create_task(consumer.fetch(1, timeout=2, heartbeat=0.5))
+        ordered = stream.ordered_consumer()
+        async with ordered.messages(expires=2, heartbeat=0.5) as in_order:
+            await ordered.created()
+            await jetstream.account_info()
+            nats_server.freeze()
+            for waiting in (messages.next(), fetching, in_order.next()):
+                with pytest.raises(JetStreamError) as caught:
+                    await waiting
+                is_told(caught.value)
+            nats_server.thaw()
+
+
+async def test_bug_in_dealing_with_a_push_consumer_that_is_silent_ends_whoever_reads(
+    jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("natsproto.jetstream.ordered.PUSH_HEARTBEAT", 0.1)
+    stream = await make(jetstream)
+    ordered = stream.ordered_consumer(push=True)
+    async with asyncio.timeout(LONG), ordered.messages() as messages:
+        await ordered.created()
+        monkeypatch.setattr(OrderedFeed, "_create_soon", stumble)
+        nats_server.freeze()
+        with pytest.raises(JetStreamError) as caught:
+            await messages.next()
+        is_told(caught.value)
+        nats_server.thaw()
+
+
+@BOTH
+@pytest.mark.parametrize("where", ["accept", "heard"])
+async def test_bug_in_taking_in_what_came_ends_who_reads_it_and_not_the_connection(
+    jetstream: JetStream, push: bool, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("natsproto.jetstream.ordered.PUSH_HEARTBEAT", 0.1)
+    stream = await make(jetstream)
+    ordered = stream.ordered_consumer(push=push)
+    async with asyncio.timeout(LONG), ordered.messages(expires=2, heartbeat=0.5) as messages:
+        await ordered.created()
+        monkeypatch.setattr(OrderedFeed, where, stumble)
+        if where == "accept":
+            await store(stream, [1])
+        with pytest.raises(JetStreamError) as caught:
+            await messages.next()
+        is_told(caught.value)
+    assert stream._api.connection.stats.reconnects == 0
+
+
+async def test_bug_in_a_pull_that_was_answered_ends_it_and_not_the_connection(
+    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await make(jetstream, 1)
+    consumer = await stream.create_consumer(durable_name="C")
+    with monkeypatch.context() as patch:
+        patch.setattr(PullLedger, "on_messages", stumble)
+        async with asyncio.timeout(LONG):
+            with pytest.raises(JetStreamError) as caught:
+                await consumer.fetch(1, timeout=LONG)
+            is_told(caught.value)
+    assert stream._api.connection.stats.reconnects == 0
+    await store(stream, [2])
+    assert numbers(await consumer.fetch(1, timeout=LONG)) == [2]
+
+
+@BOTH
+async def test_bug_in_going_on_after_a_reconnect_ends_whoever_reads(
+    jetstream: JetStream, push: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await make(jetstream)
+    ordered = stream.ordered_consumer(push=push)
+    async with asyncio.timeout(LONG), ordered.messages() as messages:
+        await ordered.created()
+        monkeypatch.setattr(PullLedger, "on_reconnect", stumble)
+        monkeypatch.setattr(OrderedFeed, "_create_soon", stumble)
+        await stream._api.connection.reconnect()
         with pytest.raises(JetStreamError) as caught:
             await messages.next()
         is_told(caught.value)
