@@ -25,7 +25,7 @@ NEEDS_fuzz := --editable '.[nkeys,ws,server]' --group test --group fuzz
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help run test test-spark-full pipeline check bench docs soak fuzz clean same-python
+.PHONY: help run test test-spark-full pipeline check bench docs soak soak-cluster fuzz clean same-python
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -61,6 +61,9 @@ docs: $(VENV)/.ready-docs ## build the documentation into site/
 
 soak: $(VENV)/.ready-soak ## a few minutes of mixed load with outages; fails on a leak (ARGS=--minutes=10)
 	@$(BIN)/python -m tests.soak $(ARGS)
+
+soak-cluster: $(VENV)/.ready-soak ## JetStream, buckets, objects and locks on three servers that are killed and frozen (ARGS="--minutes=10 --seed=2")
+	@$(BIN)/python -m tests.soak_cluster $(ARGS)
 
 fuzz: $(VENV)/.ready-fuzz ## fuzz parser, link and readers with atheris (ARGS="parser --seconds=600")
 	@$(BIN)/python -m tests.fuzz $(ARGS)
