@@ -416,6 +416,14 @@ class Session:
         self._keep_alive = self._loop.call_later(self._options.ping_interval, self._tick)
 
     def _tick(self) -> None:
+        """A connection is never without somebody who looks after it: if that fails, for whatever reason, it ends."""
+        try:
+            self._look_after()
+        except Exception as exc:
+            log.exception("looking after the connection to %s failed", self.address)
+            self.end(exc)
+
+    def _look_after(self) -> None:
         assert self.wire is not None
         # A peer that talks but does not read is gone as well: nothing leaves, and no byte tells.
         unsent, passed = self.wire.unsent(), self.wire.passed()

@@ -495,6 +495,24 @@ async def test_whatever_fails_while_receiving_ends_the_session_and_not_the_clien
 
 
 @virtual_clock
+async def test_a_connection_that_cannot_be_looked_after_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stumble(link: Link) -> int:
+        raise ZeroDivisionError("a bug")
+
+    diary = Diary()
+    async with world() as place:
+        nc = await place.connect(on_event=diary, ping_interval=5)
+        with monkeypatch.context() as patch:
+            patch.setattr(Link, "tick", stumble)
+            assert isinstance((await diary.wait(Disconnected)).cause, ZeroDivisionError)
+        await diary.wait(Reconnected)
+        await nc.flush()
+    assert "looking after the connection" in caplog.text
+
+
+@virtual_clock
 async def test_a_session_ends_once_and_remembers_its_first_cause() -> None:
     async with world() as place:
         nc = await place.connect(allow_reconnect=False)
