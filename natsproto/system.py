@@ -50,6 +50,7 @@ class System:
 
     def servers(
         self,
+        /,
         kind: ServerKind = "STATSZ",
         *,
         max_wait: float | timedelta = 2.0,
@@ -68,6 +69,7 @@ class System:
 
     async def server(
         self,
+        /,
         server_id: str,
         kind: ServerKind = "STATSZ",
         *,
@@ -80,6 +82,7 @@ class System:
 
     def account(
         self,
+        /,
         account: str,
         kind: AccountKind = "INFO",
         *,

@@ -4,23 +4,40 @@ It wraps the async client, which runs on a thread of its own.
 """
 
 from natsproto.sync.client import Client, connect
-from natsproto.sync.jetstream import JetStream, JsMessage, PullConsumer, Stream
-from natsproto.sync.keyvalue import KeyValue, KeyWatcher
+from natsproto.sync.consuming import JsMessage, Messages, OrderedConsumer, PullConsumer, PushConsumer
+from natsproto.sync.jetstream import JetStream, Stream
+from natsproto.sync.keyvalue import KeyValue, KeyValueBatch, KeyValueCache, KeyWatcher, Lock
+from natsproto.sync.looking import Admin, Advisories, Listing, System
 from natsproto.sync.messaging import Message, Subscription
 from natsproto.sync.objects import ObjectReader, ObjectStore, ObjectWatcher
+from natsproto.sync.publishers import AckFuture, AtomicBatch, FastPublisher, Publisher
 
 __all__ = [
+    "AckFuture",
+    "Admin",
+    "Advisories",
+    "AtomicBatch",
     "Client",
+    "FastPublisher",
     "JetStream",
     "JsMessage",
     "KeyValue",
+    "KeyValueBatch",
+    "KeyValueCache",
     "KeyWatcher",
+    "Listing",
+    "Lock",
     "Message",
+    "Messages",
     "ObjectReader",
     "ObjectStore",
     "ObjectWatcher",
+    "OrderedConsumer",
+    "Publisher",
     "PullConsumer",
+    "PushConsumer",
     "Stream",
     "Subscription",
+    "System",
     "connect",
 ]

@@ -17,12 +17,16 @@ from typing import NamedTuple, Self, Unpack
 from natsproto import client
 from natsproto.core.connection import Stats
 from natsproto.core.engine import LINGER, State
-from natsproto.errors import ConnectionClosed
+from natsproto.core.subscription import SlowPolicy
+from natsproto.errors import ConnectionClosed, PayloadTooLarge
+from natsproto.jetstream.outgoing import as_bytes
 from natsproto.options import OptionArgs, Options
 from natsproto.protocol.frames import Payload, ServerInfo
-from natsproto.protocol.headers import HeadersLike
+from natsproto.protocol.headers import Headers, HeadersLike, encode_headers
+from natsproto.protocol.subject import publish_subject
 from natsproto.sync.facade import Facade, blocking, iterating, making
 from natsproto.sync.jetstream import JetStream
+from natsproto.sync.looking import System
 from natsproto.sync.messaging import Subscription
 from natsproto.sync.portal import Portal
 from natsproto.sync.publishing import Outgoing
@@ -51,6 +55,8 @@ class Client(Facade[client.Client]):
     reconnect = blocking(client.Client.reconnect)
     health = blocking(client.Client.health)
     trace = blocking(client.Client.trace)
+    events = iterating(client.Client.events)
+    system = making(client.Client.system, System)
     discover_services = iterating(client.Client.discover_services)
     ping_services = iterating(client.Client.ping_services)
     service_stats = iterating(client.Client.service_stats)
@@ -71,7 +77,17 @@ class Client(Facade[client.Client]):
         a long outage, ConnectionClosed) is raised by the next verb of this client. ``flush`` tells whether the
         server has it.
         """
-        self._live().outgoing.put(subject, payload, reply, headers)
+        portal, connected, outgoing = self._live()
+        portal.check()
+        publish_subject(subject)
+        if reply is not None:
+            publish_subject(reply, "reply subject")
+        payload = as_bytes(payload)
+        kept = None if headers is None else Headers(headers)
+        size = len(payload) + (0 if kept is None else len(encode_headers(kept)))
+        if size > connected.max_payload > 0:
+            raise PayloadTooLarge(size, connected.max_payload)
+        outgoing.put(_Message(subject, payload, reply, kept), size)
 
     def flush(self, timeout: float | timedelta | None = None) -> None:
         """Waits until the server has handled everything published and subscribed so far; see the async client."""
@@ -86,6 +102,7 @@ class Client(Facade[client.Client]):
         max_msgs: int | None = None,
         pending_msgs_limit: int | None = None,
         pending_bytes_limit: int | None = None,
+        slow_policy: SlowPolicy | str = SlowPolicy.DROP_NEWEST,
     ) -> Subscription:
         """Subscribes to a subject; see the async client. There are no callbacks: iterate it, in a thread if need be."""
         portal, inner = self._reach()
@@ -96,6 +113,7 @@ class Client(Facade[client.Client]):
             max_msgs=max_msgs,
             pending_msgs_limit=pending_msgs_limit,
             pending_bytes_limit=pending_bytes_limit,
+            slow_policy=slow_policy,
         )
         return Subscription(portal, made)
 
@@ -113,6 +131,32 @@ class Client(Facade[client.Client]):
     def connected_url(self) -> str:
         """The URL of the connected server without user and password; empty when there is none."""
         return self._live().client.connected_url
+
+    @property
+    def client_id(self) -> int:
+        """The number the server knows this connection by."""
+        return self._live().client.client_id
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Every known server as ``host:port``."""
+        portal, inner = self._reach()
+        return portal.run(lambda: inner.servers)
+
+    @property
+    def discovered_servers(self) -> tuple[str, ...]:
+        """The servers that the cluster announced, as ``host:port``."""
+        portal, inner = self._reach()
+        return portal.run(lambda: inner.discovered_servers)
+
+    def set_servers(self, servers: str | Sequence[str]) -> None:
+        """Replaces every known server, discovered ones included; see the async client. For this process."""
+        portal, inner = self._reach()
+        portal.run(inner.set_servers, servers)
+
+    def new_inbox(self) -> str:
+        """A subject that nobody else uses."""
+        return self._live().client.new_inbox()
 
     @property
     def server_info(self) -> ServerInfo:
@@ -181,12 +225,21 @@ class Client(Facade[client.Client]):
             life.end(drain)
 
 
+class _Message(NamedTuple):
+    """A message as it was when it was published."""
+
+    subject: str
+    payload: bytes
+    reply: str | None
+    headers: Headers | None
+
+
 class _Live(NamedTuple):
     """What there is while it lives."""
 
     portal: Portal
     client: client.Client
-    outgoing: Outgoing
+    outgoing: Outgoing[_Message]
 
 
 class _Life:
@@ -206,7 +259,12 @@ class _Life:
                 except BaseException:
                     portal.stop()
                     raise
-                self.live = _Live(portal, connected, Outgoing(portal, connected))
+
+                async def publish(message: _Message) -> None:
+                    subject, payload, reply, headers = message
+                    await connected.publish(subject, payload, reply=reply, headers=headers)
+
+                self.live = _Live(portal, connected, Outgoing(portal, publish))
             return self.live
 
     def end(self, drain: bool) -> None:

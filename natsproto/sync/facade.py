@@ -6,17 +6,35 @@ of these descriptors around the verb it stands for, so that no signature and no 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from functools import partial
-from typing import Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from itertools import chain
+from types import TracebackType
+from typing import Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
+from natsproto.errors import SubscriptionClosed
+from natsproto.protocol.pool import seconds
 from natsproto.sync.portal import Portal
 
 W = TypeVar("W", covariant=True)
+B = TypeVar("B", bound=AbstractAsyncContextManager[object], covariant=True)
+C = TypeVar("C")
+I = TypeVar("I")  # noqa: E741  # an item
 V = TypeVar("V")
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F")
+
+
+class Batches(Protocol[C]):
+    """What many items are read from."""
+
+    def batches(self) -> AsyncIterable[list[C]]:
+        """Those that are there, as a list, again and again."""
+        ...
 
 
 class Facade(Generic[W]):
@@ -32,6 +50,101 @@ class Facade(Generic[W]):
 
     def __repr__(self) -> str:
         return f"<blocking {self._inner!r}>"
+
+
+class Block(Facade[B], Generic[B]):
+    """Something that is entered: an interrupt on the way in leaves it again."""
+
+    def __enter__(self) -> Self:
+        self._portal.enter(self._inner)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._portal.stopped:
+            self._portal.call(self._inner.__aexit__, kind, exc, trace)
+
+
+class Undertaking(Block[B], Generic[B]):
+    """A Block that does something when it is left: if that cannot be, whoever leaves it is told."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if exc is None or not self._portal.stopped:
+            self._portal.call(self._inner.__aexit__, kind, exc, trace)
+
+
+class Reader(Facade[W], Generic[W, I]):
+    """What one item after the other is read from, by any number of threads: each item goes to one of them.
+
+    Owns the items that were taken over and not read yet: they come in batches, as each way into the loop costs more
+    than an item. While several threads wait, each fetches its own.
+    """
+
+    def __init__(self, portal: Portal, inner: W) -> None:
+        super().__init__(portal, inner)
+        self._taken: deque[I] = deque()
+        self._waiting = 0
+
+    async def _one(self, wait: float | None) -> I:
+        """The next item, within so many seconds; raises when there is none."""
+        raise NotImplementedError
+
+    def _rest(self) -> list[I]:
+        """What else is there by now."""
+        return []
+
+    def _next(self, timeout: float | timedelta | None) -> I:
+        wait = None if timeout is None else seconds("timeout", timeout)
+        self._portal.check()
+        try:
+            return self._taken.popleft()
+        except IndexError:
+            return self._portal.obtain(partial(self._fetch, wait), self._taken.appendleft)
+
+    async def _fetch(self, wait: float | None) -> I:
+        if self._taken:
+            return self._taken.popleft()
+        self._waiting += 1
+        try:
+            one = await self._one(wait)
+        finally:
+            self._waiting -= 1
+        if not self._waiting:
+            self._taken.extend(self._rest())
+        return one
+
+    def _each(self) -> Iterator[I]:
+        while True:
+            try:
+                one = self._next(None)
+            except SubscriptionClosed:
+                return
+            yield one
+
+
+class Watcher(Reader[B, I], Generic[B, I]):
+    """A Reader that is entered and left. Leaving, or ``stop``, ends it; what was not read is gone."""
+
+    _entered = False
+
+    def stop(self) -> None:
+        """Ends it. What has come and was not read is gone."""
+        self._portal.call(self._inner.__aexit__, None, None, None)
+        self._taken.clear()
+
+    def __enter__(self) -> Self:
+        self._portal.enter(self._inner)
+        self._entered = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._portal.stopped:
+            self.stop()
 
 
 class blocking(Generic[V, P, R]):
@@ -79,6 +192,42 @@ class opening(Generic[V, P, R, F]):
     def _call(self, facade: Facade[V], /, *args: P.args, **kwargs: P.kwargs) -> F:
         portal, inner = facade._reach()
         return self._facade(portal, portal.call(self._verb, inner, *args, **kwargs))
+
+
+class gathering(Generic[V, P, R, F]):
+    """A verb that gives a list of handles, waited for; each comes in a facade of its own. ``lost`` gets those that an
+    interrupt prevented from being returned.
+    """
+
+    def __init__(
+        self,
+        verb: Callable[Concatenate[V, P], Awaitable[list[R]]],
+        facade: Callable[[Portal, R], F],
+        lost: Callable[[list[R]], object] = list,
+    ) -> None:
+        self._verb = verb
+        self._facade = facade
+        self._lost = lost
+        self.__doc__ = verb.__doc__
+
+    @overload
+    def __get__(self, facade: None, owner: type[object]) -> Self: ...
+
+    @overload
+    def __get__(self, facade: Facade[V], owner: type[object]) -> Callable[P, list[F]]: ...
+
+    def __get__(self, facade: Facade[V] | None, owner: type[object]) -> Self | Callable[P, list[F]]:
+        if facade is None:
+            return self
+        return partial(self._call, facade)
+
+    def _call(self, facade: Facade[V], /, *args: P.args, **kwargs: P.kwargs) -> list[F]:
+        portal, inner = facade._reach()
+
+        async def gathered() -> list[R]:  # the verb is to be called on the loop
+            return await self._verb(inner, *args, **kwargs)
+
+        return [self._facade(portal, one) for one in portal.obtain(gathered, self._lost)]
 
 
 class making(Generic[V, P, R, F]):
@@ -153,3 +302,29 @@ class iterating(Generic[V, P, R]):
     def _call(self, facade: Facade[V], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         portal, inner = facade._reach()
         return portal.iterate(portal.run(self._verb, inner, *args, **kwargs))
+
+
+class batched(Generic[V, P, I]):
+    """A verb that gives an asynchronous iterable of items that also come in batches, as a plain iterator of items: one
+    way into the loop for each batch.
+    """
+
+    def __init__(self, verb: Callable[Concatenate[V, P], Batches[I]]) -> None:
+        self._verb = verb
+        self.__doc__ = verb.__doc__
+
+    @overload
+    def __get__(self, facade: None, owner: type[object]) -> Self: ...
+
+    @overload
+    def __get__(self, facade: Facade[V], owner: type[object]) -> Callable[P, Iterator[I]]: ...
+
+    def __get__(self, facade: Facade[V] | None, owner: type[object]) -> Self | Callable[P, Iterator[I]]:
+        if facade is None:
+            return self
+        return partial(self._call, facade)
+
+    def _call(self, facade: Facade[V], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[I]:
+        portal, inner = facade._reach()
+        found = portal.run(self._verb, inner, *args, **kwargs)
+        return chain.from_iterable(portal.iterate(found.batches()))

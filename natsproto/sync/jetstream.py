@@ -3,119 +3,89 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from natsproto.jetstream import consumer, context, message, stream
-from natsproto.sync.facade import Facade, blocking, iterating, opening
+from natsproto.jetstream import context, fast, stream
+from natsproto.jetstream.info import ConsumerInfo, StreamInfo
+from natsproto.sync.consuming import JsMessage, OrderedConsumer, PullConsumer, PushConsumer
+from natsproto.sync.facade import Facade, batched, blocking, iterating, making, opening
 from natsproto.sync.keyvalue import KeyValue
-from natsproto.sync.messaging import Received
+from natsproto.sync.looking import Admin, Advisories, Listing
 from natsproto.sync.objects import ObjectStore
+from natsproto.sync.publishers import AtomicBatch, FastPublisher, Publisher
 
 if TYPE_CHECKING:
     from natsproto.jetstream.codec import Duration
     from natsproto.jetstream.kv.keys import KeyCodec
-    from natsproto.jetstream.message import Metadata
-
-
-class JsMessage(Received[message.JsMessage]):
-    """A message that a consumer delivered; answer for it once."""
-
-    ack = blocking(message.JsMessage.ack)
-    ack_sync = blocking(message.JsMessage.ack_sync)
-    nak = blocking(message.JsMessage.nak)
-    term = blocking(message.JsMessage.term)
-    in_progress = blocking(message.JsMessage.in_progress)
-
-    @property
-    def metadata(self) -> Metadata:
-        """Where the message stands in its stream."""
-        return self._inner.metadata
-
-    @property
-    def is_acked(self) -> bool:
-        """Whether this object was answered for."""
-        return self._inner.is_acked
-
-
-class PullConsumer(Facade[consumer.PullConsumer]):
-    """A consumer of a stream: ``fetch``, ``next``, ``messages``."""
-
-    info = blocking(consumer.PullConsumer.info)
-    delete = blocking(consumer.PullConsumer.delete)
-    pause = blocking(consumer.PullConsumer.pause)
-    resume = blocking(consumer.PullConsumer.resume)
-    next = opening(consumer.PullConsumer.next, JsMessage)
-
-    @property
-    def name(self) -> str:
-        """The consumer's name."""
-        return self._inner.name
-
-    def fetch(
-        self,
-        max_messages: int | None = None,
-        *,
-        timeout: Duration = 5.0,
-        max_bytes: int | None = None,
-        no_wait: bool = False,
-    ) -> list[JsMessage]:
-        """Pulls up to ``max_messages`` (default 500) and ``max_bytes``; what has come after ``timeout`` seconds, which
-        may be nothing. Raises what ``natsproto.jetstream.consumer.PullConsumer.fetch`` raises.
-        """
-
-        async def fetched() -> list[message.JsMessage]:
-            return await self._inner.fetch(max_messages, timeout=timeout, max_bytes=max_bytes, no_wait=no_wait)
-
-        return [JsMessage(self._portal, one) for one in self._portal.call(fetched)]
-
-    def messages(self, *, max_messages: int | None = None, stop_after: int = 0) -> Iterator[JsMessage]:
-        """Yields messages without end, or ``stop_after``; up to ``max_messages`` (default 500) are pulled ahead.
-
-        Raises what ``natsproto.jetstream.consumer.PullConsumer.messages`` raises. What was pulled and not yielded
-        when the loop is left is what the next reader of this handle gets first.
-        """
-        messages = self._portal.run(self._inner.messages, max_messages=max_messages, stop_after=stop_after)
-        self._portal.call(messages.__aenter__)
-        try:
-            for one in self._portal.iterate(messages):
-                yield JsMessage(self._portal, one)
-        finally:
-            self._portal.call(messages.__aexit__, None, None, None)
+    from natsproto.sync.messaging import Message
 
 
 class Stream(Facade[stream.Stream]):
     """A stream: its messages and its consumers."""
 
     info = blocking(stream.Stream.info)
+    subjects = iterating(stream.Stream.subjects)
     update = blocking(stream.Stream.update)
+    seal = blocking(stream.Stream.seal)
     purge = blocking(stream.Stream.purge)
+    backup = blocking(stream.Stream.backup)
+
     get_message = blocking(stream.Stream.get_message)
     get_last_message = blocking(stream.Stream.get_last_message)
+    get_next_message = blocking(stream.Stream.get_next_message)
     delete_message = blocking(stream.Stream.delete_message)
-    get_batch = iterating(stream.Stream.get_batch)
-    get_last_messages = iterating(stream.Stream.get_last_messages)
+    get_batch = batched(stream.Stream.get_batch)
+    get_last_messages = batched(stream.Stream.get_last_messages)
+
     create_consumer = opening(stream.Stream.create_consumer, PullConsumer)
+    update_consumer = opening(stream.Stream.update_consumer, PullConsumer)
     create_or_update_consumer = opening(stream.Stream.create_or_update_consumer, PullConsumer)
     consumer = opening(stream.Stream.consumer, PullConsumer)
+    push_consumer = opening(stream.Stream.push_consumer, PushConsumer)
+    ordered_consumer = making(stream.Stream.ordered_consumer, OrderedConsumer)
     delete_consumer = blocking(stream.Stream.delete_consumer)
+    consumer_info = blocking(stream.Stream.consumer_info)
+    consumers = making(stream.Stream.consumers, Listing[ConsumerInfo])
     consumer_names = iterating(stream.Stream.consumer_names)
+    pause_consumer = blocking(stream.Stream.pause_consumer)
+    resume_consumer = blocking(stream.Stream.resume_consumer)
+    unpin_consumer = blocking(stream.Stream.unpin_consumer)
+    reset_consumer = blocking(stream.Stream.reset_consumer)
 
     @property
     def name(self) -> str:
         """The stream's name."""
         return self._inner.name
 
+    @property
+    def cached_info(self) -> StreamInfo:
+        """The info that was heard last. LocalProtocolError for a handle that was bound without asking."""
+        return self._inner.cached_info
+
 
 class JetStream(Facade[context.JetStream]):
     """JetStream of one account or domain."""
 
     publish = blocking(context.JetStream.publish)
+    publisher = making(context.JetStream.publisher, Publisher)
+    fast_publisher = making(context.JetStream.fast_publisher, FastPublisher)
+    atomic_batch = making(context.JetStream.atomic_batch, AtomicBatch)
     account_info = blocking(context.JetStream.account_info)
+
+    counter_add = blocking(context.JetStream.counter_add)
+    counter_get = blocking(context.JetStream.counter_get)
+    counters = iterating(context.JetStream.counters)
+    cancel_schedule = blocking(context.JetStream.cancel_schedule)
+    replace_schedule = blocking(context.JetStream.replace_schedule)
+
     create_stream = opening(context.JetStream.create_stream, Stream)
     update_stream = opening(context.JetStream.update_stream, Stream)
     create_or_update_stream = opening(context.JetStream.create_or_update_stream, Stream)
     stream = opening(context.JetStream.stream, Stream)
     delete_stream = blocking(context.JetStream.delete_stream)
+    restore_stream = opening(context.JetStream.restore_stream, Stream)
+    streams = making(context.JetStream.streams, Listing[StreamInfo])
     stream_names = iterating(context.JetStream.stream_names)
     stream_name_by_subject = blocking(context.JetStream.stream_name_by_subject)
 
@@ -124,6 +94,7 @@ class JetStream(Facade[context.JetStream]):
     create_or_update_key_value = opening(context.JetStream.create_or_update_key_value, KeyValue)
     delete_key_value = blocking(context.JetStream.delete_key_value)
     key_value_names = iterating(context.JetStream.key_value_names)
+    key_value_statuses = iterating(context.JetStream.key_value_statuses)
 
     create_object_store = opening(context.JetStream.create_object_store, ObjectStore)
     update_object_store = opening(context.JetStream.update_object_store, ObjectStore)
@@ -131,6 +102,44 @@ class JetStream(Facade[context.JetStream]):
     object_store = opening(context.JetStream.object_store, ObjectStore)
     delete_object_store = blocking(context.JetStream.delete_object_store)
     object_store_names = iterating(context.JetStream.object_store_names)
+    object_store_statuses = iterating(context.JetStream.object_store_statuses)
+
+    advisories = making(context.JetStream.advisories, Advisories)
+
+    @property
+    def admin(self) -> Admin:
+        """The administrative calls: leaders, peers, servers, accounts."""
+        return Admin(self._portal, self._inner.admin)
+
+    @contextmanager
+    def best_publisher(
+        self, stream: str, *, timeout: Duration | None = None, auto_msg_id: bool = False
+    ) -> Iterator[FastPublisher | Publisher]:
+        """The fastest publisher that a stream allows: a fast one if it has ``allow_batched``, else a windowed one.
+
+        StreamNotFound; ConfigError for a stream that acknowledges nothing; see the async client.
+        """
+        manager = self._inner.best_publisher(stream, timeout=timeout, auto_msg_id=auto_msg_id)
+        inner = self._portal.enter(manager)
+        publisher: FastPublisher | Publisher
+        if isinstance(inner, fast.FastPublisher):
+            publisher = FastPublisher(self._portal, inner).adopt()
+        else:
+            publisher = Publisher(self._portal, inner).adopt()
+        try:
+            yield publisher
+        except BaseException as exc:
+            publisher.leave(manager.__aexit__, type(exc), exc, exc.__traceback__)
+            raise
+        publisher.leave(manager.__aexit__, None, None, None)
+
+    def message(self, message: Message) -> JsMessage:
+        """A core message that came from a stream (by a push consumer, say), as one that can be acknowledged.
+
+        LocalProtocolError when its reply subject is no ack subject.
+        """
+        portal, inner = message._reach()
+        return JsMessage(portal, self._inner.message(inner))
 
     def key_value(
         self,

@@ -1,35 +1,35 @@
 """Key/value buckets for threads without an event loop.
 
-Owns the entries that were taken over from a watch and not read yet; every verb is that of ``natsproto.jetstream.kv``.
+Owns who takes a lock, as two threads that share one must not; every verb is that of ``natsproto.jetstream.kv``.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Iterator
-from contextlib import aclosing
+import threading
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from contextlib import contextmanager
 from datetime import timedelta
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from natsproto.errors import RequestTimeout, SubscriptionClosed
-from natsproto.jetstream.kv import bucket, watch
+from natsproto.errors import LocalProtocolError
+from natsproto.jetstream.kv import atomic, bucket, cache, lock, watch
 from natsproto.jetstream.kv.entry import KeyValueEntry
-from natsproto.protocol.pool import seconds
-from natsproto.sync.facade import Facade, blocking, listing, making
+from natsproto.sync.facade import Block, Facade, Undertaking, Watcher, blocking, listing, making
 from natsproto.sync.portal import Portal
 
+if TYPE_CHECKING:
+    from natsproto.jetstream.codec import Duration
 
-class KeyWatcher(Facade[watch.KeyWatcher[bytes]]):
+
+class KeyWatcher(Watcher[watch.KeyWatcher[bytes], KeyValueEntry[bytes]]):
     """What keys hold, and everything that is written to them: enter it, then iterate it or ask for the ``next``."""
 
-    def __init__(self, portal: Portal, inner: watch.KeyWatcher[bytes]) -> None:
-        super().__init__(portal, inner)
-        self._taken: deque[KeyValueEntry[bytes]] = deque()
-        self._turn = asyncio.Lock()  # a watch has one reader at a time, threads may be many
-
     ready = blocking(watch.KeyWatcher[bytes].ready)
+
+    @property
+    def bucket(self) -> str:
+        """The name of the bucket."""
+        return self._inner.bucket
 
     @property
     def caught_up(self) -> bool:
@@ -46,49 +46,146 @@ class KeyWatcher(Facade[watch.KeyWatcher[bytes]]):
 
         RequestTimeout when none came in time; SubscriptionClosed when none will come any more, or what ended it.
         """
-        wait = None if timeout is None else seconds("timeout", timeout)
-        try:
-            return self._taken.popleft()
-        except IndexError:
-            pass
-        return self._portal.call(self._came, wait)
-
-    async def _came(self, wait: float | None) -> KeyValueEntry[bytes]:
-        what = self._inner.what
-        try:
-            async with asyncio.timeout(wait), self._turn:
-                if self._taken:
-                    return self._taken.popleft()
-                async with aclosing(self._inner.batches()) as batches:
-                    async for batch in batches:
-                        self._taken.extend(batch[1:])  # for whoever comes next
-                        return batch[0]
-        except TimeoutError:
-            raise RequestTimeout(f"next entry of {what}", wait or 0.0) from None
-        raise SubscriptionClosed(what, "stopped")
+        return self._next(timeout)
 
     def __iter__(self) -> Iterator[KeyValueEntry[bytes]]:
-        while True:
-            try:
-                entry = self.next()
-            except SubscriptionClosed:
-                return
-            yield entry
+        return self._each()
 
-    def stop(self) -> None:
-        """Ends it. What has come and was not read is gone."""
-        self._portal.call(self._inner.stop)
-        self._taken.clear()
+    async def _one(self, wait: float | None) -> KeyValueEntry[bytes]:
+        return await self._inner.next(wait)
+
+    def _rest(self) -> list[KeyValueEntry[bytes]]:
+        return self._inner.take_all()
+
+
+class KeyValueCache(Block[cache.KeyValueCache[bytes]], Mapping[str, bytes]):
+    """Keys and values of a bucket as a mapping in memory, kept up to date by a watch: enter it.
+
+    Looking up a key asks nobody, and not the other thread either. Iterating, ``items`` and ``values`` go over all as it
+    is at that moment. Once the watch has ended everything raises what ended it.
+    """
+
+    wait_for = blocking(cache.KeyValueCache[bytes].wait_for)
+
+    @property
+    def revision(self) -> int:
+        """The newest revision that it has seen."""
+        return self._inner.revision
+
+    def entry(self, key: str) -> KeyValueEntry[bytes] | None:
+        """The entry of a key; None when it has no value."""
+        self._portal.check()
+        return self._inner.entry(key)
+
+    def items(self) -> ItemsView[str, bytes]:
+        """All keys and values of this moment."""
+        return self._portal.run(dict, self._inner).items()
+
+    def values(self) -> ValuesView[bytes]:
+        """All values of this moment."""
+        return self._portal.run(dict, self._inner).values()
+
+    def __getitem__(self, key: str) -> bytes:
+        self._portal.check()
+        return self._inner[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._portal.run(list, self._inner))
+
+    def __len__(self) -> int:
+        self._portal.check()
+        return len(self._inner)
+
+    def __contains__(self, key: object) -> bool:
+        self._portal.check()
+        return key in self._inner
+
+
+class KeyValueBatch(Undertaking[atomic.KeyValueBatch[bytes]]):
+    """Writes to keys of one bucket that happen all together, or not at all: enter it, leaving commits."""
+
+    put = blocking(atomic.KeyValueBatch[bytes].put)
+    create = blocking(atomic.KeyValueBatch[bytes].create)
+    update = blocking(atomic.KeyValueBatch[bytes].update)
+    delete = blocking(atomic.KeyValueBatch[bytes].delete)
+    purge = blocking(atomic.KeyValueBatch[bytes].purge)
+    commit = blocking(atomic.KeyValueBatch[bytes].commit)
+
+    @property
+    def revisions(self) -> dict[str, int]:
+        """The revision of each key, once committed."""
+        return self._inner.revisions
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+
+class Lock(Undertaking[lock.Lock]):
+    """A lock on a key of a bucket, for one thread at a time: enter it, or ``acquire`` and ``release`` it.
+
+    It is renewed in the background while it is held. When it is lost, a block that is entered is not interrupted, as
+    nobody can interrupt a thread: look at ``is_held``, or wait for ``lost`` in another thread; leaving the block raises
+    LockLost. What must not happen then has to be fenced, with ``put`` or ``token``.
+    """
+
+    def __init__(self, portal: Portal, inner: lock.Lock) -> None:
+        super().__init__(portal, inner)
+        self._taking = threading.Lock()
+
+    release = blocking(lock.Lock.release)
+    lost = blocking(lock.Lock.lost)
+    put = blocking(lock.Lock.put)
+
+    @property
+    def key(self) -> str:
+        """The key that is the lock."""
+        return self._inner.key
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is held right now."""
+        return self._inner.is_held and not self._portal.stopped
+
+    @property
+    def token(self) -> int:
+        """The fencing token: the revision with which it was acquired last, 0 if it never was."""
+        return self._inner.token
+
+    def acquire(self, *, timeout: Duration | None = None) -> int:
+        """Waits until the lock is free, at most ``timeout`` seconds (None: for ever); returns its ``token``.
+
+        Raises what ``natsproto.jetstream.kv.Lock.acquire`` raises; LocalProtocolError when another thread is about to
+        take this same object. An interrupt may leave it taken for its ``ttl``.
+        """
+
+        async def acquired() -> int:
+            return await self._inner.acquire(timeout=timeout)
+
+        with self._alone():
+            return self._portal.obtain(acquired, self._give_back)
+
+    def try_acquire(self) -> bool:
+        """Takes the lock if it is free. Raises what ``acquire`` does, and for outages what ``KeyValue.create`` does."""
+        with self._alone():
+            return self._portal.obtain(self._inner.try_acquire, self._give_back)
 
     def __enter__(self) -> Self:
-        self._portal.call(self._inner.__aenter__)
+        self.acquire()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._portal.stopped:
-            self.stop()
+    def _give_back(self, _: int) -> None:
+        self._portal.begin(self._inner.release())
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Of two threads that take one object neither would know whose lock it is."""
+        self._portal.check()
+        if not self._taking.acquire(blocking=False):
+            raise LocalProtocolError(f"another thread is taking {self._inner!r}: make one for each with kv.lock")
+        try:
+            yield
+        finally:
+            self._taking.release()
 
 
 class KeyValue(Facade[bucket.KeyValue[bytes]]):
@@ -103,8 +200,11 @@ class KeyValue(Facade[bucket.KeyValue[bytes]]):
     keys = listing(bucket.KeyValue[bytes].keys)
     history = blocking(bucket.KeyValue[bytes].history)
     get_many = blocking(bucket.KeyValue[bytes].get_many)
+    atomic = making(bucket.KeyValue[bytes].atomic, KeyValueBatch)
     purge_deletes = blocking(bucket.KeyValue[bytes].purge_deletes)
     watch = making(bucket.KeyValue[bytes].watch, KeyWatcher)
+    cache = making(bucket.KeyValue[bytes].cache, KeyValueCache)
+    lock = making(bucket.KeyValue[bytes].lock, Lock)
     status = blocking(bucket.KeyValue[bytes].status)
 
     @property

@@ -1,25 +1,20 @@
 """Messages and subscriptions for threads without an event loop.
 
-Owns the messages that were taken over from a subscription and not read yet: they come in batches, as each way into
-the loop costs more than a message.
+Owns nothing: what was taken over from a subscription and not read yet is the Reader's.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from datetime import timedelta
-from time import monotonic
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from natsproto.core import subscription
-from natsproto.errors import RequestTimeout, SubscriptionClosed
+from natsproto.errors import NatsError
 from natsproto.protocol import frames
 from natsproto.protocol.headers import Headers
-from natsproto.protocol.pool import seconds
-from natsproto.sync.facade import Facade, blocking
-from natsproto.sync.portal import Portal
+from natsproto.sync.facade import Facade, Reader, blocking
 
 M = TypeVar("M", bound=frames.Message, covariant=True)
 
@@ -62,12 +57,8 @@ class Message(Received[frames.Message]):
     respond = blocking(frames.Message.respond)
 
 
-class Subscription(Facade[subscription.Subscription]):
+class Subscription(Reader[subscription.Subscription, frames.Message]):
     """Messages of one subject or wildcard: iterate it, or ask for the ``next``. Leaving ``with`` unsubscribes."""
-
-    def __init__(self, portal: Portal, inner: subscription.Subscription) -> None:
-        super().__init__(portal, inner)
-        self._taken: deque[frames.Message] = deque()
 
     drain = blocking(subscription.Subscription[frames.Message].drain)
 
@@ -77,9 +68,19 @@ class Subscription(Facade[subscription.Subscription]):
         return self._inner.subject
 
     @property
+    def queue(self) -> str | None:
+        """The queue group, if any."""
+        return self._inner.queue
+
+    @property
     def pending_msgs(self) -> int:
         """Messages received and not read yet."""
         return self._inner.pending_msgs + len(self._taken)
+
+    @property
+    def delivered(self) -> int:
+        """Messages read so far."""
+        return self._inner.delivered - len(self._taken)
 
     @property
     def dropped(self) -> int:
@@ -91,36 +92,22 @@ class Subscription(Facade[subscription.Subscription]):
         """Whether nothing more will arrive."""
         return self._inner.closed
 
+    @property
+    def error(self) -> NatsError | None:
+        """What ended the subscription when that was not its owner: the server refused it, or it was too slow."""
+        return self._inner.error
+
     def next(self, timeout: float | timedelta | None = None) -> Message:
         """The next message; waits at most ``timeout`` seconds (None: for ever; 0: only one that is here).
 
         RequestTimeout when none came in time, SubscriptionClosed when none will come any more, or the error that
         ended the subscription.
         """
-        wait = None if timeout is None else seconds("timeout", timeout)
-        deadline = None if wait is None else monotonic() + wait
-        while True:
-            try:
-                return Message(self._portal, self._taken.popleft())
-            except IndexError:
-                pass
-            left = None if deadline is None else max(0.0, deadline - monotonic())
-            came = self._portal.call(self._inner.take, left)
-            if came:
-                self._taken.extend(came[1:])  # for whoever comes next, which may be another thread
-                return Message(self._portal, came[0])
-            if self._inner.closed and not self._taken:
-                raise self._inner.error or SubscriptionClosed(self.subject)
-            if left == 0:
-                raise RequestTimeout(f"next message on {self.subject!r}", wait or 0.0)
+        return Message(self._portal, self._next(timeout))
 
     def __iter__(self) -> Iterator[Message]:
-        while True:
-            try:
-                message = self.next()
-            except SubscriptionClosed:
-                return
-            yield message
+        for message in self._each():
+            yield Message(self._portal, message)
 
     def unsubscribe(self, max_msgs: int | None = None) -> None:
         """Ends the subscription: now, dropping what is unread, or after max_msgs received in all."""
@@ -128,11 +115,17 @@ class Subscription(Facade[subscription.Subscription]):
         if max_msgs is None:
             self._taken.clear()
 
+    async def _one(self, wait: float | None) -> frames.Message:
+        return await self._inner.next(wait)
+
+    def _rest(self) -> list[frames.Message]:
+        return self._inner.take_nowait()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._inner.closed:
+        if not self._inner.closed and not self._portal.stopped:
             self.unsubscribe()

@@ -11,14 +11,10 @@ import io
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeGuard
+from typing import TYPE_CHECKING, Final, TypeGuard
 
-from natsproto.errors import RequestTimeout, SubscriptionClosed
 from natsproto.jetstream.objectstore import reader, store, watch
-from natsproto.protocol.pool import seconds
-from natsproto.sync.facade import Facade, blocking, listing, making
-from natsproto.sync.portal import Portal
+from natsproto.sync.facade import Block, Facade, Watcher, blocking, listing, making
 
 if TYPE_CHECKING:
     from natsproto.jetstream.backup import Progress
@@ -31,7 +27,7 @@ _END: Final = bytearray()
 """No piece of anybody's: it is known by its identity."""
 
 
-class ObjectReader(Facade[reader.ObjectReader]):
+class ObjectReader(Block[reader.ObjectReader]):
     """The content of an object, chunk by chunk: enter it, then iterate it once."""
 
     @property
@@ -42,26 +38,11 @@ class ObjectReader(Facade[reader.ObjectReader]):
     def __iter__(self) -> Iterator[bytes]:
         return self._portal.iterate(self._inner)
 
-    def __enter__(self) -> Self:
-        self._portal.call(self._inner.__aenter__)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._portal.stopped:
-            self._portal.call(self._inner.__aexit__, kind, exc, trace)
-
-
-class ObjectWatcher(Facade[watch.ObjectWatcher]):
+class ObjectWatcher(Watcher[watch.ObjectWatcher, "ObjectInfo"]):
     """Descriptions of objects as they change: enter it, then iterate it or ask for the ``next``."""
 
-    def __init__(self, portal: Portal, inner: watch.ObjectWatcher) -> None:
-        super().__init__(portal, inner)
-        self._turn = asyncio.Lock()  # a watch has one reader at a time, threads may be many
-
     ready = blocking(watch.ObjectWatcher.ready)
-    stop = blocking(watch.ObjectWatcher.stop)
 
     @property
     def caught_up(self) -> bool:
@@ -73,32 +54,13 @@ class ObjectWatcher(Facade[watch.ObjectWatcher]):
 
         RequestTimeout when none came in time; SubscriptionClosed when none will come any more, or what ended it.
         """
-        return self._portal.call(self._next, None if timeout is None else seconds("timeout", timeout))
-
-    async def _next(self, wait: float | None) -> ObjectInfo:
-        try:
-            async with asyncio.timeout(wait), self._turn:
-                return await self._inner.next()
-        except TimeoutError:
-            raise RequestTimeout("next change of an object store", wait or 0.0) from None
+        return self._next(timeout)
 
     def __iter__(self) -> Iterator[ObjectInfo]:
-        while True:
-            try:
-                info = self.next()
-            except SubscriptionClosed:
-                return
-            yield info
+        return self._each()
 
-    def __enter__(self) -> Self:
-        self._portal.call(self._inner.__aenter__)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._portal.stopped:
-            self.stop()
+    async def _one(self, wait: float | None) -> ObjectInfo:
+        return await self._inner.next(wait)
 
 
 class ObjectStore(Facade[store.ObjectStore]):
@@ -114,6 +76,7 @@ class ObjectStore(Facade[store.ObjectStore]):
     delete = blocking(store.ObjectStore.delete)
     update_meta = blocking(store.ObjectStore.update_meta)
     add_link = blocking(store.ObjectStore.add_link)
+    add_bucket_link = blocking(store.ObjectStore.add_bucket_link)
     status = blocking(store.ObjectStore.status)
     seal = blocking(store.ObjectStore.seal)
 

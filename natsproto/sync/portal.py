@@ -140,7 +140,7 @@ class Portal:
         """Enters it; an interrupt leaves it again."""
 
         def leave(_: R) -> None:
-            self._parting(manager.__aexit__(None, None, None)).start()
+            self.begin(manager.__aexit__(None, None, None))
 
         return self.obtain(manager.__aenter__, leave)
 
@@ -150,6 +150,10 @@ class Portal:
             self._loop.call_soon_threadsafe(function)
         except RuntimeError:
             raise ConnectionClosed() from None
+
+    def begin(self, work: Coroutine[object, object, object]) -> None:
+        """Begins work that nobody waits for. For who is on the loop."""
+        self._parting(work).start()
 
     def part(self, verb: Callable[[], Coroutine[object, object, object]], *, wait: bool) -> None:
         """Lets the loop do it, whatever thread this is and whether or not it has ended. Never raises.

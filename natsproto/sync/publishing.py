@@ -1,38 +1,35 @@
-"""Messages on their way from any thread to the event loop.
+"""What is published, on its way from any thread to the event loop.
 
-Owns those that were published and not handed to the client yet. A way into the loop and back costs 50 to 300 µs, so
-publishing does not wait for each: it checks what can be checked, leaves the message here, and the loop takes all
-there is at once.
+Owns what was published and not handed over yet. A way into the loop and back costs 50 to 300 µs, so publishing does not
+wait for each: it checks what can be checked, leaves the message here, and the loop takes all there is at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
 
-from natsproto.client import Client
-from natsproto.errors import ConnectionClosed, PayloadTooLarge
-from natsproto.jetstream.outgoing import as_bytes
-from natsproto.protocol.frames import Payload
-from natsproto.protocol.headers import Headers, HeadersLike, encode_headers
-from natsproto.protocol.subject import publish_subject
+from natsproto.errors import PublishFailed
 from natsproto.sync.portal import Portal
 
-if TYPE_CHECKING:
-    _Item: TypeAlias = tuple[str, bytes, str | None, Headers | None]
+T = TypeVar("T")
 
 MAX_MSGS = 4096
 """Messages that may be on their way; then publishing waits."""
 
+BIG = 16 * 1024
+"""Bytes of a payload that is worth waiting for: so that what is on its way is 64 MiB at most."""
 
-class Outgoing:
-    """One client's messages. ``put`` is for all threads, the rest runs on the loop."""
 
-    def __init__(self, portal: Portal, client: Client) -> None:
+class Outgoing(Generic[T]):
+    """What goes to one place, which ``send`` hands over. ``put`` is for all threads, the rest runs on the loop."""
+
+    def __init__(self, portal: Portal, send: Callable[[T], Awaitable[object]]) -> None:
         self._portal = portal
-        self._client = client
-        self._items: deque[_Item] = deque()
+        self._send = send
+        self._items: deque[T] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._posted = False
         self._error: Exception | None = None
@@ -42,50 +39,54 @@ class Outgoing:
         """Whether any are on their way."""
         return bool(self._items) or self._sender is not None
 
-    def put(self, subject: str, payload: Payload, reply: str | None, headers: HeadersLike | None) -> None:
-        """Takes a message; raises for bad arguments, and what became of earlier messages."""
-        self._portal.check()
-        publish_subject(subject)
-        if reply is not None:
-            publish_subject(reply, "reply subject")
-        payload = as_bytes(payload)
-        kept = None if headers is None else Headers(headers)
-        size = len(payload) + (0 if kept is None else len(encode_headers(kept)))
-        if size > self._client.max_payload > 0:
-            raise PayloadTooLarge(size, self._client.max_payload)
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, item: T, size: int) -> None:
+        """Takes one whose payload is of that size; raises what became of earlier ones, and then takes nothing."""
         self._raise()
-        self._items.append((subject, payload, reply, kept))
+        self._items.append(item)
         if not self._posted:
             self._posted = True
             self._portal.post(self._start)
-        if len(self._items) >= MAX_MSGS:
-            self._portal.call(self.settled)
+        if len(self._items) >= MAX_MSGS or size >= BIG:
+            self._portal.call(self.handed_over)
 
     async def settled(self, timeout: float | None = None) -> None:
-        """Until the client has taken all of them, or so many seconds; raises why it did not."""
+        """Until all are handed over, or so many seconds; raises why they were not."""
+        await self.handed_over(timeout)
+        self._raise()
+
+    async def handed_over(self, timeout: float | None = None) -> None:
+        """As ``settled``; what went wrong is for who publishes next."""
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while self.busy and (deadline is None or loop.time() < deadline):
             self._start()
             if self._sender is not None:
                 await asyncio.wait([self._sender], timeout=None if deadline is None else deadline - loop.time())
-        self._raise()
+
+    def fail(self, error: Exception) -> None:
+        """The next call of whoever publishes is told."""
+        before = self._error
+        if isinstance(before, PublishFailed) and isinstance(error, PublishFailed):
+            self._error = PublishFailed([*before.failures, *error.failures])
+            self._error.__cause__ = before.__cause__
+        else:
+            self._error = before or error
 
     def _start(self) -> None:
         self._posted = False  # before looking: what comes now is either seen here or posted again
         if self._sender is None and self._items:
-            self._sender = asyncio.get_running_loop().create_task(self._send(), name="natsproto sync publish")
+            self._sender = asyncio.get_running_loop().create_task(self._hand_over(), name="natsproto sync publish")
 
-    async def _send(self) -> None:
-        items, client = self._items, self._client
+    async def _hand_over(self) -> None:
+        items, send = self._items, self._send
         try:
             while items:
-                subject, payload, reply, headers = items.popleft()
-                await client.publish(subject, payload, reply=reply, headers=headers)
+                await send(items.popleft())
         except Exception as exc:
-            self._error = exc
-            if isinstance(exc, ConnectionClosed):
-                items.clear()
+            self.fail(exc)
         finally:
             self._sender = None
             self._start()

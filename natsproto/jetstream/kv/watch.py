@@ -93,11 +93,15 @@ class KeyWatcher(Watching[JsMessage], Generic[V]):
         held = self._held
         while True:
             if held:
-                batch = [self._entry(message) for message in held]
-                held.clear()
-                yield batch
+                yield self.take_all()
             if not await self._more() and not held:
                 return
+
+    def take_all(self) -> list[KeyValueEntry[V]]:
+        """All that has come, which may be nothing. For layers on top."""
+        batch = [self._entry(message) for message in self._held]
+        self._held.clear()
+        return batch
 
     async def next(self, timeout: Duration | None = None) -> KeyValueEntry[V]:
         """The next entry; waits at most ``timeout`` seconds (None: for ever).
