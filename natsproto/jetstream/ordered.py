@@ -26,16 +26,18 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream.api import Api
-from natsproto.jetstream.codec import Duration
+from natsproto.jetstream.api_errors import ErrCode
+from natsproto.jetstream.codec import NEVER, Duration
 from natsproto.jetstream.config import ConsumerConfig
 from natsproto.jetstream.consumer import create_endpoint
 from natsproto.jetstream.deliver import PIECE, Deliveries
 from natsproto.jetstream.handling import Consumption, Handler, Policy
-from natsproto.jetstream.info import ConsumerInfo
+from natsproto.jetstream.info import ConsumerInfo, StreamInfo
 from natsproto.jetstream.ledger import EXPIRES, OrderedCursor, Place, PullLedger
 from natsproto.jetstream.message import JsMessage
 from natsproto.jetstream.pull import Fetch, Puller, PullInbox
 from natsproto.jetstream.reader import ConsumerNotice, Feed, Messages, Outlet, ending
+from natsproto.jetstream.timestamp import Timestamp
 from natsproto.protocol.pool import seconds
 
 KEPT = 5.0
@@ -50,6 +52,10 @@ PATIENCE_GROWTH, TIMES_AS_LONG = 1.25, 5.0
 the death of a server yet puts one in three there, and nobody ever answers for it. The least patience is for the
 successor of a consumer that was lost, if the one before did not take long; it grows with the time that it has failed.
 """
+LOOKS, LOOK_AGAIN = 3, 1.0
+"""How often a stream has to say that it ends before what was read, and the seconds in between: a new leader may not
+have taken in yet what it has.
+"""
 AFTER_ALL = 1.0
 """Seconds after which a consumer that was given up while it was being made is deleted once more."""
 PUSH_HEARTBEAT = 5.0
@@ -61,9 +67,12 @@ GRACE = 0.25
 class Carrier:
     """What carries an ordered reader: the cursor, the consumer in use, and what was read ahead."""
 
-    def __init__(self, api: Api, stream: str, config: ConsumerConfig, *, push: bool) -> None:
+    def __init__(self, api: Api, stream: str, config: ConsumerConfig, *, push: bool, made: Timestamp) -> None:
         self.api, self.connection = api, api.connection
         self.stream, self.push = stream, push
+        self.doubtful = False  # whether it may be another stream than that of the consumer before
+        self._made = made  # when the stream was, as far as anybody has said
+        self._begun = NEVER  # when the first consumer was made
         self.prefix = api.connection.new_inbox().rpartition(".")[2]
         self.cursor = OrderedCursor(self.prefix, config)
         self.info: ConsumerInfo | None = None
@@ -157,20 +166,42 @@ class Carrier:
                         del asked[task]
                 if answered := next((task for task in done if task in asked), None):
                     self._took = loop.time() - asked[answered]
-                    self.info = answered.result()
+                    info = answered.result()
                     break
                 if loop.time() - begun >= patience - _EARLY:
                     raise RequestTimeout(f"create {self.what}", patience)
         finally:
             for task in asked:
                 task.cancel()
-        self.cursor.on_created(self.info)
+        if self.info is None:
+            self._begun = info.created
+        else:
+            self.doubtful = True
+        self.info = info
+        self.cursor.on_created(info)
         for name in self._forsaken:
             self._delete(name)  # whoever was to delete it may have been on its way out
         self._forsaken.clear()
         for waiter in self._waiters:
             if not waiter.done():
-                waiter.set_result(self.info)
+                waiter.set_result(info)
+
+    async def identify(self) -> None:
+        """StreamNotFound unless the stream is the one that was read before: another one of its name, or one that came
+        back without what it had, has other messages under the same sequences.
+        """
+        asked = f"go on with {self.what}"
+        for look in range(LOOKS):
+            if look:
+                await asyncio.sleep(LOOK_AGAIN)
+            seen = self.cursor.stream_seq
+            found = await self.api.get(StreamInfo, f"STREAM.INFO.{self.stream}", asked=asked)
+            if found.created not in (self._made, NEVER) and found.created > self._begun:
+                break
+            if found.state.last_seq >= seen:
+                self._made, self.doubtful = found.created, False
+                return
+        raise StreamNotFound(404, ErrCode.STREAM_NOT_FOUND, "the stream was lost, and made again since", asked)
 
     def delete(self, name: str) -> None:
         """Deletes a consumer without waiting for it: what is not deleted goes by itself, after inactive_threshold."""
@@ -211,14 +242,17 @@ class OrderedConsumer:
     no acknowledgement. There is no gap, no duplicate and no disorder, whether the consumer on the server is deleted,
     the server restarts, the stream is purged or its leader changes; what is missing was removed from the stream.
 
-    Reading ends with StreamNotFound, with PermissionDenied, and with the server's refusal of a configuration.
+    Reading ends with StreamNotFound (also when the stream was made again since), with PermissionDenied, and with the
+    server's refusal of a configuration.
     """
 
-    def __init__(self, api: Api, stream: str, config: ConsumerConfig, *, push: bool = False) -> None:
+    def __init__(
+        self, api: Api, stream: str, config: ConsumerConfig, *, push: bool = False, made: Timestamp = NEVER
+    ) -> None:
         config.check()
         self.stream_name = stream
         """The stream it reads."""
-        self._carrier = Carrier(api, stream, config, push=push)
+        self._carrier = Carrier(api, stream, config, push=push, made=made)
 
     # ---------------------------------------------------------------- what it is
 
@@ -397,6 +431,7 @@ class OrderedFeed:
         self._source: Puller | Deliveries | None = None
         self._inbox: PullInbox | None = None
         self._task: asyncio.Task[None] | None = None
+        self._doubt: asyncio.Task[None] | None = None  # whether it is the same stream
         self._timer: asyncio.TimerHandle | None = None
         self._unlisten: Callable[[], None] | None = None
         self._trouble: NatsError | None = None  # why the last consumer could not be made
@@ -422,6 +457,7 @@ class OrderedFeed:
         if ledger.done:
             self._end(None)
         elif inbox is not None and self._connection.is_connected:
+            self._identify_soon()
             self._pull(inbox)
         else:
             if inbox is not None:
@@ -616,8 +652,35 @@ class OrderedFeed:
                 continue
             break
         self._task = None
+        self._identify_soon()
         if not carrier.push:
             self._pull(PullInbox(carrier.api, carrier.stream, config.name, stash=deque(), pins={}, give_back=False))
+
+    def _identify_soon(self) -> None:
+        if self._doubt is not None:
+            self._doubt.cancel()
+            self._doubt = None
+        if self._carrier.doubtful:
+            self._doubt = self._loop.create_task(self._identify(), name="natsproto identify stream")
+
+    async def _identify(self) -> None:
+        """Ends the reading of another stream than before. Asked beside the reading, which it would delay."""
+        while self._carrier.doubtful:
+            try:
+                await self._carrier.identify()
+            except (RequestTimeout, ConnectionLost, JetStreamUnavailable):
+                await asyncio.sleep(LOOK_AGAIN)
+            except StreamNotFound as exc:
+                self._doubt = None
+                self._drop()
+                self._end(exc)
+                return
+            except NatsError:
+                return  # who may not ask goes on as it was
+            except Exception as exc:
+                self._doubt = None
+                self.broken(ending(self._carrier.what, exc))
+                return
 
     def _is_final(self, error: NatsError) -> bool:
         """Whether trying again is of no use."""
@@ -668,6 +731,9 @@ class OrderedFeed:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+        if self._doubt is not None:
+            self._doubt.cancel()
+            self._doubt = None
 
     def _announce(self, error: NatsError) -> None:
         self._connection.announce(ConsumerNotice(stream=self._carrier.stream, consumer=self._cursor.name, error=error))

@@ -23,7 +23,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.api_errors import ErrCode
-from natsproto.jetstream.codec import Duration, Record, amended, decode, encode
+from natsproto.jetstream.codec import NEVER, Duration, Record, amended, decode, encode
 from natsproto.jetstream.config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig, stream_name
 from natsproto.jetstream.consumer import PullConsumer, create_endpoint, stream_sequence
 from natsproto.jetstream.direct import (
@@ -477,7 +477,8 @@ class Stream:
             if start_sequence is not None:
                 raise ConfigError("start_time", start_time, "cannot be given together with start_sequence")
             config = config.replace(deliver_policy=DeliverPolicy.BY_START_TIME, opt_start_time=start_time)
-        return OrderedConsumer(self._api, self.name, config, push=push)
+        made = NEVER if self._info is None else self._info.created
+        return OrderedConsumer(self._api, self.name, config, push=push, made=made)
 
     async def push_consumer(
         self,
