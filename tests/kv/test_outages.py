@@ -10,11 +10,12 @@ import pytest
 
 import natsproto
 from natsproto import Client
-from natsproto.errors import LockLost, NatsError, WrongRevision
+from natsproto.errors import BucketNotFound, LockLost, NatsError, WrongRevision
 from natsproto.jetstream.kv.bucket import KeyValue
 from natsproto.jetstream.kv.watch import KeyWatcher
 from natsproto.testing import Server, run_cluster, run_server
 from tests.kit.elections import another_leader
+from tests.kit.proxy import FaultProxy
 
 LONG = 40.0
 
@@ -116,6 +117,33 @@ async def test_a_lock_is_lost_when_nobody_can_be_told_in_time(outage: tuple[Serv
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
+@pytest.mark.parametrize("more", [False, True], ids=["with less in it", "with more in it"])
+async def test_a_bucket_that_was_made_again_meanwhile_ends_what_watched_the_old_one(more: bool) -> None:
+    async with (
+        run_server(jetstream=True) as server,
+        natsproto.connect(server.url) as other,
+        FaultProxy(server.host, server.port) as proxy,
+        natsproto.connect(proxy.url, reconnect_wait=0.05) as nc,
+    ):
+        theirs = await other.jetstream().create_key_value(bucket="b", history=10)
+        await written(theirs, range(10))
+        ours = await nc.jetstream().key_value("b", bind=True)  # nobody has told it when the bucket was made
+        async with ours.watch() as watcher, ours.cache() as cache:
+            await watcher.ready()
+            proxy.refuse()
+            proxy.cut()
+            await other.jetstream().delete_key_value("b")
+            theirs = await other.jetstream().create_key_value(bucket="b", history=10)
+            await written(theirs, range(20 if more else 1))
+            await proxy.allow()
+            with pytest.raises(BucketNotFound):
+                await until(watcher, 100)
+            with pytest.raises(BucketNotFound):
+                await cache.wait_for(100, timeout=LONG)
+            with pytest.raises(BucketNotFound):
+                cache["k.0"]
+
+
 async def test_a_replicated_bucket_over_elections() -> None:
     async with run_cluster(3, jetstream=True) as cluster, natsproto.connect(cluster.urls, reconnect_wait=0.05) as nc:
         js = nc.jetstream()
