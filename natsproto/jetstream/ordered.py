@@ -30,10 +30,11 @@ from natsproto.jetstream.api_errors import ErrCode
 from natsproto.jetstream.codec import NEVER, Duration
 from natsproto.jetstream.config import ConsumerConfig
 from natsproto.jetstream.consumer import create_endpoint
+from natsproto.jetstream.cursor import OrderedCursor, Place
 from natsproto.jetstream.deliver import PIECE, Deliveries
 from natsproto.jetstream.handling import Consumption, Handler, Policy
 from natsproto.jetstream.info import ConsumerInfo, StreamInfo
-from natsproto.jetstream.ledger import EXPIRES, OrderedCursor, Place, PullLedger
+from natsproto.jetstream.ledger import EXPIRES, PullLedger
 from natsproto.jetstream.message import JsMessage
 from natsproto.jetstream.pull import Fetch, Puller, PullInbox
 from natsproto.jetstream.reader import ConsumerNotice, Feed, Messages, Outlet, ending

@@ -27,8 +27,9 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream.api import Api
-from natsproto.jetstream.ledger import PROBE, Action, PullLedger, PullRequest, Verdict
+from natsproto.jetstream.ledger import Action, PullLedger, Verdict
 from natsproto.jetstream.message import JsMessage, none_has_headers
+from natsproto.jetstream.pulls import PROBE, PullRequest
 from natsproto.jetstream.reader import PARTING, ConsumerNotice, Feed, Guard, Outlet, ending, give_back
 
 IDLE = 1.0

@@ -10,8 +10,9 @@ import pytest
 from natsproto.errors import JetStreamError
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.context import JetStream
+from natsproto.jetstream.cursor import OrderedCursor
 from natsproto.jetstream.kv.cache import KeyValueCache
-from natsproto.jetstream.ledger import OrderedCursor, PullLedger
+from natsproto.jetstream.ledger import PullLedger
 from natsproto.jetstream.ordered import Carrier, OrderedConsumer, OrderedFeed
 from natsproto.jetstream.stream import Stream
 from natsproto.testing.server import Server

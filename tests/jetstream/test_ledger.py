@@ -14,22 +14,11 @@ from natsproto.errors import ConfigError, ConsumerGone, HeartbeatMissed, PullRef
 from natsproto.jetstream.ahead import GUARD, MOST, SIZE, Ahead
 from natsproto.jetstream.codec import decode, dumps
 from natsproto.jetstream.config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
+from natsproto.jetstream.cursor import OrderedCursor, Place
 from natsproto.jetstream.info import ConsumerInfo
-from natsproto.jetstream.ledger import (
-    DONE,
-    KEEP,
-    PROBE,
-    PROBE_AFTER,
-    REFILL,
-    UNBOUNDED,
-    Action,
-    OrderedCursor,
-    Place,
-    PullLedger,
-    PullRequest,
-    Verdict,
-    heartbeat_for,
-)
+from natsproto.jetstream.ledger import DONE, KEEP, REFILL, UNBOUNDED, Action, PullLedger, Verdict
+from natsproto.jetstream.pulls import PROBE, PullRequest
+from natsproto.jetstream.pulse import PROBE_AFTER, heartbeat_for
 
 if TYPE_CHECKING:
     from tests.jetstream.conftest import RawClient
@@ -268,7 +257,7 @@ def test_the_books_stay_small_while_messages_flow() -> None:
             ledger.on_message(100, 0.0)
             ledger.on_taken(1, 100)
             ledger.next_request(0.0)
-        assert len(ledger._sent) <= 3
+        assert len(ledger._open) <= 3
 
 
 def test_what_is_held_counts_after_a_loss_too() -> None:
