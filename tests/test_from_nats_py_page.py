@@ -1,0 +1,119 @@
+"""The page for those who come from nats-py is true on both sides.
+
+What stands on the right is run, as lines of an example; calls on the left exist in the nats-py that is installed, with
+these arguments; options, defaults and errors are those of both.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import nats.errors
+import nats.js.errors
+import nats.micro
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.js import JetStreamContext
+from nats.js.kv import KeyValue
+from nats.js.object_store import ObjectStore
+from nats.micro.request import Request
+from nats.micro.service import Group, Service
+
+import natsproto
+from natsproto import errors
+from natsproto.options import OptionArgs
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = (DOCS / "from-nats-py.md").read_text()
+EXAMPLE = (DOCS / "examples/coming_from_nats_py.py").read_text()
+THEIRS: dict[str, object] = {
+    "nats": nats,
+    "nc": Client,
+    "js": JetStreamContext,
+    "sub": Subscription,
+    "msg": Msg,
+    "psub": JetStreamContext.PullSubscription,
+    "kv": KeyValue,
+    "watcher": KeyValue.KeyWatcher,
+    "store": ObjectStore,
+    "service": Service,
+    "group": Group,
+    "request": Request,
+}
+
+
+def rows(title: str) -> list[list[str]]:
+    """The cells of the table of a section, without its head."""
+    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines[1:]]
+
+
+def spans(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+CODE = [
+    row for title in ("Messaging", "Streams", "Consumers", "Key/value and objects", "Services") for row in rows(title)
+]
+
+
+def test_there_is_a_row_for_everyday_things() -> None:
+    assert len(CODE) >= 80
+
+
+@pytest.mark.parametrize("code", [code for _, right in CODE for code in spans(right)])
+def test_what_stands_on_the_right_is_run_by_the_example(code: str) -> None:
+    assert code in EXAMPLE
+
+
+@pytest.mark.parametrize("code", [code for left, _ in CODE for code in spans(left)])
+def test_what_stands_on_the_left_calls_what_nats_py_has(code: str) -> None:
+    for node in ast.walk(compile(code, "left", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)):
+        if not isinstance(node, ast.Call):
+            continue
+        first, *path = ast.unparse(node.func).split(".")
+        if (found := THEIRS.get(first)) is None:
+            continue  # list() and the like
+        for name in path:
+            found = getattr(found, name)
+        assert callable(found)
+        known = inspect.signature(found).parameters
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+            assert {word.arg for word in node.keywords} <= set(known)
+
+
+def test_every_option_of_nats_py_is_there_with_both_defaults() -> None:
+    theirs = inspect.signature(Client.connect).parameters
+    ours = natsproto.Options()
+    table = rows("Options of connect")
+    assert {name for row in table for name in spans(row[0])} == set(theirs) - {"self"}
+    for left, default, right, standard in table:
+        for name in spans(left):
+            assert theirs[name].default == worth(default), name
+        if right.startswith("none: "):
+            continue
+        first, *others = spans(right)
+        assert getattr(ours, first) == worth(standard), first
+        assert {*others, first} <= {"servers", "Path", *inspect.get_annotations(OptionArgs)}
+
+
+def worth(cell: str) -> object:
+    """The default that a cell shows."""
+    return ast.literal_eval(cell.strip("`"))
+
+
+def test_errors_are_those_of_both() -> None:
+    modules = {"nats.errors": nats.errors, "nats.js.errors": nats.js.errors}
+    table = rows("Errors")
+    for left, _ in table:
+        [name] = spans(left)
+        module, _, kind = name.rpartition(".")
+        assert issubclass(getattr(modules[module], kind), Exception)
+    named = {name for _, right in table for name in spans(right) if name[0].isupper()} - {"TimeoutError"}
+    assert named <= set(errors.__all__)
