@@ -11,6 +11,7 @@ from natsproto.sync.looking import Admin, Advisories, Listing, System
 from natsproto.sync.messaging import Message, Subscription
 from natsproto.sync.objects import ObjectReader, ObjectStore, ObjectWatcher
 from natsproto.sync.publishers import AckFuture, AtomicBatch, FastPublisher, Publisher
+from natsproto.sync.services import Endpoint, Group, Request, Service
 
 __all__ = [
     "AckFuture",
@@ -18,7 +19,9 @@ __all__ = [
     "Advisories",
     "AtomicBatch",
     "Client",
+    "Endpoint",
     "FastPublisher",
+    "Group",
     "JetStream",
     "JsMessage",
     "KeyValue",
@@ -36,6 +39,8 @@ __all__ = [
     "Publisher",
     "PullConsumer",
     "PushConsumer",
+    "Request",
+    "Service",
     "Stream",
     "Subscription",
     "System",

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self, Unpack
 
@@ -23,6 +24,7 @@ from natsproto.jetstream.outgoing import as_bytes
 from natsproto.options import OptionArgs, Options
 from natsproto.protocol.frames import Payload, ServerInfo
 from natsproto.protocol.headers import Headers, HeadersLike, encode_headers
+from natsproto.protocol.pool import seconds
 from natsproto.protocol.subject import publish_subject
 from natsproto.sync.facade import Facade, blocking, iterating, making
 from natsproto.sync.jetstream import JetStream
@@ -30,6 +32,7 @@ from natsproto.sync.looking import System
 from natsproto.sync.messaging import Subscription
 from natsproto.sync.portal import Portal
 from natsproto.sync.publishing import Outgoing
+from natsproto.sync.services import Service, StatsHandler, ask
 
 
 class Client(Facade[client.Client]):
@@ -117,6 +120,36 @@ class Client(Facade[client.Client]):
         )
         return Subscription(portal, made)
 
+    def add_service(
+        self,
+        name: str,
+        version: str,
+        *,
+        description: str = "",
+        metadata: Mapping[str, str] | None = None,
+        queue_group: str | None = "q",
+        stats_handler: StatsHandler | None = None,
+        prefix: str = "$SRV",
+    ) -> Service:
+        """Runs an instance of a service (ADR-32) from now on; enter it to have it stopped at the end.
+
+        Its handlers are plain functions, each request has a thread of its own. ``stats_handler`` runs on the thread of
+        the event loop: it must be quick, and not call the client. Else as the async client.
+        """
+        portal, inner = self._reach()
+        asked = None if stats_handler is None else partial(ask, stats_handler, portal)
+        made = portal.run(
+            inner.add_service,
+            name,
+            version,
+            description=description,
+            metadata=metadata,
+            queue_group=queue_group,
+            stats_handler=asked,
+            prefix=prefix,
+        )
+        return Service(portal, made)
+
     @property
     def state(self) -> State:
         """Where the client is in its life."""
@@ -173,9 +206,9 @@ class Client(Facade[client.Client]):
         """The counters as they are now."""
         return self._live().client.stats
 
-    def drain(self) -> None:
+    def drain(self, timeout: float | timedelta | None = None) -> None:
         """Ends subscriptions, sends what is waiting, closes; see the async client."""
-        self._end(drain=True)
+        self._end(drain=True, timeout=None if timeout is None else seconds("timeout", timeout))
 
     def close(self) -> None:
         """Closes the client. Messages already published get up to 2 seconds to leave."""
@@ -218,11 +251,11 @@ class Client(Facade[client.Client]):
             return life.begin(self._options)
         return life.live
 
-    def _end(self, *, drain: bool) -> None:
+    def _end(self, *, drain: bool, timeout: float | None = None) -> None:
         self._closed = True
         life = self._lives.pop(os.getpid(), None)
         if life is not None:
-            life.end(drain)
+            life.end(drain, timeout)
 
 
 class _Message(NamedTuple):
@@ -267,7 +300,7 @@ class _Life:
                 self.live = _Live(portal, connected, Outgoing(portal, publish))
             return self.live
 
-    def end(self, drain: bool) -> None:
+    def end(self, drain: bool, timeout: float | None = None) -> None:
         """Drains or closes, then ends the thread. Does nothing the second time, and in another process."""
         if self.live is None or self.live.portal.stopped:
             return
@@ -275,9 +308,12 @@ class _Life:
         try:
             if not portal.is_here:  # on the loop's own thread nothing can be waited for: it is cut
                 try:
-                    portal.call(outgoing.settled, None if drain else LINGER)
+                    portal.call(outgoing.settled, timeout if drain else LINGER)
                 finally:
-                    portal.call(connected.drain if drain else connected.close)
+                    if drain:
+                        portal.call(connected.drain, timeout)
+                    else:
+                        portal.call(connected.close)
         finally:
             portal.stop()
 

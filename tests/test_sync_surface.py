@@ -1,0 +1,223 @@
+"""The blocking client has what the async one has, or a reason is given here: a verb added there is not forgotten."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+
+import pytest
+
+from natsproto import client, service, sync, system
+from natsproto.core import subscription
+from natsproto.jetstream import (
+    ackfuture,
+    admin,
+    advisory,
+    batch,
+    consumer,
+    context,
+    fast,
+    kv,
+    listing,
+    message,
+    objectstore,
+    ordered,
+    publish,
+    push,
+    reader,
+    stream,
+)
+from natsproto.protocol import frames
+
+PAIRS: dict[type[object], type[object]] = {
+    ackfuture.AckFuture: sync.AckFuture,
+    admin.Admin: sync.Admin,
+    advisory.Advisories: sync.Advisories,
+    batch.AtomicBatch: sync.AtomicBatch,
+    client.Client: sync.Client,
+    consumer.PullConsumer: sync.PullConsumer,
+    context.JetStream: sync.JetStream,
+    fast.FastPublisher: sync.FastPublisher,
+    frames.Message: sync.Message,
+    kv.KeyValue: sync.KeyValue,
+    kv.KeyValueBatch: sync.KeyValueBatch,
+    kv.KeyValueCache: sync.KeyValueCache,
+    kv.KeyWatcher: sync.KeyWatcher,
+    kv.Lock: sync.Lock,
+    listing.Listing: sync.Listing,
+    message.JsMessage: sync.JsMessage,
+    objectstore.ObjectReader: sync.ObjectReader,
+    objectstore.ObjectStore: sync.ObjectStore,
+    objectstore.ObjectWatcher: sync.ObjectWatcher,
+    ordered.OrderedConsumer: sync.OrderedConsumer,
+    publish.Publisher: sync.Publisher,
+    push.PushConsumer: sync.PushConsumer,
+    reader.Messages: sync.Messages,
+    service.Endpoint: sync.Endpoint,
+    service.Group: sync.Group,
+    service.Request: sync.Request,
+    service.Service: sync.Service,
+    stream.Stream: sync.Stream,
+    subscription.Subscription: sync.Subscription,
+    system.System: sync.System,
+}
+
+WHOLE = {
+    "Connecting": "sync.connect connects, and its client is entered",
+    "Connection": "what Client is made of",
+    "Consumer": "what the consumers are made of",
+    "Options": "what the client is told, and asks itself",
+    "Consumption": "there are no callbacks: iterate messages() in as many threads as wanted",
+}
+"""Classes with verbs to wait for that have no counterpart."""
+
+INSIDE = "for layers on top of the async client"
+ON_THE_LOOP = "a callback would run on the loop's thread, where nothing may wait: iterate or wait in a thread"
+BYTES = "payloads are bytes: use natsproto.codecs around them"
+BATCHED = "iterating comes in batches by itself"
+READ = "headers and reply say it; there it spares an object for each message"
+
+PARTS = {
+    "AckFuture.add_done_callback": ON_THE_LOOP,
+    "AckFuture.outcome": INSIDE,
+    "AckFuture.unseen": INSIDE,
+    "Client.announce": INSIDE,
+    "Client.answer": INSIDE,
+    "Client.breathe": INSIDE,
+    "Client.close_inbox": INSIDE,
+    "Client.closed": "wait for the Closed event among events(), which has the reason",
+    "Client.heads": INSIDE,
+    "Client.listen": ON_THE_LOOP,
+    "Client.new_id": INSIDE,
+    "Client.open": INSIDE,
+    "Client.open_inbox": INSIDE,
+    "Client.outbox": INSIDE,
+    "Client.request_empty": INSIDE,
+    "Client.request_literally": INSIDE,
+    "Client.subscribe(cb)": ON_THE_LOOP,
+    "Client.subscribe(message_type)": INSIDE,
+    "Client.typed": BYTES,
+    "Endpoint.cut": INSIDE,
+    "Endpoint.drain": INSIDE,
+    "JetStream.key_value(codec)": BYTES,
+    "JetStream.key_value(kind)": BYTES,
+    "JsMessage.ack_wait": INSIDE,
+    "JsMessage.counted_size": INSIDE,
+    "JsMessage.of": "js.message makes one",
+    "JsMessage.position": "metadata has it",
+    "JsMessage.respond": "whoever published it got the answer of the stream; ack is what answers here",
+    "JsMessage.stream_seq": "metadata has it",
+    "JsMessage.waiting": INSIDE,
+    "KeyValue.of": INSIDE,
+    "KeyValue.typed": BYTES,
+    "KeyValue.stream": 'js.stream("KV_" + kv.bucket) is it',
+    "KeyWatcher.batches": BATCHED,
+    "KeyWatcher.initial": "iterate until caught_up",
+    "KeyWatcher.take_all": INSIDE,
+    "Messages.batches": BATCHED,
+    "Messages.end": INSIDE,
+    "Messages.fail": INSIDE,
+    "Messages.put": INSIDE,
+    "Messages.put_back": INSIDE,
+    "Messages.release": INSIDE,
+    "Messages.start": INSIDE,
+    "Messages.take": INSIDE,
+    "Messages.take_all": INSIDE,
+    "Messages.wait": INSIDE,
+    "Messages.wake": INSIDE,
+    "ObjectReader.go_on": INSIDE,
+    "OrderedConsumer.consume": ON_THE_LOOP,
+    "PullConsumer.consume": ON_THE_LOOP,
+    "PushConsumer.consume": ON_THE_LOOP,
+    "Subscription.batches": BATCHED,
+    "Subscription.end": INSIDE,
+    "Subscription.enlist": INSIDE,
+    "Subscription.has_callback": "none has",
+    "Subscription.pending_bytes": "what was taken over is not counted in bytes",
+    "Subscription.poke": INSIDE,
+    "Subscription.read_out": INSIDE,
+    "Subscription.settle": INSIDE,
+    "Subscription.stop_callback": INSIDE,
+    "Subscription.take": INSIDE,
+    "Subscription.take_the_rest": INSIDE,
+    **{
+        f"{kind}.{name}": READ
+        for kind in ("Message", "JsMessage", "Request")
+        for name in ("has_headers", "has_reply", "is_no_responders", "is_status")
+        if hasattr({"Message": frames.Message, "JsMessage": message.JsMessage, "Request": service.Request}[kind], name)
+    },
+}
+"""What a class has there and not here, and arguments in parentheses."""
+
+BLOCKING = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}
+KEPT = ("__len__", "__getitem__", "__contains__")
+
+
+def surface(kind: type[object]) -> set[str]:
+    """The names that users of a class have, as a blocking class would call them."""
+    special = {*BLOCKING, *BLOCKING.values(), *KEPT}
+    names = {BLOCKING.get(name, name) for name in dir(kind) if not name.startswith("_") or name in special}
+    return {name for name in names if not name.endswith("_nowait")}  # threads wait
+
+
+def arguments(kind: type[object], name: str) -> set[str]:
+    """What a verb may be given; nothing for what is no function written here."""
+    verb = inspect.getattr_static(kind, name, None)
+    return set(inspect.signature(verb).parameters) - {"self"} if inspect.isfunction(verb) else set()
+
+
+def lacking() -> Iterator[str]:
+    for theirs, ours in PAIRS.items():
+        for name in sorted(surface(theirs) - surface(ours)):
+            yield f"{theirs.__name__}.{name}"
+        for name in sorted(surface(theirs) & surface(ours)):
+            if inspect.isfunction(inspect.getattr_static(ours, name, None)):  # the others have the very signature
+                for argument in sorted(arguments(theirs, name) - arguments(ours, name)):
+                    yield f"{theirs.__name__}.{name}({argument})"
+
+
+def waits(kind: type[object]) -> bool:
+    """Whether it has anything to wait for."""
+    return any(
+        inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member) or name in (*BLOCKING, "__await__")
+        for base in kind.__mro__
+        if base.__module__.startswith("natsproto")
+        for name, member in vars(base).items()
+        if not name.startswith("_") or name.startswith("__a")
+    )
+
+
+def test_every_verb_is_here_or_a_reason_is_given() -> None:
+    assert sorted(set(lacking()) - PARTS.keys()) == []
+
+
+def test_no_reason_is_given_for_what_is_here_or_nowhere() -> None:
+    assert sorted(PARTS.keys() - set(lacking())) == []
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "natsproto",
+        "natsproto.jetstream",
+        "natsproto.jetstream.kv",
+        "natsproto.jetstream.objectstore",
+        "natsproto.service",
+    ],
+)
+def test_every_class_that_is_waited_for_is_here_or_a_reason_is_given(module: str) -> None:
+    listed = importlib.import_module(module)
+    kinds = [value for value in (getattr(listed, name) for name in listed.__all__) if inspect.isclass(value)]
+    without = [kind.__name__ for kind in kinds if waits(kind) and kind not in PAIRS]
+    assert sorted(set(without) - WHOLE.keys()) == []
+
+
+def test_what_is_public_here_is_compared() -> None:
+    kinds = {value for value in (getattr(sync, name) for name in sync.__all__) if inspect.isclass(value)}
+    assert kinds == set(PAIRS.values())
+
+
+def test_a_verb_has_the_words_of_the_one_it_waits_for() -> None:
+    assert sync.Stream.__dict__["purge"].__doc__ == stream.Stream.purge.__doc__
+    assert sync.KeyValue.__dict__["put"].__doc__ == kv.KeyValue.put.__doc__
