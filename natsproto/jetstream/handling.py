@@ -133,7 +133,8 @@ class Consumption:
     async def stop(self) -> None:
         """Calls the handler no more, waits for the calls at work, and gives what waits back to the server.
 
-        Cancelling it cancels them too; their messages are not answered then.
+        There is no limit to how long those take: ``asyncio.timeout`` sets one. Cancelling it cancels them too; their
+        messages go back as well where ``on_error`` is ``"nak"``, and are not answered where it is not.
         """
         if not self._tasks:
             return

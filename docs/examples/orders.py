@@ -1,0 +1,104 @@
+"""A worker as it runs in production: retries, dead letters, an orderly end at SIGTERM, and every order shipped once.
+
+Its server is killed in the middle. Run it with ``python docs/examples/orders.py``.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections import Counter
+from dataclasses import dataclass
+
+import natsproto
+from natsproto.jetstream import JetStream, JsMessage
+from natsproto.testing import run_server
+
+ORDERS = 500
+ATTEMPTS = 3
+
+
+@dataclass
+class Order:
+    """What somebody wants."""
+
+    number: int
+    flower: str
+
+
+async def work(url: str) -> None:
+    """A program of its own, in earnest: takes orders until SIGTERM."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+    async with natsproto.connect(url, name="worker") as nc:
+        js = nc.jetstream(timeout=10)  # seconds that publishing may take, an outage included
+        orders = nc.typed(Order)
+
+        async def ship(message: JsMessage) -> None:
+            order = orders.decode(message.data)
+            attempt = message.metadata.num_delivered
+            if order.flower != "cactus":  # what may happen twice has an id, and is stored once
+                await js.publish("shipped.eu", message.data, msg_id=f"ship-{order.number}")
+            elif attempt < ATTEMPTS:
+                await message.nak(0.05 * 2**attempt)  # again, later and later
+            else:
+                why = {"Why": "nobody dares to wrap it", "Attempts": str(attempt)}
+                await js.publish("dead.eu", message.data, msg_id=f"dead-{order.number}", headers=why)
+                await message.term("nobody dares to wrap it")
+
+        stream = await js.stream("ORDERS")
+        consumer = await stream.create_consumer(durable_name="shipping", ack_wait=2, max_ack_pending=200)
+        # What a handler has not answered is acknowledged when it returns, and delivered again when it raises.
+        async with consumer.consume(ship, concurrency=16, nak_delay=0.5, max_messages=100) as shipping:
+            await stop.wait()
+            async with asyncio.timeout(20):  # less than the patience of whoever sends SIGKILL next
+                await shipping.stop()  # no new calls; those at work end, and what waits goes back for others
+        print(f"an orderly end: {'nothing' if shipping.in_progress == 0 else 'something'} in progress")
+
+
+async def publish(js: JetStream, nc: natsproto.Client) -> None:
+    """Many orders, a window at a time. With ids an outage costs time and nothing else."""
+    orders = nc.typed(Order)
+    async with js.publisher(max_pending=50, timeout=10) as window:
+        for number in range(ORDERS):
+            order = Order(number, "cactus" if number % 100 == 99 else "rose")
+            await window.publish("orders.eu", orders.encode(order), msg_id=f"order-{number}")
+    print(f"{window.acknowledged} orders taken")
+
+
+async def main() -> None:
+    """Runs the worker, kills the server under it, and counts."""
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        js = nc.jetstream()
+        for name in ("orders", "shipped", "dead"):
+            await js.create_stream(name=name.upper(), subjects=[f"{name}.>"], storage="file", duplicate_window=600)
+        worker = asyncio.create_task(work(server.url))
+        publisher = asyncio.create_task(publish(js, nc))
+
+        shipped: Counter[bytes] = Counter()
+        async with (await js.stream("SHIPPED")).ordered_consumer() as reader, reader.messages() as messages:
+            while len(shipped) < ORDERS - ORDERS // 100:
+                shipped[(await messages.next()).data] += 1
+                if shipped.total() == 100:
+                    server.kill()
+                    await server.restart()
+        async with (await js.stream("DEAD")).ordered_consumer() as reader:
+            dead = [int(message.headers["Attempts"]) for message in await reader.fetch(ORDERS // 100, timeout=20)]
+        await publisher
+        os.kill(os.getpid(), signal.SIGTERM)
+        await worker
+        print(f"{shipped.total()} shipped, {len(shipped)} different ones")
+        print(f"{len(dead)} given up after {min(dead)} attempts")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(stream=sys.stdout, format="log: %(message)s")  # the clients tell of their outage
+    asyncio.run(main())
+
+# prints: 500 orders taken
+# prints: an orderly end: nothing in progress
+# prints: 495 shipped, 495 different ones
+# prints: 5 given up after 3 attempts
