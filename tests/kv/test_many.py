@@ -104,6 +104,11 @@ async def test_one_loser_of_a_batch_is_named_and_nothing_is_written(jetstream: J
             await batch.put("a", b"x")
             await batch.update("a", b"y", 1)
 
+    async def purge_what_was_just_written() -> None:
+        async with kv.atomic() as batch:
+            await batch.put("a", b"x")
+            await batch.purge("a")
+
     async def fail() -> None:
         async with kv.atomic() as batch:
             await batch.put("a", b"x")
@@ -116,6 +121,8 @@ async def test_one_loser_of_a_batch_is_named_and_nothing_is_written(jetstream: J
         await create()
     with pytest.raises(ConfigError, match="before"):
         await compare_what_was_just_written()
+    with pytest.raises(ConfigError, match="before"):
+        await purge_what_was_just_written()
     with pytest.raises(ZeroDivisionError):
         await fail()
     assert {key: entry.value for key, entry in (await kv.get_many([">"])).items()} == {"a": b"1", "b": b"2"}

@@ -62,7 +62,7 @@ class KeyValueBatch(Generic[V]):
         await self._add(key, b"", {OPERATION: Operation.DELETE}, revision, {})
 
     async def purge(self, key: str, *, revision: int | None = None) -> None:
-        """Deletes the key with its history."""
+        """Deletes the key with its history. ConfigError when this batch has written it before."""
         await self._add(key, b"", {OPERATION: Operation.PURGE}, revision, {"rollup": "sub"})
 
     async def commit(self) -> dict[str, int]:
@@ -96,9 +96,10 @@ class KeyValueBatch(Generic[V]):
     ) -> None:
         layout = self._store.layout
         subject = layout.written + layout.encoded(key)
+        if (expected is not None or "rollup" in args) and any(write.key == key for write in self._writes):
+            why = "its revision cannot be compared" if expected is not None else "it cannot be purged"
+            raise ConfigError("key", key, f"was written in this batch before: {why}")
         if expected is not None:
-            if any(write.key == key for write in self._writes):
-                raise ConfigError("key", key, "was written in this batch before: its revision cannot be compared")
             args = {**args, "expected_last_subject_seq": expected}
         await self._batch.publish(subject, payload, headers=headers, **args)
         self._writes.append(_Write(key, expected))
