@@ -589,8 +589,8 @@ class PublishUncertain(JetStreamError):
     def __init__(self, subject: str, reason: str) -> None:
         self.subject, self.reason = subject, reason
         super().__init__(
-            f"message to {subject!r}: {reason}; a stream may have it or not: look there before publishing it again, "
-            "or give messages a msg_id, with which that is safe"
+            f"message to {subject!r}: {reason}; a stream may have it or not: publish it again with the same msg_id, "
+            "which stores it once, or look there first"
         )
 
 

@@ -74,6 +74,12 @@ def test_every_event_is_documented_with_its_fields() -> None:
     assert documented == {kind.__name__: list(inspect.get_annotations(kind)) for kind in events.Event.__subclasses__()}
 
 
+def test_every_error_is_explained() -> None:
+    words = (DOCS / "errors.md").read_text().partition("## The tree")[0]
+    kinds = [name for name in errors.__all__ if issubclass(getattr(errors, name), errors.NatsError)]
+    assert [name for name in kinds if f"`{name}`" not in words] == []
+
+
 def test_tree_of_errors_is_that_of_the_code() -> None:
     tree = textwrap.dedent((errors.__doc__ or "").partition("::\n\n")[2]).rstrip()
     assert f"```text\n{tree}\n```" in (DOCS / "errors.md").read_text()
