@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import subprocess
 import sys
+import typing
 from types import ModuleType
 
 import pytest
@@ -74,6 +76,26 @@ def test_every_public_method_has_a_docstring(kind: type[object]) -> None:
         and not inspect.getdoc(member)
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in CLASSES if "jetstream" in kind.__module__], ids=lambda kind: kind.__name__
+)
+def test_whatever_public_methods_take_and_give_can_be_imported_for_annotations(kind: type[object]) -> None:
+    listed = {name for module in LISTED for name in module.__all__}
+    named = {
+        word
+        for name, member in inspect.getmembers(kind)
+        if not name.startswith("_")
+        for function in (member.fget if isinstance(member, property) else member,)
+        if inspect.isfunction(function)
+        for annotation in function.__annotations__.values()
+        for word in re.findall(r"(?<!Unpack\[)\b[A-Z]\w+", str(annotation))
+        if inspect.isclass(function.__globals__.get(word))
+        and function.__globals__[word].__module__.startswith("natsproto.")
+        and not typing.is_typeddict(function.__globals__[word])
+    }
+    assert named - listed - {"Codec", "Source"} == set()  # of natsproto.codecs; whatever an object can be put from
 
 
 def test_importing_natsproto_loads_no_extra_and_no_test_tool() -> None:

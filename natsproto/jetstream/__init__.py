@@ -5,6 +5,7 @@ packages and modules of their own (``natsproto.jetstream.kv``, ``.objectstore``,
 """
 
 from natsproto.jetstream.ackfuture import AckFuture
+from natsproto.jetstream.backup import Progress
 from natsproto.jetstream.batch import AtomicBatch
 from natsproto.jetstream.config import (
     AckPolicy,
@@ -30,17 +31,28 @@ from natsproto.jetstream.config import (
 from natsproto.jetstream.consumer import Consumer, PullConsumer
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.counter import CounterValue
-from natsproto.jetstream.direct import RawMessage
+from natsproto.jetstream.direct import RawMessage, StoredMessages
 from natsproto.jetstream.exchange import ApiExchange
 from natsproto.jetstream.fast import FastPublisher
 from natsproto.jetstream.handling import Consumption
-from natsproto.jetstream.info import AccountInfo, ConsumerInfo, PubAck, StreamInfo, StreamState
+from natsproto.jetstream.info import (
+    AccountInfo,
+    ConsumerInfo,
+    ConsumerPause,
+    ConsumerReset,
+    PubAck,
+    StreamInfo,
+    StreamState,
+)
 from natsproto.jetstream.message import JsMessage, Metadata
 from natsproto.jetstream.ordered import OrderedConsumer
 from natsproto.jetstream.publish import Publisher
+from natsproto.jetstream.pull import Fetch
 from natsproto.jetstream.push import PushConsumer
+from natsproto.jetstream.reader import Messages
 from natsproto.jetstream.schedule import Schedule
 from natsproto.jetstream.stream import Stream
+from natsproto.jetstream.timestamp import Timestamp
 
 __all__ = [
     "AccountInfo",
@@ -52,21 +64,26 @@ __all__ = [
     "Consumer",
     "ConsumerConfig",
     "ConsumerInfo",
+    "ConsumerPause",
+    "ConsumerReset",
     "Consumption",
     "CounterValue",
     "DeliverPolicy",
     "DiscardPolicy",
     "ExternalStream",
     "FastPublisher",
+    "Fetch",
     "JetStream",
     "JsMessage",
     "KeyValueConfig",
+    "Messages",
     "Metadata",
     "ObjectStoreConfig",
     "OrderedConsumer",
     "PersistMode",
     "Placement",
     "PriorityPolicy",
+    "Progress",
     "PubAck",
     "Publisher",
     "PullConsumer",
@@ -77,6 +94,7 @@ __all__ = [
     "RetentionPolicy",
     "Schedule",
     "StorageType",
+    "StoredMessages",
     "Stream",
     "StreamConfig",
     "StreamConsumerLimits",
@@ -84,4 +102,5 @@ __all__ = [
     "StreamSource",
     "StreamState",
     "SubjectTransform",
+    "Timestamp",
 ]
