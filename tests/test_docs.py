@@ -7,6 +7,7 @@ does not have (a context file, a cluster) is fenced as ``py`` and only has to be
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
 import textwrap
@@ -78,6 +79,16 @@ def test_every_error_is_explained() -> None:
     words = (DOCS / "errors.md").read_text().partition("## The tree")[0]
     kinds = [name for name in errors.__all__ if issubclass(getattr(errors, name), errors.NatsError)]
     assert [name for name in kinds if f"`{name}`" not in words] == []
+
+
+def test_names_for_annotations_are_where_the_page_says() -> None:
+    table = (DOCS / "index.md").read_text().partition("## Names for annotations")[2]
+    for line in table.splitlines():
+        if line.startswith("| ") and "`natsproto" in line:
+            _, names, home = line.strip("|").split(" | ")
+            module = importlib.import_module(home.strip(" `"))
+            for name in re.findall(r"`([A-Z]\w+)", names):
+                assert inspect.isclass(getattr(module, name)), name
 
 
 def test_tree_of_errors_is_that_of_the_code() -> None:
