@@ -25,7 +25,7 @@ from natsproto.protocol.pool import seconds
 from natsproto.protocol.subject import publish_subject
 from natsproto.sync.facade import Block, Undertaking, blocking
 from natsproto.sync.portal import Portal
-from natsproto.sync.publishing import BIG, Outgoing
+from natsproto.sync.publishing import BIG, Outgoing, together
 
 if TYPE_CHECKING:
     Leave: TypeAlias = Callable[
@@ -153,7 +153,7 @@ class Publishing(Block[W], Generic[W, T]):
         whose acknowledgement nobody has looked at. An interrupt changes nothing.
         """
         self._check_open()
-        self._portal.call(self._after_the_others, self._inner.flush)
+        self._portal.call(self._settle, self._inner.flush)
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -189,11 +189,29 @@ class Publishing(Block[W], Generic[W, T]):
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            if exc is None:
-                await self._outgoing.settled()
-        finally:
+        if exc is not None:
             await leave(kind, exc, trace)
+            return
+        try:
+            await self._outgoing.handed_over()
+        except asyncio.CancelledError as interrupt:
+            await leave(type(interrupt), interrupt, None)
+            raise
+        await self._settle(partial(leave, None, None, None))
+
+    async def _settle(self, verb: Callable[[], Awaitable[object]]) -> None:
+        """Does what settles everything that was handed over, and raises all that nobody was told."""
+        untold: Exception | None = None
+        try:
+            await self._outgoing.settled()
+        except Exception as exc:
+            untold = exc
+        try:
+            await verb()
+        except PublishFailed as exc:
+            raise together(untold, exc) from exc.__cause__
+        if untold is not None:
+            raise untold
 
     async def _after_the_others(self, verb: Callable[[], Awaitable[R]]) -> R:
         """What was published first goes first."""

@@ -68,12 +68,7 @@ class Outgoing(Generic[T]):
 
     def fail(self, error: Exception) -> None:
         """The next call of whoever publishes is told."""
-        before = self._error
-        if isinstance(before, PublishFailed) and isinstance(error, PublishFailed):
-            self._error = PublishFailed([*before.failures, *error.failures])
-            self._error.__cause__ = before.__cause__
-        else:
-            self._error = before or error
+        self._error = together(self._error, error)
 
     def _start(self) -> None:
         self._posted = False  # before looking: what comes now is either seen here or posted again
@@ -95,3 +90,12 @@ class Outgoing(Generic[T]):
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+
+def together(first: Exception | None, then: Exception) -> Exception:
+    """What to raise of two errors: the first, with all failures when both tell of some."""
+    if not (isinstance(first, PublishFailed) and isinstance(then, PublishFailed)):
+        return then if first is None else first
+    both = PublishFailed([*first.failures, *then.failures])
+    both.__cause__ = first.__cause__
+    return both

@@ -19,6 +19,7 @@ from natsproto.errors import (
     KeyExists,
     KeyNotFound,
     LocalProtocolError,
+    LockLost,
     ObjectNotFound,
     RequestTimeout,
     SubscriptionClosed,
@@ -176,6 +177,12 @@ def test_objects_are_put_got_listed_and_deleted(js: sync.JetStream, tmp_path: Pa
     with pytest.raises(ObjectNotFound):
         store.info("moved")
     assert store.status().bucket == "files"
+    js.create_object_store(bucket="more", storage="memory")
+    store.add_bucket_link("elsewhere", "more")
+    link = store.info("elsewhere").link
+    assert link is not None
+    assert (link.bucket, link.name) == ("more", "")
+    assert [status.bucket for status in js.object_store_statuses()] == ["files", "more"]
     js.delete_object_store("files")
 
 
@@ -248,3 +255,142 @@ def test_in_a_forked_process_buckets_are_asked_for_again(nats_server: Server) ->
                     os._exit(code)
             assert os.waitpid(child, 0)[1] == 0
             assert watcher.next(timeout=5).value == b"from the child"
+
+
+# ---------------------------------------------------------------- locks, caches, batches
+
+
+def test_a_lock_is_held_by_one_and_renewed_while_it_is(js: sync.JetStream) -> None:
+    kv = js.create_key_value(bucket="cfg", storage="memory", limit_marker_ttl=60)
+    inside: list[int] = []
+    tokens: list[int] = []
+
+    def work(number: int) -> None:
+        with kv.lock("leader", value=b"%d" % number) as lock:
+            inside.append(number)
+            assert (inside, lock.is_held, lock.key) == ([number], True, "leader")
+            tokens.append(lock.token)
+            lock.put("done", b"%d" % number)
+            inside.remove(number)
+        assert not lock.is_held
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert tokens == sorted(tokens)
+    assert len(set(tokens)) == 5
+
+    first, second = kv.lock("leader", ttl=1), kv.lock("leader", ttl=1)
+    assert first.acquire(timeout=5) == first.token
+    assert not second.try_acquire()
+    with pytest.raises(RequestTimeout):
+        second.acquire(timeout=1.5)  # longer than it would be held if nobody renewed it
+    with pytest.raises(LocalProtocolError, match="held already"):
+        first.acquire()
+    first.release()
+    assert second.try_acquire()
+    second.release()
+
+
+def test_a_lock_that_is_lost_says_so_when_its_block_is_left(js: sync.JetStream) -> None:
+    kv = js.create_key_value(bucket="cfg", storage="memory", limit_marker_ttl=60)
+    told = threading.Event()
+
+    def watch() -> None:
+        lock.lost()
+        told.set()
+
+    lock = kv.lock("leader", ttl=1)
+    with pytest.raises(LockLost), lock:  # noqa: PT012
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        kv.put("leader", b"a thief")
+        assert told.wait(10)
+        watcher.join(5)
+        assert not lock.is_held
+        with pytest.raises(LockLost):
+            lock.put("a", b"1")
+    with pytest.raises(ZeroDivisionError), kv.lock("other"):
+        raise ZeroDivisionError
+    assert kv.lock("other").try_acquire(), "it was given back"
+
+
+def test_two_threads_cannot_take_one_lock_object(js: sync.JetStream) -> None:
+    kv = js.create_key_value(bucket="cfg", storage="memory", limit_marker_ttl=60)
+    outcomes: list[str] = []
+    with kv.lock("leader"):
+        shared = kv.lock("leader")
+
+        def take() -> None:
+            try:
+                shared.acquire(timeout=1)
+            except RequestTimeout:
+                outcomes.append("waited")
+            except LocalProtocolError:
+                outcomes.append("refused")
+
+        threads = [threading.Thread(target=take) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+    assert sorted(outcomes) == ["refused", "waited"]
+
+
+def test_a_cache_is_a_mapping_that_follows_the_bucket(js: sync.JetStream) -> None:
+    kv = js.create_key_value(bucket="cfg", storage="memory")
+    for number in range(100):
+        kv.put(f"a.{number}", b"%d" % number)
+    cache = kv.cache("a.*")
+    with pytest.raises(LocalProtocolError, match="entered"):
+        cache["a.1"]
+    with cache:
+        assert (len(cache), cache["a.7"], cache.get("b"), "a.8" in cache) == (100, b"7", None, True)
+        assert dict(cache) == {f"a.{number}": b"%d" % number for number in range(100)}
+        assert sorted(cache) == sorted(cache.keys()) == sorted(dict(cache.items()))
+        assert sorted(map(int, cache.values())) == list(range(100))
+        stop = threading.Event()
+
+        def change() -> None:
+            number = 0
+            while not stop.is_set():
+                kv.put(f"a.{number % 200}", b"x")
+                kv.delete(f"a.{(number + 50) % 200}")
+                number += 1
+
+        changer = threading.Thread(target=change)
+        changer.start()
+        for _ in range(200):
+            assert all(key.startswith("a.") for key in cache)
+            assert all(value == b"x" or key == f"a.{int(value)}" for key, value in cache.items())
+            assert all(value == b"x" or value.isdigit() for value in cache.values())
+        stop.set()
+        changer.join(10)
+        revision = kv.put("a.7", b"new")
+        cache.wait_for(revision, timeout=5)
+        entry = cache.entry("a.7")
+        assert entry is not None
+        assert (entry.value, entry.revision, cache.revision) == (b"new", revision, revision)
+        with pytest.raises(RequestTimeout):
+            cache.wait_for(revision + 1, timeout=0.01)
+    with pytest.raises(LocalProtocolError, match="left"):
+        cache["a.7"]
+
+
+def test_keys_are_written_together_or_not_at_all(js: sync.JetStream) -> None:
+    kv = js.create_key_value(bucket="cfg", storage="memory", allow_atomic=True)
+    with kv.atomic() as batch:
+        batch.create("a", b"1")
+        batch.put("b", b"2")
+    assert (len(batch), batch.revisions) == (2, {"a": 1, "b": 2})
+    with pytest.raises(WrongRevision), kv.atomic() as batch:  # noqa: PT012
+        batch.put("c", b"3")
+        batch.update("a", b"9", 7)
+    with pytest.raises(ZeroDivisionError), kv.atomic() as batch:  # noqa: PT012
+        batch.purge("a")
+        raise ZeroDivisionError
+    assert sorted(kv.keys()) == ["a", "b"]
+    assert [status.bucket for status in js.key_value_statuses()] == ["cfg"]

@@ -1,0 +1,164 @@
+"""The blocking client's services: plain functions answer, each request on a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from natsproto import sync
+from natsproto.errors import ConfigError, InvalidSubject, ServiceError
+from natsproto.testing import Server
+from tests.server.test_sync import loops
+
+
+@pytest.fixture
+def nc(nats_server: Server) -> Iterator[sync.Client]:
+    with sync.connect(nats_server.url) as client:
+        yield client
+    assert loops() == [], "a thread was left behind"
+
+
+def test_functions_answer_and_may_wait_and_use_the_client(nc: sync.Client) -> None:
+    with nc.add_service("calc", "1.0.0", description="adds", metadata={"a": "b"}) as service:
+
+        @service.endpoint("double")
+        def double(request: sync.Request) -> None:
+            request.respond(request.data * 2, headers={"By": threading.current_thread().name})
+
+        @service.group("v1").group("deep").endpoint(metadata={"c": "d"})
+        def twice(request: sync.Request) -> None:
+            request.respond(nc.request("double", nc.call("double", request.data, timeout=5).data, timeout=5).data)
+
+        reply = nc.call("double", b"ab", timeout=5)
+        assert (reply.data, reply.headers["By"]) == (b"abab", "natsproto request")
+        assert nc.call("v1.deep.twice", b"x", timeout=5).data == b"xxxx"
+        (info,) = nc.discover_services("calc")
+        assert info == service.info()
+        assert (service.id, service.name, service.version) == (info.id, "calc", "1.0.0")
+        assert [endpoint.subject for endpoint in service.endpoints] == ["double", "v1.deep.twice"]
+        assert service.endpoints[1].info().metadata == {"c": "d"}
+        assert [endpoint.num_requests for endpoint in service.stats().endpoints] == [3, 1]
+        service.endpoints[0].reset()
+        assert service.endpoints[0].stats(lambda endpoint: endpoint.name).data == "double"
+        service.reset()
+        assert [endpoint.num_requests for endpoint in service.stats().endpoints] == [0, 0]
+    assert list(nc.discover_services("calc", stall=0.1)) == []
+    assert service.stopped() is None
+
+
+def test_what_a_handler_raises_is_the_answer(nc: sync.Client) -> None:
+    with nc.add_service("shop", "1.0.0", stats_handler=lambda endpoint: {"of": endpoint.name}) as service:
+
+        def refuse(request: sync.Request) -> None:
+            raise ServiceError(400, "no")
+
+        def fail(request: sync.Request) -> None:
+            raise ZeroDivisionError
+
+        def leave(request: sync.Request) -> None:
+            raise SystemExit("the end")
+
+        def explain(request: sync.Request) -> None:
+            request.respond_error(404, "nothing there", b"at all")
+            assert request.refusal is not None
+
+        for handler in (refuse, fail, leave, explain):
+            service.add_endpoint(handler.__name__, handler)
+        for name, code in (("refuse", 400), ("fail", 500), ("leave", 500), ("explain", 404)):
+            with pytest.raises(ServiceError) as refused:
+                nc.call(name, timeout=5)
+            assert refused.value.code == code
+        (stats,) = nc.service_stats("shop")
+        assert [(endpoint.name, endpoint.num_errors, endpoint.data) for endpoint in stats.endpoints] == [
+            (name, 1, {"of": name}) for name in ("refuse", "fail", "leave", "explain")
+        ]
+
+        async def handler_of_the_other_client(request: sync.Request) -> None: ...
+
+        with pytest.raises(TypeError, match="plain function"):
+            service.add_endpoint("a", handler_of_the_other_client)
+        with pytest.raises(ConfigError):
+            service.add_endpoint("a b", refuse)
+        with pytest.raises(InvalidSubject):
+            service.add_endpoint("a", refuse, subject="a..b")
+        with pytest.raises(ConfigError):
+            service.group(">")
+
+
+def test_as_many_requests_as_the_endpoint_allows_are_handled_at_a_time(nc: sync.Client) -> None:
+    three = threading.Barrier(3)
+    inside: set[str] = set()
+    most = 0
+    lock = threading.Lock()
+
+    def handle(request: sync.Request) -> None:
+        nonlocal most
+        with lock:
+            inside.add(request.data.decode())
+            most = max(most, len(inside))
+        three.wait(10)  # nobody goes on alone
+        with lock:
+            inside.discard(request.data.decode())
+        request.respond(request.data)
+
+    with nc.add_service("slow", "1.0.0") as service:
+        service.add_endpoint("slow", handle, concurrency=3)
+        replies: list[bytes] = []
+        threads = [
+            threading.Thread(target=lambda n=n: replies.append(nc.call("slow", b"%d" % n, timeout=20).data))
+            for n in range(9)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+    assert (sorted(replies), most) == ([b"%d" % number for number in range(9)], 3)
+
+
+def test_stopping_answers_what_is_in_hand_even_when_a_handler_stops(nc: sync.Client) -> None:
+    service = nc.add_service("shop", "1.0.0")
+    begun, go_on = threading.Event(), threading.Event()
+
+    @service.endpoint("slow")
+    def slow(request: sync.Request) -> None:
+        begun.set()
+        assert go_on.wait(10)
+        request.respond(b"done")
+
+    @service.endpoint("stop")
+    def stop(request: sync.Request) -> None:
+        service.stop()
+        request.respond(b"stopping")
+
+    replies: list[bytes] = []
+    thread = threading.Thread(target=lambda: replies.append(nc.request("slow", timeout=20).data))
+    thread.start()
+    assert begun.wait(10)
+    assert nc.request("stop", timeout=5).data == b"stopping"
+    go_on.set()
+    thread.join(10)
+    assert (replies, service.stopped()) == ([b"done"], None)
+    service.stop()
+
+
+def test_closing_the_client_leaves_handlers_alone_and_ends_their_service(nats_server: Server) -> None:
+    nc = sync.connect(nats_server.url)
+    service = nc.add_service("shop", "1.0.0")
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    @service.endpoint("slow")
+    def slow(request: sync.Request) -> None:
+        begun.set()
+        assert go_on.wait(10)
+        ended.set()
+
+    with sync.connect(nats_server.url) as other:
+        other.publish("slow")
+        assert begun.wait(10)
+        nc.close()
+        go_on.set()
+        assert ended.wait(10)
+    assert loops() == []
