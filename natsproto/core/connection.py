@@ -12,6 +12,7 @@ from datetime import timedelta
 from functools import partial
 from math import inf
 from time import perf_counter  # uvloop's clock knows only milliseconds
+from typing import ClassVar
 
 from natsproto.core.engine import Engine, State
 from natsproto.core.events import Event
@@ -57,6 +58,9 @@ class Connection:
     Use it from the event loop it was made in. Every coroutine may be cancelled at any time; the client goes on
     working.
     """
+
+    # What it makes; a client that is instrumented makes its own.
+    _subscription: ClassVar[type[Subscription]] = Subscription
 
     def __init__(self, options: Options, runtime: Runtime) -> None:
         self._options = options
@@ -383,7 +387,7 @@ class Connection:
         if message_type is not Message and not _is_message_class(message_type):
             raise TypeError(f"message_type must be a subclass of Message, not {message_type!r:.80}")
         options = self._options
-        subscription = Subscription(
+        subscription = self._subscription(
             self._engine,
             subject,
             queue,

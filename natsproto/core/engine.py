@@ -299,7 +299,7 @@ class Engine:
             self.in_msgs += count
             self.in_bytes += octets
             owner = sink.owner
-            if type(owner) is Subscription:
+            if isinstance(owner, Subscription):
                 owner.settle(count, octets, excess)
                 if ended:
                     self._take_out(owner)
@@ -308,7 +308,7 @@ class Engine:
                 if count > 1:
                     self.outbox.collect()  # whoever was answered is about to ask again
             else:
-                assert not isinstance(owner, (Subscription, RequestMux))
+                assert not isinstance(owner, RequestMux)
                 owner.settled()
 
     def happened(self, session: Session, event: LinkEvent) -> None:
