@@ -19,7 +19,7 @@ from natsproto.jetstream.info import ConsumerInfo, ConsumerPause, ConsumerReset
 from natsproto.jetstream.ledger import EXPIRES, PullLedger
 from natsproto.jetstream.message import JsMessage
 from natsproto.jetstream.pull import Fetch, Puller, PullInbox
-from natsproto.jetstream.reader import Messages
+from natsproto.jetstream.reader import Feed, Messages
 from natsproto.jetstream.timestamp import Timestamp
 from natsproto.protocol.pool import seconds
 
@@ -116,6 +116,10 @@ class Consumer:
         return JsMessage.waiting(ack_wait) if ack_wait > 0 else JsMessage
 
     # ---------------------------------------------------------------- inside
+
+    def _reading(self, feed: Feed, give_back: Callable[[list[JsMessage]], None]) -> Messages:
+        """The one place where endless streams of messages are made."""
+        return Messages(feed, self._what, give_back)
 
     def _endpoint(self, verb: str) -> str:
         return f"CONSUMER.{verb}.{self.stream_name}.{self.name}"
@@ -309,7 +313,7 @@ class PullConsumer(Consumer):
             consumer=self.name,
         )
         inbox = self._open_inbox(group)
-        return Messages(Puller(inbox, ledger, lasting=True), self._what, inbox.return_unread)
+        return self._reading(Puller(inbox, ledger, lasting=True), inbox.return_unread)
 
     def consume(
         self,

@@ -331,7 +331,7 @@ class OrderedConsumer:
                 return ready, None
             return ready, OrderedFeed(carrier, ledger(most, most_bytes), patience)
 
-        return Fetch(begin, carrier.put_back)
+        return self._gather(begin)
 
     async def next(self, timeout: Duration = 5.0) -> JsMessage:
         """The next message; RequestTimeout when none came within ``timeout`` seconds."""
@@ -368,7 +368,7 @@ class OrderedConsumer:
             follows=True,
             consumer=self._carrier.prefix,
         )
-        return Messages(OrderedFeed(self._carrier, ledger, 0.0), self._what, self._carrier.put_back)
+        return self._reading(OrderedFeed(self._carrier, ledger, 0.0))
 
     def consume(
         self,
@@ -410,6 +410,14 @@ class OrderedConsumer:
 
     def __repr__(self) -> str:
         return f"OrderedConsumer(stream_name={self.stream_name!r}, last_sequence={self.last_sequence})"
+
+    def _gather(self, begin: Callable[[], tuple[list[JsMessage], Feed | None]]) -> Fetch:
+        """The one place where fetches are made."""
+        return Fetch(begin, self._carrier.put_back)
+
+    def _reading(self, feed: Feed) -> Messages:
+        """The one place where endless streams of messages are made."""
+        return Messages(feed, self._what, self._carrier.put_back)
 
     @property
     def _what(self) -> str:

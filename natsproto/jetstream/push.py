@@ -72,7 +72,7 @@ class PushConsumer(Consumer):
             stash=self._unread,
             total=stop_after,
         )
-        return Messages(feed, self._what, self._return_unread)
+        return self._reading(feed, self._return_unread)
 
     def consume(
         self,
