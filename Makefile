@@ -55,8 +55,7 @@ bench: $(VENV)/.ready-bench ## measure natsproto and nats-py side by side (ARGS=
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 docs: $(VENV)/.ready-docs ## build the documentation into site/
-	@$(BIN)/python -c 'import json, tomllib; print(json.dumps(tomllib.load(open("pyproject.toml", "rb"))["tool"]["mkdocs"]))' \
-		| $(BIN)/mkdocs build --strict --config-file -
+	@$(BIN)/python docs/site.py | $(BIN)/mkdocs build --strict --config-file -
 	@echo "The documentation is in site/index.html"
 
 soak: $(VENV)/.ready-soak ## a few minutes of mixed load with outages; fails on a leak (ARGS=--minutes=10)

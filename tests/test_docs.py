@@ -11,6 +11,7 @@ import importlib
 import inspect
 import re
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,15 @@ def test_every_link_between_the_pages_leads_somewhere() -> None:
     pages = [*DOCS.rglob("*.md"), DOCS.parent / "README.md"]
     links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)[^):]*\)", page.read_text())]
     assert [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_page_is_in_the_menu_and_in_the_index() -> None:
+    nav = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"]["mkdocs"]["nav"]
+    menu = [name for item in nav for name in ([item] if isinstance(item, str) else next(iter(item.values())))]
+    pages = sorted(page.name for page in DOCS.glob("*.md"))
+    assert sorted(menu) == pages
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "index.md").read_text()))
+    assert linked == set(pages) - {"index.md"}
 
 
 def test_every_option_is_documented_with_its_default() -> None:
