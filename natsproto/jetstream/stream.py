@@ -12,7 +12,7 @@ from contextlib import aclosing, contextmanager
 from datetime import datetime
 from operator import itemgetter
 from os import PathLike
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from natsproto.errors import (
     ApiError,
@@ -82,6 +82,10 @@ class Stream:
     Messages are got from any server that has the stream when the stream allows it (``allow_direct``), else, and always
     with ``direct=False``, from its leader: only the leader surely knows what was acknowledged just now.
     """
+
+    # What it makes; a stream that is instrumented makes its own.
+    _ordered: ClassVar[type[OrderedConsumer]] = OrderedConsumer
+    _pushed: ClassVar[type[PushConsumer]] = PushConsumer
 
     def __init__(self, api: Api, name: str, info: StreamInfo | None = None) -> None:
         self._api = api
@@ -478,7 +482,7 @@ class Stream:
                 raise ConfigError("start_time", start_time, "cannot be given together with start_sequence")
             config = config.replace(deliver_policy=DeliverPolicy.BY_START_TIME, opt_start_time=start_time)
         made = NEVER if self._info is None else self._info.created
-        return OrderedConsumer(self._api, self.name, config, push=push, made=made)
+        return self._ordered(self._api, self.name, config, push=push, made=made)
 
     async def push_consumer(
         self,
@@ -500,7 +504,7 @@ class Stream:
             if unknown:
                 raise ConfigError(unknown[0], config, "is not asked of an existing consumer: update it instead")
             info = None if "deliver_subject" in fields else await self.consumer_info(config, timeout=timeout)
-            return PushConsumer(
+            return self._pushed(
                 self._api,
                 self.name,
                 config,
@@ -513,7 +517,7 @@ class Stream:
         if not config.deliver_subject:
             config = config.replace(deliver_subject=self._api.connection.new_inbox())
         info = await self._put_consumer("create", config, False, timeout)
-        return PushConsumer(self._api, self.name, info.name, info)
+        return self._pushed(self._api, self.name, info.name, info)
 
     async def delete_consumer(self, name: str, *, timeout: Duration | None = None) -> None:
         """Deletes a consumer. ConsumerNotFound."""
