@@ -20,7 +20,7 @@ from natsproto.testing import run_cluster, run_server
 from natsproto.testing.server import Server
 from tests.kit.elections import another_leader
 from tests.kit.proxy import FaultProxy
-from tests.objectstore.ground import CHUNK, chunks, content, names, only, pieces, settled
+from tests.objectstore.ground import CHUNK, chunks, content, names, only, settled
 
 BOTH = pytest.mark.parametrize("batched", [False, True], ids=["window", "fast ingest"])
 SIZE = 60 * CHUNK
@@ -261,8 +261,16 @@ async def test_chunks_that_were_stored_out_of_order_are_stored_again(
     """What a new leader does to them; here it is only claimed, three times."""
     in_order = Upload._in_order
     claims: list[int] = []
+    uploads: list[Upload] = []
+
+    async def source() -> AsyncIterator[bytes]:
+        for number in range(200):
+            if number in (50, 100):
+                await uploads[0]._unproven[-1][0]  # so many are acknowledged at once
+            yield content(1000)
 
     def claimed(upload: Upload) -> bool:
+        uploads.append(upload)
         if len(claims) < 3 and len(upload._unproven) > 3 and upload._unproven[2][0].done():
             claims.append(len(upload._unproven))
             return False
@@ -270,7 +278,7 @@ async def test_chunks_that_were_stored_out_of_order_are_stored_again(
 
     monkeypatch.setattr(Upload, "_in_order", claimed)
     store = await jetstream.create_object_store(bucket="files", storage="memory")
-    await store.put("o", pieces(*([content(1000)] * 200)), chunk_size=1000)
+    await store.put("o", source(), chunk_size=1000)
     assert len(claims) == 3
     assert await store.get_bytes("o") == content(1000) * 200
     await only(store, ["o"])

@@ -76,6 +76,19 @@ async def test_the_fastest_publisher_that_the_stream_allows_is_used(
     assert used == [Publisher, FastPublisher, FastPublisher, Publisher, FastPublisher]
 
 
+async def test_a_store_that_takes_no_batches_any_more_is_put_into_all_the_same(jetstream: JetStream) -> None:
+    store = await jetstream.create_object_store(bucket="s", allow_batched=True)
+    await store.put("o", b"1")
+    await jetstream.update_object_store(bucket="s")
+    data = content(3 * CHUNK + 1)
+    told: list[int] = []
+    await store.put("o", pieces(data[:1], data[1:]), progress=lambda progress: told.append(progress.bytes))
+    assert await store.get_bytes("o") == data
+    assert told == [CHUNK, 2 * CHUNK, 3 * CHUNK, 3 * CHUNK + 1]
+    await store.put("o", b"")
+    await only(store, ["o"])
+
+
 class Trickle(io.RawIOBase):
     """A raw file that gives a few bytes at a time, as pipes and sockets do."""
 

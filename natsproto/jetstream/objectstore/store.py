@@ -121,7 +121,9 @@ class ObjectStore:
         wanted = self._described(name, description, headers, metadata, ObjectOptions(max_chunk_size=size))
         wait = self._catalog.patience(timeout)
         upload = Upload(self._catalog, wanted, source, batched=self._batched, progress=progress, timeout=wait)
-        return await self._catalog.see_through(self._establish(await upload.run(), timeout))
+        made = await upload.run()
+        self._batched = upload.batched
+        return await self._catalog.see_through(self._establish(made, timeout))
 
     async def put_file(
         self,

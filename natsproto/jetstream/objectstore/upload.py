@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from hashlib import sha256
 
-from natsproto.errors import MessageNotFound, NatsError, PublishFailed
+from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFailed
 from natsproto.jetstream.ackfuture import AckFuture
+from natsproto.jetstream.api_errors import ErrCode
 from natsproto.jetstream.backup import Progress
 from natsproto.jetstream.fast import API_LEVEL, FLOW, FastPublisher
 from natsproto.jetstream.objectstore.catalog import Catalog
@@ -48,11 +49,13 @@ class Upload:
         self._digest = sha256()
         self._content = Content(source, info.chunk_size, self._digest.update)
         connection = catalog.api.connection
-        self._batched = batched and connection.server_info.api_lvl >= API_LEVEL
+        self.batched = batched and connection.server_info.api_lvl >= API_LEVEL
+        """Whether the store takes fast ingest, as far as is known."""
         self._progress, self._timeout = progress, timeout
         self._ahead = max(1, min(WINDOW_CHUNKS, WINDOW // info.chunk_size))
         self._unproven: deque[tuple[AckFuture, bytes]] = deque()  # chunks of which the place is not known
         self._last = 0  # sequence of the last chunk before them
+        self._piece: list[bytes] = []  # the chunks that are being sent
         self._size = self._chunks = 0
 
     async def run(self) -> ObjectInfo:
@@ -61,13 +64,14 @@ class Upload:
         Whatever goes wrong, cancelling included, the chunks are removed.
         """
         try:
-            async with self._publisher() as publisher:
+            async with aclosing(aiter(self._content)) as pieces:
                 try:
-                    await self._send(publisher)
-                    await self._prove(publisher)
-                except BaseException:
-                    await self._settle(publisher)
-                    raise
+                    await self._store(pieces)
+                except BatchRefused as exc:
+                    if self._chunks > 1 or exc.err_code != ErrCode.BATCH_PUBLISH_DISABLED:
+                        raise
+                    self._chunks, self.batched = 0, False  # the store has been changed: nothing was taken yet
+                    await self._store(pieces)
         except BaseException as exc:
             if self._chunks:
                 await self._catalog.sweep(self._info.nuid, settled=False)
@@ -76,18 +80,27 @@ class Upload:
             raise
         return self._info.replace(size=self._size, chunks=self._chunks, digest=digest_text(self._digest.digest()))
 
-    async def _send(self, publisher: FastPublisher | Publisher) -> None:
-        content = self._content
-        async with aclosing(aiter(content)) as pieces:
-            async for chunks in pieces:
-                for chunk in chunks:
-                    self._chunks += 1
-                    await self._publish(publisher, chunk)
-                    self._size += len(chunk)
-                    while not self._in_order():
-                        await self._mend(publisher)
-                    if self._progress is not None:
-                        self._progress(Progress(bytes=self._size, chunks=self._chunks, total=content.total))
+    async def _store(self, pieces: AsyncGenerator[list[bytes]]) -> None:
+        async with self._publisher() as publisher:
+            try:
+                self._piece = self._piece or await anext(pieces, [])
+                while self._piece:
+                    await self._send(publisher, self._piece)
+                    self._piece = await anext(pieces, [])
+                await self._prove(publisher)
+            except BaseException:
+                await self._settle(publisher)
+                raise
+
+    async def _send(self, publisher: FastPublisher | Publisher, chunks: list[bytes]) -> None:
+        for chunk in chunks:
+            self._chunks += 1
+            await self._publish(publisher, chunk)
+            self._size += len(chunk)
+            while not self._in_order():
+                await self._mend(publisher)
+            if self._progress is not None:
+                self._progress(Progress(bytes=self._size, chunks=self._chunks, total=self._content.total))
 
     async def _publish(self, publisher: FastPublisher | Publisher, chunk: bytes) -> None:
         ack = await publisher.publish(self._subject, chunk)
@@ -134,7 +147,7 @@ class Upload:
     def _publisher(self) -> FastPublisher | Publisher:
         """The fastest one that the stream allows. Every chunk has an id, so that it can be sent again."""
         connection = self._catalog.api.connection
-        if self._batched:
+        if self.batched:
             return FastPublisher(
                 connection,
                 gap="fail",
