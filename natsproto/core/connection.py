@@ -55,8 +55,9 @@ _ACK_BEHIND = b" 4\r\n+ACK"
 class Connection:
     """A client of a NATS server or cluster. Made by ``natsproto.connect``.
 
-    Use it from the event loop it was made in. Every coroutine may be cancelled at any time; the client goes on
-    working.
+    Use it from the event loop it was made in: elsewhere (another loop or thread, a forked process) its verbs raise
+    LocalProtocolError, and when that loop has ended, ConnectionClosed. Every coroutine may be cancelled at any time;
+    the client goes on working.
     """
 
     # What it makes; a client that is instrumented makes its own.
@@ -442,6 +443,7 @@ class Connection:
         """Yields what happens to the client from the moment of this call, up to Closed. Cancelling ends this
         reader only.
         """
+        self._engine.check_here()
         return self._engine.herald.open_stream().read()
 
     def listen(self, callback: Callable[[Event], object]) -> Callable[[], None]:
@@ -477,6 +479,7 @@ class Connection:
 
     async def closed(self) -> Exception | None:
         """Waits for the end; returns why it came: None when the application closed, else the final error."""
+        self._engine.check_here()
         return await asyncio.shield(self._engine.closed)
 
     def __repr__(self) -> str:

@@ -28,7 +28,7 @@ from natsproto.core.runtime import Runtime, nuid
 from natsproto.core.session import Session
 from natsproto.core.subscription import Subscription
 from natsproto.core.supervisor import Supervisor
-from natsproto.core.waiting import Waiters
+from natsproto.core.waiting import Waiters, elsewhere, running_loop
 from natsproto.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -111,7 +111,7 @@ class Engine:
         self.state = State.CONNECTING
         self.info = NO_INFO
         self.heads = Heads()
-        self.outbox = Outbox(options.outbox_limit, loop.call_soon, self._ask_soon)
+        self.outbox = Outbox(options.outbox_limit, loop, self._ask_soon)
         self.table: SubscriptionTable[Owner] = SubscriptionTable()
         self.in_msgs = 0
         self.in_bytes = 0
@@ -489,6 +489,7 @@ class Engine:
         if self.state is State.CLOSED:
             raise ConnectionClosed("request")
         if self._mux is None:
+            self.check_here()
             prefix = f"{self.options.inbox_prefix}.{nuid(self._runtime.rng)}."
             mux = RequestMux(prefix, self._loop, self.heads, self.outbox.put)
             _, wire = self.table.add(mux.subject, None, mux.deliver, mux, cacheable=False, answer=mux.answer)
@@ -535,6 +536,12 @@ class Engine:
         """ConnectionClosed unless the client can still do something new."""
         if self.state in (State.DRAINING, State.CLOSED):
             raise ConnectionClosed(doing)
+        self.check_here()
+
+    def check_here(self) -> None:
+        """LocalProtocolError in another event loop than the client's; after the end none is better than another."""
+        if running_loop() is not self._loop and self.state is not State.CLOSED:
+            raise elsewhere()
 
     async def confirm(self, timeout: float) -> None:
         """Waits until the server has handled everything sent so far, over a reconnect if need be.
@@ -542,6 +549,7 @@ class Engine:
         RequestTimeout after ``timeout`` seconds, ConnectionLost when the connection breaks while the answer
         is out, ConnectionClosed when the client is closed.
         """
+        self.check_here()
         answered: asyncio.Future[None] = self._loop.create_future()
         try:
             async with asyncio.timeout(timeout):
@@ -575,6 +583,7 @@ class Engine:
         if self.state is State.CLOSED:
             await self.close()
             return
+        self.check_here()
         deadline = self._loop.time() + timeout
         left: list[str] = []
         if self.state is not State.DRAINING:
@@ -617,6 +626,7 @@ class Engine:
         if self.state is State.CLOSED:
             await asyncio.shield(self.closed)
             return
+        self.check_here()
         session = self.session
         self._shut(None)
         supervising = self._supervisor.cancel()

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from natsproto.core.runtime import Wire
-from natsproto.core.waiting import Waiters
+from natsproto.core.waiting import Waiters, elsewhere, running_loop
 from natsproto.errors import ConnectionClosed, OutboxFull
 
 FLUSH_AT = 65_536
@@ -24,6 +25,14 @@ FLUSH_AT = 65_536
 
 CONGESTED_AT = 262_144
 """Bytes waiting behind a busy wire above which publish() waits."""
+
+
+class Turns(Protocol):
+    """An event loop, as far as it matters here."""
+
+    def call_soon(self, callback: Callable[[], None], /) -> object:
+        """Calls back in the next turn."""
+        ...
 
 
 class Outbox:
@@ -34,13 +43,14 @@ class Outbox:
     """
 
     __slots__ = (
-        "_call_soon",
         "_confirmed",
         "_limit",
+        "_loop",
         "_mark",
         "_on_write",
         "_parts",
         "_paused",
+        "_running",
         "_scheduled",
         "_waiters",
         "_wire",
@@ -51,7 +61,11 @@ class Outbox:
     )  # fmt: skip
 
     def __init__(
-        self, limit: int, call_soon: Callable[[Callable[[], None]], object], on_write: Callable[[], None]
+        self,
+        limit: int,
+        loop: Turns,
+        on_write: Callable[[], None],
+        running: Callable[[], object] = running_loop,
     ) -> None:
         self.size = 0
         """Bytes waiting."""
@@ -62,7 +76,7 @@ class Outbox:
         self.wait_first = False
         """Whether whoever can wait has to ``await turn()`` before the next put."""
         self._limit = limit
-        self._call_soon = call_soon
+        self._loop, self._running = loop, running
         self._on_write = on_write
         self._parts: list[bytes] = []
         self._mark = -1  # the size up to which put() need not think: one comparison instead of three
@@ -87,7 +101,9 @@ class Outbox:
         self._confirmed = max(self._confirmed, frames_out)
 
     def put(self, head: bytes, payload: bytes) -> None:
-        """Takes one message. OutboxFull when the bound would be passed, ConnectionClosed after seal()."""
+        """Takes one message. OutboxFull when the bound would be passed, ConnectionClosed after seal(),
+        LocalProtocolError outside of the event loop if it is the first one of a turn.
+        """
         size = self.size + len(head) + len(payload) + 2
         if size > self._mark:
             self._put_with_care(head, payload, size)
@@ -102,6 +118,8 @@ class Outbox:
         """Everything but the plain case: the first message of a turn, a full outbox, a batch that is big enough."""
         if size > self._limit:
             self._check_room(size - self.size)
+        if not self._scheduled and self._running() is not self._loop:
+            raise elsewhere()
         self._parts += (head, payload, b"\r\n")
         self.size = size
         if not self._scheduled:
@@ -117,7 +135,7 @@ class Outbox:
         if not self._scheduled and self._limit >= 0:
             self._scheduled = True
             self._mark = min(self._limit, FLUSH_AT - 1)
-            self._call_soon(self._end_of_turn)
+            self._loop.call_soon(self._end_of_turn)
 
     async def turn(self) -> None:
         """Lets the event loop run, and waits for room while the wire is congested.

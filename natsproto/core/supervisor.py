@@ -112,6 +112,12 @@ class Supervisor:
     def run(self, session: Session | None) -> None:
         """From now on there is always a session, or somebody looking for one."""
         self._task = self._loop.create_task(self._supervise(session), name="natsproto supervisor")
+        self._task.add_done_callback(self._over)  # no handler in the task: it may end before it has begun
+
+    def _over(self, _: asyncio.Task[None]) -> None:
+        """Somebody else has cancelled the task, as event loops do at their end: nobody finds the next server."""
+        if self._client.wants_connection:
+            self._client.gave_up(ConnectionLost("the task of the client was cancelled, as at the end of a program"))
 
     @property
     def running(self) -> bool:
@@ -151,10 +157,6 @@ class Supervisor:
                 session = None
                 if not self._options.allow_reconnect:
                     break
-        except asyncio.CancelledError:
-            if session is not None and self._client.wants_connection:
-                session.end(ConnectionClosed())
-            raise
         except Exception as exc:
             log.exception("the supervisor failed")
             reason = exc

@@ -65,7 +65,7 @@ class Pipe:
 
 def make(limit: int = 1 << 20) -> tuple[Outbox, Turn]:
     turn = Turn()
-    return Outbox(limit, turn.call_soon, lambda: None), turn
+    return Outbox(limit, turn, lambda: None, lambda: turn), turn
 
 
 def head(number: int) -> bytes:
@@ -252,7 +252,7 @@ async def test_turn_waits_for_room_and_no_longer() -> None:
 
 
 async def test_who_goes_on_after_its_turn_is_collected() -> None:
-    outbox = Outbox(1 << 20, asyncio.get_running_loop().call_soon, lambda: None)
+    outbox = Outbox(1 << 20, asyncio.get_running_loop(), lambda: None)
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
     for _ in range(2):
@@ -280,7 +280,7 @@ async def test_turn_ends_when_the_wire_goes() -> None:
 async def test_a_crowd_of_publishers_stays_within_the_bound() -> None:
     """Each of them may look at the flag in the turn in which another one has just passed."""
     loop = asyncio.get_running_loop()
-    outbox = Outbox(CONGESTED_AT, loop.call_soon, lambda: None)
+    outbox = Outbox(CONGESTED_AT, loop, lambda: None)
     wire = Pipe(outbox, room=1)
     outbox.attach(wire, paused=False)
     payload = bytes(32_768)

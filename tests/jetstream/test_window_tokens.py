@@ -25,10 +25,10 @@ class Line:
     heads = Heads()
 
     def __init__(self) -> None:
-        def later(_: Callable[[], None]) -> None:
-            """Without a wire the end of a turn does not matter."""
+        self.outbox = Outbox(1 << 20, self, lambda: None, lambda: self)
 
-        self.outbox = Outbox(1 << 20, later, lambda: None)
+    def call_soon(self, callback: Callable[[], None], /) -> None:
+        """Without a wire the end of a turn does not matter."""
 
     def token(self) -> bytes:
         """That of the message that was published."""

@@ -178,7 +178,7 @@ async def test_connect_cancelled_at_any_await_leaves_no_connection(nats_server: 
             await works_alone(run.value)
             await run.value.close()
         await settled(tasks)
-    assert runs >= 6
+    assert runs >= 3, "it was cancelled at least once in each way"  # more where the server takes its time
 
 
 async def works_alone(nc: Client) -> None:

@@ -1,0 +1,122 @@
+"""Where a client may be used: in the event loop that it was made in, for as long as that lives."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+import natsproto
+from natsproto.core.engine import State
+from natsproto.core.events import Closed, Event
+from natsproto.errors import ConnectionClosed, ConnectionLost, LocalProtocolError
+from natsproto.testing import Server
+from tests.server.ground import both_loops, client
+
+
+@both_loops
+async def test_a_client_is_closed_when_its_task_is_cancelled_with_all_others(nats_server: Server) -> None:
+    """As programs do in their last moment, and some earlier: nobody waits for a connection that never comes."""
+    told: list[Event] = []
+    nc = await natsproto.connect(nats_server.url, on_event=told.append)
+    sub = await nc.subscribe("a")
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    reason = await asyncio.wait_for(nc.closed(), 5)
+    assert isinstance(reason, ConnectionLost)
+    assert "cancelled" in str(reason)
+    assert told[-1] == Closed(reason=reason)
+    with pytest.raises(ConnectionLost):
+        await sub.next(timeout=5)
+    with pytest.raises(ConnectionClosed):
+        await nc.publish("a")
+    await nc.drain()
+
+
+async def _every_verb(nc: natsproto.Client, sub: natsproto.Subscription) -> list[type[BaseException]]:
+    """What each says."""
+
+    async def publish_nowait() -> None:
+        nc.publish_nowait("a", b"lost")
+
+    async def subscribe() -> None:
+        nc.subscribe("lost")
+
+    async def read() -> None:
+        async for _ in sub:
+            pass
+
+    async def events() -> None:
+        async for _ in nc.events():
+            pass
+
+    said: list[type[BaseException]] = []
+    for verb in (
+        lambda: nc.publish("a", b"lost"),
+        publish_nowait,
+        lambda: nc.request("a", b"lost"),
+        nc.flush,
+        nc.rtt,
+        subscribe,
+        lambda: sub.next(timeout=5),
+        read,
+        events,
+        nc.closed,
+        nc.reconnect,
+        nc.drain,
+        nc.close,
+    ):
+        try:
+            await asyncio.wait_for(verb(), 5)
+        except Exception as exc:
+            said.append(type(exc))
+    return said
+
+
+@both_loops
+async def test_in_another_event_loop_every_verb_says_so_and_at_home_the_client_goes_on(nats_server: Server) -> None:
+    async with client(nats_server.url) as nc, nc.subscribe("a") as sub:
+        said = await asyncio.to_thread(lambda: asyncio.run(_every_verb(nc, sub)))
+        assert said == [LocalProtocolError] * 13
+        await nc.publish("a", b"found")
+        assert (await sub.next(timeout=5)).data == b"found"
+        assert nc.stats.in_msgs == 1
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+
+async def test_when_its_event_loop_has_ended_the_client_is_closed(nats_server: Server) -> None:
+    async def main() -> tuple[natsproto.Client, natsproto.Subscription]:
+        nc = await natsproto.connect(nats_server.url)
+        return nc, await nc.subscribe("a")
+
+    nc, sub = await asyncio.to_thread(lambda: asyncio.run(main()))
+    assert nc.state is State.CLOSED
+    said = await _every_verb(nc, sub)
+    # events() tells the end, closed() why it came, drain() and close() have nothing left to do.
+    assert said == [ConnectionClosed] * 6 + [ConnectionLost] * 2 + [ConnectionClosed]
+
+
+def test_in_a_forked_process_the_client_of_the_parent_is_not_used(nats_server: Server) -> None:
+    program = f"""
+import asyncio, os, natsproto
+
+async def main():
+    async with natsproto.connect({nats_server.url!r}) as nc, nc.subscribe("a") as sub:
+        await nc.flush()
+        child = os.fork()
+        if not child:
+            try:
+                nc.publish_nowait("a", b"lost")
+            except natsproto.errors.LocalProtocolError:
+                os._exit(7)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        await nc.publish("a", b"found")
+        print(os.waitstatus_to_exitcode(status), (await sub.next(timeout=5)).data)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("7 b'found'\n", "")
