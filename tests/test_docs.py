@@ -15,6 +15,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from mypy import api
 
 import natsproto
 from natsproto import errors
@@ -50,6 +51,21 @@ async def test_example_in_the_documentation_runs(code: str) -> None:
         result = eval(compiled(code), {"natsproto": natsproto, "nc": nc, "server": server})  # type: ignore[arg-type]
         if inspect.iscoroutine(result):
             await result
+
+
+def test_examples_in_the_documentation_pass_mypy_strict(tmp_path: Path) -> None:
+    head = "import natsproto\nfrom natsproto.testing import Server\n"
+    head += "async def page(nc: natsproto.Client, server: Server) -> None:\n"
+    for page in DOCS.glob("*.md"):
+        text = page.read_text()
+        for match in BLOCK.finditer(text):
+            if match[1] == "python":
+                line = text.count("\n", 0, match.start()) + 1
+                name = f"{page.stem.replace('-', '_')}_line_{line}.py"
+                (tmp_path / name).write_text(head + textwrap.indent(match[2], "    "))
+    config = str(DOCS.parent / "pyproject.toml")
+    report, complaint, status = api.run(["--config-file", config, *map(str, tmp_path.glob("*.py"))])
+    assert (status, complaint) == (0, ""), report
 
 
 @pytest.mark.parametrize("code", blocks("py"))
