@@ -10,12 +10,14 @@ from opentelemetry.trace import SpanKind
 
 from natsproto.client import Client, Connecting
 from natsproto.core.runtime import Runtime
+from natsproto.core.subscription import Handler, SlowPolicy, Subscription
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.exchange import Trace
 from natsproto.jetstream.message import read_ack_subject
 from natsproto.options import Options
 from natsproto.otel.jetstream import TracedJetStream
 from natsproto.otel.metrics import Metrics
+from natsproto.otel.receiving import TracedSubscription
 from natsproto.otel.spans import Observed, Spans, injected, size_of
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
@@ -26,6 +28,8 @@ _ACK = "$JS.ACK."
 
 class TracedClient(Observed):
     """A client whose verbs make spans. Made by ``natsproto.otel.connect``."""
+
+    _subscription = TracedSubscription
 
     async def publish(
         self,
@@ -79,6 +83,34 @@ class TracedClient(Observed):
         with spans.span("request", "send", SpanKind.CLIENT, subject, size_of(payload)) as span:
             self.locate(span)
             return await super().request(subject, payload, timeout=timeout, headers=injected(headers))
+
+    def subscribe(
+        self,
+        subject: str,
+        *,
+        queue: str | None = None,
+        cb: Handler | None = None,
+        max_msgs: int | None = None,
+        pending_msgs_limit: int | None = None,
+        pending_bytes_limit: int | None = None,
+        slow_policy: SlowPolicy | str = SlowPolicy.DROP_NEWEST,
+        message_type: type[Message] = Message,
+    ) -> Subscription:
+        """``Connection.subscribe``; there is a span for each message that is read, but for inboxes."""
+        made = super().subscribe(
+            subject,
+            queue=queue,
+            cb=cb,
+            max_msgs=max_msgs,
+            pending_msgs_limit=pending_msgs_limit,
+            pending_bytes_limit=pending_bytes_limit,
+            slow_policy=slow_policy,
+            message_type=message_type,
+        )
+        is_inbox = subject.startswith(f"{self._options.inbox_prefix}.")
+        if isinstance(made, TracedSubscription) and not is_inbox and not subject.startswith("$"):
+            made.client = self
+        return made
 
     async def answer(self, reply: str, payload: Payload, headers: HeadersLike | None) -> None:
         """``Connection.answer`` with the trace in the headers."""

@@ -1,9 +1,9 @@
-"""JetStream, instrumented: what it publishes has a span, or belongs to one, and so has what is fetched."""
+"""JetStream, instrumented: what it publishes has a span, or belongs to one."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
@@ -13,20 +13,17 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 from natsproto.errors import NatsError
 from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.batch import AtomicBatch
-from natsproto.jetstream.consumer import PullConsumer
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.fast import FastPublisher
-from natsproto.jetstream.message import JsMessage
 from natsproto.jetstream.publish import Publisher
-from natsproto.jetstream.pull import Fetch, Puller
 from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream.stream import Stream
+from natsproto.otel.receiving import TracedStream
 from natsproto.otel.spans import (
     LINKS,
     Observed,
     Spans,
     acknowledged,
-    context_of,
     failed,
     injected,
     observed,
@@ -38,7 +35,7 @@ from natsproto.protocol.headers import HeadersLike
 
 if TYPE_CHECKING:
     from natsproto.jetstream.codec import Duration
-    from natsproto.jetstream.info import ConsumerInfo, PubAck, StreamInfo
+    from natsproto.jetstream.info import PubAck, StreamInfo
     from natsproto.jetstream.outgoing import ExpectationArgs, MessageArgs
 
 
@@ -225,53 +222,6 @@ class TracedFastPublisher(FastPublisher):
             yield
             if self.ack is not None:
                 acknowledged(span, self.ack)
-
-
-class TracedStream(Stream):
-    """A stream whose consumers are traced."""
-
-    def _consumer(self, name: str, info: ConsumerInfo | None) -> PullConsumer:
-        return TracedConsumer(self._api, self.name, name, info)
-
-
-class TracedConsumer(PullConsumer):
-    """A consumer whose ``fetch`` and ``next`` make spans."""
-
-    def _gather(
-        self, begin: Callable[[], tuple[list[JsMessage], Puller | None]], put_back: Callable[[list[JsMessage]], None]
-    ) -> Fetch:
-        spans = observed(self._api.connection).spans
-        if spans is None:
-            return super()._gather(begin, put_back)
-        return TracedFetch(begin, put_back, self, spans)
-
-
-class TracedFetch(Fetch):
-    """A fetch that is awaited in a span, linked to those of the messages. Iterating it makes none."""
-
-    def __init__(
-        self,
-        begin: Callable[[], tuple[list[JsMessage], Puller | None]],
-        put_back: Callable[[list[JsMessage]], None],
-        consumer: TracedConsumer,
-        spans: Spans,
-    ) -> None:
-        super().__init__(begin, put_back)
-        self._of, self._spans = consumer, spans
-
-    async def _all(self) -> list[JsMessage]:
-        consumer = self._of
-        with self._spans.span("receive", "receive", SpanKind.CLIENT, consumer.stream_name, None) as span:
-            observed(consumer._api.connection).locate(span)
-            span.set_attribute("messaging.consumer.group.name", consumer.name)
-            with within():
-                messages = await super()._all()
-            if span.is_recording():
-                span.set_attribute("messaging.batch.message_count", len(messages))
-                for message in messages[:LINKS]:
-                    if message.has_headers:
-                        span.add_link(context_of(message.headers))
-            return messages
 
 
 class TracedJetStream(JetStream):

@@ -6,7 +6,7 @@ that a verb which is built on other verbs makes the only span.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, T
 
 from natsproto.client import Client
 from natsproto.core.connection import Connection
-from natsproto.protocol.frames import Payload
+from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
 
 if TYPE_CHECKING:
@@ -80,6 +80,36 @@ class Spans:
             raise
         if not lasting:
             span.end()
+
+    def received(
+        self,
+        client: Observed,
+        begun: int,
+        name: str,
+        attributes: Mapping[str, str | int],
+        messages: Sequence[Message],
+        *,
+        batch: bool,
+    ) -> None:
+        """A span of what a reader was given, from when it asked (``begun``, in nanoseconds since the epoch) until now,
+        linked to those who published. ``attributes`` say what was read, which ``name`` does in few words; of a
+        ``batch`` the number of messages is told, else the size of the one.
+        """
+        said: dict[str, str | int | bool] = {
+            "messaging.system": "nats",
+            "messaging.operation.name": "receive",
+            "messaging.operation.type": "receive",
+            **attributes,
+        }
+        if batch:
+            said["messaging.batch.message_count"] = len(messages)
+        else:
+            said["messaging.message.body.size"] = len(messages[0].data)
+        span = self._tracer.start_span(
+            f"receive {name}", kind=SpanKind.CLIENT, attributes=said, links=links_to(messages), start_time=begun
+        )
+        client.locate(span)
+        span.end()
 
     def create(
         self, subject: str, payload: Payload, given: HeadersLike | None
@@ -158,6 +188,12 @@ def injected(given: HeadersLike | None) -> HeadersLike | None:
 def context_of(headers: HeadersLike) -> SpanContext:
     """The context that goes with a message; an invalid one when there is none."""
     return trace.get_current_span(propagate.extract(Headers(headers), Context())).get_span_context()
+
+
+def links_to(messages: Sequence[Message]) -> list[Link]:
+    """Links to whoever published these."""
+    found = (context_of(message.headers) for message in messages[:LINKS] if message.has_headers)
+    return [Link(context) for context in found if context.is_valid]
 
 
 def size_of(payload: Payload) -> int | None:
