@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
 from itertools import chain
+from time import monotonic
 from types import TracebackType
 from typing import Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
@@ -98,23 +99,26 @@ class Reader(Facade[W], Generic[W, I]):
 
     def _next(self, timeout: float | timedelta | None) -> I:
         wait = None if timeout is None else seconds("timeout", timeout)
+        deadline = None if wait is None else monotonic() + wait
         self._portal.check()
-        try:
-            return self._taken.popleft()
-        except IndexError:
-            return self._portal.obtain(partial(self._fetch, wait), self._taken.appendleft)
+        while True:
+            try:
+                return self._taken.popleft()  # here, not on the loop: an interrupt must neither lose nor overtake one
+            except IndexError:
+                pass
+            self._portal.call(self._fetch, None if deadline is None else max(0.0, deadline - monotonic()))
 
-    async def _fetch(self, wait: float | None) -> I:
+    async def _fetch(self, wait: float | None) -> None:
         if self._taken:
-            return self._taken.popleft()
+            return
         self._waiting += 1
         try:
             one = await self._one(wait)
         finally:
             self._waiting -= 1
+        self._taken.append(one)
         if not self._waiting:
             self._taken.extend(self._rest())
-        return one
 
     def _each(self) -> Iterator[I]:
         while True:

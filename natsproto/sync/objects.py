@@ -79,6 +79,7 @@ class ObjectStore(Facade[store.ObjectStore]):
     add_bucket_link = blocking(store.ObjectStore.add_bucket_link)
     status = blocking(store.ObjectStore.status)
     seal = blocking(store.ObjectStore.seal)
+    sweep = blocking(store.ObjectStore.sweep)
 
     @property
     def bucket(self) -> str:
