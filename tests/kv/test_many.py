@@ -172,6 +172,7 @@ async def test_purge_deletes_takes_old_marks_and_the_history_of_young_ones(jetst
         await kv.delete(key)
     await kv.put("kept", b"3")
     assert await kv.purge_deletes() == 6
+    assert await kv.purge_deletes(older_than=1e300) == 0
     assert [entry.operation for entry in await kv.history("a")] == ["DEL"]
     assert await kv.purge_deletes("other.*", older_than=0) == 1
     assert await kv.history("other.c") == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Generic, Literal
 
 from natsproto.codecs import JSON, Codec
@@ -320,7 +320,7 @@ class KeyValue(Generic[V]):
         deletion) are kept, without the history before them. What is written to a key meanwhile is not touched.
         """
         store = self._store
-        limit = datetime.now(UTC) - timedelta(seconds=seconds("older_than", older_than))
+        age, now = seconds("older_than", older_than), datetime.now(UTC)
         found = watch(store, filters, meta_only=True)
         async with found:
             marks = [entry async for entry in found.initial() if entry.is_deleted]
@@ -332,7 +332,9 @@ class KeyValue(Generic[V]):
                 await asyncio.gather(
                     *(
                         store.stream.purge(
-                            subject=mark.subject, sequence=mark.revision + (mark.created <= limit), timeout=timeout
+                            subject=mark.subject,
+                            sequence=mark.revision + ((now - mark.created).total_seconds() >= age),
+                            timeout=timeout,
                         )
                         for mark in marks[first : first + AT_ONCE]
                     )

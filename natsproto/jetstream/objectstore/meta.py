@@ -152,6 +152,11 @@ def all_meta_subjects(bucket: str) -> str:
     return f"{OBJECT_SUBJECTS}{bucket}.M.>"
 
 
+def all_chunk_subjects(bucket: str) -> str:
+    """Where the chunks of all objects are."""
+    return f"{OBJECT_SUBJECTS}{bucket}.C.>"
+
+
 def chunk_subject(bucket: str, nuid: str) -> str:
     """Where the chunks of an object are."""
     return f"{OBJECT_SUBJECTS}{bucket}.C.{nuid}"

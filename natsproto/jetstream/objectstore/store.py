@@ -29,6 +29,7 @@ from natsproto.jetstream.config import OBJECT_STREAM, DeliverPolicy, bucket_name
 from natsproto.jetstream.info import StreamInfo
 from natsproto.jetstream.objectstore.catalog import Catalog, Entry
 from natsproto.jetstream.objectstore.download import to_bytes, to_file
+from natsproto.jetstream.objectstore.leftovers import leftovers
 from natsproto.jetstream.objectstore.meta import (
     CHUNK_SIZE,
     ObjectInfo,
@@ -45,9 +46,12 @@ from natsproto.jetstream.objectstore.upload import Upload
 from natsproto.jetstream.objectstore.watch import ObjectWatcher
 from natsproto.jetstream.stream import Stream
 from natsproto.protocol.headers import HeadersLike
+from natsproto.protocol.pool import seconds
 
 ENVELOPE = 512
 """Bytes of a message to leave for what is not content: its headers, or the size and digest in a description."""
+ABANDONED = 24 * 3600.0
+"""Seconds after which ``sweep`` takes chunks for abandoned."""
 
 
 class ObjectStore:
@@ -85,6 +89,22 @@ class ObjectStore:
     async def seal(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
         """Makes the store read-only for good: nothing is put, changed, deleted or expired any more."""
         return ObjectStoreStatus.of(await self._stream.seal(timeout=timeout))
+
+    async def sweep(self, *, older_than: Duration = ABANDONED, timeout: Duration | None = None) -> int:
+        """Removes chunks that belong to no object, as programs leave them that are killed in the middle of ``put``;
+        returns how many.
+
+        ``older_than`` in seconds (default: a day) is how long ago the last chunk must have been stored. It has to be
+        more than any ``put`` in progress, here or elsewhere, waits for its source: the object it makes could not be
+        read (DigestMismatch). What is put, renamed or deleted meanwhile is safe.
+
+        ConfigError for a store that mirrors others or has them as sources; InvalidReply for a description that cannot
+        be read, with nothing removed. Cancelling leaves open how many are gone.
+        """
+        removed = 0
+        for subject in await leftovers(self._catalog, seconds("older_than", older_than), timeout):
+            removed += await self._stream.purge(subject=subject, timeout=timeout)
+        return removed
 
     # ---------------------------------------------------------------- putting
 
