@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import nats.errors
@@ -26,6 +27,7 @@ from nats.micro.service import Group, Service
 
 import natsproto
 from natsproto import errors
+from natsproto.jetstream import JetStream
 from natsproto.options import OptionArgs
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -117,3 +119,17 @@ def test_errors_are_those_of_both() -> None:
         assert issubclass(getattr(modules[module], kind), Exception)
     named = {name for _, right in table for name in spans(right) if name[0].isupper()} - {"TimeoutError"}
     assert named <= set(errors.__all__)
+
+
+async def test_a_name_given_by_position_as_in_nats_py_is_refused_in_words(jetstream: JetStream) -> None:
+    stream = await jetstream.create_stream(name="S", subjects=["s"])
+    calls: tuple[tuple[str, Callable[..., Awaitable[object]]], ...] = (
+        ("StreamConfig", jetstream.create_stream),
+        ("ConsumerConfig", stream.create_consumer),
+        ("KeyValueConfig", jetstream.create_key_value),
+        ("ObjectStoreConfig", jetstream.create_object_store),
+        ("ObjectStoreConfig", jetstream.create_or_update_object_store),
+    )
+    for kind, call in calls:
+        with pytest.raises(TypeError, match=f"must be of type {kind}, not str; single fields are named arguments"):
+            await call("files")

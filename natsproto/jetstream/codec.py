@@ -698,12 +698,14 @@ def parse(data: bytes | str, what: str = "reply") -> dict[str, object]:
 
 
 def amended(kind: type[R], record: R | None, fields: Mapping[str, object]) -> R:
-    """A copy of the record, or of an empty one, with other values of some fields. TypeError for what is none."""
+    """A copy of the record with other values of some fields, or one of these fields. TypeError for what is none."""
     if record is None:
-        record = kind()
-    elif not isinstance(record, kind):
-        given = type(record).__name__
-        raise TypeError(f"what is configured must be a {kind.__name__}, not {given}; fields are named arguments")
+        return kind(**fields)
+    if not isinstance(record, kind):
+        raise TypeError(
+            f"the configuration must be of type {kind.__name__}, not {type(record).__name__}; "
+            "single fields are named arguments, names of things too"
+        )
     return record.replace(**fields)
 
 

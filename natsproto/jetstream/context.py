@@ -505,7 +505,7 @@ class JetStream:
         """
         from natsproto.jetstream.kv import buckets  # loaded by those who use it, as everything of buckets
 
-        return await buckets.write(self._api, "CREATE", _bucket(config, fields), key_codec, timeout)
+        return await buckets.write(self._api, "CREATE", amended(KeyValueConfig, config, fields), key_codec, timeout)
 
     async def update_key_value(
         self,
@@ -521,7 +521,7 @@ class JetStream:
         """
         from natsproto.jetstream.kv import buckets
 
-        return await buckets.write(self._api, "UPDATE", _bucket(config, fields), key_codec, timeout)
+        return await buckets.write(self._api, "UPDATE", amended(KeyValueConfig, config, fields), key_codec, timeout)
 
     async def create_or_update_key_value(
         self,
@@ -535,7 +535,7 @@ class JetStream:
         """Changes the bucket of that name to this whole configuration, or creates it. Raises what both raise."""
         from natsproto.jetstream.kv import buckets
 
-        return await buckets.create_or_update(self._api, _bucket(config, fields), key_codec, timeout)
+        return await buckets.create_or_update(self._api, amended(KeyValueConfig, config, fields), key_codec, timeout)
 
     @overload
     async def key_value(
@@ -618,7 +618,7 @@ class JetStream:
         The same store may be created twice; StreamNameInUse when the one of that name is configured otherwise. Else as
         ``create_stream``.
         """
-        wanted = _store(config, fields)
+        wanted = amended(ObjectStoreConfig, config, fields)
         return self._object_store(wanted.bucket, await self.create_stream(wanted.to_stream(), timeout=timeout))
 
     async def update_object_store(
@@ -632,7 +632,7 @@ class JetStream:
         """Changes an object store to this whole configuration: what is not said gets its default. StreamNotFound;
         InvalidStreamConfig for what cannot be changed; else as ``create_object_store``.
         """
-        wanted = _store(config, fields)
+        wanted = amended(ObjectStoreConfig, config, fields)
         return self._object_store(wanted.bucket, await self.update_stream(wanted.to_stream(), timeout=timeout))
 
     async def create_or_update_object_store(
@@ -644,7 +644,7 @@ class JetStream:
         **fields: Unpack[ObjectStoreArgs],
     ) -> ObjectStore:
         """Changes the object store of that name to this whole configuration, or creates it. Raises what both raise."""
-        wanted = _store(config, fields)
+        wanted = amended(ObjectStoreConfig, config, fields)
         stream = await self.create_or_update_stream(wanted.to_stream(), timeout=timeout)
         return self._object_store(wanted.bucket, stream)
 
@@ -707,14 +707,6 @@ class JetStream:
         from natsproto.jetstream.advisory import Advisories
 
         return Advisories(self._connection, subject)
-
-
-def _store(config: ObjectStoreConfig | None, fields: ObjectStoreArgs) -> ObjectStoreConfig:
-    return ObjectStoreConfig(**fields) if config is None else config.replace(**fields)
-
-
-def _bucket(config: KeyValueConfig | None, fields: KeyValueArgs) -> KeyValueConfig:
-    return KeyValueConfig(**fields) if config is None else config.replace(**fields)
 
 
 def _attempts(number: int) -> int:
