@@ -23,7 +23,7 @@ from natsproto.protocol.pool import ServerAddress
 
 try:
     from websockets.client import ClientProtocol
-    from websockets.exceptions import ConnectionClosed, InvalidHandshake
+    from websockets.exceptions import InvalidHandshake, InvalidState
     from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
     from websockets.frames import Frame, Opcode
     from websockets.http11 import Response
@@ -105,7 +105,7 @@ class WebSocketWire:
         try:
             for start in range(0, len(data), piece):
                 self._protocol.send_binary(data[start : start + piece])
-        except ConnectionClosed:
+        except InvalidState:
             return  # the end is reported through lost()
         self._pass_on()
 
@@ -115,7 +115,7 @@ class WebSocketWire:
         self._backlog.clear()
         try:
             self._protocol.send_close(1000)
-        except ConnectionClosed:
+        except InvalidState:
             pass
         self._pass_on()
         self.resume_reading()

@@ -463,6 +463,46 @@ async def test_close_does_not_wait_long_for_a_server_that_says_nothing() -> None
         server.thaw()
 
 
+def test_close_never_raises_though_the_connection_is_given_up_meanwhile(run: Run) -> None:
+    async def body() -> None:
+        async with run_server(websocket=True) as server:
+            watch = Watch()
+            nc = await natsproto.connect(
+                server.websocket_url, ping_interval=0.1, outbox_limit=64 << 20, allow_reconnect=False, on_event=watch
+            )
+            server.freeze()
+            for _ in range(300):  # more than the kernel takes: what is left waits in the outbox
+                nc.publish_nowait("a", bytes(100_000))
+            started = asyncio.get_running_loop().time()
+            await nc.close()
+            assert asyncio.get_running_loop().time() - started < 3
+            server.thaw()
+
+    run(body())
+
+
+def test_what_is_published_while_the_goodbye_of_the_server_waits_raises_nothing_and_is_reported(run: Run) -> None:
+    """It stands behind messages that readers must have first."""
+
+    async def body() -> None:
+        watch = Watch()
+        async with (
+            WebSocketServer() as server,
+            natsproto.connect(server.url, on_event=watch) as nc,
+            nc.subscribe("a") as messages,
+        ):
+            await nc.flush()
+            server.peer.say(b"MSG a 1 1\r\nx\r\n" * 60_000)
+            server.peer.close(1001, "Server Shutdown")
+            await messages.next(timeout=5)
+            while nc.is_connected:
+                await nc.publish("b")
+                await asyncio.sleep(0)
+            assert (await watch.until(Disconnected)).in_flight > 0
+
+    run(body())
+
+
 @pytest.mark.parametrize("stays", [False, True])
 async def test_close_code_and_reason_are_reported(stays: bool) -> None:
     """Also of a server that says goodbye and never closes the socket."""
