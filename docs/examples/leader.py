@@ -19,7 +19,7 @@ async def node(url: str, name: str) -> None:
         locks = await nc.jetstream().key_value("locks")
         while True:
             try:
-                async with locks.lock("leader", ttl=1.5, value=name.encode()) as lock:
+                async with locks.lock("leader", ttl=1, value=name.encode()) as lock:
                     print(lock.token, flush=True)
                     for term in range(1_000_000):
                         await lock.put("report", b"%s: %d" % (name.encode(), term))  # refused to all but the leader
