@@ -67,8 +67,10 @@ WHOLE = {
     "Connecting": "sync.connect connects, and its client is entered",
     "Connection": "what Client is made of",
     "Consumer": "what the consumers are made of",
+    "Fetch": "fetch gives the list",
     "Options": "what the client is told, and asks itself",
     "Consumption": "there are no callbacks: iterate messages() in as many threads as wanted",
+    "StoredMessages": "get_batch and get_last_messages give an iterator, which goes into the loop once for a batch",
 }
 """Classes with verbs to wait for that have no counterpart."""
 

@@ -29,7 +29,7 @@ from natsproto.protocol.subject import publish_subject
 from natsproto.sync.facade import Facade, blocking, iterating, making
 from natsproto.sync.jetstream import JetStream
 from natsproto.sync.looking import System
-from natsproto.sync.messaging import Subscription
+from natsproto.sync.messaging import Readers, Subscription
 from natsproto.sync.portal import Portal
 from natsproto.sync.publishing import Outgoing
 from natsproto.sync.services import Service, StatsHandler, ask
@@ -80,7 +80,7 @@ class Client(Facade[client.Client]):
         a long outage, ConnectionClosed) is raised by the next verb of this client. ``flush`` tells whether the
         server has it.
         """
-        portal, connected, outgoing = self._live()
+        portal, connected, outgoing, _ = self._live()
         portal.check()
         publish_subject(subject)
         if reply is not None:
@@ -118,7 +118,7 @@ class Client(Facade[client.Client]):
             pending_bytes_limit=pending_bytes_limit,
             slow_policy=slow_policy,
         )
-        return Subscription(portal, made)
+        return Subscription(portal, made, self._live().readers)
 
     def add_service(
         self,
@@ -273,6 +273,7 @@ class _Live(NamedTuple):
     portal: Portal
     client: client.Client
     outgoing: Outgoing[_Message]
+    readers: Readers
 
 
 class _Life:
@@ -297,20 +298,21 @@ class _Life:
                     subject, payload, reply, headers = message
                     await connected.publish(subject, payload, reply=reply, headers=headers)
 
-                self.live = _Live(portal, connected, Outgoing(portal, publish))
+                self.live = _Live(portal, connected, Outgoing(portal, publish), Readers())
             return self.live
 
     def end(self, drain: bool, timeout: float | None = None) -> None:
         """Drains or closes, then ends the thread. Does nothing the second time, and in another process."""
         if self.live is None or self.live.portal.stopped:
             return
-        portal, connected, outgoing = self.live
+        portal, connected, outgoing, readers = self.live
         try:
             if not portal.is_here:  # on the loop's own thread nothing can be waited for: it is cut
                 try:
                     portal.call(outgoing.settled, timeout if drain else LINGER)
                 finally:
                     if drain:
+                        portal.run(readers.dismiss, threading.current_thread())
                         portal.call(connected.drain, timeout)
                     else:
                         portal.call(connected.close)

@@ -16,7 +16,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
-from natsproto.errors import SubscriptionClosed
+from natsproto.errors import ConnectionClosed, SubscriptionClosed
 from natsproto.protocol.pool import seconds
 from natsproto.sync.portal import Portal
 
@@ -126,6 +126,10 @@ class Reader(Facade[W], Generic[W, I]):
                 one = self._next(None)
             except SubscriptionClosed:
                 return
+            except ConnectionClosed:
+                if self._portal.stopped:
+                    return  # the end of the client is the end of reading, whoever noticed first
+                raise
             yield one
 
 

@@ -5,6 +5,8 @@ Owns nothing: what was taken over from a subscription and not read yet is the Re
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from types import TracebackType
@@ -15,6 +17,7 @@ from natsproto.errors import NatsError
 from natsproto.protocol import frames
 from natsproto.protocol.headers import Headers
 from natsproto.sync.facade import Facade, Reader, blocking
+from natsproto.sync.portal import Portal
 
 M = TypeVar("M", bound=frames.Message, covariant=True)
 
@@ -57,8 +60,39 @@ class Message(Received[frames.Message]):
     respond = blocking(frames.Message.respond)
 
 
+class Readers:
+    """Threads that iterate over subscriptions of one client: when it drains, they are waited for. Used on the loop."""
+
+    def __init__(self) -> None:
+        self._at_it: dict[asyncio.Event, threading.Thread] = {}
+
+    def begin(self, inner: subscription.Subscription, thread: threading.Thread) -> asyncio.Event:
+        """The thread iterates until this is set."""
+        over = asyncio.Event()
+
+        async def iterating() -> None:
+            try:
+                await over.wait()
+            finally:
+                del self._at_it[over]
+
+        self._at_it[over] = thread
+        inner.enlist(asyncio.get_running_loop().create_task(iterating(), name="natsproto sync reader"))
+        return over
+
+    def dismiss(self, thread: threading.Thread) -> None:
+        """This thread, and those that have ended, are not waited for: what they iterated over was left half-way."""
+        for over, reader in self._at_it.items():
+            if reader is thread or not reader.is_alive():
+                over.set()
+
+
 class Subscription(Reader[subscription.Subscription, frames.Message]):
     """Messages of one subject or wildcard: iterate it, or ask for the ``next``. Leaving ``with`` unsubscribes."""
+
+    def __init__(self, portal: Portal, inner: subscription.Subscription, readers: Readers) -> None:
+        super().__init__(portal, inner)
+        self._readers = readers
 
     drain = blocking(subscription.Subscription[frames.Message].drain)
 
@@ -106,8 +140,16 @@ class Subscription(Reader[subscription.Subscription, frames.Message]):
         return Message(self._portal, self._next(timeout))
 
     def __iter__(self) -> Iterator[Message]:
-        for message in self._each():
-            yield Message(self._portal, message)
+        over = self._portal.run(self._readers.begin, self._inner, threading.current_thread())
+
+        async def leave() -> None:
+            over.set()
+
+        try:
+            for message in self._each():
+                yield Message(self._portal, message)
+        finally:
+            self._portal.part(leave, wait=False)
 
     def unsubscribe(self, max_msgs: int | None = None) -> None:
         """Ends the subscription: now, dropping what is unread, or after max_msgs received in all."""
