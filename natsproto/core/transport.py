@@ -45,7 +45,7 @@ async def connect(address: ServerAddress, plan: DialPlan, handler: WireHandler) 
         if plan.shuffle is not None:
             plan.shuffle(hosts)
     while True:
-        host = hosts.pop()
+        host = hosts.pop(0)
         wire = SocketWire(plan, handler)
         try:
             dialling = loop.create_connection(
