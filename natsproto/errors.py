@@ -491,7 +491,7 @@ class TooManyRequests(ApiError):
 class TtlRefused(ApiError):
     """The message's time to live is invalid, or the stream does not allow one (ADR-43)."""
 
-    advice = "a TTL is at least one second, and the stream needs allow_msg_ttl"
+    advice = "a TTL is at least one second, and the stream needs allow_msg_ttl (a key/value bucket: limit_marker_ttl)"
 
 
 class WrongExpectation(ApiError):
