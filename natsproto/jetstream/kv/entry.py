@@ -11,7 +11,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, cast
 
-from natsproto.errors import KeyDeleted
+from natsproto.errors import InvalidPayload, KeyDeleted
 from natsproto.jetstream.direct import plain_message
 from natsproto.jetstream.kv.layout import Layout, V
 
@@ -91,7 +91,12 @@ class KeyValueEntry(Generic[V]):
         except AttributeError:
             if self.is_deleted:
                 raise KeyDeleted(self.bucket, self.key, self.revision, self.operation) from None
-            self._decoded: V = decode(self.data)
+            try:
+                self._decoded: V = decode(self.data)
+            except InvalidPayload as exc:
+                key = self._message.subject.removeprefix(self._layout.stored)
+                where = f"key {key!r} in bucket {self.bucket!r}, revision {self.revision}"
+                raise InvalidPayload(exc.doing, exc.kind, f"{exc.reason} ({where})") from exc
             return self._decoded
 
     @property
