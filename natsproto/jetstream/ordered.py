@@ -53,9 +53,9 @@ PATIENCE_GROWTH, TIMES_AS_LONG = 1.25, 5.0
 the death of a server yet puts one in three there, and nobody ever answers for it. The least patience is for the
 successor of a consumer that was lost, if the one before did not take long; it grows with the time that it has failed.
 """
-LOOKS, LOOK_AGAIN = 3, 1.0
+LOOKS, LOOK_AGAIN = 30, 0.1
 """How often a stream has to say that it ends before what was read, and the seconds in between: a new leader may not
-have taken in yet what it has.
+have taken in yet what it has. It takes nothing new before that, so that a new message is enough as well.
 """
 AFTER_ALL = 1.0
 """Seconds after which a consumer that was given up while it was being made is deleted once more."""
@@ -192,9 +192,8 @@ class Carrier:
         back without what it had, has other messages under the same sequences.
         """
         asked = f"go on with {self.what}"
-        for look in range(LOOKS):
-            if look:
-                await asyncio.sleep(LOOK_AGAIN)
+        first: StreamInfo | None = None
+        for _ in range(LOOKS):
             seen = self.cursor.stream_seq
             found = await self.api.get(StreamInfo, f"STREAM.INFO.{self.stream}", asked=asked)
             if found.created not in (self._made, NEVER) and found.created > self._begun:
@@ -202,6 +201,11 @@ class Carrier:
             if found.state.last_seq >= seen:
                 self._made, self.doubtful = found.created, False
                 return
+            if first is None:
+                first = found
+            elif found.state.last_ts is not None and found.state.last_ts > first.ts:
+                break
+            await asyncio.sleep(LOOK_AGAIN)
         raise StreamNotFound(404, ErrCode.STREAM_NOT_FOUND, "the stream was lost, and made again since", asked)
 
     def delete(self, name: str) -> None:
@@ -678,7 +682,7 @@ class OrderedFeed:
             try:
                 await self._carrier.identify()
             except (RequestTimeout, ConnectionLost, JetStreamUnavailable):
-                await asyncio.sleep(LOOK_AGAIN)
+                await asyncio.sleep(FIRST_PATIENCE)
             except StreamNotFound as exc:
                 self._doubt = None
                 self._drop()
