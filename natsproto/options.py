@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
@@ -47,6 +48,9 @@ Seconds = float | timedelta
 HeaderSource = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 """HTTP headers of the WebSocket handshake, or a callable (sync or async) asked anew at every attempt."""
 
+Dialer = Callable[[ServerAddress], socket.socket | Awaitable[socket.socket]]
+"""Connects to a server; sync or async."""
+
 TlsSource = ssl.SSLContext | bool | Callable[[], ssl.SSLContext]
 """A context, True for the default one, or a callable asked for a context at every attempt."""
 
@@ -82,6 +86,7 @@ class OptionArgs(TypedDict, total=False):
     tls_first: bool
     tls_hostname: str | None
     connect_timeout: Seconds
+    dialer: Dialer | None
     allow_reconnect: bool
     retry_on_failed_connect: bool
     max_reconnect_attempts: int
@@ -292,10 +297,12 @@ class Options(Value):
     TLS: ``tls`` (an ssl.SSLContext, True, or a callable that makes a context at every attempt), ``tls_first``
     (handshake before INFO) or a tls/wss URL demand it. ``tls_hostname`` is verified instead of the host's name.
 
-    Connecting: ``connect_timeout`` (5) for one attempt, TCP to PONG. ``retry_on_failed_connect`` (False) goes on
-    in the background. ``allow_reconnect`` (True), ``max_reconnect_attempts`` a server and outage (-1: no limit),
-    ``reconnect_wait`` (0.05) after a whole round of the servers, doubled up to ``reconnect_wait_max`` (4), plus up
-    to ``jitter`` (0.1) or ``jitter_tls`` (1) at random; or what ``reconnect_delay(rounds)`` returns.
+    Connecting: ``connect_timeout`` (5) for one attempt, TCP to PONG. ``dialer(server)``, sync or async, makes the
+    connection at every attempt and returns its socket: through a SOCKS proxy, to a Unix socket, from an address of
+    one's own. TLS and WebSocket are done on top; a sync one keeps the event loop waiting. ``retry_on_failed_connect``
+    (False) goes on in the background. ``allow_reconnect`` (True), ``max_reconnect_attempts`` a server and outage (-1:
+    no limit), ``reconnect_wait`` (0.05) after a whole round of the servers, doubled up to ``reconnect_wait_max`` (4),
+    plus up to ``jitter`` (0.1) or ``jitter_tls`` (1) at random; or what ``reconnect_delay(rounds)`` returns.
     ``reconnect_to_server(servers, info)`` returns (server, seconds), or None to leave it to the pool (ADR-40).
 
     Living: ``ping_interval`` (120; 20 suits most cloud load balancers), ``max_outstanding_pings`` (2),
@@ -326,6 +333,7 @@ class Options(Value):
     tls_first: bool = _option(False, _flag)
     tls_hostname: str | None = _option(None, _host)
     connect_timeout: float = _option(5.0, _positive)
+    dialer: Dialer | None = _option(None, _callable)
     allow_reconnect: bool = _option(True, _flag)
     retry_on_failed_connect: bool = _option(False, _flag)
     max_reconnect_attempts: int = _option(-1, _whole(-1))
@@ -445,6 +453,21 @@ class Options(Value):
             password = None if self.password is None else await _words("password", self.password)
             token = None if self.token is None else await _words("token", self.token)
         return Credentials(user=user, password=password, token=token, jwt=jwt, seed=seed)
+
+    async def dialled(self, address: ServerAddress) -> object:
+        """What ``dialer`` returns for one attempt.
+
+        What it raises passes if it is an OSError or an error of natsproto, and is a ConfigError else. Cancelling it
+        cancels the callable.
+        """
+        assert self.dialer is not None
+        try:
+            made: object = self.dialer(address.public())
+            return await made if inspect.isawaitable(made) else made
+        except (NatsError, OSError):
+            raise
+        except Exception as exc:
+            raise ConfigError("dialer", self.dialer, f"the callable failed with {_kind(exc)}") from exc
 
     def tls_required_for(self, address: ServerAddress) -> bool:
         """Whether CONNECT must not be sent to ``address`` before TLS is up, whatever its INFO says."""

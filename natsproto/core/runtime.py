@@ -80,8 +80,8 @@ class DialPlan(Value):
     ``greeting`` is written the moment a TCP connection is there, which is a turn of the loop before the dial ends.
     ``context`` is for TLS that starts with the first byte, ``hostname`` what the certificate must be for;
     ``timeout`` (seconds) is shared by the addresses a name resolves to. ``probed`` lets the kernel find out whether the
-    peer is still there, which takes it two hours of silence. The rest is for WebSocket;
-    ``largest_compressed`` says how many bytes a compressed frame may hold now.
+    peer is still there, which takes it two hours of silence. ``dialer`` returns a connected socket, where the user has
+    his own way. The rest is for WebSocket; ``largest_compressed`` says how many bytes a compressed frame may hold now.
     """
 
     greeting: bytes = b""
@@ -90,6 +90,7 @@ class DialPlan(Value):
     timeout: float = 5.0
     probed: bool = True
     shuffle: Callable[[list[str]], object] | None = None
+    dialer: Callable[[], Awaitable[object]] | None = None
     headers: Mapping[str, str] = MappingProxyType({})
     path: str = "/"
     compression: bool = False

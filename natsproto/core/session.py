@@ -13,7 +13,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Coroutine
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol, TypeVar
 
 from natsproto.core.runtime import DialPlan, Runtime, Wire
@@ -206,6 +206,7 @@ class Session:
             timeout=options.connect_timeout,
             probed=options.ping_interval >= _KERNEL_PROBES,
             shuffle=self._runtime.rng.shuffle if options.randomize else None,
+            dialer=partial(options.dialled, address) if options.dialer is not None else None,
             headers=await options.websocket_headers_for(address),
             path=options.websocket_path_for(address),
             compression=options.websocket_compression,

@@ -12,6 +12,7 @@ import ssl
 from typing import cast
 
 from natsproto.core.runtime import DialPlan, Wire, WireHandler
+from natsproto.errors import ConfigError
 from natsproto.protocol.pool import ServerAddress
 
 READ_BUFFER = 65_536
@@ -38,6 +39,8 @@ async def dial(address: ServerAddress, plan: DialPlan, handler: WireHandler) -> 
 async def connect(address: ServerAddress, plan: DialPlan, handler: WireHandler) -> SocketWire:
     """A TCP connection to one server, encrypted from the first byte if the plan has a context."""
     loop = asyncio.get_running_loop()
+    if plan.dialer is not None:
+        return await _take_over(await plan.dialer(), plan, handler)
     hosts = [address.host]
     if not address.is_ip:  # asking for what is known already would cost a thread
         found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
@@ -64,6 +67,28 @@ async def connect(address: ServerAddress, plan: DialPlan, handler: WireHandler) 
         except (OSError, TimeoutError):
             if not hosts:
                 raise
+
+
+async def _take_over(sock: object, plan: DialPlan, handler: WireHandler) -> SocketWire:
+    """A connection that somebody else has made."""
+    if not isinstance(sock, socket.socket):
+        raise _no_plain_socket(sock)
+    wire = SocketWire(plan, handler)
+    hostname = plan.hostname if plan.context is not None else None
+    try:
+        if sock.type != socket.SOCK_STREAM or isinstance(sock, ssl.SSLSocket):
+            raise _no_plain_socket(sock)
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: wire, sock=sock, ssl=plan.context, server_hostname=hostname)
+    except BaseException:
+        sock.close()
+        raise
+    return wire
+
+
+def _no_plain_socket(made: object) -> ConfigError:
+    return ConfigError("what dialer returned", made, "must be the socket of a stream, connected and not encrypted")
 
 
 class SocketWire(asyncio.BufferedProtocol):

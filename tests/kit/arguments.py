@@ -390,7 +390,7 @@ def _options() -> Iterator[Argument]:
         yield from option(name, [("int", (5, TYPE)), ("list", (["a"], TYPE))])
     for name in ("verbose", "pedantic", "no_echo", "allow_reconnect", "tls_first"):
         yield from option(name, [("text", ("yes", TYPE)), ("int", (1, TYPE))])
-    for name in ("reconnect_delay", "on_event", "auth"):
+    for name in ("reconnect_delay", "on_event", "auth", "dialer"):
         yield from option(name, [("int", (5, TYPE)), ("text", ("print", TYPE))])
     yield from option("tls", [("text", ("yes", TYPE)), ("int", (1, TYPE))])
     hosts = [("int", (5, TYPE)), ("empty", ("", VALUE)), ("CRLF", ("a\r\nb", VALUE)), ("a URL", ("nats://a:1", VALUE))]
