@@ -16,7 +16,7 @@ def answer(requests: sync.Subscription) -> None:
 
 
 def main() -> None:
-    """Asks, reads a stream, and keeps settings and files."""
+    """Asks, writes and reads a stream, and keeps settings and files."""
     with run_server(jetstream=True) as server, sync.connect(server.url) as nc:
         requests = nc.subscribe("shout")
         thread = threading.Thread(target=answer, args=(requests,))
@@ -27,19 +27,21 @@ def main() -> None:
 
         js = nc.jetstream()
         stream = js.create_stream(name="ORDERS", subjects=["orders.>"])
-        for number in range(5):
-            js.publish("orders.eu", b"%d" % number, msg_id=f"o-{number}")
+        with js.publisher() as publisher:  # leaving waits until the stream has all of them
+            for number in range(5):
+                publisher.publish("orders.eu", b"%d" % number, msg_id=f"o-{number}")
         consumer = stream.create_consumer(durable_name="billing")
         for message in consumer.fetch(5, timeout=2):
             message.ack()
             print(f"{message.subject} {message.data.decode()} was number {message.metadata.stream_seq}")
 
-        settings = js.create_key_value(bucket="settings", history=5)
-        settings.put("colour", b"red")
+        settings = js.create_key_value(bucket="settings", history=5, limit_marker_ttl=60)
+        with settings.lock("painter") as lock:  # of all scripts that do this, one at a time is here
+            lock.put("colour", b"red")
         with settings.watch("colour") as colours:
             settings.put("colour", b"blue")
             for entry in colours:  # without end: what is there, and then every change
-                print(f"colour is {entry.value.decode()} in revision {entry.revision}")
+                print(f"colour is {entry.value.decode()}")
                 if entry.value == b"blue":
                     break
 
@@ -55,5 +57,5 @@ if __name__ == "__main__":
 # prints: HELLO
 # prints: orders.eu 0 was number 1
 # prints: orders.eu 4 was number 5
-# prints: colour is blue in revision 2
+# prints: colour is blue
 # prints: 10427 bytes, the last line is 999;998001

@@ -3,7 +3,7 @@
 from typing import assert_type
 
 from natsproto import Message, State, sync
-from natsproto.jetstream.info import PubAck, StreamInfo
+from natsproto.jetstream import ConsumerInfo, PubAck, RawMessage, StreamInfo
 from natsproto.jetstream.kv.entry import KeyValueEntry
 from natsproto.jetstream.message import Metadata
 from natsproto.jetstream.objectstore import ObjectInfo
@@ -50,6 +50,53 @@ def jetstream(nc: sync.Client) -> None:
         assert_type(name, str)
 
 
+def publishers(nc: sync.Client) -> None:
+    js = nc.jetstream()
+    with js.publisher(max_pending=10) as publisher:
+        assert_type(publisher, sync.Publisher)
+        future = publisher.publish("a", b"1", msg_id="1", expected_last_seq=3)
+        assert_type(future, sync.AckFuture)
+        assert_type(future.result(timeout=1), PubAck)
+        publisher.publish("a", b"1", msgid="1")  # type: ignore[call-arg]
+    with js.fast_publisher(gap="ok") as fast:
+        assert_type(fast.publish("a"), int)
+        assert_type(fast.commit("a"), PubAck)
+    with js.best_publisher("S") as best:
+        assert_type(best, sync.FastPublisher | sync.Publisher)
+    with js.atomic_batch() as batch:
+        assert_type(batch, sync.AtomicBatch)
+        assert_type(batch.ack, PubAck | None)
+        batch.publish("a", ttl=5)
+        batch.publish("a", tll=5)  # type: ignore[call-arg]
+
+
+def readers(stream: sync.Stream) -> None:
+    with stream.ordered_consumer(start_sequence=5) as ordered:
+        assert_type(ordered.fetch(5), list[sync.JsMessage])
+    consumer = stream.consumer("d")
+    with consumer.messages(max_messages=5) as messages:
+        assert_type(messages, sync.Messages)
+        message = messages.next(timeout=1)
+        with message.keep_alive():
+            assert_type(consumer.next(acking=message), sync.JsMessage)
+    for info in stream.consumers():
+        assert_type(info, ConsumerInfo)
+    for raw in stream.get_batch(subject="a"):
+        assert_type(raw, RawMessage)
+
+
+def services(nc: sync.Client) -> None:
+    with nc.add_service("calc", "1.0.0") as service:
+        assert_type(service, sync.Service)
+
+        @service.group("v1").endpoint("double")
+        def double(request: sync.Request) -> None:
+            assert_type(request.data, bytes)
+            request.respond_error(400, "no")
+
+        service.add_endpoint("wrong", lambda: None)  # type: ignore[arg-type, misc]
+
+
 def buckets(js: sync.JetStream) -> None:
     kv = js.create_key_value(bucket="b", history=5)
     assert_type(kv, sync.KeyValue)
@@ -64,6 +111,14 @@ def buckets(js: sync.JetStream) -> None:
         assert_type(watcher, sync.KeyWatcher)
         for entry in watcher:
             assert_type(entry.value, bytes)
+    with kv.lock("leader", ttl=5) as lock:
+        assert_type(lock.put("a", b"1"), int)
+    with kv.cache() as cache:
+        assert_type(cache["a"], bytes)
+        assert_type(cache.get("a"), bytes | None)
+    with kv.atomic() as batch:
+        batch.update("a", b"1", 1)
+    assert_type(batch.revisions, dict[str, int])
 
 
 def objects(js: sync.JetStream) -> None:
