@@ -191,11 +191,11 @@ class Carrier:
         """StreamNotFound unless the stream is the one that was read before: another one of its name, or one that came
         back without what it had, has other messages under the same sequences.
         """
-        asked = f"go on with {self.what}"
+        endpoint, asked = f"STREAM.INFO.{self.stream}", f"go on with {self.what}"
         first: StreamInfo | None = None
         for _ in range(LOOKS):
             seen = self.cursor.stream_seq
-            found = await self.api.get(StreamInfo, f"STREAM.INFO.{self.stream}", asked=asked)
+            found = await self.api.get(StreamInfo, endpoint, asked=asked, timeout=FIRST_PATIENCE)
             if found.created not in (self._made, NEVER) and found.created > self._begun:
                 break
             if found.state.last_seq >= seen:

@@ -145,19 +145,21 @@ async def test_a_bucket_that_was_made_again_meanwhile_ends_what_watched_the_old_
 
 
 async def test_a_bucket_in_memory_that_lost_what_it_had_ends_what_watched_it() -> None:
-    async with run_cluster(jetstream=True) as cluster, natsproto.connect(cluster.urls, reconnect_wait=0.05) as nc:
-        kv = await nc.jetstream().create_key_value(bucket="b", storage="memory", history=10)
-        last = (await written(kv, range(10)))[-1]
-        status = await kv.status()
+    async with run_cluster(jetstream=True) as cluster, natsproto.connect(cluster.urls, reconnect_wait=0.05) as other:
+        theirs = await other.jetstream().create_key_value(bucket="b", storage="memory", history=10)
+        last = (await written(theirs, range(10)))[-1]
+        status = await theirs.status()
         assert status.stream.cluster is not None
         home = next(server for server in cluster.servers if server.name == status.stream.cluster.leader)
-        async with kv.watch() as watcher:
-            await until(watcher, last)
-            home.kill()
-            await home.restart()  # the cluster still knows of the bucket, and begins to fill it anew
-            assert (await written(kv, range(1)))[0] < last
-            with pytest.raises(BucketNotFound):
-                await until(watcher, last + 1)
+        async with natsproto.connect(home.url, reconnect_wait=0.05) as nc:
+            ours = await nc.jetstream().key_value("b")
+            async with ours.watch() as watcher:
+                await until(watcher, last)
+                home.kill()
+                await home.restart()  # the cluster still knows of the bucket, and begins to fill it anew
+                assert (await written(theirs, range(1)))[0] < last
+                with pytest.raises(BucketNotFound):
+                    await until(watcher, last + 1)
 
 
 async def test_a_replicated_bucket_over_elections() -> None:
