@@ -25,10 +25,10 @@ from benchmarks.implementation import (
 )
 from natsproto import Message
 from natsproto.jetstream.config import AckPolicy
-from natsproto.jetstream.consumer import PullConsumer
 from natsproto.jetstream.kv.bucket import KeyValue
 from natsproto.jetstream.message import JsMessage
 from natsproto.jetstream.objectstore import ObjectStore
+from natsproto.jetstream.reading.consumer import PullConsumer
 from natsproto.jetstream.stream import Stream
 from natsproto.service import Request
 

@@ -24,10 +24,10 @@ from natsproto import Message
 from natsproto.client import Client
 from natsproto.errors import NatsError, ObjectNotFound
 from natsproto.jetstream import JetStream
-from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.kv.bucket import KeyValue
 from natsproto.jetstream.message import JsMessage
 from natsproto.jetstream.objectstore import ObjectStore
+from natsproto.jetstream.publishing.ackfuture import AckFuture
 from natsproto.jetstream.stream import Stream
 from natsproto.testing import Cluster, run_cluster
 

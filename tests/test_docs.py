@@ -20,7 +20,7 @@ from mypy import api
 import natsproto
 from natsproto import errors
 from natsproto.core import events
-from natsproto.jetstream import reader
+from natsproto.jetstream.reading import reader
 from natsproto.options import OptionArgs
 from natsproto.testing import run_server
 

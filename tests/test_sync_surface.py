@@ -10,24 +10,9 @@ import pytest
 
 from natsproto import client, service, sync, system
 from natsproto.core import subscription
-from natsproto.jetstream import (
-    ackfuture,
-    admin,
-    advisory,
-    batch,
-    consumer,
-    context,
-    fast,
-    kv,
-    listing,
-    message,
-    objectstore,
-    ordered,
-    publish,
-    push,
-    reader,
-    stream,
-)
+from natsproto.jetstream import admin, advisory, context, kv, listing, message, objectstore, stream
+from natsproto.jetstream.publishing import ackfuture, batch, fast, publish
+from natsproto.jetstream.reading import consumer, ordered, push, reader
 from natsproto.protocol import frames
 
 PAIRS: dict[type[object], type[object]] = {

@@ -4,9 +4,7 @@ Uses only the public verbs of a connection. The key/value and object stores, par
 packages and modules of their own (``natsproto.jetstream.kv``, ``.objectstore``, ``.groups``, ``.advisory``).
 """
 
-from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.backup import Progress
-from natsproto.jetstream.batch import AtomicBatch
 from natsproto.jetstream.config import (
     AckPolicy,
     Compression,
@@ -28,13 +26,10 @@ from natsproto.jetstream.config import (
     StreamSource,
     SubjectTransform,
 )
-from natsproto.jetstream.consumer import Consumer, PullConsumer
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.counter import CounterValue
 from natsproto.jetstream.direct import RawMessage, StoredMessages
 from natsproto.jetstream.exchange import ApiExchange
-from natsproto.jetstream.fast import FastPublisher
-from natsproto.jetstream.handling import Consumption
 from natsproto.jetstream.info import (
     AccountInfo,
     ConsumerInfo,
@@ -45,12 +40,17 @@ from natsproto.jetstream.info import (
     StreamState,
 )
 from natsproto.jetstream.message import JsMessage, Metadata
-from natsproto.jetstream.ordered import OrderedConsumer
-from natsproto.jetstream.publish import Publisher
-from natsproto.jetstream.pull import Fetch
-from natsproto.jetstream.push import PushConsumer
-from natsproto.jetstream.reader import Messages
-from natsproto.jetstream.schedule import Schedule
+from natsproto.jetstream.publishing.ackfuture import AckFuture
+from natsproto.jetstream.publishing.batch import AtomicBatch
+from natsproto.jetstream.publishing.fast import FastPublisher
+from natsproto.jetstream.publishing.publish import Publisher
+from natsproto.jetstream.publishing.schedule import Schedule
+from natsproto.jetstream.reading.consumer import Consumer, PullConsumer
+from natsproto.jetstream.reading.handling import Consumption
+from natsproto.jetstream.reading.ordered import OrderedConsumer
+from natsproto.jetstream.reading.pull import Fetch
+from natsproto.jetstream.reading.push import PushConsumer
+from natsproto.jetstream.reading.reader import Messages
 from natsproto.jetstream.stream import Stream
 from natsproto.jetstream.timestamp import Timestamp
 

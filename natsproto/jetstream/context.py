@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar, overload
 from natsproto.core.connection import Connection
 from natsproto.errors import ConfigError, NoStream, StreamNameInUse, StreamNotFound
 from natsproto.jetstream.api import Api
-from natsproto.jetstream.batch import MAX_MESSAGES, AtomicBatch
 from natsproto.jetstream.codec import Duration, amended
 from natsproto.jetstream.config import (
     KV_STREAM,
@@ -26,14 +25,15 @@ from natsproto.jetstream.config import (
     stream_name,
 )
 from natsproto.jetstream.counter import INCREMENT, CounterValue, increment, value_of
-from natsproto.jetstream.fast import API_LEVEL, FLOW, OUTSTANDING, FastPublisher
 from natsproto.jetstream.info import AccountInfo, PubAck, StreamInfo, StreamNamesPage, StreamPage
 from natsproto.jetstream.listing import Listing, Page
 from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.outgoing import novelty
-from natsproto.jetstream.publish import Publisher, publish
-from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
-from natsproto.jetstream.schedule import SCHEDULE_NEXT, SCHEDULER
+from natsproto.jetstream.publishing.batch import MAX_MESSAGES, AtomicBatch
+from natsproto.jetstream.publishing.fast import API_LEVEL, FLOW, OUTSTANDING, FastPublisher
+from natsproto.jetstream.publishing.outgoing import novelty
+from natsproto.jetstream.publishing.publish import Publisher, publish
+from natsproto.jetstream.publishing.retry import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream.publishing.schedule import SCHEDULE_NEXT, SCHEDULER
 from natsproto.jetstream.stream import Stream, write_stream
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from natsproto.jetstream.kv.status import KeyValueStatus
     from natsproto.jetstream.objectstore.status import ObjectStoreStatus
     from natsproto.jetstream.objectstore.store import ObjectStore
-    from natsproto.jetstream.outgoing import MessageArgs
+    from natsproto.jetstream.publishing.outgoing import MessageArgs
     from natsproto.protocol.headers import HeadersLike
 
 T = TypeVar("T")
@@ -105,7 +105,8 @@ class JetStream:
         ``timeout`` in seconds for everything (default: the context's). The named arguments are ``msg_id``, the
         expectations ``expected_stream``, ``expected_last_seq``, ``expected_last_msg_id``,
         ``expected_last_subject_seq`` and ``expected_last_subject_seq_subject``, ``ttl``, ``rollup``, ``schedule``
-        and ``schedule_target``: see ``natsproto.jetstream.outgoing.ExpectationArgs``. ``headers`` are sent as they are.
+        and ``schedule_target``: see ``natsproto.jetstream.publishing.outgoing.ExpectationArgs``. ``headers`` are sent
+        as they are.
 
         When no stream listens it is tried again ``retry_attempts`` times (-1: until the timeout), ``retry_wait``
         seconds apart (ADR-22); then NoStream. While the server is busy (429, err_code 10167, and 10163) it is

@@ -25,7 +25,6 @@ from natsproto.jetstream.api import Api
 from natsproto.jetstream.api_errors import ErrCode
 from natsproto.jetstream.codec import NEVER, Duration, Record, amended, decode, encode
 from natsproto.jetstream.config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig, stream_name
-from natsproto.jetstream.consumer import PullConsumer, create_endpoint, stream_sequence
 from natsproto.jetstream.direct import (
     BatchGet,
     Cursor,
@@ -47,8 +46,9 @@ from natsproto.jetstream.info import (
 )
 from natsproto.jetstream.lasts import LastMessages
 from natsproto.jetstream.listing import Listing, Page
-from natsproto.jetstream.ordered import OrderedConsumer
-from natsproto.jetstream.push import PushConsumer
+from natsproto.jetstream.reading.consumer import PullConsumer, create_endpoint, stream_sequence
+from natsproto.jetstream.reading.ordered import OrderedConsumer
+from natsproto.jetstream.reading.push import PushConsumer
 from natsproto.jetstream.timestamp import Timestamp
 from natsproto.protocol.subject import subscribe_subject
 

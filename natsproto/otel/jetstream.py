@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Unpack
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from natsproto.errors import NatsError
-from natsproto.jetstream.ackfuture import AckFuture
-from natsproto.jetstream.batch import AtomicBatch
 from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.fast import FastPublisher
-from natsproto.jetstream.publish import Publisher
-from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream.publishing.ackfuture import AckFuture
+from natsproto.jetstream.publishing.batch import AtomicBatch
+from natsproto.jetstream.publishing.fast import FastPublisher
+from natsproto.jetstream.publishing.publish import Publisher
+from natsproto.jetstream.publishing.retry import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream.stream import Stream
 from natsproto.otel.receiving import TracedStream
 from natsproto.otel.spans import (
@@ -36,7 +36,7 @@ from natsproto.protocol.headers import HeadersLike
 if TYPE_CHECKING:
     from natsproto.jetstream.codec import Duration
     from natsproto.jetstream.info import PubAck, StreamInfo
-    from natsproto.jetstream.outgoing import ExpectationArgs, MessageArgs
+    from natsproto.jetstream.publishing.outgoing import ExpectationArgs, MessageArgs
 
 
 class TracedPublisher(Publisher):

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 from opentelemetry.trace import SpanKind
 
 from natsproto.core.subscription import Subscription
-from natsproto.jetstream.consumer import PullConsumer
 from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.ordered import OrderedConsumer
-from natsproto.jetstream.pull import Fetch, Puller
-from natsproto.jetstream.push import PushConsumer
-from natsproto.jetstream.reader import Feed, Messages
+from natsproto.jetstream.reading.consumer import PullConsumer
+from natsproto.jetstream.reading.ordered import OrderedConsumer
+from natsproto.jetstream.reading.pull import Fetch, Puller
+from natsproto.jetstream.reading.push import PushConsumer
+from natsproto.jetstream.reading.reader import Feed, Messages
 from natsproto.jetstream.stream import Stream
 from natsproto.otel.spans import Observed, links_to, observed, within
 from natsproto.protocol.frames import Message

@@ -27,9 +27,9 @@ from natsproto.errors import (
     UnsupportedByServer,
     WrongExpectation,
 )
-from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.config import StreamConfig
 from natsproto.jetstream.context import JetStream
+from natsproto.jetstream.publishing.ackfuture import AckFuture
 from natsproto.jetstream.stream import Stream
 from natsproto.protocol.subject import matches
 from natsproto.spark.outgoing import Outgoing, outgoing

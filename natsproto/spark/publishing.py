@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from natsproto.client import Client
 from natsproto.errors import ConfigError
-from natsproto.jetstream.ackfuture import AckFuture
+from natsproto.jetstream.publishing.ackfuture import AckFuture
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.pool import seconds
 from natsproto.protocol.subject import publish_subject

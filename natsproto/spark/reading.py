@@ -31,8 +31,8 @@ from natsproto.jetstream.config import RetentionPolicy, stream_name
 from natsproto.jetstream.direct import RawMessage, stored_header_blocks
 from natsproto.jetstream.info import StreamInfo
 from natsproto.jetstream.message import JsMessage, ack_subjects, header_blocks
-from natsproto.jetstream.ordered import OrderedConsumer
-from natsproto.jetstream.reader import Messages
+from natsproto.jetstream.reading.ordered import OrderedConsumer
+from natsproto.jetstream.reading.reader import Messages
 from natsproto.jetstream.stream import Stream
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import subscribe_subject

@@ -20,7 +20,7 @@ from natsproto.core.connection import Stats
 from natsproto.core.engine import LINGER, State
 from natsproto.core.subscription import SlowPolicy
 from natsproto.errors import ConnectionClosed, PayloadTooLarge
-from natsproto.jetstream.outgoing import as_bytes
+from natsproto.jetstream.publishing.outgoing import as_bytes
 from natsproto.options import OptionArgs, Options
 from natsproto.protocol.frames import Payload, ServerInfo
 from natsproto.protocol.headers import Headers, HeadersLike, encode_headers

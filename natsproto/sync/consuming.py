@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from natsproto.jetstream import consumer, message, ordered, push, reader
+from natsproto.jetstream import message
+from natsproto.jetstream.reading import consumer, ordered, push, reader
 from natsproto.sync.facade import Block, Facade, Watcher, blocking, gathering, making, opening
 from natsproto.sync.messaging import Received
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from natsproto.jetstream import context, fast, stream
+from natsproto.jetstream import context, stream
 from natsproto.jetstream.info import ConsumerInfo, StreamInfo
+from natsproto.jetstream.publishing import fast
 from natsproto.sync.consuming import JsMessage, OrderedConsumer, PullConsumer, PushConsumer
 from natsproto.sync.facade import Facade, batched, blocking, iterating, making, opening
 from natsproto.sync.keyvalue import KeyValue

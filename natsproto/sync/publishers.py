@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeAlias, TypeVar,
 
 from natsproto.core.waiting import Waiters
 from natsproto.errors import LocalProtocolError, NatsError, PublishFailed, RequestTimeout
-from natsproto.jetstream import ackfuture, batch, fast, publish
 from natsproto.jetstream.info import PubAck
-from natsproto.jetstream.outgoing import ExpectationArgs, as_bytes, header_block
+from natsproto.jetstream.publishing import ackfuture, batch, fast, publish
+from natsproto.jetstream.publishing.outgoing import ExpectationArgs, as_bytes, header_block
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers, HeadersLike
 from natsproto.protocol.pool import seconds

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from natsproto import Client
 from natsproto.core.events import Event
 from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.reader import ConsumerNotice
+from natsproto.jetstream.reading.reader import ConsumerNotice
 
 if TYPE_CHECKING:
-    from natsproto.jetstream.consumer import Consumer
     from natsproto.jetstream.context import JetStream
     from natsproto.jetstream.info import ConsumerInfo
+    from natsproto.jetstream.reading.consumer import Consumer
     from natsproto.jetstream.stream import Stream
     from natsproto.testing.server import Server
 

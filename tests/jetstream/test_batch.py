@@ -17,8 +17,8 @@ from natsproto.errors import (
     UnsupportedByServer,
     WrongLastSequence,
 )
-from natsproto.jetstream.batch import AtomicBatch
 from natsproto.jetstream.context import JetStream
+from natsproto.jetstream.publishing.batch import AtomicBatch
 from natsproto.jetstream.stream import Stream
 from tests.jetstream.script import STEP
 from tests.jetstream.test_window import stage

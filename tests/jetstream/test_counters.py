@@ -19,7 +19,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream.config import StreamSource, SubjectTransform
 from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.schedule import Schedule
+from natsproto.jetstream.publishing.schedule import Schedule
 from natsproto.jetstream.stream import Stream
 
 BIG = 10**50

@@ -26,8 +26,8 @@ from natsproto.errors import (
     WrongLastSequence,
 )
 from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.fast import FastPublisher
-from natsproto.jetstream.publish import Publisher
+from natsproto.jetstream.publishing.fast import FastPublisher
+from natsproto.jetstream.publishing.publish import Publisher
 from natsproto.jetstream.stream import Stream
 from natsproto.testing import Server
 from tests.core.world import world

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from natsproto.errors import LocalProtocolError, PublishFailed, PublishUncertain, RequestTimeout
-from natsproto.jetstream.ingest import IngestLedger, Operation, Words
-from natsproto.jetstream.outgoing import id_block
+from natsproto.jetstream.publishing.ingest import IngestLedger, Operation, Words
+from natsproto.jetstream.publishing.outgoing import id_block
 
 FLOW = 4
 

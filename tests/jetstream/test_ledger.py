@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from natsproto.errors import ConfigError, ConsumerGone, HeartbeatMissed, PullRefused
-from natsproto.jetstream.ahead import GUARD, MOST, SIZE, Ahead
 from natsproto.jetstream.codec import decode, dumps
 from natsproto.jetstream.config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
-from natsproto.jetstream.cursor import OrderedCursor, Place
 from natsproto.jetstream.info import ConsumerInfo
-from natsproto.jetstream.ledger import DONE, KEEP, REFILL, UNBOUNDED, Action, PullLedger, Verdict
-from natsproto.jetstream.pulls import PROBE, PullRequest
-from natsproto.jetstream.pulse import PROBE_AFTER, heartbeat_for
+from natsproto.jetstream.reading.ahead import GUARD, MOST, SIZE, Ahead
+from natsproto.jetstream.reading.cursor import OrderedCursor, Place
+from natsproto.jetstream.reading.ledger import DONE, KEEP, REFILL, UNBOUNDED, Action, PullLedger, Verdict
+from natsproto.jetstream.reading.pulls import PROBE, PullRequest
+from natsproto.jetstream.reading.pulse import PROBE_AFTER, heartbeat_for
 
 if TYPE_CHECKING:
     from tests.jetstream.conftest import RawClient

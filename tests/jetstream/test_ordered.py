@@ -13,7 +13,7 @@ import pytest
 import natsproto
 from natsproto import Client, errors
 from natsproto.errors import ConfigError, HeartbeatMissed, LocalProtocolError, StreamNotFound
-from natsproto.jetstream import ahead
+from natsproto.jetstream.reading import ahead
 from natsproto.testing import run_server
 from tests.jetstream.reading import crash, events, eventually, make, notices, numbers, store, subscriptions
 from tests.kit.interruption import interruptions
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from natsproto.jetstream.context import JetStream
     from natsproto.jetstream.message import JsMessage
-    from natsproto.jetstream.reader import Messages
+    from natsproto.jetstream.reading.reader import Messages
     from natsproto.jetstream.stream import Stream
     from natsproto.testing.server import Server
 
@@ -184,7 +184,7 @@ async def test_verbs_go_on_where_the_last_one_ended(jetstream: JetStream, nats_c
 async def test_fetches_use_one_consumer_which_goes_when_nobody_comes_back(
     jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream.ordered.KEPT", 0.1)
+    monkeypatch.setattr("natsproto.jetstream.reading.ordered.KEPT", 0.1)
     stream = await make(jetstream, 10)
     ordered = stream.ordered_consumer()
     for number in range(1, 11):
@@ -271,7 +271,7 @@ async def test_configuration_that_the_server_refuses_is_told(jetstream: JetStrea
 async def test_deleted_consumer_is_replaced_without_gap_or_duplicate(
     jetstream: JetStream, nats_client: Client, push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream.ordered.PUSH_HEARTBEAT", 0.1)
+    monkeypatch.setattr("natsproto.jetstream.reading.ordered.PUSH_HEARTBEAT", 0.1)
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=push)
     seen: list[int] = []

@@ -10,8 +10,8 @@ import pytest
 from natsproto.errors import ConfigError, InvalidHeader, InvalidReply, InvalidSubject
 from natsproto.jetstream.counter import CounterValue, increment, value_of
 from natsproto.jetstream.direct import RawMessage
-from natsproto.jetstream.outgoing import as_bytes, has_msg_id, header_block, header_pairs, id_block
-from natsproto.jetstream.schedule import Schedule, go_duration, ttl_text
+from natsproto.jetstream.publishing.outgoing import as_bytes, has_msg_id, header_block, header_pairs, id_block
+from natsproto.jetstream.publishing.schedule import Schedule, go_duration, ttl_text
 from natsproto.jetstream.timestamp import Timestamp
 from natsproto.protocol.headers import Headers
 

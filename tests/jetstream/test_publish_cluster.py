@@ -15,7 +15,7 @@ import pytest
 import natsproto
 from natsproto.client import Client
 from natsproto.errors import NatsError, PublishFailed
-from natsproto.jetstream.ackfuture import AckFuture
+from natsproto.jetstream.publishing.ackfuture import AckFuture
 from natsproto.jetstream.stream import Stream
 from natsproto.testing import Cluster, Server, run_cluster
 from tests.kit.elections import another_leader

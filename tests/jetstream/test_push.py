@@ -10,7 +10,7 @@ import pytest
 import natsproto
 from natsproto import Client
 from natsproto.errors import ConfigError, ConsumerGone, ConsumerNotFound, HeartbeatMissed, StreamNotFound
-from natsproto.jetstream.push import PushConsumer
+from natsproto.jetstream.reading.push import PushConsumer
 from tests.core.world import World, until, world
 from tests.jetstream.reading import (
     api_calls,
@@ -155,7 +155,7 @@ async def test_deletion_is_noticed_by_the_heartbeats_that_do_not_come(
 async def test_ordered_push_reader_hears_of_the_end_of_its_stream(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream.ordered.PUSH_HEARTBEAT", 0.1)
+    monkeypatch.setattr("natsproto.jetstream.reading.ordered.PUSH_HEARTBEAT", 0.1)
     stream = await make(jetstream, 1)
     async with stream.ordered_consumer(push=True).messages() as messages:
         await messages.next(timeout=LONG)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from natsproto.errors import InvalidSubject, JetStreamError, PayloadTooLarge
-from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.info import pub_ack
-from natsproto.jetstream.tokens import NO_LANE, Lane, Slot, Tokens
+from natsproto.jetstream.publishing.ackfuture import AckFuture
+from natsproto.jetstream.publishing.tokens import NO_LANE, Lane, Slot, Tokens
 from natsproto.protocol.commands import Heads
 
 

@@ -18,9 +18,9 @@ from natsproto.jetstream.config import (
     SubjectTransform,
 )
 from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.fast import FastPublisher
-from natsproto.jetstream.outgoing import ExpectationArgs, MessageArgs
-from natsproto.jetstream.schedule import Schedule
+from natsproto.jetstream.publishing.fast import FastPublisher
+from natsproto.jetstream.publishing.outgoing import ExpectationArgs, MessageArgs
+from natsproto.jetstream.publishing.schedule import Schedule
 from tests.kit.servers import SERIES, client_of, level, works_since
 
 pytestmark = pytest.mark.slow

@@ -27,8 +27,8 @@ from natsproto.errors import (
     TooManyRequests,
     WrongLastSequence,
 )
-from natsproto.jetstream.ackfuture import AckFuture
-from natsproto.jetstream.publish import Publisher
+from natsproto.jetstream.publishing.ackfuture import AckFuture
+from natsproto.jetstream.publishing.publish import Publisher
 from natsproto.options import OptionArgs
 from tests.core.world import World, turns, world
 from tests.jetstream.script import STEP, StreamScript

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from natsproto.core.connection import Connection
 from natsproto.core.outbox import Outbox
-from natsproto.jetstream.ackfuture import AckFuture
-from natsproto.jetstream.window import Window
+from natsproto.jetstream.publishing.ackfuture import AckFuture
+from natsproto.jetstream.publishing.window import Window
 from natsproto.protocol.commands import Heads
 
 Steps = list[tuple[str, int]]

@@ -27,10 +27,10 @@ from natsproto.errors import (
 )
 from natsproto.jetstream.backup import Progress
 from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.fast import FastPublisher
 from natsproto.jetstream.objectstore import ObjectStore
 from natsproto.jetstream.objectstore.upload import WINDOW, Upload
-from natsproto.jetstream.publish import Publisher
+from natsproto.jetstream.publishing.fast import FastPublisher
+from natsproto.jetstream.publishing.publish import Publisher
 from natsproto.testing import run_server
 from tests.kit.interruption import interruptions
 from tests.objectstore.ground import CHUNK, chunks, content, names, only, pieces, settled

@@ -9,9 +9,9 @@ import pytest
 
 from natsproto import Client
 from natsproto.errors import LocalProtocolError, RequestTimeout, StreamNotFound, SubscriptionClosed
-from natsproto.jetstream import watching
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.objectstore import ObjectWatcher
+from natsproto.jetstream.reading import watching
 from natsproto.testing.server import Server
 from tests.jetstream.reading import subscriptions
 from tests.kit.interruption import interruptions

@@ -11,7 +11,7 @@ import pytest
 
 from natsproto.core.events import AttemptFailed, Closed, Event, HandlerFailed, Reconnecting
 from natsproto.errors import ConnectFailed, ConsumerGone
-from natsproto.jetstream.reader import ConsumerNotice
+from natsproto.jetstream.reading.reader import ConsumerNotice
 from natsproto.testing import Server, run_server
 from tests.server.ground import both_loops, client, until
 

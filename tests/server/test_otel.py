@@ -25,8 +25,8 @@ from natsproto.errors import (
     ServiceError,
     WrongLastSequence,
 )
-from natsproto.jetstream.fast import FastPublisher
 from natsproto.jetstream.message import JsMessage
+from natsproto.jetstream.publishing.fast import FastPublisher
 from natsproto.protocol.frames import Message
 from natsproto.service import Request
 from natsproto.testing import Server

@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind
 
 from natsproto.core.subscription import Subscription
 from natsproto.errors import RequestTimeout, SubscriptionClosed
-from natsproto.jetstream.reader import Messages
+from natsproto.jetstream.reading.reader import Messages
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server
 from tests.server.ground import both_loops, client

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 from typing import assert_type
 
 from natsproto import Client, Headers
-from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.admin import Admin
 from natsproto.jetstream.advisory import Advisories, Advisory
 from natsproto.jetstream.backup import Progress
@@ -13,10 +12,11 @@ from natsproto.jetstream.config import RetentionPolicy, StreamConfig
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.direct import RawMessage, StoredMessages
 from natsproto.jetstream.exchange import ApiExchange
-from natsproto.jetstream.fast import FastPublisher
 from natsproto.jetstream.info import AccountInfo, ConsumerInfo, ConsumerPause, ConsumerReset, PubAck, StreamInfo
 from natsproto.jetstream.listing import Listing
-from natsproto.jetstream.publish import Publisher
+from natsproto.jetstream.publishing.ackfuture import AckFuture
+from natsproto.jetstream.publishing.fast import FastPublisher
+from natsproto.jetstream.publishing.publish import Publisher
 from natsproto.jetstream.stream import Stream
 from natsproto.jetstream.timestamp import Timestamp
 

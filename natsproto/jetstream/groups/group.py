@@ -31,16 +31,16 @@ from natsproto.jetstream.groups.layout import (
     mappings_of,
 )
 from natsproto.jetstream.groups.member import Member, Work
-from natsproto.jetstream.handling import Policy
+from natsproto.jetstream.reading.handling import Policy
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from natsproto.jetstream.arguments import ConsumerArgs
     from natsproto.jetstream.context import JetStream
-    from natsproto.jetstream.handling import Failure, Handler, Success
     from natsproto.jetstream.kv.bucket import KeyValue
     from natsproto.jetstream.message import JsMessage
+    from natsproto.jetstream.reading.handling import Failure, Handler, Success
     from natsproto.jetstream.stream import Stream
 
 C = TypeVar("C", bound=GroupConfig)

@@ -34,11 +34,11 @@ from natsproto.jetstream.config import AckPolicy, ConsumerConfig, PriorityPolicy
 from natsproto.jetstream.groups.layout import ACK_WAIT, LEAST, PRIORITY_GROUP, GroupConfig, StaticGroupConfig
 
 if TYPE_CHECKING:
-    from natsproto.jetstream.consumer import PullConsumer
-    from natsproto.jetstream.handling import Consumption, Handler, Policy
     from natsproto.jetstream.kv.bucket import KeyValue
     from natsproto.jetstream.kv.entry import KeyValueEntry
     from natsproto.jetstream.message import JsMessage
+    from natsproto.jetstream.reading.consumer import PullConsumer
+    from natsproto.jetstream.reading.handling import Consumption, Handler, Policy
     from natsproto.jetstream.stream import Stream
 
 AGAIN: Final = 0.5

@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import Generic, Literal, NamedTuple
 
 from natsproto.errors import ConfigError, KeyExists, WrongLastSequence, WrongRevision
-from natsproto.jetstream.batch import AtomicBatch
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.kv.entry import OPERATION, Operation
 from natsproto.jetstream.kv.layout import V
 from natsproto.jetstream.kv.store import Store
-from natsproto.jetstream.outgoing import MessageArgs
+from natsproto.jetstream.publishing.batch import AtomicBatch
+from natsproto.jetstream.publishing.outgoing import MessageArgs
 
 
 class _Write(NamedTuple):

@@ -22,7 +22,6 @@ from natsproto.errors import (
     WrongRevision,
 )
 from natsproto.jetstream.api import Api
-from natsproto.jetstream.batch import MAX_MESSAGES, AtomicBatch
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.config import KV_STREAM, bucket_name
 from natsproto.jetstream.kv.atomic import KeyValueBatch
@@ -33,7 +32,8 @@ from natsproto.jetstream.kv.lock import Lock
 from natsproto.jetstream.kv.status import KeyValueStatus
 from natsproto.jetstream.kv.store import Store
 from natsproto.jetstream.kv.watch import KeyWatcher, watch
-from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream.publishing.batch import MAX_MESSAGES, AtomicBatch
+from natsproto.jetstream.publishing.retry import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream.stream import Stream
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.pool import seconds
@@ -41,7 +41,7 @@ from natsproto.protocol.pool import seconds
 if TYPE_CHECKING:
     from natsproto.jetstream.info import StreamInfo
     from natsproto.jetstream.kv.keys import KeyCodec
-    from natsproto.jetstream.outgoing import MessageArgs
+    from natsproto.jetstream.publishing.outgoing import MessageArgs
 
 Ttl = Duration | Literal["never"]
 

@@ -15,7 +15,7 @@ from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.kv.entry import KeyValueEntry
 from natsproto.jetstream.kv.layout import V
 from natsproto.jetstream.kv.watch import KeyWatcher
-from natsproto.jetstream.reader import ending
+from natsproto.jetstream.reading.reader import ending
 from natsproto.protocol.pool import seconds
 
 

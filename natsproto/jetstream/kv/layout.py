@@ -17,7 +17,7 @@ from natsproto.errors import ConfigError
 from natsproto.jetstream.api import DEFAULT_PREFIX
 from natsproto.jetstream.config import KV_STREAM, KV_SUBJECTS, StreamConfig
 from natsproto.jetstream.kv.keys import KeyCodec, key_filter, key_name
-from natsproto.jetstream.outgoing import as_bytes
+from natsproto.jetstream.publishing.outgoing import as_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # what type checkers bring along; a default is new in Python 3.13

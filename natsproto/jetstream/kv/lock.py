@@ -26,7 +26,7 @@ from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.kv.entry import OPERATION, Operation, StoredEntry
 from natsproto.jetstream.kv.store import Store
 from natsproto.jetstream.kv.watch import watch
-from natsproto.jetstream.outgoing import MessageArgs, as_bytes
+from natsproto.jetstream.publishing.outgoing import MessageArgs, as_bytes
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.pool import seconds
 

@@ -24,9 +24,9 @@ from natsproto.jetstream.info import PubAck
 from natsproto.jetstream.kv.entry import StoredEntry
 from natsproto.jetstream.kv.keys import key_name
 from natsproto.jetstream.kv.layout import Layout, V
-from natsproto.jetstream.outgoing import MessageArgs
-from natsproto.jetstream.publish import publish
-from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream.publishing.outgoing import MessageArgs
+from natsproto.jetstream.publishing.publish import publish
+from natsproto.jetstream.publishing.retry import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream.stream import Stream
 from natsproto.protocol.frames import Message
 from natsproto.protocol.pool import seconds

@@ -23,9 +23,9 @@ from natsproto.jetstream.kv.keys import without_covered
 from natsproto.jetstream.kv.layout import Layout, V
 from natsproto.jetstream.kv.store import Store
 from natsproto.jetstream.message import JsMessage, none_has_headers
-from natsproto.jetstream.ordered import OrderedConsumer
-from natsproto.jetstream.reader import Messages
-from natsproto.jetstream.watching import Watching
+from natsproto.jetstream.reading.ordered import OrderedConsumer
+from natsproto.jetstream.reading.reader import Messages
+from natsproto.jetstream.reading.watching import Watching
 
 
 class KeyWatcher(Watching[JsMessage], Generic[V]):

@@ -31,11 +31,11 @@ from natsproto.jetstream.codec import Duration, dumps
 from natsproto.jetstream.config import OBJECT_STREAM
 from natsproto.jetstream.direct import RawMessage
 from natsproto.jetstream.objectstore.meta import ObjectInfo, chunk_subject, meta_subject, read_info
-from natsproto.jetstream.publish import publish
-from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream.publishing.publish import publish
+from natsproto.jetstream.publishing.retry import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream.publishing.waiting import connected
 from natsproto.jetstream.stream import Stream
 from natsproto.jetstream.timestamp import Timestamp
-from natsproto.jetstream.waiting import connected
 from natsproto.protocol.pool import seconds
 
 T = TypeVar("T")

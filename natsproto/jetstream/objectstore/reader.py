@@ -27,7 +27,7 @@ from natsproto.jetstream.config import bucket_name
 from natsproto.jetstream.message import JsMessage
 from natsproto.jetstream.objectstore.catalog import PASSING, Catalog
 from natsproto.jetstream.objectstore.meta import ObjectInfo, chunk_subject, digest_bytes, digest_text, object_name
-from natsproto.jetstream.reader import Messages
+from natsproto.jetstream.reading.reader import Messages
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash

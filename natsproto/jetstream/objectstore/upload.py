@@ -12,15 +12,15 @@ from contextlib import aclosing
 from hashlib import sha256
 
 from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFailed
-from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.api_errors import ErrCode
 from natsproto.jetstream.backup import Progress
-from natsproto.jetstream.fast import API_LEVEL, FLOW, FastPublisher
 from natsproto.jetstream.objectstore.catalog import Catalog
 from natsproto.jetstream.objectstore.meta import ObjectInfo, chunk_subject, digest_text
 from natsproto.jetstream.objectstore.source import Content, Source
-from natsproto.jetstream.publish import Publisher
-from natsproto.jetstream.retry import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream.publishing.ackfuture import AckFuture
+from natsproto.jetstream.publishing.fast import API_LEVEL, FLOW, FastPublisher
+from natsproto.jetstream.publishing.publish import Publisher
+from natsproto.jetstream.publishing.retry import RETRY_ATTEMPTS, RETRY_WAIT
 
 WINDOW = 8 * 2**20
 """Bytes that may be on their way, unacknowledged."""

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.objectstore.meta import ObjectInfo, read_info
-from natsproto.jetstream.ordered import OrderedConsumer
-from natsproto.jetstream.reader import Messages
-from natsproto.jetstream.watching import Watching
+from natsproto.jetstream.reading.ordered import OrderedConsumer
+from natsproto.jetstream.reading.reader import Messages
+from natsproto.jetstream.reading.watching import Watching
 
 
 class ObjectWatcher(Watching[ObjectInfo]):

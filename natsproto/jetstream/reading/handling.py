@@ -19,7 +19,7 @@ from natsproto.core.events import HandlerFailed
 from natsproto.errors import AlreadyAcked, ConfigError, LocalProtocolError, NatsError
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.reader import Messages
+from natsproto.jetstream.reading.reader import Messages
 from natsproto.protocol.pool import seconds
 
 log = logging.getLogger("natsproto")

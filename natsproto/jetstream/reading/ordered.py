@@ -29,15 +29,15 @@ from natsproto.jetstream.api import Api
 from natsproto.jetstream.api_errors import ErrCode
 from natsproto.jetstream.codec import NEVER, Duration
 from natsproto.jetstream.config import ConsumerConfig
-from natsproto.jetstream.consumer import create_endpoint
-from natsproto.jetstream.cursor import OrderedCursor, Place
-from natsproto.jetstream.deliver import PIECE, Deliveries
-from natsproto.jetstream.handling import Consumption, Handler, Policy
 from natsproto.jetstream.info import ConsumerInfo, StreamInfo
-from natsproto.jetstream.ledger import EXPIRES, PullLedger
 from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.pull import Fetch, Puller, PullInbox
-from natsproto.jetstream.reader import ConsumerNotice, Feed, Messages, Outlet, ending
+from natsproto.jetstream.reading.consumer import create_endpoint
+from natsproto.jetstream.reading.cursor import OrderedCursor, Place
+from natsproto.jetstream.reading.deliver import PIECE, Deliveries
+from natsproto.jetstream.reading.handling import Consumption, Handler, Policy
+from natsproto.jetstream.reading.ledger import EXPIRES, PullLedger
+from natsproto.jetstream.reading.pull import Fetch, Puller, PullInbox
+from natsproto.jetstream.reading.reader import ConsumerNotice, Feed, Messages, Outlet, ending
 from natsproto.jetstream.timestamp import Timestamp
 from natsproto.protocol.pool import seconds
 

@@ -11,7 +11,7 @@ from enum import Enum
 from natsproto.errors import ConfigError
 from natsproto.jetstream.config import AckPolicy, ConsumerConfig, DeliverPolicy
 from natsproto.jetstream.info import ConsumerInfo
-from natsproto.jetstream.pulse import Backoff
+from natsproto.jetstream.reading.pulse import Backoff
 
 
 class Place(Enum):

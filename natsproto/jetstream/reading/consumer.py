@@ -14,12 +14,12 @@ from natsproto.errors import ConfigError, LocalProtocolError, RequestTimeout
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.codec import UINT64, Duration
 from natsproto.jetstream.config import AckPolicy, ConsumerConfig, consumer_name, priority_group
-from natsproto.jetstream.handling import Consumption, Failure, Handler, Policy, Success
 from natsproto.jetstream.info import ConsumerInfo, ConsumerPause, ConsumerReset
-from natsproto.jetstream.ledger import EXPIRES, PullLedger
 from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.pull import Fetch, Puller, PullInbox
-from natsproto.jetstream.reader import Feed, Messages
+from natsproto.jetstream.reading.handling import Consumption, Failure, Handler, Policy, Success
+from natsproto.jetstream.reading.ledger import EXPIRES, PullLedger
+from natsproto.jetstream.reading.pull import Fetch, Puller, PullInbox
+from natsproto.jetstream.reading.reader import Feed, Messages
 from natsproto.jetstream.timestamp import Timestamp
 from natsproto.protocol.pool import seconds
 

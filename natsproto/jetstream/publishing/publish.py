@@ -27,10 +27,10 @@ from natsproto.errors import (
     RequestTimeout,
     UnsupportedByServer,
 )
-from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.api import level_of
 from natsproto.jetstream.info import PubAck, pub_ack
-from natsproto.jetstream.outgoing import (
+from natsproto.jetstream.publishing.ackfuture import AckFuture
+from natsproto.jetstream.publishing.outgoing import (
     MSG_ID,
     ExpectationArgs,
     MessageArgs,
@@ -41,9 +41,9 @@ from natsproto.jetstream.outgoing import (
     id_block,
     novelty,
 )
-from natsproto.jetstream.retry import BUSY, RESEND_AFTER, pause_after
-from natsproto.jetstream.waiting import connected
-from natsproto.jetstream.window import Window
+from natsproto.jetstream.publishing.retry import BUSY, RESEND_AFTER, pause_after
+from natsproto.jetstream.publishing.waiting import connected
+from natsproto.jetstream.publishing.window import Window
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import HeadersLike
 from natsproto.protocol.refusals import SubscriptionDenied

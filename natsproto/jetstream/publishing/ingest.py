@@ -37,8 +37,8 @@ from natsproto.errors import (
 from natsproto.jetstream.api_errors import ErrCode, api_error
 from natsproto.jetstream.codec import decode, parse
 from natsproto.jetstream.info import PubAck
-from natsproto.jetstream.outgoing import has_msg_id
-from natsproto.jetstream.retry import BUSY, pause_after
+from natsproto.jetstream.publishing.outgoing import has_msg_id
+from natsproto.jetstream.publishing.retry import BUSY, pause_after
 
 _FATAL = frozenset(
     {ErrCode.BATCH_PUBLISH_DISABLED, ErrCode.BATCH_PUBLISH_INVALID_PATTERN, ErrCode.BATCH_PUBLISH_INVALID_BATCH_ID}

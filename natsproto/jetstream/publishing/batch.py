@@ -25,9 +25,9 @@ from natsproto.errors import (
 )
 from natsproto.jetstream.api_errors import ErrCode
 from natsproto.jetstream.info import PubAck, pub_ack
-from natsproto.jetstream.outgoing import MessageArgs, as_bytes, header_pairs
-from natsproto.jetstream.retry import BUSY, pause_after
-from natsproto.jetstream.waiting import connected
+from natsproto.jetstream.publishing.outgoing import MessageArgs, as_bytes, header_pairs
+from natsproto.jetstream.publishing.retry import BUSY, pause_after
+from natsproto.jetstream.publishing.waiting import connected
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import HeadersLike, encode_headers
 from natsproto.protocol.refusals import SubscriptionDenied

@@ -21,8 +21,8 @@ from natsproto.errors import (
     UnsupportedByServer,
 )
 from natsproto.jetstream.info import PubAck
-from natsproto.jetstream.ingest import IngestLedger, Operation, Words
-from natsproto.jetstream.outgoing import ExpectationArgs, as_bytes, has_msg_id, header_block, id_block
+from natsproto.jetstream.publishing.ingest import IngestLedger, Operation, Words
+from natsproto.jetstream.publishing.outgoing import ExpectationArgs, as_bytes, has_msg_id, header_block, id_block
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 from natsproto.protocol.subject import publish_subject

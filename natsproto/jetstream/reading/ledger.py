@@ -13,10 +13,10 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from natsproto.errors import ConfigError, ConsumerGone, HeartbeatMissed, NatsError, PullRefused
-from natsproto.jetstream import ahead
-from natsproto.jetstream.ahead import Ahead
-from natsproto.jetstream.pulls import Learned, OpenPulls, PullRequest
-from natsproto.jetstream.pulse import Backoff, Pulse, heartbeat_for
+from natsproto.jetstream.reading import ahead
+from natsproto.jetstream.reading.ahead import Ahead
+from natsproto.jetstream.reading.pulls import Learned, OpenPulls, PullRequest
+from natsproto.jetstream.reading.pulse import Backoff, Pulse, heartbeat_for
 
 UNBOUNDED: Final = 1_000_000
 """What is asked for when only bytes are bounded; a server takes a missing count for one message (ADR-37)."""

@@ -28,11 +28,11 @@ from natsproto.errors import (
     PublishUncertain,
     RequestTimeout,
 )
-from natsproto.jetstream.ackfuture import AckFuture
 from natsproto.jetstream.info import pub_ack
-from natsproto.jetstream.outgoing import has_msg_id
-from natsproto.jetstream.retry import BUSY, RESEND_AFTER, pause_after
-from natsproto.jetstream.tokens import NO_LANE, Lane, Slot, Tokens
+from natsproto.jetstream.publishing.ackfuture import AckFuture
+from natsproto.jetstream.publishing.outgoing import has_msg_id
+from natsproto.jetstream.publishing.retry import BUSY, RESEND_AFTER, pause_after
+from natsproto.jetstream.publishing.tokens import NO_LANE, Lane, Slot, Tokens
 from natsproto.protocol.frames import Message
 
 LIFETIME = 16

@@ -15,8 +15,8 @@ from typing import Generic, Self, TypeVar
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.ordered import OrderedConsumer
-from natsproto.jetstream.reader import Messages, ending
+from natsproto.jetstream.reading.ordered import OrderedConsumer
+from natsproto.jetstream.reading.reader import Messages, ending
 from natsproto.protocol.pool import seconds
 
 H = TypeVar("H")

@@ -16,7 +16,7 @@ from natsproto.core.events import Disconnected, Event, Moved, Reconnected
 from natsproto.core.subscription import Subscription
 from natsproto.errors import HeartbeatMissed, NatsError
 from natsproto.jetstream.message import JsMessage, none_has_headers
-from natsproto.jetstream.reader import PARTING, ConsumerNotice, Guard, Outlet, ending
+from natsproto.jetstream.reading.reader import PARTING, ConsumerNotice, Guard, Outlet, ending
 
 HEARTBEATS_MISSED: Final = 3
 """Heartbeats that may be late before it is an alarm: more than for pulls, as nothing else tells of the end (ADR-15)."""

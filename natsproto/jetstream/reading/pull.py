@@ -27,10 +27,10 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream.api import Api
-from natsproto.jetstream.ledger import Action, PullLedger, Verdict
 from natsproto.jetstream.message import JsMessage, none_has_headers
-from natsproto.jetstream.pulls import PROBE, PullRequest
-from natsproto.jetstream.reader import PARTING, ConsumerNotice, Feed, Guard, Outlet, ending, give_back
+from natsproto.jetstream.reading.ledger import Action, PullLedger, Verdict
+from natsproto.jetstream.reading.pulls import PROBE, PullRequest
+from natsproto.jetstream.reading.reader import PARTING, ConsumerNotice, Feed, Guard, Outlet, ending, give_back
 
 IDLE = 1.0
 """Seconds after the last fetch for which the inbox is kept, so that a loop of them subscribes once."""

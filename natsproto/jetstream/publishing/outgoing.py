@@ -12,7 +12,7 @@ from typing import Literal, TypedDict
 from natsproto.errors import ConfigError
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.config import stream_name
-from natsproto.jetstream.schedule import Schedule, ttl_text
+from natsproto.jetstream.publishing.schedule import Schedule, ttl_text
 from natsproto.protocol.headers import Headers, HeadersLike, encode_headers
 from natsproto.protocol.subject import subscribe_subject
 

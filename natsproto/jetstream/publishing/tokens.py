@@ -22,8 +22,8 @@ import sys
 from collections import deque
 
 from natsproto.errors import NatsError
-from natsproto.jetstream.ackfuture import AckFuture, Unsettled
 from natsproto.jetstream.info import PubAck, pub_ack
+from natsproto.jetstream.publishing.ackfuture import AckFuture, Unsettled
 from natsproto.protocol.commands import Heads
 from natsproto.protocol.subject import publish_subject
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Hashable
 from natsproto.errors import ConfigError, ConsumerGone, ConsumerNotFound, NatsError, StreamNotFound
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.codec import Duration
-from natsproto.jetstream.consumer import Consumer
-from natsproto.jetstream.deliver import Deliveries
-from natsproto.jetstream.handling import Consumption, Failure, Handler, Policy, Success
 from natsproto.jetstream.info import ConsumerInfo
 from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.reader import Messages, give_back
+from natsproto.jetstream.reading.consumer import Consumer
+from natsproto.jetstream.reading.deliver import Deliveries
+from natsproto.jetstream.reading.handling import Consumption, Failure, Handler, Policy, Success
+from natsproto.jetstream.reading.reader import Messages, give_back
 from natsproto.protocol.pool import seconds
 from natsproto.protocol.subject import queue_group, subscribe_subject
 

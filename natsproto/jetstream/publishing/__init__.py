@@ -1,0 +1,1 @@
+"""Publishing to streams: one at a time, in windows, in batches, and on a schedule."""
