@@ -240,7 +240,8 @@ class Engine:
         self._supervisor.lost(session)
         self._fail_barriers(session, _lost(session))
         if self._mux is not None and self.options.fail_requests_on_disconnect:
-            self._mux.fail(lambda subject: ConnectionLost(f"request to {subject!r} unanswered: {cause}", server))
+            reason = cause.reason if isinstance(cause, ConnectionLost) else cause
+            self._mux.fail(lambda subject: ConnectionLost(f"request to {subject!r} unanswered: {reason}", server))
         for inbox in list(self._inboxes):
             inbox.lost(_lost(session))
         if self.state is State.OPEN:
@@ -612,6 +613,8 @@ class Engine:
 
     async def _confirm_by(self, deadline: float) -> NatsError | None:
         """confirm(), on the next connection when this one breaks; returns why it came to nothing."""
+        if self.session is None and not self.outbox.frames:
+            return None  # nothing waits for a connection
         while True:
             try:
                 await self.confirm(max(0.0, deadline - self._loop.time()))

@@ -58,7 +58,7 @@ class Disconnected(Event):
     waiting: int
 
     level = logging.WARNING
-    line = "disconnected from %(server)s: %(cause)s (%(in_flight)d messages uncertain, %(waiting)d waiting)"
+    line = "disconnected from %(server)s: %(cause)s (up to %(in_flight)d messages uncertain, %(waiting)d waiting)"
 
 
 class Reconnecting(Event):

@@ -1144,6 +1144,22 @@ async def test_draining_while_down_sends_what_waits_when_up_again() -> None:
 
 
 @virtual_clock
+async def test_draining_while_down_with_nothing_to_send_ends_at_once() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        handled: list[Message] = []
+        await nc.subscribe("a", cb=handled.append)
+        place.server.send(b"MSG a 1 1\r\nx\r\n")
+        await until(lambda: bool(nc.stats.in_msgs))
+        place.down()
+        await until(lambda: not nc.is_connected)
+        began = asyncio.get_running_loop().time()
+        await nc.drain(timeout=60)
+        assert asyncio.get_running_loop().time() == began
+        assert [message.data for message in handled] == [b"x"]
+
+
+@virtual_clock
 async def test_a_connection_that_breaks_while_draining_is_no_reason_to_give_up() -> None:
     async with world() as place:
         nc = await place.connect()
