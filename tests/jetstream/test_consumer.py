@@ -534,6 +534,21 @@ async def test_closing_the_client_ends_reading_quietly(nats_server: Server) -> N
         await consumer.fetch(1)
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_closing_the_client_ends_the_wait_for_a_message_with_the_reason(
+    nats_server: Server, ordered: bool
+) -> None:
+    nc = await natsproto.connect(nats_server.url)
+    stream = await make(nc.jetstream(), 1)
+    consumer = stream.ordered_consumer() if ordered else await stream.create_consumer(durable_name="d")
+    assert (await consumer.next(timeout=10)).data == b"1"
+    waiting = asyncio.create_task(consumer.next(timeout=50))
+    await nc.flush()
+    await nc.close()
+    with pytest.raises(errors.ConnectionClosed, match="next message of"):
+        await waiting
+
+
 async def test_paused_consumer_raises_no_alarm(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream, 1)
     consumer = await stream.create_consumer(durable_name="d")

@@ -10,7 +10,9 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from datetime import datetime
 
-from natsproto.errors import ConfigError, LocalProtocolError, RequestTimeout
+from natsproto.core.connection import Connection
+from natsproto.core.engine import State
+from natsproto.errors import ConfigError, ConnectionClosed, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.codec import UINT64, Duration
 from natsproto.jetstream.config import AckPolicy, ConsumerConfig, consumer_name, priority_group
@@ -254,7 +256,8 @@ class PullConsumer(Consumer):
         priority: int = 0,
         acking: JsMessage | None = None,
     ) -> JsMessage:
-        """Pulls one message; RequestTimeout when none came within ``timeout`` seconds (0: when there is none now).
+        """Pulls one message; RequestTimeout when none came within ``timeout`` seconds (0: when there is none now),
+        ConnectionClosed when the client is closed meanwhile.
 
         With ``acking``, a message of this consumer, that one is acknowledged in the same trip (AlreadyAcked when it was
         answered for).
@@ -271,7 +274,7 @@ class PullConsumer(Consumer):
             acking=acking,
         )
         if not messages:
-            raise RequestTimeout(f"next message of {self._what}", seconds("timeout", timeout))
+            raise none_came(self._api.connection, self._what, timeout)
         return messages[0]
 
     def messages(
@@ -391,6 +394,14 @@ def create_endpoint(stream: str, config: ConsumerConfig) -> str:
     parts = ("CONSUMER.CREATE", stream, config.durable_name or config.name)
     named = ".".join(part for part in parts if part)
     return f"{named}.{config.filter_subject}" if parts[-1] and config.filter_subject else named
+
+
+def none_came(connection: Connection, what: str, timeout: Duration) -> NatsError:
+    """Why there is no next message."""
+    asked = f"next message of {what}"
+    if connection.state is State.CLOSED:
+        return ConnectionClosed(asked)
+    return RequestTimeout(asked, seconds("timeout", timeout))
 
 
 def stream_sequence(what: str, sequence: int) -> int:

@@ -31,7 +31,7 @@ from natsproto.jetstream.codec import NEVER, Duration
 from natsproto.jetstream.config import ConsumerConfig
 from natsproto.jetstream.info import ConsumerInfo, StreamInfo
 from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.reading.consumer import create_endpoint
+from natsproto.jetstream.reading.consumer import create_endpoint, none_came
 from natsproto.jetstream.reading.cursor import OrderedCursor, Place
 from natsproto.jetstream.reading.deliver import PIECE, Deliveries
 from natsproto.jetstream.reading.handling import Consumption, Handler, Policy
@@ -338,10 +338,12 @@ class OrderedConsumer:
         return self._gather(begin)
 
     async def next(self, timeout: Duration = 5.0) -> JsMessage:
-        """The next message; RequestTimeout when none came within ``timeout`` seconds."""
+        """The next message; RequestTimeout when none came within ``timeout`` seconds, ConnectionClosed when the client
+        is closed meanwhile.
+        """
         messages = await self.fetch(1, timeout=timeout)
         if not messages:
-            raise RequestTimeout(f"next message of {self._what}", seconds("timeout", timeout))
+            raise none_came(self._carrier.connection, self._what, timeout)
         return messages[0]
 
     def messages(
