@@ -44,9 +44,9 @@ def run_cluster(
     """A cluster of ``size`` real nats-servers on 127.0.0.1, complete when the block is entered.
 
     Complete means that every node has a route to every other and, with ``jetstream``, that the metadata group
-    has a leader and every node says it is healthy; it takes half a second, at times two. ``name`` is the
-    cluster's name, the nodes are called ``name-1`` and so on, and keep their stores in directories of that name below
-    ``store_dir``. ``config`` goes to every node; a ``cluster {}`` in it would replace the routes. The other
+    has a leader who has heard of all others, and every node says it is healthy; it takes half a second, at times two.
+    ``name`` is the cluster's name, the nodes are called ``name-1`` and so on, and keep their stores in directories of
+    that name below ``store_dir``. ``config`` goes to every node; a ``cluster {}`` in it would replace the routes. The other
     arguments, errors and guarantees are those of ``run_server``.
     """
     if size < 2:
@@ -143,6 +143,7 @@ class Cluster:
         if self._settings.jetstream:
             yield from self._wait("meta leader", lambda: self._leader() is not None)
             yield from self._wait("health of the cluster", self._healthy)
+            yield from self._wait("meta leader to know its peers", self._known)
 
     def _wait(self, what: str, check: Callable[[], bool]) -> Steps:
         timeout = self._settings.start_timeout
@@ -166,6 +167,15 @@ class Cluster:
         answers = (_ask(server, "/jsz").get("meta_cluster", {}) for server in self._running())
         votes = Counter(answer.get("leader") for answer in answers)
         return next((server for server in self._running() if votes[server.name] * 2 > len(self.servers)), None)
+
+    def _known(self) -> bool:
+        """Whether the leader has heard of every other running node: replicas are placed nowhere else."""
+        leader = self._leader()
+        if leader is None:
+            return False
+        peers = _ask(leader, "/jsz").get("meta_cluster", {}).get("replicas", ())
+        heard = {peer.get("name") for peer in peers if peer.get("current") and not peer.get("offline")}
+        return {server.name for server in self._running()} - {leader.name} <= heard
 
     def _healthy(self) -> bool:
         return all(_ask(server, "/healthz").get("status") == "ok" for server in self._running())
