@@ -46,8 +46,8 @@ def run_cluster(
     Complete means that every node has a route to every other and, with ``jetstream``, that the metadata group
     has a leader who has heard of all others, and every node says it is healthy; it takes half a second, at times two.
     ``name`` is the cluster's name, the nodes are called ``name-1`` and so on, and keep their stores in directories of
-    that name below ``store_dir``. ``config`` goes to every node; a ``cluster {}`` in it would replace the routes. The other
-    arguments, errors and guarantees are those of ``run_server``.
+    that name below ``store_dir``. ``config`` goes to every node; a ``cluster {}`` in it would replace the routes. The
+    other arguments, errors and guarantees are those of ``run_server``.
     """
     if size < 2:
         raise ConfigError("size", size, "a cluster has at least two servers; run_server() starts one")
