@@ -247,6 +247,19 @@ async def test_a_message_goes_after_its_time_and_a_marker_stays(jetstream: JetSt
         await stream.get_message(1)
 
 
+async def test_a_window_takes_a_ttl_before_any_server_was_heard_of() -> None:
+    async with run_server(jetstream=True) as server:
+        async with natsproto.connect(server.url) as nc:
+            await nc.jetstream().create_stream(name="T", subjects=["t.>"], allow_msg_ttl=True)
+        server.kill()
+        async with natsproto.connect(server.url, retry_on_failed_connect=True, reconnect_wait_max=0.2) as nc:
+            async with nc.jetstream(timeout=30).publisher(auto_msg_id=True) as pub:
+                ack = await pub.publish("t.a", b"x", ttl=60)
+                await server.restart()
+            stored = await (await nc.jetstream().stream("T")).get_message((await ack).seq)
+            assert stored.headers["Nats-TTL"] == "60"
+
+
 async def test_a_stream_without_ttl_refuses_one(js: JetStream) -> None:
     with pytest.raises(TtlRefused):
         await js.publish("s.a", ttl=60)

@@ -183,7 +183,7 @@ class Publisher:
             if (new := novelty(args)) is not None:
                 what, version, level = new
                 server = self._connection.server_info
-                if level_of(server) < level:
+                if server.version and level_of(server) < level:  # none was heard of yet: nothing is known
                     raise UnsupportedByServer(what, f"nats-server {version} is needed, this is {server.version}")
             block = header_block(subject, headers, {"msg_id": msg_id, **args})
             if self._id and not has_msg_id(block):
