@@ -13,6 +13,7 @@ import pytest
 import natsproto
 from natsproto import Client, errors
 from natsproto.errors import ConfigError, HeartbeatMissed, LocalProtocolError, StreamNotFound
+from natsproto.jetstream.codec import NEVER
 from natsproto.jetstream.reading import ahead
 from natsproto.testing import run_server
 from tests.jetstream.reading import crash, events, eventually, make, notices, numbers, store, subscriptions
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from natsproto.jetstream.context import JetStream
+    from natsproto.jetstream.info import StreamInfo
     from natsproto.jetstream.message import JsMessage
     from natsproto.jetstream.reading.reader import Messages
     from natsproto.jetstream.stream import Stream
@@ -457,3 +459,25 @@ async def test_closing_the_client_ends_reading(nats_server: Server) -> None:
         assert numbers([message async for message in messages]) == [1, 2]
     with contextlib.suppress(errors.ConnectionClosed):
         assert await stream.ordered_consumer().fetch(1, timeout=1) == []
+
+
+async def test_an_old_server_that_is_behind_for_a_while_ends_no_reader(
+    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its INFO does not say what time it is there: that something was stored after it was asked cannot be told."""
+    stream = await make(jetstream, 3)
+    async with stream.ordered_consumer() as ordered:
+        assert numbers(await ordered.fetch(3)) == [1, 2, 3]
+        now = await stream.info()
+        behind = now.replace(ts=NEVER, state=now.state.replace(last_seq=2, messages=2))
+        told = [behind, behind, behind, now.replace(ts=NEVER)]
+        carrier = ordered._carrier
+        carrier.doubtful = True
+
+        async def get(*_: object, **__: object) -> StreamInfo:
+            return told.pop(0)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(carrier.api, "get", get)
+            await carrier.identify()
+        assert (told, carrier.doubtful) == ([], False)

@@ -203,7 +203,7 @@ class Carrier:
                 return
             if first is None:
                 first = found
-            elif found.state.last_ts is not None and found.state.last_ts > first.ts:
+            elif first.ts != NEVER and found.state.last_ts is not None and found.state.last_ts > first.ts:
                 break
             await asyncio.sleep(LOOK_AGAIN)
         raise StreamNotFound(404, ErrCode.STREAM_NOT_FOUND, "the stream was lost, and made again since", asked)
