@@ -148,7 +148,7 @@ class Client(Facade[client.Client]):
             stats_handler=asked,
             prefix=prefix,
         )
-        return Service(portal, made)
+        return Service(portal, made, self._live().readers)
 
     @property
     def state(self) -> State:

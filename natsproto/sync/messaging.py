@@ -61,10 +61,13 @@ class Message(Received[frames.Message]):
 
 
 class Readers:
-    """Threads that iterate over subscriptions of one client: when it drains, they are waited for. Used on the loop."""
+    """Threads that iterate over subscriptions of one client, or handle requests: when it drains, they are waited for.
+    Used on the loop.
+    """
 
     def __init__(self) -> None:
         self._at_it: dict[asyncio.Event, threading.Thread] = {}
+        self._handling: dict[threading.Thread, asyncio.Future[None]] = {}
 
     def begin(self, inner: subscription.Subscription, thread: threading.Thread) -> asyncio.Event:
         """The thread iterates until this is set."""
@@ -80,11 +83,22 @@ class Readers:
         inner.enlist(asyncio.get_running_loop().create_task(iterating(), name="natsproto sync reader"))
         return over
 
+    async def handled(self, thread: threading.Thread, done: asyncio.Future[None]) -> None:
+        """Waits until the thread has handled a request, or is dismissed; raises what became of it."""
+        self._handling[thread] = done
+        try:
+            await done
+        finally:
+            del self._handling[thread]
+
     def dismiss(self, thread: threading.Thread) -> None:
         """This thread, and those that have ended, are not waited for: what they iterated over was left half-way."""
         for over, reader in self._at_it.items():
             if reader is thread or not reader.is_alive():
                 over.set()
+        handling = self._handling.get(thread)
+        if handling is not None and not handling.done():
+            handling.set_result(None)
 
 
 class Subscription(Reader[subscription.Subscription, frames.Message]):

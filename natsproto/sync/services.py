@@ -19,7 +19,7 @@ from natsproto import service
 from natsproto.errors import ConnectionClosed
 from natsproto.service import CONCURRENCY, INHERITED
 from natsproto.sync.facade import Block, Facade, blocking
-from natsproto.sync.messaging import Received
+from natsproto.sync.messaging import Readers, Received
 from natsproto.sync.portal import Portal
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ H = TypeVar("H", bound=Handler)
 class Threads:
     """The threads that handle requests of one service. They are daemons: a program that ends waits for none."""
 
-    def __init__(self, portal: Portal) -> None:
-        self._portal = portal
+    def __init__(self, portal: Portal, readers: Readers) -> None:
+        self._portal, self._readers = portal, readers
         self._at_work: set[int] = set()
 
     @property
@@ -105,10 +105,11 @@ class Threads:
         async def handle(request: service.Request) -> None:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             work = partial(self._work, function, Request(self._portal, request), done)
-            threading.Thread(
+            thread = threading.Thread(
                 target=contextvars.copy_context().run, args=(work,), name="natsproto request", daemon=True
-            ).start()
-            await done
+            )
+            thread.start()
+            await self._readers.handled(thread, done)
 
         return handle
 
@@ -215,8 +216,8 @@ class Service(Group[service.Service], Block[service.Service]):
 
     stopped = blocking(service.Service.stopped)
 
-    def __init__(self, portal: Portal, inner: service.Service) -> None:
-        super().__init__(portal, inner, Threads(portal))
+    def __init__(self, portal: Portal, inner: service.Service, readers: Readers) -> None:
+        super().__init__(portal, inner, Threads(portal, readers))
 
     @property
     def id(self) -> str:

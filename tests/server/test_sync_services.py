@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from natsproto import sync
-from natsproto.errors import ConfigError, InvalidSubject, ServiceError
+from natsproto.errors import ConfigError, InvalidSubject, NatsError, ServiceError
 from natsproto.testing import Server
 from tests.server.test_sync import loops
 
@@ -162,3 +162,24 @@ def test_closing_the_client_leaves_handlers_alone_and_ends_their_service(nats_se
         go_on.set()
         assert ended.wait(10)
     assert loops() == []
+
+
+def test_a_handler_may_drain_the_client_which_does_not_wait_for_it(nats_server: Server) -> None:
+    ended: list[BaseException | None] = []
+    over = threading.Event()
+    with sync.connect(nats_server.url) as asking:
+        serving = sync.connect(nats_server.url)
+
+        def leave(request: sync.Request) -> None:
+            request.respond(b"bye")
+            try:
+                serving.drain(20)
+                ended.append(None)
+            except NatsError as exc:
+                ended.append(exc)
+            over.set()
+
+        serving.add_service("once", "1.0.0").add_endpoint("leave", leave)
+        assert asking.call("leave", timeout=5).data == b"bye"
+        assert over.wait(40)
+    assert ended == [None]
