@@ -12,6 +12,7 @@ import pytest
 
 import natsproto
 from natsproto import Client, errors
+from natsproto.core.events import Denied, Event
 from natsproto.errors import ConfigError, HeartbeatMissed, LocalProtocolError, StreamNotFound
 from natsproto.jetstream.codec import NEVER
 from natsproto.jetstream.reading import ahead
@@ -481,3 +482,36 @@ async def test_an_old_server_that_is_behind_for_a_while_ends_no_reader(
             patched.setattr(carrier.api, "get", get)
             await carrier.identify()
         assert (told, carrier.doubtful) == ([], False)
+
+
+async def test_who_may_not_ask_about_the_stream_asks_once_and_reads_on() -> None:
+    config = """accounts { A {
+        jetstream: enabled
+        users = [
+            {user: all, password: p}
+            {user: few, password: p, permissions: {publish: ["$JS.API.CONSUMER.>", "$JS.API.STREAM.NAMES"]}}
+        ]
+    } }"""
+    denied: list[str] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Denied):
+            denied.append(event.error.subject)
+
+    async with (
+        run_server(jetstream=True, config=config) as server,
+        natsproto.connect(server.url, user="all", password="p") as nc,
+        natsproto.connect(server.url, user="few", password="p", on_event=watch) as restricted,
+    ):
+        stream = await make(nc.jetstream(), 1)
+        theirs = type(stream)(restricted.jetstream()._api, stream.name)
+        async with theirs.ordered_consumer().messages() as messages:
+            seen = [await messages.next(LONG)]
+            for number in (2, 3, 4):
+                for name in await consumers(stream):
+                    await stream.delete_consumer(name)
+                await store(stream, [number])
+                seen.append(await messages.next(LONG))
+                await restricted.flush()
+    assert [message.stream_seq for message in seen] == [1, 2, 3, 4]
+    assert denied == [f"$JS.API.STREAM.INFO.{stream.name}"]

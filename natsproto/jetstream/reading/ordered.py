@@ -72,6 +72,7 @@ class Carrier:
         self.api, self.connection = api, api.connection
         self.stream, self.push = stream, push
         self.doubtful = False  # whether it may be another stream than that of the consumer before
+        self._may_ask = True
         self._made = made  # when the stream was, as far as anybody has said
         self._begun = NEVER  # when the first consumer was made
         self.prefix = api.connection.new_inbox().rpartition(".")[2]
@@ -177,7 +178,7 @@ class Carrier:
         if self.info is None:
             self._begun = info.created
         else:
-            self.doubtful = True
+            self.doubtful = self._may_ask
         self.info = info
         self.cursor.on_created(info)
         for name in self._forsaken:
@@ -186,6 +187,10 @@ class Carrier:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(info)
+
+    def trust(self) -> None:
+        """Who may not ask about the stream goes on as it was, and does not ask again: each time is an event."""
+        self._may_ask = self.doubtful = False
 
     async def identify(self) -> None:
         """StreamNotFound unless the stream is the one that was read before: another one of its name, or one that came
@@ -690,8 +695,10 @@ class OrderedFeed:
                 self._drop()
                 self._end(exc)
                 return
+            except PermissionDenied:
+                self._carrier.trust()
             except NatsError:
-                return  # who may not ask goes on as it was
+                return  # it is asked again with the next consumer
             except Exception as exc:
                 self._doubt = None
                 self.broken(ending(self._carrier.what, exc))
