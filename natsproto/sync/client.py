@@ -207,7 +207,9 @@ class Client(Facade[client.Client]):
         return self._live().client.stats
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
-        """Ends subscriptions, sends what is waiting, closes; see the async client."""
+        """Ends subscriptions, sends what is waiting, closes; see the async client. A handler that calls it is not
+        waited for.
+        """
         self._end(drain=True, timeout=None if timeout is None else seconds("timeout", timeout))
 
     def close(self) -> None:
