@@ -166,12 +166,12 @@ class Api:
                 log.error("trace of %s failed: %r", subject, exc, exc_info=exc)
                 self.connection.announce(HandlerFailed(where="trace of the JetStream API", error=exc))
 
-    async def demand(self, level: int, version: str, asked: str) -> None:
+    async def demand(self, level: int, version: str, asked: str, timeout: Duration | None) -> None:
         """UnsupportedByServer when the API is older than ``level``: it would not answer to a call it does not know."""
-        if not await self.knows(level, asked):
+        if not await self.knows(level, asked, timeout):
             raise UnsupportedByServer(asked, f"needs nats-server {version} or newer")
 
-    async def knows(self, level: int, asked: str) -> bool:
+    async def knows(self, level: int, asked: str, timeout: Duration | None) -> bool:
         """Whether the API is of this level (1 since nats-server 2.11); also when that cannot be found out.
 
         The connected server's own level decides, without a word to anybody, unless it is too low: the JetStream that
@@ -180,7 +180,7 @@ class Api:
         if level_of(self.connection.server_info) >= level:
             return True
         try:
-            found = await self.call("INFO", asked=asked, timeout=self.timeout)
+            found = await self.call("INFO", asked=asked, timeout=timeout)
         except NatsError:
             return True  # perhaps this client may not ask for it; what comes next will tell
         return decode(AccountInfo, found).api.level >= level

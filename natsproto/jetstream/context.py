@@ -121,7 +121,7 @@ class JetStream:
         """
         if (new := novelty(args)) is not None:
             what, version, level = new
-            await self._api.demand(level, version, f"publish to {subject!r} with {what}")
+            await self._api.demand(level, version, f"publish to {subject!r} with {what}", timeout)
         return await publish(
             self._connection,
             subject,
@@ -270,7 +270,7 @@ class JetStream:
         and what is returned is the value right after it. Raises what ``publish`` raises; after PublishUncertain the
         step may have been added or not.
         """
-        await self._api.demand(2, "2.12", f"counter {subject!r}")
+        await self._api.demand(2, "2.12", f"counter {subject!r}", timeout)
         ack = await self.publish(subject, headers={INCREMENT: increment(n)}, msg_id=msg_id, timeout=timeout)
         if ack.val:
             return value_of(ack.val)
@@ -330,7 +330,7 @@ class JetStream:
         publish_subject(replaced, "replaced")
         if replaced == subject:
             raise ConfigError("subject", subject, "must not be that of the schedule: publish a schedule to change it")
-        await self._api.demand(4, "2.14", f"replace schedule {replaced!r}")
+        await self._api.demand(4, "2.14", f"replace schedule {replaced!r}", timeout)
         pairs = [*own.pairs(), (SCHEDULER, replaced), (SCHEDULE_NEXT, "purge")]
         return await self.publish(subject, payload, headers=pairs, timeout=timeout, **args)
 

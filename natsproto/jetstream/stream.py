@@ -607,7 +607,7 @@ class Stream:
         what, version, level = _need(config, _CONSUMER_NOVELTIES)
         if config.ack_policy == AckPolicy.FLOW_CONTROL:
             what, version, level = "ack_policy", "2.14", 4
-        await self._api.demand(level, version, f"{asked} with {what}")
+        await self._api.demand(level, version, f"{asked} with {what}", timeout)
         with _old_server(asked):
             info = await self._api.get(
                 ConsumerInfo, create_endpoint(self.name, config), body, asked=asked, timeout=timeout, level=level
@@ -634,7 +634,7 @@ async def write_stream(
         body["pedantic"] = True
     asked = f"{verb.lower()} stream {config.name!r}"
     what, version, level = _need(config, _STREAM_NOVELTIES)
-    await api.demand(level, version, f"{asked} with {what}")
+    await api.demand(level, version, f"{asked} with {what}", timeout)
     with _old_server(asked):
         info = await api.get(
             StreamInfo, f"STREAM.{verb}.{config.name}", body, asked=asked, timeout=timeout, level=level

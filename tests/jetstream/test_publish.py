@@ -260,6 +260,16 @@ async def test_a_window_takes_a_ttl_before_any_server_was_heard_of() -> None:
             assert stored.headers["Nats-TTL"] == "60"
 
 
+async def test_a_publish_with_a_ttl_ends_in_its_own_time_where_no_server_was_heard_of() -> None:
+    async with run_server(jetstream=True) as server:
+        server.kill()
+        async with natsproto.connect(server.url, retry_on_failed_connect=True, drain_timeout=1) as nc:
+            js = nc.jetstream(timeout=600)  # what it must not wait for
+            with pytest.raises(PublishTimeout):
+                await js.publish("t.a", b"x", ttl=60, timeout=0.2)
+            await nc.close()
+
+
 async def test_a_stream_without_ttl_refuses_one(js: JetStream) -> None:
     with pytest.raises(TtlRefused):
         await js.publish("s.a", ttl=60)

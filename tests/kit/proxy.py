@@ -195,6 +195,7 @@ class FaultProxy:
         self._news = asyncio.Event()
         self._listener: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._over = False
         self.heal()
 
     @property
@@ -218,6 +219,7 @@ class FaultProxy:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         listener = self._listener
+        self._over = True
         self.refuse()
         tasks = list(self._tasks)
         for task in tasks:
@@ -244,10 +246,14 @@ class FaultProxy:
             self.port = sock.getsockname()[1]
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._over:  # it came in the moment of the end
+            writer.transport.abort()
+            return
         self.accepted += 1
         task = asyncio.create_task(self._carry(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())  # it may be cancelled before it has begun
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

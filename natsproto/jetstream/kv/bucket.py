@@ -138,7 +138,7 @@ class KeyValue(Generic[V]):
         """
         store = self._store
         if ttl is not None:
-            await store.demand_ttl()
+            await store.demand_ttl(timeout)
         return (await store.write(key, store.layout.encode(value), None, _expiring(ttl), timeout)).seq
 
     async def create(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
@@ -150,7 +150,7 @@ class KeyValue(Generic[V]):
         payload = store.layout.encode(value)
         args = _expiring(ttl)
         if ttl is not None:
-            await store.demand_ttl()
+            await store.demand_ttl(timeout)
         expected, unchanged = 0, 0
         while True:
             try:
@@ -177,7 +177,7 @@ class KeyValue(Generic[V]):
         """
         store = self._store
         if ttl is not None:
-            await store.demand_ttl()
+            await store.demand_ttl(timeout)
         return await store.write_at(key, revision, store.layout.encode(value), None, _expiring(ttl), timeout)
 
     async def delete(self, key: str, *, revision: int | None = None, timeout: Duration | None = None) -> int:
@@ -197,7 +197,7 @@ class KeyValue(Generic[V]):
         """
         args: MessageArgs = {"rollup": "sub"}
         if ttl is not None:
-            await self._store.demand_ttl()
+            await self._store.demand_ttl(timeout)
             args = {"rollup": "sub", "ttl": ttl}
         return await self._mark(key, {OPERATION: Operation.PURGE}, args, revision, timeout)
 

@@ -123,7 +123,7 @@ class Lock:
         """
         if self._revision:
             raise LocalProtocolError(f"{self._what} is held already: make another one with kv.lock")
-        await self._store.demand_ttl()
+        await self._store.demand_ttl(None)
         expected = 0
         while True:
             begun = self._loop.time()

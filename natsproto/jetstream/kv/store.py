@@ -109,9 +109,9 @@ class Store(Generic[V]):
 
     # ---------------------------------------------------------------- writing
 
-    async def demand_ttl(self) -> None:
+    async def demand_ttl(self, timeout: Duration | None) -> None:
         """UnsupportedByServer where a TTL would be stored and not heeded, without a word."""
-        await self.api.demand(1, "2.11", f"time to live of a key of bucket {self.bucket!r}")
+        await self.api.demand(1, "2.11", f"time to live of a key of bucket {self.bucket!r}", timeout)
 
     def write(
         self, key: str, payload: bytes, headers: Headers | None, args: MessageArgs, timeout: Duration | None

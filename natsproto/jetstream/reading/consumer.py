@@ -71,14 +71,14 @@ class Consumer:
         except ValueError as exc:
             raise ConfigError("until", until, str(exc)) from None
         asked = f"pause {self._what}"
-        await self._api.demand(1, "2.11", asked)
+        await self._api.demand(1, "2.11", asked, timeout)
         body = {"pause_until": moment.rfc3339()}
         return await self._api.get(ConsumerPause, self._endpoint("PAUSE"), body, asked=asked, timeout=timeout)
 
     async def resume(self, *, timeout: Duration | None = None) -> ConsumerPause:
         """Ends a pause; harmless when there is none. Needs nats-server 2.11, else UnsupportedByServer."""
         asked = f"resume {self._what}"
-        await self._api.demand(1, "2.11", asked)
+        await self._api.demand(1, "2.11", asked, timeout)
         return await self._api.get(ConsumerPause, self._endpoint("PAUSE"), asked=asked, timeout=timeout)
 
     async def unpin(self, group: str, *, timeout: Duration | None = None) -> None:
@@ -88,7 +88,7 @@ class Consumer:
         """
         body = {"group": priority_group(group)}
         asked = f"unpin {self._what}"
-        await self._api.demand(1, "2.11", asked)
+        await self._api.demand(1, "2.11", asked, timeout)
         await self._api.call(self._endpoint("UNPIN"), body, asked=asked, timeout=timeout)
 
     async def reset(self, sequence: int | None = None, *, timeout: Duration | None = None) -> ConsumerReset:
@@ -99,7 +99,7 @@ class Consumer:
         """
         body = {} if sequence is None else {"seq": stream_sequence("sequence", sequence)}
         asked = f"reset {self._what}"
-        await self._api.demand(4, "2.14", asked)
+        await self._api.demand(4, "2.14", asked, timeout)
         reset = await self._api.get(ConsumerReset, self._endpoint("RESET"), body, asked=asked, timeout=timeout)
         self._info = reset
         return reset
