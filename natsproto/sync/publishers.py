@@ -137,11 +137,13 @@ class Publishing(Block[W], Generic[W, T]):
         super().__init__(portal, inner)
         self._outgoing: Outgoing[T] = Outgoing(portal, self._take)
         self._open = False
+        self._numbers = threading.Lock()
+        self._count = 0
 
     @property
     def published(self) -> int:
         """Messages published so far; the number of the last one."""
-        return self._inner.published + len(self._outgoing)
+        return self._count
 
     @property
     def pending(self) -> int:
@@ -271,6 +273,8 @@ class Publisher(Publishing[publish.Publisher, "tuple[_Message, AckFuture]"]):
             self._outgoing.put((message, future), len(message.payload))
         else:
             self._portal.call(self._after_the_others, partial(self._take, (message, future)))
+        with self._numbers:
+            self._count += 1
         return future
 
     async def _take(self, item: tuple[_Message, AckFuture]) -> None:
@@ -293,11 +297,6 @@ class FastPublisher(Publishing[fast.FastPublisher, _Message]):
     Leaving the block commits, waits until it is known of every message what became of it, and raises PublishFailed for
     those that failed. Leaving it with an exception waits for nothing.
     """
-
-    def __init__(self, portal: Portal, inner: fast.FastPublisher) -> None:
-        super().__init__(portal, inner)
-        self._numbers = threading.Lock()
-        self._count = 0
 
     @property
     def ack(self) -> PubAck | None:
@@ -347,7 +346,11 @@ class FastPublisher(Publishing[fast.FastPublisher, _Message]):
         """Publishes the last message and waits for the acknowledgement of all; raises what leaving the block does."""
         self._check_open()
         message = _checked(subject, payload, msg_id, headers, args)
-        return self._portal.call(self._after_the_others, partial(self._commit, message))
+        try:
+            return self._portal.call(self._after_the_others, partial(self._commit, message))
+        finally:
+            with self._numbers:
+                self._count = max(self._count, self._inner.published)
 
     async def _take(self, item: _Message) -> None:
         await self._patiently(partial(self._publish, item))
