@@ -70,7 +70,8 @@ class Upload:
                 except BatchRefused as exc:
                     if self._chunks > 1 or exc.err_code != ErrCode.BATCH_PUBLISH_DISABLED:
                         raise
-                    self._chunks, self.batched = 0, False  # the store has been changed: nothing was taken yet
+                    self.batched = False  # the store has been changed: nothing was taken yet
+                    self._chunks = self._size = 0
                     await self._store(pieces)
         except BaseException as exc:
             if self._chunks:
