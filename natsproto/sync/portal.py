@@ -79,6 +79,7 @@ class Portal:
         self._process = os.getpid()
         self._closed = False
         self._calls: set[_Call[Any]] = set()
+        self._streams: set[AsyncIterator[Any]] = set()  # what is being iterated
         started: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
         # A daemon: a program that forgets to close ends all the same.
         self._thread = threading.Thread(target=self._run, args=(started,), name="natsproto sync", daemon=True)
@@ -207,6 +208,9 @@ class Portal:
     def iterate(self, source: AsyncIterable[R]) -> Iterator[R]:
         """Everything that can be had by iterating; leaving the loop ends it."""
         stream: AsyncIterator[R] = self.run(aiter, source)
+        # The garbage collector must not find the two of them together: it would end them one after the other in its own
+        # thread, the second while the loop is at it.
+        self._streams.add(stream)
         turn = asyncio.Lock()  # an interrupted step must be over before the end
 
         async def step() -> R:
@@ -216,8 +220,11 @@ class Portal:
         async def end() -> None:
             close = getattr(stream, "aclose", None)
             async with turn:
-                if close is not None:
-                    await close()
+                try:
+                    if close is not None:
+                        await close()
+                finally:
+                    self._streams.discard(stream)
 
         try:
             while True:
@@ -244,6 +251,7 @@ class Portal:
         finally:
             for call in list(self._calls):
                 call.give_up()  # what the loop did not get round to
+            self._streams.clear()  # the loop has ended them
 
     async def _serve(self, started: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
         loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from itertools import islice
 
 import pytest
@@ -306,6 +306,39 @@ def test_what_is_left_half_way_harms_nobody(nc: sync.Client) -> None:
     assert len(list(stream.get_batch())) == 50
     assert store.get_bytes("o") == bytes(300_000)
     assert sorted(had + [int(message.data) for message in consumer.fetch(46, timeout=5)]) == list(range(50))
+
+
+def test_the_garbage_collector_does_not_end_what_the_loop_is_ending() -> None:
+    portal = Portal()
+    ending, collected = threading.Event(), threading.Event()
+
+    class Numbers:
+        async def __aiter__(self) -> AsyncGenerator[int]:
+            try:
+                yield 1
+            finally:
+                ending.set()
+                collected.wait(10)
+
+    class Witness:
+        """Ends after the iterator, which is older, and before what it iterates over, which is younger."""
+
+        def __init__(self, circle: list[object]) -> None:
+            self._circle = circle
+
+        def __del__(self) -> None:
+            ending.wait(10)
+
+    iterator = portal.iterate(Numbers())
+    circle: list[object] = [iterator]
+    circle.append(Witness(circle))
+    assert next(iterator) == 1
+    del iterator, circle
+    gc.collect()  # what goes wrong here is an unraisable exception
+    assert ending.is_set()
+    collected.set()
+    portal.run(lambda: None)
+    portal.stop()
 
 
 # ---------------------------------------------------------------- other processes
