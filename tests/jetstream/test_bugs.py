@@ -11,9 +11,10 @@ from natsproto.errors import JetStreamError
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.kv.cache import KeyValueCache
+from natsproto.jetstream.reading.carrier import Carrier, OrderedFeed
 from natsproto.jetstream.reading.cursor import OrderedCursor
 from natsproto.jetstream.reading.ledger import PullLedger
-from natsproto.jetstream.reading.ordered import Carrier, OrderedConsumer, OrderedFeed
+from natsproto.jetstream.reading.ordered import OrderedConsumer
 from natsproto.jetstream.stream import Stream
 from natsproto.testing.server import Server
 from tests.jetstream.reading import crash, make, numbers, store
@@ -59,7 +60,7 @@ async def test_bug_in_making_the_first_consumer_is_told_to_all_who_wait(
 async def test_bug_in_making_the_next_consumer_is_told_behind_what_came(
     jetstream: JetStream, push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream.reading.ordered.PUSH_HEARTBEAT", 0.1)
+    monkeypatch.setattr("natsproto.jetstream.reading.carrier.PUSH_HEARTBEAT", 0.1)
     stream = await make(jetstream, 3)
     ordered = stream.ordered_consumer(push=push)
     async with asyncio.timeout(LONG), ordered.messages() as messages:
@@ -123,7 +124,7 @@ async def test_bug_in_dealing_with_silence_ends_whoever_reads(
 async def test_bug_in_dealing_with_a_push_consumer_that_is_silent_ends_whoever_reads(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream.reading.ordered.PUSH_HEARTBEAT", 0.1)
+    monkeypatch.setattr("natsproto.jetstream.reading.carrier.PUSH_HEARTBEAT", 0.1)
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=True)
     async with asyncio.timeout(LONG), ordered.messages() as messages:
@@ -141,7 +142,7 @@ async def test_bug_in_dealing_with_a_push_consumer_that_is_silent_ends_whoever_r
 async def test_bug_in_taking_in_what_came_ends_who_reads_it_and_not_the_connection(
     jetstream: JetStream, push: bool, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream.reading.ordered.PUSH_HEARTBEAT", 0.1)
+    monkeypatch.setattr("natsproto.jetstream.reading.carrier.PUSH_HEARTBEAT", 0.1)
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=push)
     async with asyncio.timeout(LONG), ordered.messages(expires=2, heartbeat=0.5) as messages:

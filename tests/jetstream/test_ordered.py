@@ -187,7 +187,7 @@ async def test_verbs_go_on_where_the_last_one_ended(jetstream: JetStream, nats_c
 async def test_fetches_use_one_consumer_which_goes_when_nobody_comes_back(
     jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream.reading.ordered.KEPT", 0.1)
+    monkeypatch.setattr("natsproto.jetstream.reading.carrier.KEPT", 0.1)
     stream = await make(jetstream, 10)
     ordered = stream.ordered_consumer()
     for number in range(1, 11):
@@ -274,7 +274,7 @@ async def test_configuration_that_the_server_refuses_is_told(jetstream: JetStrea
 async def test_deleted_consumer_is_replaced_without_gap_or_duplicate(
     jetstream: JetStream, nats_client: Client, push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream.reading.ordered.PUSH_HEARTBEAT", 0.1)
+    monkeypatch.setattr("natsproto.jetstream.reading.carrier.PUSH_HEARTBEAT", 0.1)
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=push)
     seen: list[int] = []
@@ -472,16 +472,16 @@ async def test_an_old_server_that_is_behind_for_a_while_ends_no_reader(
         now = await stream.info()
         behind = now.replace(ts=NEVER, state=now.state.replace(last_seq=2, messages=2))
         told = [behind, behind, behind, now.replace(ts=NEVER)]
-        carrier = ordered._carrier
-        carrier.doubtful = True
+        sameness = ordered._carrier.sameness
+        sameness.doubtful = True
 
         async def get(*_: object, **__: object) -> StreamInfo:
             return told.pop(0)
 
         with monkeypatch.context() as patched:
-            patched.setattr(carrier.api, "get", get)
-            await carrier.identify()
-        assert (told, carrier.doubtful) == ([], False)
+            patched.setattr(ordered._carrier.api, "get", get)
+            await sameness.settle(lambda: ordered.last_sequence)
+        assert (told, sameness.doubtful) == ([], False)
 
 
 async def test_who_may_not_ask_about_the_stream_asks_once_and_reads_on() -> None:
