@@ -46,9 +46,9 @@ from natsproto.jetstream.publishing.fast import FastPublisher
 from natsproto.jetstream.publishing.publish import Publisher
 from natsproto.jetstream.publishing.schedule import Schedule
 from natsproto.jetstream.reading.consumer import Consumer, PullConsumer
+from natsproto.jetstream.reading.fetch import Fetch
 from natsproto.jetstream.reading.handling import Consumption
 from natsproto.jetstream.reading.ordered import OrderedConsumer
-from natsproto.jetstream.reading.pull import Fetch
 from natsproto.jetstream.reading.push import PushConsumer
 from natsproto.jetstream.reading.reader import Messages
 from natsproto.jetstream.stream import Stream

@@ -17,8 +17,9 @@ from opentelemetry.trace import SpanKind
 from natsproto.core.subscription import Subscription
 from natsproto.jetstream.message import JsMessage
 from natsproto.jetstream.reading.consumer import PullConsumer
+from natsproto.jetstream.reading.fetch import Fetch
 from natsproto.jetstream.reading.ordered import OrderedConsumer
-from natsproto.jetstream.reading.pull import Fetch, Puller
+from natsproto.jetstream.reading.pull import Puller
 from natsproto.jetstream.reading.push import PushConsumer
 from natsproto.jetstream.reading.reader import Feed, Messages
 from natsproto.jetstream.stream import Stream

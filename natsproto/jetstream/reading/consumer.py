@@ -18,9 +18,10 @@ from natsproto.jetstream.codec import UINT64, Duration
 from natsproto.jetstream.config import AckPolicy, ConsumerConfig, consumer_name, priority_group
 from natsproto.jetstream.info import ConsumerInfo, ConsumerPause, ConsumerReset
 from natsproto.jetstream.message import JsMessage
+from natsproto.jetstream.reading.fetch import Fetch
 from natsproto.jetstream.reading.handling import Consumption, Failure, Handler, Policy, Success
 from natsproto.jetstream.reading.ledger import EXPIRES, PullLedger
-from natsproto.jetstream.reading.pull import Fetch, Puller, PullInbox
+from natsproto.jetstream.reading.pull import Puller, PullInbox
 from natsproto.jetstream.reading.reader import Feed, Messages
 from natsproto.jetstream.timestamp import Timestamp
 from natsproto.protocol.pool import seconds

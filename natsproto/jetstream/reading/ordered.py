@@ -16,9 +16,9 @@ from natsproto.jetstream.info import ConsumerInfo
 from natsproto.jetstream.message import JsMessage
 from natsproto.jetstream.reading.carrier import Carrier, OrderedFeed
 from natsproto.jetstream.reading.consumer import none_came
+from natsproto.jetstream.reading.fetch import Fetch
 from natsproto.jetstream.reading.handling import Consumption, Handler, Policy
 from natsproto.jetstream.reading.ledger import EXPIRES, PullLedger
-from natsproto.jetstream.reading.pull import Fetch
 from natsproto.jetstream.reading.reader import Feed, Messages
 from natsproto.jetstream.timestamp import Timestamp
 from natsproto.protocol.pool import seconds

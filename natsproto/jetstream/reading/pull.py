@@ -1,4 +1,4 @@
-"""Pulling: the driver of a PullLedger, the inbox that pulls are answered on, and fetch.
+"""Pulling: the driver of a PullLedger, and the inbox that pulls are answered on.
 
 Owns the interest in an inbox, the timer of a ledger and the messages that nobody asks for any more. Every decision is
 the ledger's (ADR-37); what is here carries it out, in the step in which something happens: a chunk that brings
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from threading import get_ident
+from collections.abc import Callable
 from time import monotonic
-from typing import Any, cast
+from typing import cast
 
 from natsproto.core.events import Denied, Disconnected, Event, Moved, Reconnected
 from natsproto.core.subscription import Subscription
@@ -30,7 +29,7 @@ from natsproto.jetstream.api import Api
 from natsproto.jetstream.message import JsMessage, none_has_headers
 from natsproto.jetstream.reading.ledger import Action, PullLedger, Verdict
 from natsproto.jetstream.reading.pulls import PROBE, PullRequest
-from natsproto.jetstream.reading.reader import PARTING, ConsumerNotice, Feed, Guard, Outlet, ending, give_back
+from natsproto.jetstream.reading.reader import PARTING, ConsumerNotice, Guard, Outlet, ending, give_back
 
 IDLE = 1.0
 """Seconds after the last fetch for which the inbox is kept, so that a loop of them subscribes once."""
@@ -533,152 +532,3 @@ class Puller:
         if gone is not None:
             self.ledger.stop()
             self._end(gone)
-
-
-class Fetch(Coroutine[object, None, list[JsMessage]]):
-    """One pull of a bounded number of messages: await it for a list, or iterate it to have them as they come.
-
-    Cancelling the wait, or leaving the iteration early, loses nothing: what had come, and what comes late, is what
-    the next reader of the same consumer handle gets first.
-
-    ``begin`` gives what is there already and the feed for the rest, if any; ``put_back`` takes what was not read.
-    """
-
-    def __init__(
-        self,
-        begin: Callable[[], tuple[list[JsMessage], Feed | None]],
-        put_back: Callable[[list[JsMessage]], None],
-    ) -> None:
-        self._begin, self._put_back = begin, put_back
-        self._got: list[JsMessage] = []
-        self._ready: deque[JsMessage] = deque()
-        self._begun = self._over = self._streaming = False
-        self._error: NatsError | None = None
-        self._feed: Feed | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._running: Coroutine[object, None, list[JsMessage]] | None = None
-
-    def __await__(self) -> Generator[object, None, list[JsMessage]]:
-        return self._all().__await__()
-
-    # As a coroutine, for create_task() and what else insists on one.
-
-    def send(self, value: None) -> object:
-        """Runs it up to where it waits; what an event loop does."""
-        if self._running is None:
-            self._running = self._all()
-        return self._running.send(value)
-
-    def throw(self, *exception: Any) -> object:
-        """Raises in it; what an event loop does to cancel."""
-        if self._running is None:
-            self._running = self._all()
-        return self._running.throw(*exception)
-
-    def close(self) -> None:
-        """Ends it before it has."""
-        if self._running is not None:
-            self._running.close()
-
-    async def _all(self) -> list[JsMessage]:
-        try:
-            self._start()
-            if not self._over:
-                await self._wait()
-            if self._error is not None and not self._got:
-                raise self._error
-            got, self._got = self._got, []
-            return got
-        finally:
-            self.leave()
-
-    def __aiter__(self) -> AsyncIterator[JsMessage]:
-        return FetchIterator(self)
-
-    async def next_message(self) -> JsMessage | None:
-        """The next message as it comes; None when it was the last. Raises what ended it when nothing came."""
-        self._streaming = True
-        self._start()
-        ready = self._ready
-        while not ready:
-            if self._got:
-                ready += self._got
-                self._got.clear()
-            elif self._over:
-                if self._error is not None:
-                    raise self._error.with_traceback(None)
-                return None
-            else:
-                await self._wait()
-        return ready.popleft()
-
-    def _start(self) -> None:
-        if self._begun:  # awaited or iterated again: there is nothing more
-            return
-        self._begun = True
-        self._got, self._feed = self._begin()
-        if self._feed is None:
-            self._over = True
-        else:
-            self._feed.start(self)
-
-    def put(self, messages: list[JsMessage]) -> None:
-        """These came."""
-        self._got += messages
-        if self._streaming:
-            self._wake()
-
-    def end(self, error: NatsError | None) -> None:
-        """Nothing more comes."""
-        self._over, self._error = True, error
-        self._wake()
-
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def leave(self) -> None:
-        """Ends it; what has come and was not read is for the next reader."""
-        if self._feed is not None:
-            self._feed.close()
-        self._over = True
-        left = [*self._ready, *self._got]
-        self._ready.clear()
-        self._got.clear()
-        if left:
-            self._put_back(left)
-
-
-class FetchIterator(AsyncIterator[JsMessage]):
-    """The messages of a Fetch. No generator, as a loop that is left would end that in a later turn of the event loop,
-    when the next reader has begun already.
-    """
-
-    def __init__(self, fetch: Fetch) -> None:
-        self._fetch = fetch
-        self._loop = asyncio.get_running_loop()
-        self._thread = get_ident()
-
-    async def __anext__(self) -> JsMessage:
-        message = await self._fetch.next_message()
-        if message is None:
-            self._fetch.leave()
-            raise StopAsyncIteration
-        return message
-
-    async def aclose(self) -> None:
-        """Ends it, for contextlib.aclosing()."""
-        self._fetch.leave()
-
-    def __del__(self) -> None:
-        if self._thread == get_ident():
-            self._fetch.leave()
-        elif not self._loop.is_closed():  # collected in some other thread
-            self._loop.call_soon_threadsafe(self._fetch.leave)
