@@ -27,14 +27,19 @@ thread that holds a lock, so it must not wait for ever.
 class _Call(Generic[R]):
     """Work in the loop, and the thread that waits for it. Everything but ``future`` is the loop's."""
 
-    def __init__(self, work: Coroutine[object, object, R], lost: Callable[[R], object] | None) -> None:
+    def __init__(
+        self, work: Coroutine[object, object, R], lost: Callable[[R], object] | None, ended: asyncio.Future[None]
+    ) -> None:
         self.future: concurrent.futures.Future[R] = concurrent.futures.Future()
-        self._work, self._lost = work, lost
+        self._work, self._lost, self._ended = work, lost, ended
         self._task: asyncio.Task[R] | None = None
         self._left = False
 
     def start(self) -> None:
-        """Begins."""
+        """Begins, unless the loop is ending: it has cancelled what it had, and would leave a new task half-way."""
+        if self._ended.done():
+            self.give_up()
+            return
         self._task = asyncio.get_running_loop().create_task(self._work, name="natsproto sync call")
         self._task.add_done_callback(self._done)
 
@@ -49,7 +54,7 @@ class _Call(Generic[R]):
             self._task.cancel()
 
     def give_up(self) -> None:
-        """The loop has ended, or never heard of it."""
+        """The loop is ending or has ended, or never heard of it."""
         if self._task is None:
             self._work.close()
         self.future.cancel()
@@ -173,7 +178,7 @@ class Portal:
 
     def _parting(self, work: Coroutine[object, object, R]) -> _Call[R]:
         """Work that goes on without anybody who waits for it."""
-        call = _Call(work, None)
+        call = _Call(work, None, self._ended)
         self._calls.add(call)
         call.future.add_done_callback(lambda _: self._calls.discard(call))
         return call
@@ -184,7 +189,7 @@ class Portal:
         except BaseException:
             work.close()
             raise
-        call = _Call(work, lost)
+        call = _Call(work, lost, self._ended)
         future = call.future
         self._calls.add(call)
         try:

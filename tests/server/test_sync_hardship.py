@@ -138,8 +138,8 @@ def test_a_block_that_was_interrupted_on_the_way_in_is_left_again(
     with kv.lock("leader") as held:
         for enter in (kv.lock("leader").__enter__, kv.lock("leader").acquire):
             timer = threading.Timer(0.1, interruptible)
-            timer.start()
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # however soon it comes
+                timer.start()
                 enter()
             timer.join()
         assert held.is_held
@@ -156,8 +156,8 @@ def test_an_interrupted_iteration_ends_without_a_complaint(nc: sync.Client, inte
         nc.flush()
         iterator = iterate()
         timer = threading.Timer(0.1, interruptible)
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # however soon it comes
+            timer.start()
             list(iterator)
         timer.join()
         requests.unsubscribe()
@@ -244,7 +244,7 @@ def test_closing_ends_everything_that_waits_or_is_read(nats_server: Server) -> N
 
 def test_draining_waits_for_threads_that_iterate(nats_server: Server) -> None:
     answered: list[bytes] = []
-    go_on = threading.Event()
+    begun, go_on = threading.Event(), threading.Event()
     crew = Crew()
 
     with sync.connect(nats_server.url) as asking, asking.subscribe("replies") as replies:
@@ -254,6 +254,7 @@ def test_draining_waits_for_threads_that_iterate(nats_server: Server) -> None:
 
             def serve() -> None:
                 for request in requests:
+                    begun.set()
                     assert go_on.wait(10)
                     request.respond(request.data)
                     answered.append(request.data)
@@ -264,6 +265,7 @@ def test_draining_waits_for_threads_that_iterate(nats_server: Server) -> None:
                 nc.publish("requests", b"%d" % number, reply="replies")
             assert next(left).data == b"0"
             nc.flush()
+            assert begun.wait(10)
             crew.send(go_on.set)
         crew.home()
         assert crew.raised == []
@@ -339,6 +341,39 @@ def test_the_garbage_collector_does_not_end_what_the_loop_is_ending() -> None:
     collected.set()
     portal.run(lambda: None)
     portal.stop()
+
+
+def test_what_comes_while_the_loop_is_ending_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    portal = Portal()
+    checked, ending, came = threading.Event(), threading.Event(), threading.Event()
+    begun: list[bool] = []
+
+    async def numbers() -> AsyncGenerator[int]:
+        try:
+            yield 1
+        finally:  # the last thing of a loop that ends; what it was at is cancelled by now
+            ending.set()
+            came.wait(10)
+
+    async def verb() -> None:
+        begun.append(True)
+        await asyncio.get_running_loop().create_future()
+
+    def post(function: Callable[[], object], post: Callable[[Callable[[], object]], None] = portal.post) -> None:
+        checked.set()
+        ending.wait(10)
+        post(function)
+        came.set()
+
+    stream = numbers()
+    assert portal.call(stream.__anext__) == 1
+    monkeypatch.setattr(portal, "post", post)
+    crew = Crew()
+    crew.send(lambda: portal.call(verb))
+    assert checked.wait(10)
+    portal.stop()
+    crew.home()
+    assert ([type(error) for error in crew.raised], begun) == ([ConnectionClosed], [])
 
 
 # ---------------------------------------------------------------- other processes
