@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeAlias, TypeVar, Unpack
 
 from natsproto.core.waiting import Waiters
-from natsproto.errors import LocalProtocolError, NatsError, PublishFailed, RequestTimeout
+from natsproto.errors import ConnectionClosed, LocalProtocolError, NatsError, PublishFailed, RequestTimeout
 from natsproto.jetstream.info import PubAck
 from natsproto.jetstream.publishing import ackfuture, batch, fast, publish
 from natsproto.jetstream.publishing.outgoing import ExpectationArgs, as_bytes, header_block
@@ -61,8 +61,7 @@ class AckFuture:
         RequestTimeout when it is not known in time; the message may be stored all the same. ConnectionClosed after the
         client's end.
         """
-        if not self.done():
-            self._portal.call(self._known, None if timeout is None else seconds("timeout", timeout))
+        self._await(timeout)
         if self._error is not None:
             raise self._error
         assert self._inner is not None
@@ -70,8 +69,7 @@ class AckFuture:
 
     def exception(self, timeout: float | timedelta | None = None) -> Exception | None:
         """The error, or None for a message that was stored. Waits, and raises, as ``result`` does."""
-        if not self.done():
-            self._portal.call(self._known, None if timeout is None else seconds("timeout", timeout))
+        self._await(timeout)
         if self._error is not None:
             return self._error
         assert self._inner is not None
@@ -90,6 +88,15 @@ class AckFuture:
             self._inner = outcome
         if self._waiters is not None:
             self._waiters.wake()
+
+    def _await(self, timeout: float | timedelta | None) -> None:
+        if self.done():
+            return
+        try:
+            self._portal.call(self._known, None if timeout is None else seconds("timeout", timeout))
+        except ConnectionClosed:
+            if not self.done():  # the end of the client may have told what became of it
+                raise
 
     async def _known(self, wait: float | None) -> None:
         expiry = asyncio.timeout(wait)

@@ -32,7 +32,7 @@ class Outgoing(Generic[T]):
         self._items: deque[T] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._posted = False
-        self._error: Exception | None = None
+        self._errors: deque[Exception] = deque()
 
     @property
     def busy(self) -> bool:
@@ -68,7 +68,7 @@ class Outgoing(Generic[T]):
 
     def fail(self, error: Exception) -> None:
         """The next call of whoever publishes is told."""
-        self._error = together(self._error, error)
+        self._errors.append(error)
 
     def _start(self) -> None:
         self._posted = False  # before looking: what comes now is either seen here or posted again
@@ -87,7 +87,14 @@ class Outgoing(Generic[T]):
             self._start()
 
     def _raise(self) -> None:
-        error, self._error = self._error, None
+        if not self._errors:
+            return
+        error: Exception | None = None
+        while True:
+            try:
+                error = together(error, self._errors.popleft())  # each is told once, to one of the threads
+            except IndexError:
+                break
         if error is not None:
             raise error
 

@@ -15,6 +15,7 @@ from natsproto.errors import (
     ConfigError,
     ConnectionClosed,
     ConsumerNotFound,
+    FailedMessage,
     InvalidHeader,
     InvalidSubject,
     LocalProtocolError,
@@ -27,6 +28,8 @@ from natsproto.errors import (
     WrongLastSequence,
 )
 from natsproto.jetstream import advisory
+from natsproto.sync import publishing
+from natsproto.sync.portal import Portal
 from natsproto.testing import Server
 from tests.server.test_sync import loops
 
@@ -130,6 +133,35 @@ def test_a_window_full_of_failures_tells_of_them_and_loses_no_message(js: sync.J
     assert stream.info().state.messages == 150
 
 
+def test_a_failure_is_told_once_also_when_another_comes_while_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    portal = Portal()
+    told: list[int] = []
+
+    async def send(item: str) -> None: ...
+
+    def publish() -> None:
+        try:
+            outgoing.put("a message", 0)
+        except PublishFailed as exc:
+            told.extend(failure.number for failure in exc.failures)
+
+    def together(first: Exception | None, then: Exception) -> Exception:
+        """Another thread publishes in the middle of it."""
+        monkeypatch.undo()
+        thread = threading.Thread(target=publish)
+        thread.start()
+        thread.join(10)
+        return merge(first, then)
+
+    merge, outgoing = publishing.together, publishing.Outgoing(portal, send)
+    outgoing.fail(PublishFailed([FailedMessage(1, "s.a", 0, LocalProtocolError())]))
+    monkeypatch.setattr(publishing, "together", together)
+    outgoing.fail(PublishFailed([FailedMessage(2, "s.b", 0, LocalProtocolError())]))
+    publish()
+    assert sorted(told) == [1, 2]
+    portal.stop()
+
+
 def test_threads_share_a_window(js: sync.JetStream) -> None:
     stream = js.create_stream(name="S", subjects=["s.>"], storage="memory")
     acks: list[list[int]] = [[] for _ in range(8)]
@@ -175,6 +207,23 @@ def test_what_is_not_acknowledged_when_the_client_ends_is_told(nats_server: Serv
         with pytest.raises(ConnectionClosed):
             publisher.publish("s.a")
     assert loops() == []
+
+
+def test_a_future_tells_what_the_end_of_the_client_has_told_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    portal = Portal()
+    futures = [sync.AckFuture(portal, "s.a") for _ in range(2)]
+    uncertain = PublishUncertain("s.a", "the client was closed")
+
+    def call(*_: object) -> None:
+        """The client ends before the thread is in its loop."""
+        futures[0].taken(uncertain)
+        portal.stop()
+        raise ConnectionClosed
+
+    monkeypatch.setattr(portal, "call", call)
+    assert futures[0].exception() is uncertain
+    with pytest.raises(ConnectionClosed):
+        futures[1].result()
 
 
 # ---------------------------------------------------------------- fast ingest and batches

@@ -61,15 +61,19 @@ def test_what_a_handler_raises_is_the_answer(nc: sync.Client) -> None:
             raise SystemExit("the end")
 
         def explain(request: sync.Request) -> None:
+            if request.data == b"again":
+                request.respond()
+                return
             request.respond_error(404, "nothing there", b"at all")
             assert request.refusal is not None
 
         for handler in (refuse, fail, leave, explain):
-            service.add_endpoint(handler.__name__, handler)
+            service.add_endpoint(handler.__name__, handler, concurrency=1)
         for name, code in (("refuse", 400), ("fail", 500), ("leave", 500), ("explain", 404)):
             with pytest.raises(ServiceError) as refused:
                 nc.call(name, timeout=5)
             assert refused.value.code == code
+        nc.call("explain", b"again", timeout=5)  # is handled when the first one is counted
         (stats,) = nc.service_stats("shop")
         assert [(endpoint.name, endpoint.num_errors, endpoint.data) for endpoint in stats.endpoints] == [
             (name, 1, {"of": name}) for name in ("refuse", "fail", "leave", "explain")
@@ -155,6 +159,7 @@ def test_closing_the_client_leaves_handlers_alone_and_ends_their_service(nats_se
         assert go_on.wait(10)
         ended.set()
 
+    nc.flush()
     with sync.connect(nats_server.url) as other:
         other.publish("slow")
         assert begun.wait(10)
@@ -180,6 +185,7 @@ def test_a_handler_may_drain_the_client_which_does_not_wait_for_it(nats_server: 
             over.set()
 
         serving.add_service("once", "1.0.0").add_endpoint("leave", leave)
+        serving.flush()
         assert asking.call("leave", timeout=5).data == b"bye"
         assert over.wait(40)
     assert ended == [None]

@@ -283,11 +283,13 @@ def test_a_lock_is_held_by_one_and_renewed_while_it_is(js: sync.JetStream) -> No
     assert tokens == sorted(tokens)
     assert len(set(tokens)) == 5
 
-    first, second = kv.lock("leader", ttl=1), kv.lock("leader", ttl=1)
+    first, second = kv.lock("leader", ttl=2), kv.lock("leader")
     assert first.acquire(timeout=5) == first.token
+    with kv.watch("leader") as watcher:
+        assert [watcher.next(timeout=10).revision > first.token for _ in range(3)] == [False, True, True]
     assert not second.try_acquire()
     with pytest.raises(RequestTimeout):
-        second.acquire(timeout=1.5)  # longer than it would be held if nobody renewed it
+        second.acquire(timeout=0.01)
     with pytest.raises(LocalProtocolError, match="held already"):
         first.acquire()
     first.release()
@@ -321,23 +323,27 @@ def test_a_lock_that_is_lost_says_so_when_its_block_is_left(js: sync.JetStream) 
 def test_two_threads_cannot_take_one_lock_object(js: sync.JetStream) -> None:
     kv = js.create_key_value(bucket="cfg", storage="memory", limit_marker_ttl=60)
     outcomes: list[str] = []
+    refused = threading.Event()
     with kv.lock("leader"):
         shared = kv.lock("leader")
 
         def take() -> None:
             try:
-                shared.acquire(timeout=1)
-            except RequestTimeout:
-                outcomes.append("waited")
+                shared.acquire(timeout=20)
+                outcomes.append("taken")
             except LocalProtocolError:
                 outcomes.append("refused")
+                refused.set()
 
         threads = [threading.Thread(target=take) for _ in range(2)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join(10)
-    assert sorted(outcomes) == ["refused", "waited"]
+        assert refused.wait(10)
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert outcomes == ["refused", "taken"]
+    shared.release()
 
 
 def test_a_cache_is_a_mapping_that_follows_the_bucket(js: sync.JetStream) -> None:
