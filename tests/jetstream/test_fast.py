@@ -13,6 +13,7 @@ from natsproto.errors import (
     ConfigError,
     ConnectionClosed,
     InvalidSubject,
+    JetStreamError,
     LimitReached,
     LocalProtocolError,
     NoStream,
@@ -521,11 +522,12 @@ async def publish_and_hear(pub: FastPublisher, stream: FastScript) -> Op:
     return await stream.heard(b"2")
 
 
+@pytest.mark.parametrize("auto_msg_id", [False, True])
 @virtual_clock
-async def test_silence_ends_at_the_timeout_with_an_unknown_outcome() -> None:
+async def test_silence_ends_at_the_timeout_with_an_unknown_outcome(auto_msg_id: bool) -> None:
     async with world(FAST) as place:
         nc = await place.connect()
-        pub = nc.jetstream().fast_publisher(timeout=4)
+        pub = nc.jetstream().fast_publisher(timeout=4, auto_msg_id=auto_msg_id)
         async with pub:
             started = asyncio.get_running_loop().time()
             with pytest.raises(PublishTimeout):
@@ -553,6 +555,35 @@ async def test_an_election_is_waited_for() -> None:
         stream.done(lost, 1)
         again = await stream.heard()
         assert (word(again), again.payload) == ((500, 1, 0), b"2")
+        await leave(pub)
+
+
+@pytest.mark.parametrize("auto_msg_id", [False, True])
+@virtual_clock
+async def test_a_stream_that_is_gone_between_two_batches_is_waited_for_until_the_timeout(auto_msg_id: bool) -> None:
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub = await nc.jetstream(timeout=4).fast_publisher(auto_msg_id=auto_msg_id).__aenter__()
+        first = asyncio.create_task(pub.publish("a", b"1"))
+        stream.flow(await stream.heard(), 0, 100)
+        await first
+        flushing = asyncio.create_task(pub.flush())
+        stream.done(await stream.heard(), 1)
+        await flushing
+        await pub.publish("a", b"2")
+        await pub.publish("a", b"3")
+        started = asyncio.get_running_loop().time()
+        flushing = asyncio.create_task(pub.flush())
+        while not flushing.done():
+            stream.nobody(await stream.heard())
+            await asyncio.sleep(STEP)
+        with pytest.raises(PublishFailed) as caught:
+            await flushing
+        assert asyncio.get_running_loop().time() - started == pytest.approx(4.5, abs=1)
+        kinds = [(failed.number, type(failed.error)) for failed in caught.value.failures]
+        assert kinds == [(2, NoStream), (3, JetStreamError)]
+        with pytest.raises(LocalProtocolError, match="no stream listens"):
+            await pub.publish("a", b"4")
         await leave(pub)
 
 

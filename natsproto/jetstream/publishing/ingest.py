@@ -256,7 +256,7 @@ class IngestLedger:
         if operation is Operation.PING:
             self._asked = True
         elif operation is Operation.START:
-            self._phase, self._silence = Phase.STARTING, 0
+            self._phase = Phase.STARTING  # and the silence goes on: it is begun again and again while nobody answers
         elif operation is not Operation.APPEND:
             self._phase, self._closing = Phase.COMMITTING, operation
             self._closings += 1
@@ -376,9 +376,11 @@ class IngestLedger:
         if batch != self.batch or self._phase is Phase.NONE:
             return 0
         self._unheard += 1
-        if self._unheard > self._retry_attempts >= 0 and not self.proven:
-            self._stop(self._acked + 1, NoStream(self._kept[0][0]))
-            return 0
+        if self._phase is Phase.STARTING or self._is_lone:  # in a batch it may be stored what was sent before
+            waited = self._silence >= self._patience  # for an election: there was a stream before
+            if waited if self.proven else self._unheard > self._retry_attempts >= 0:
+                self._stop(self._acked + 1, NoStream(self._kept[0][0]))
+                return 0
         return self._later(self._retry_wait)
 
     def _on_ack(self, sequence: int, msgs: int) -> None:
