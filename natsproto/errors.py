@@ -69,7 +69,7 @@ they enter and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   │   └── PublishTimeout(TimeoutError)
     │   └── PullRefused
     ├── KeyValueError
-    │   ├── BucketNotFound
+    │   ├── BucketNotFound(ObjectStoreError)
     │   ├── KeyNotFound(KeyError)
     │   │   └── KeyDeleted
     │   ├── LockLost
@@ -641,8 +641,12 @@ class KeyValueError(NatsError):
     """Something is wrong with a key/value bucket."""
 
 
-class BucketNotFound(KeyValueError):
-    """There is no such bucket in this account and domain (any more)."""
+class ObjectStoreError(NatsError):
+    """Something is wrong with an object store."""
+
+
+class BucketNotFound(KeyValueError, ObjectStoreError):
+    """There is no such key/value bucket or object store in this account and domain (any more)."""
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
@@ -699,10 +703,6 @@ class KeyExists(WrongRevision):
     def __init__(self, bucket: str, key: str, actual: int | None = None) -> None:
         super().__init__(bucket, key, 0, actual)
         self.args = (f"key {key!r} in bucket {bucket!r} has a value already",)
-
-
-class ObjectStoreError(NatsError):
-    """Something is wrong with an object store."""
 
 
 class ObjectNotFound(ObjectStoreError, KeyError):

@@ -21,7 +21,6 @@ from natsproto.jetstream.config import (
     KeyValueConfig,
     ObjectStoreConfig,
     StreamConfig,
-    bucket_name,
     stream_name,
 )
 from natsproto.jetstream.counter import INCREMENT, CounterValue, increment, value_of
@@ -619,8 +618,9 @@ class JetStream:
         The same store may be created twice; StreamNameInUse when the one of that name is configured otherwise. Else as
         ``create_stream``.
         """
-        wanted = amended(ObjectStoreConfig, config, fields)
-        return self._object_store(wanted.bucket, await self.create_stream(wanted.to_stream(), timeout=timeout))
+        from natsproto.jetstream.objectstore import stores  # loaded by those who use it, as everything of stores
+
+        return await stores.write(self._api, "CREATE", amended(ObjectStoreConfig, config, fields), timeout)
 
     async def update_object_store(
         self,
@@ -630,11 +630,12 @@ class JetStream:
         timeout: Duration | None = None,
         **fields: Unpack[ObjectStoreArgs],
     ) -> ObjectStore:
-        """Changes an object store to this whole configuration: what is not said gets its default. StreamNotFound;
+        """Changes an object store to this whole configuration: what is not said gets its default. BucketNotFound;
         InvalidStreamConfig for what cannot be changed; else as ``create_object_store``.
         """
-        wanted = amended(ObjectStoreConfig, config, fields)
-        return self._object_store(wanted.bucket, await self.update_stream(wanted.to_stream(), timeout=timeout))
+        from natsproto.jetstream.objectstore import stores
+
+        return await stores.write(self._api, "UPDATE", amended(ObjectStoreConfig, config, fields), timeout)
 
     async def create_or_update_object_store(
         self,
@@ -645,20 +646,23 @@ class JetStream:
         **fields: Unpack[ObjectStoreArgs],
     ) -> ObjectStore:
         """Changes the object store of that name to this whole configuration, or creates it. Raises what both raise."""
-        wanted = amended(ObjectStoreConfig, config, fields)
-        stream = await self.create_or_update_stream(wanted.to_stream(), timeout=timeout)
-        return self._object_store(wanted.bucket, stream)
+        from natsproto.jetstream.objectstore import stores
+
+        return await stores.create_or_update(self._api, amended(ObjectStoreConfig, config, fields), timeout)
 
     async def object_store(self, bucket: str, *, bind: bool = False, timeout: Duration | None = None) -> ObjectStore:
-        """The object store of that name; StreamNotFound. With ``bind`` nothing is asked, so that it may not exist (and
+        """The object store of that name; BucketNotFound. With ``bind`` nothing is asked, so that it may not exist (and
         that it takes fast ingest is not known).
         """
-        name = f"{OBJECT_STREAM}{bucket_name(bucket)}"
-        return self._object_store(bucket, await self.stream(name, bind=bind, timeout=timeout), bound=bind)
+        from natsproto.jetstream.objectstore import stores
+
+        return await stores.opened(self._api, bucket, bind, timeout)
 
     async def delete_object_store(self, bucket: str, *, timeout: Duration | None = None) -> None:
-        """Deletes an object store with all it holds. StreamNotFound."""
-        await self.delete_stream(f"{OBJECT_STREAM}{bucket_name(bucket)}", timeout=timeout)
+        """Deletes an object store with all it holds. BucketNotFound."""
+        from natsproto.jetstream.objectstore import stores
+
+        await stores.delete(self._api, bucket, timeout)
 
     async def object_store_names(self, *, timeout: Duration | None = None) -> AsyncGenerator[str]:
         """Yields the name of every object store."""
@@ -674,12 +678,6 @@ class JetStream:
         async for info in self.streams(subject=_ALL_STORES, timeout=timeout):
             if info.config.name.startswith(OBJECT_STREAM):
                 yield ObjectStoreStatus.of(info)
-
-    def _object_store(self, bucket: str, stream: Stream, *, bound: bool = False) -> ObjectStore:
-        """The one place where object stores are made."""
-        from natsproto.jetstream.objectstore.store import ObjectStore  # loaded by those who use it
-
-        return ObjectStore(self._api, bucket, None if bound else stream.cached_info)
 
     # ---------------------------------------------------------------- messages
 

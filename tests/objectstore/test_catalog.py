@@ -10,6 +10,7 @@ import pytest
 import natsproto
 from natsproto import Client
 from natsproto.errors import (
+    BucketNotFound,
     ConfigError,
     InvalidReply,
     InvalidSubject,
@@ -19,7 +20,6 @@ from natsproto.errors import (
     ObjectNotFound,
     PublishUncertain,
     StreamNameInUse,
-    StreamNotFound,
 )
 from natsproto.jetstream.config import ObjectStoreConfig, Placement, StorageType
 from natsproto.jetstream.context import JetStream
@@ -289,7 +289,7 @@ async def test_links_that_cannot_be_made_are_refused(jetstream: JetStream) -> No
         await store.add_bucket_link("new", "a.b")
     with pytest.raises(ConfigError):
         await store.add_link("", "o")
-    with pytest.raises(StreamNotFound):
+    with pytest.raises(BucketNotFound):
         await store.add_link("new", ObjectInfo(name="o", bucket="none"))
     assert await names(store) == ["o", "link"]
     await store.add_link("gone", "o")  # a deleted name is free
@@ -372,7 +372,7 @@ async def test_stores_are_made_changed_found_and_deleted(jetstream: JetStream) -
         await jetstream.create_object_store(bucket="one", storage="memory", description="other")
     await jetstream.update_object_store(bucket="one", storage="memory", description="new", allow_batched=True)
     assert (await one.status()).description == "new"
-    with pytest.raises(StreamNotFound):
+    with pytest.raises(BucketNotFound):
         await jetstream.update_object_store(bucket="two")
     for description in ("first", "second"):
         two = await jetstream.create_or_update_object_store(bucket="two", description=description)
@@ -382,9 +382,9 @@ async def test_stores_are_made_changed_found_and_deleted(jetstream: JetStream) -
     assert statuses == {"one": "new", "two": "second"}
     assert (await jetstream.object_store("one")).bucket == "one"
     await jetstream.delete_object_store("one")
-    with pytest.raises(StreamNotFound):
+    with pytest.raises(BucketNotFound):
         await jetstream.delete_object_store("one")
-    with pytest.raises(StreamNotFound):
+    with pytest.raises(BucketNotFound):
         await jetstream.object_store("one")
     for name in ("", "a.b", "a b", "ä", "a\n"):
         for wrong in (

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 import natsproto
-from natsproto.errors import ConnectionClosed, NatsError, StreamNotFound
+from natsproto.errors import BucketNotFound, ConnectionClosed, NatsError
 from natsproto.jetstream.backup import Progress
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.objectstore import ObjectReader
@@ -73,7 +73,7 @@ async def test_a_put_fails_with_words_when_the_store_is_gone_after_a_restart(
 
     with pytest.raises(NatsError) as failure:
         await store.put("o", interrupted(content(SIZE), 30, restart), timeout=2)
-    assert "$O.files" in str(failure.value) or "OBJ_files" in str(failure.value)
+    assert "files" in str(failure.value)
     await settled(store)
     again = await jetstream.create_object_store(bucket="files", storage="memory")
     assert await chunks(again) == {}
@@ -248,7 +248,7 @@ async def test_a_store_that_is_deleted_ends_a_get(jetstream: JetStream, monkeypa
     async with store.get("o") as obj:
         await anext(obj)
         await jetstream.delete_object_store("files")
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(BucketNotFound):
             await rest(obj)
 
 

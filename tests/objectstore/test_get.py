@@ -11,13 +11,13 @@ import pytest
 
 from natsproto import Client
 from natsproto.errors import (
+    BucketNotFound,
     ConfigError,
     DigestMismatch,
     LocalProtocolError,
     ObjectChanged,
     ObjectNotFound,
     ObjectStoreError,
-    StreamNotFound,
 )
 from natsproto.jetstream.backup import Progress
 from natsproto.jetstream.codec import NEVER, dumps
@@ -109,7 +109,7 @@ async def test_what_is_not_there_is_not_found(jetstream: JetStream, tmp_path: pa
                 await lookup
             assert (missing.value.bucket, missing.value.name) == ("files", name)
     assert (await store.info("o", deleted=True)).deleted
-    with pytest.raises(StreamNotFound):
+    with pytest.raises(BucketNotFound):
         await (await jetstream.object_store("none", bind=True)).get_bytes("o")
     assert os.listdir(tmp_path) == []
 

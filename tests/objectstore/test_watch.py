@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 
 from natsproto import Client
-from natsproto.errors import LocalProtocolError, RequestTimeout, StreamNotFound, SubscriptionClosed
+from natsproto.errors import BucketNotFound, LocalProtocolError, RequestTimeout, SubscriptionClosed
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.objectstore import ObjectWatcher
 from natsproto.jetstream.reading import watching
@@ -183,7 +183,7 @@ async def test_of_several_tasks_that_read_each_change_goes_to_one_and_the_end_to
         await all_came.wait()
         await jetstream.delete_object_store("files")
         ends = await asyncio.gather(*readers, return_exceptions=True)
-    assert [type(end) for end in ends] == 3 * [StreamNotFound]
+    assert [type(end) for end in ends] == 3 * [BucketNotFound]
     assert sorted(chain.from_iterable(seen)) == names
 
 
@@ -193,7 +193,7 @@ async def test_a_watcher_hears_that_its_store_is_gone(jetstream: JetStream) -> N
     async with store.watch() as watcher:
         await watcher.next(timeout=5)
         await jetstream.delete_object_store("files")
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(BucketNotFound):
             await watcher.next(timeout=20)
 
 

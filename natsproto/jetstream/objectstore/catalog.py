@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from datetime import UTC
 from typing import Any, NamedTuple, TypeVar
 
 from natsproto.errors import (
+    BucketNotFound,
     ConnectionClosed,
     ConnectionLost,
     JetStreamNotEnabled,
     JetStreamUnavailable,
     MessageNotFound,
     NatsError,
+    NoStream,
     PermissionDenied,
     PublishUncertain,
     RequestTimeout,
@@ -53,6 +56,15 @@ PASSING = (ConnectionLost, JetStreamNotEnabled, JetStreamUnavailable, RequestTim
 _FINAL = (StreamNotFound, StreamProtected, PermissionDenied, ConnectionClosed)
 
 
+@contextmanager
+def held_by(bucket: str) -> Iterator[None]:
+    """BucketNotFound, which names the store, where the stream behind it is gone."""
+    try:
+        yield
+    except StreamNotFound as exc:
+        raise BucketNotFound(bucket) from exc
+
+
 class Entry(NamedTuple):
     """A description and the sequence under which it is stored."""
 
@@ -84,7 +96,8 @@ class Catalog:
         version whose chunks are being removed.
         """
         try:
-            found = await self._ask(meta_subject(self.bucket, name), self.patience(timeout))
+            with held_by(self.bucket):
+                found = await self._ask(meta_subject(self.bucket, name), self.patience(timeout))
         except MessageNotFound:
             return None
         return Entry(read_info(found.data, found.time), found.seq)
@@ -111,6 +124,17 @@ class Catalog:
             await connected(connection, deadline)
             await asyncio.sleep(FIRST_PAUSE)
 
+    async def why(self, error: NatsError) -> NatsError:
+        """What to tell of a publisher's error: BucketNotFound where the stream does not answer because it is gone."""
+        if isinstance(error, (NoStream, PublishUncertain, RequestTimeout)) and self.api.connection.is_connected:
+            try:
+                await self.stream.info(timeout=ASK_AGAIN)
+            except StreamNotFound:
+                return BucketNotFound(self.bucket)
+            except NatsError:
+                pass  # nobody can tell
+        return error
+
     # ---------------------------------------------------------------- changing
 
     async def change(
@@ -123,7 +147,7 @@ class Catalog:
         """Replaces what is said of an object by what ``make`` makes of it; returns both.
 
         ``make`` is called again when somebody else was faster, and may raise; None leaves everything as it is.
-        PublishUncertain when nobody said whether it was done.
+        PublishUncertain when nobody said whether it was done. BucketNotFound.
         """
         wait = self.patience(timeout)
         before = await self.find(name, timeout=timeout)
@@ -137,6 +161,8 @@ class Catalog:
                 return before, await self._publish(name, new, before.sequence if before else 0, wait)
             except WrongLastSequence:
                 pass
+            except NoStream as exc:
+                raise await self.why(exc) from exc
             except PublishUncertain:
                 doubts += 1
                 if doubts > DOUBTS:
@@ -161,7 +187,8 @@ class Catalog:
 
     async def forget(self, name: str, sequence: int, *, timeout: Duration | None = None) -> None:
         """Removes a description as old as this or older, so that nothing tells of it."""
-        await self.stream.purge(subject=meta_subject(self.bucket, name), sequence=sequence + 1, timeout=timeout)
+        with held_by(self.bucket):
+            await self.stream.purge(subject=meta_subject(self.bucket, name), sequence=sequence + 1, timeout=timeout)
 
     async def see_through(self, step: Coroutine[Any, Any, T]) -> T:
         """Runs it to its end, whether or not the caller is cancelled meanwhile."""

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from natsproto.errors import (
+    BucketNotFound,
     ConfigError,
     ConnectionClosed,
     DigestMismatch,
@@ -20,12 +21,13 @@ from natsproto.errors import (
     ObjectLinkError,
     ObjectNotFound,
     RequestTimeout,
+    StreamNotFound,
     SubscriptionClosed,
 )
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.config import bucket_name
 from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.objectstore.catalog import PASSING, Catalog
+from natsproto.jetstream.objectstore.catalog import PASSING, Catalog, held_by
 from natsproto.jetstream.objectstore.meta import ObjectInfo, chunk_subject, digest_bytes, digest_text, object_name
 from natsproto.jetstream.reading.reader import Messages
 
@@ -46,7 +48,8 @@ async def resolve(
 ) -> tuple[Catalog, ObjectInfo]:
     """The object of that name, or that the link of that name leads to, and the store it is in.
 
-    ObjectNotFound, also for what a link leads to; ObjectLinkError for a link to a store, and for links in a circle.
+    ObjectNotFound and BucketNotFound, also for what a link leads to; ObjectLinkError for a link to a store, and for
+    links in a circle.
     """
     if isinstance(wanted, ObjectInfo):
         catalog, name, info = catalog.other(bucket_name(wanted.bucket)), wanted.name, wanted
@@ -78,7 +81,7 @@ class ObjectReader:
 
     It reads ahead a few MiB and survives restarts and reconnects. The last chunk is given out when the whole is what
     was put, else DigestMismatch is raised in its place. ObjectChanged when the object was replaced or deleted while it
-    was read. Cancelling loses nothing: reading can go on. Leaving ends it.
+    was read, BucketNotFound when its store was. Cancelling loses nothing: reading can go on. Leaving ends it.
     """
 
     def __init__(
@@ -185,7 +188,8 @@ class ObjectReader:
         ahead = AHEAD_CHUNKS if headers_only else max(1, min(AHEAD_CHUNKS, AHEAD // self.info.chunk_size))
         self._messages = consumer.messages(max_messages=ahead)
         self._messages.start()
-        self._dry = (await consumer.created()).num_pending < self._chunks
+        with held_by(self._catalog.bucket):
+            self._dry = (await consumer.created()).num_pending < self._chunks
         if self._dry:
             await self._look_up()
 
@@ -206,6 +210,8 @@ class ObjectReader:
                 await self._look_up()
             except SubscriptionClosed:
                 raise ConnectionClosed(f"get of object {self.info.name!r}") from None
+            except StreamNotFound as exc:
+                raise BucketNotFound(self._catalog.bucket) from exc
         self._chunks -= 1
         # With others behind it here it is not the last one; metadata costs as much as a tenth of the digest.
         self._dry = self._chunks > 0 and not messages.pending and message.metadata.num_pending == 0
@@ -262,7 +268,8 @@ class ObjectReader:
         """Raises why the next chunk does not come; returns when it will come, or nobody can tell now."""
         info, catalog = self.info, self._catalog
         try:
-            held = await catalog.stream.info(subjects_filter=self._subject, timeout=self._timeout)
+            with held_by(catalog.bucket):
+                held = await catalog.stream.info(subjects_filter=self._subject, timeout=self._timeout)
             there = held.state.subjects.get(self._subject, 0)
             if there >= info.chunks:
                 self._dry = False

@@ -27,7 +27,7 @@ from natsproto.jetstream.backup import Progress
 from natsproto.jetstream.codec import NEVER, Duration, dumps
 from natsproto.jetstream.config import OBJECT_STREAM, DeliverPolicy, bucket_name
 from natsproto.jetstream.info import StreamInfo
-from natsproto.jetstream.objectstore.catalog import Catalog, Entry
+from natsproto.jetstream.objectstore.catalog import Catalog, Entry, held_by
 from natsproto.jetstream.objectstore.download import to_bytes, to_file
 from natsproto.jetstream.objectstore.leftovers import leftovers
 from natsproto.jetstream.objectstore.meta import (
@@ -59,9 +59,10 @@ class ObjectStore:
     its name.
 
     Names are not empty and have at most 2,048 bytes of UTF-8: ConfigError. Calls take ``timeout`` in seconds for each
-    answer (default: that of the JetStream context) and raise StreamNotFound when there is no such store, and what every
-    call of the JetStream API raises: ApiError or the subclass of its code (StreamProtected when the store is sealed,
-    LimitReached when it is full), RequestTimeout, PermissionDenied, ConnectionLost, ConnectionClosed.
+    answer (default: that of the JetStream context) and raise BucketNotFound when there is no such store (any more; of a
+    link also the store that it leads to), and what every call of the JetStream API raises: ApiError or the subclass of
+    its code (StreamProtected when the store is sealed, LimitReached when it is full), RequestTimeout, PermissionDenied,
+    ConnectionLost, ConnectionClosed.
 
     Who changes an object while somebody else does is never overlooked: one comes after the other, and the last one
     stays. What is read is one version of the object, or an error.
@@ -82,13 +83,15 @@ class ObjectStore:
 
     async def status(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
         """How the store is configured and what it holds."""
-        info = await self._stream.info(timeout=timeout)
+        with held_by(self.bucket):
+            info = await self._stream.info(timeout=timeout)
         self._batched = info.config.allow_batched
         return ObjectStoreStatus.of(info)
 
     async def seal(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
         """Makes the store read-only for good: nothing is put, changed, deleted or expired any more."""
-        return ObjectStoreStatus.of(await self._stream.seal(timeout=timeout))
+        with held_by(self.bucket):
+            return ObjectStoreStatus.of(await self._stream.seal(timeout=timeout))
 
     async def sweep(self, *, older_than: Duration = ABANDONED, timeout: Duration | None = None) -> int:
         """Removes chunks that belong to no object, as programs leave them that are killed in the middle of ``put``;
@@ -101,9 +104,10 @@ class ObjectStore:
         ConfigError for a store that mirrors others or has them as sources; InvalidReply for a description that cannot
         be read, with nothing removed. Cancelling leaves open how many are gone.
         """
-        removed = 0
-        for subject in await leftovers(self._catalog, seconds("older_than", older_than), timeout):
-            removed += await self._stream.purge(subject=subject, timeout=timeout)
+        removed, age = 0, seconds("older_than", older_than)
+        with held_by(self.bucket):
+            for subject in await leftovers(self._catalog, age, timeout):
+                removed += await self._stream.purge(subject=subject, timeout=timeout)
         return removed
 
     # ---------------------------------------------------------------- putting
@@ -246,12 +250,13 @@ class ObjectStore:
     async def list(self, *, deleted: bool = False, timeout: Duration | None = None) -> AsyncGenerator[ObjectInfo]:
         """Yields what the store knows of every object and link, the oldest first; those ``deleted`` too if wanted."""
         stored = self._stream.get_batch(subject=all_meta_subjects(self.bucket), timeout=timeout)
-        async with aclosing(stored.batches()) as batches:
-            async for batch in batches:
-                for message in batch:
-                    info = read_info(message.data, message.time)
-                    if deleted or not info.deleted:
-                        yield info
+        with held_by(self.bucket):
+            async with aclosing(stored.batches()) as batches:
+                async for batch in batches:
+                    for message in batch:
+                        info = read_info(message.data, message.time)
+                        if deleted or not info.deleted:
+                            yield info
 
     def watch(self, *, ignore_deletes: bool = False, updates_only: bool = False) -> ObjectWatcher:
         """Every object and link there is, and then every change, without an end: enter it, then iterate it.

@@ -14,7 +14,7 @@ from hashlib import sha256
 from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFailed
 from natsproto.jetstream.api_errors import ErrCode
 from natsproto.jetstream.backup import Progress
-from natsproto.jetstream.objectstore.catalog import Catalog
+from natsproto.jetstream.objectstore.catalog import Catalog, held_by
 from natsproto.jetstream.objectstore.meta import ObjectInfo, chunk_subject, digest_text
 from natsproto.jetstream.objectstore.source import Content, Source
 from natsproto.jetstream.publishing.ackfuture import AckFuture
@@ -76,8 +76,9 @@ class Upload:
         except BaseException as exc:
             if self._chunks:
                 await self._catalog.sweep(self._info.nuid, settled=False)
-            if isinstance(exc, PublishFailed):
-                raise exc.failures[0].error from exc
+            error = exc.failures[0].error if isinstance(exc, PublishFailed) else exc
+            if isinstance(error, NatsError) and (error := await self._catalog.why(error)) is not exc:
+                raise error from exc
             raise
         return self._info.replace(size=self._size, chunks=self._chunks, digest=digest_text(self._digest.digest()))
 
@@ -139,7 +140,8 @@ class Upload:
         stream = self._catalog.stream
         for ack, _ in misplaced:
             try:
-                await stream.delete_message(ack.result().seq, timeout=self._timeout)
+                with held_by(self._catalog.bucket):
+                    await stream.delete_message(ack.result().seq, timeout=self._timeout)
             except MessageNotFound:
                 pass
         for _, chunk in misplaced:

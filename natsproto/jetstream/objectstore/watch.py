@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from natsproto.errors import BucketNotFound, NatsError, StreamNotFound
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.objectstore.meta import ObjectInfo, read_info
 from natsproto.jetstream.reading.ordered import OrderedConsumer
@@ -15,14 +16,14 @@ class ObjectWatcher(Watching[ObjectInfo]):
     """Descriptions of objects as they change. Made by ``ObjectStore.watch``; enter it, then iterate it.
 
     ``async for`` gives one at a time, ``next()`` one within a time. It goes on over restarts, reconnects and changes of
-    leader, whether it is read or not. Reading ends after ``stop`` or the end of the client, or raises StreamNotFound
+    leader, whether it is read or not. Reading ends after ``stop`` or the end of the client, or raises BucketNotFound
     when the store was deleted, and PermissionDenied. Cancelling a reader loses nothing. Of several tasks that read one
     watch each change goes to one, and its end to all.
     """
 
     def __init__(self, ordered: OrderedConsumer, bucket: str, *, ignore_deletes: bool, updates_only: bool) -> None:
         super().__init__(ordered, f"watch of object store {bucket!r}", updates_only=updates_only)
-        self._ignore_deletes = ignore_deletes
+        self._bucket, self._ignore_deletes = bucket, ignore_deletes
 
     def __aiter__(self) -> AsyncIterator[ObjectInfo]:
         return self
@@ -39,6 +40,13 @@ class ObjectWatcher(Watching[ObjectInfo]):
         RequestTimeout when none came in time; SubscriptionClosed when none will come any more, or what ended it.
         """
         return await self._one(timeout, "change")
+
+    def _end(self, error: NatsError) -> NatsError:
+        if isinstance(error, StreamNotFound):
+            gone = BucketNotFound(self._bucket)
+            gone.__cause__ = error
+            return gone
+        return super()._end(error)
 
     def _take_in(self, messages: Messages) -> bool:
         before = self._came
