@@ -17,7 +17,9 @@ from natsproto.jetstream.message import JsMessage, Metadata, read_ack_subject
 from natsproto.jetstream.timestamp import Timestamp
 from natsproto.protocol.frames import Message
 from natsproto.testing import run_server
+from tests.core.world import world
 from tests.jetstream.reading import known, make, store
+from tests.kit.clock import virtual_clock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -75,11 +77,13 @@ async def test_nak_brings_it_back_now_or_later(jetstream: JetStream) -> None:
     stream = await make(jetstream, 1)
     consumer = await stream.create_consumer(durable_name="d", ack_wait=60)
     await (await consumer.next()).nak()
-    message = await consumer.next(timeout=10)
+    message = await consumer.next(timeout=30)
     assert message.metadata.num_delivered == 2
+    asked = asyncio.get_running_loop().time()
     await message.nak(delay=0.4)
-    assert await consumer.fetch(1, timeout=0.1) == []
-    assert (await consumer.next(timeout=10)).metadata.num_delivered == 3
+    again = await consumer.next(timeout=30)
+    assert asyncio.get_running_loop().time() - asked > 0.35
+    assert again.metadata.num_delivered == 3
     with pytest.raises(ConfigError):
         await (await _stored(jetstream, consumer_name="d", number=2)).nak(delay=-1)
 
@@ -96,36 +100,59 @@ async def test_reason_of_a_term_is_in_the_advisory(jetstream: JetStream, nats_cl
     async with nats_client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>") as advisories:
         await nats_client.flush()
         await (await consumer.next()).term("no such customer")
-        told = json.loads((await advisories.next(timeout=10)).data)
+        told = json.loads((await advisories.next(timeout=30)).data)
     assert told["reason"] == "no such customer"
 
 
 async def test_progress_starts_the_time_anew(jetstream: JetStream) -> None:
     stream = await make(jetstream, 1)
-    consumer = await stream.create_consumer(durable_name="d", ack_wait=0.5)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=2.0)
     message = await consumer.next()
     loop = asyncio.get_running_loop()
-    began = loop.time()
-    while loop.time() - began < 1.2:
-        await message.in_progress()
-        assert await consumer.fetch(1, timeout=0.1) == []
-    await message.ack_sync()
-    assert await consumer.fetch(1, timeout=0.7) == []
+    await asyncio.sleep(0.3)
+    said = loop.time()
+    await message.in_progress()
+    again = await consumer.next(timeout=30)
+    assert again.metadata.num_delivered == 2
+    assert loop.time() - said > 1.9
+    await again.ack_sync()
+    assert (await consumer.info()).num_ack_pending == 0
 
 
 @pytest.mark.parametrize("bind", [False, True])
-async def test_job_of_three_times_ack_wait_is_delivered_once(jetstream: JetStream, bind: bool) -> None:
+async def test_job_that_takes_longer_than_ack_wait_is_delivered_once(jetstream: JetStream, bind: bool) -> None:
     stream = await make(jetstream, 1)
-    ack_wait = 1.5 if bind else 0.5
-    await stream.create_consumer(durable_name="d", ack_wait=ack_wait)
+    await stream.create_consumer(durable_name="d", ack_wait=2.0)
     consumer = await stream.consumer("d", bind=bind)
     message = await consumer.next()
-    watching = asyncio.ensure_future((await stream.consumer("d")).fetch(1, timeout=3 * ack_wait + 0.5))
+    assert message.ack_wait == (1.5 if bind else 2.0)
     async with message.keep_alive():
-        await asyncio.sleep(3 * ack_wait)
+        assert await (await stream.consumer("d")).fetch(1, timeout=2.3) == []
         await message.ack_sync()
-    assert await watching == []
     assert (await consumer.info()).num_ack_pending == 0
+
+
+@pytest.mark.parametrize(("kind", "pause"), [(JsMessage.waiting(30.0), 10.0), (JsMessage, 0.5)])
+@virtual_clock
+async def test_who_is_at_work_says_so_three_times_within_ack_wait_until_the_answer_or_the_end(
+    kind: type[JsMessage], pause: float
+) -> None:
+    async with world() as place:
+        nc = await place.connect()
+        loop, said = asyncio.get_running_loop(), list[float]()
+        answered, left = (kind("s", f"$JS.ACK.S.C.1.{n}.{n}.1795.0".encode(), b"", None, nc) for n in (1, 2))
+        began = loop.time()
+        async with answered.keep_alive():
+            for _ in range(9):
+                await place.server.expect("PUB", "$JS.ACK.S.C.1.1.1.1795.0", payload=b"+WPI", timeout=2 * pause)
+                said.append(loop.time() - began)
+            await answered.ack()
+            await asyncio.sleep(10 * pause)
+        async with left.keep_alive():
+            await asyncio.sleep(0.5 * pause)
+        await asyncio.sleep(10 * pause)
+        assert said == [pytest.approx(pause * number, rel=0.01) for number in range(1, 10)]
+        assert place.server.count("PUB") == 10
 
 
 async def test_keep_alive_ends_with_its_block_and_with_the_answer(jetstream: JetStream) -> None:
@@ -136,8 +163,7 @@ async def test_keep_alive_ends_with_its_block_and_with_the_answer(jetstream: Jet
         pass
     async with second.keep_alive(0.05):
         await second.ack()
-        await asyncio.sleep(0.2)
-    assert (await consumer.next(timeout=10)).data == b"1"
+    assert (await consumer.next(timeout=30)).data == b"1"
     with pytest.raises(ConfigError):
         async with second.keep_alive(0):
             pass
@@ -145,11 +171,11 @@ async def test_keep_alive_ends_with_its_block_and_with_the_answer(jetstream: Jet
 
 async def test_consume_keeps_long_jobs_alive(jetstream: JetStream) -> None:
     stream = await make(jetstream, 2)
-    consumer = await stream.create_consumer(durable_name="d", ack_wait=0.5)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=2.0)
     seen: list[int] = []
 
     async def handler(message: JsMessage) -> None:
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(2.3)
         seen.append(message.metadata.num_delivered)
 
     await consumer.consume(handler, stop_after=2, concurrency=2, keep_alive=True, on_success="ack_sync")
@@ -304,7 +330,7 @@ async def test_plain_message_from_a_stream_becomes_one_that_can_be_acknowledged(
     consumer = await stream.create_consumer(durable_name="d", deliver_subject="deliver.here", ack_wait=60)
     async with nats_client.subscribe("deliver.here") as deliveries:
         await store(stream, [1])
-        plain = await deliveries.next(timeout=10)
+        plain = await deliveries.next(timeout=30)
     message = jetstream.message(plain)
     assert (message.data, message.subject, message.metadata.stream_seq) == (b"1", "s.a", 1)
     await message.ack()

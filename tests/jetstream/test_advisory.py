@@ -33,7 +33,7 @@ class Ear:
                 if type(event) is kind:
                     self._heard.remove(event)
                     return event
-            event = await self._events.next(10)
+            event = await self._events.next(20)
             assert type(event) is not Advisory, f"unknown: {event}"
             assert event.extra == {}, f"{type(event).__name__} has more fields: {event.extra}"
             client = getattr(event, "client", None)
@@ -59,26 +59,26 @@ async def test_life_of_a_stream_and_a_consumer_is_told(
         await stream.update(max_msgs=100)
         assert (await ear.next(advisory.StreamAction)).action == "modify"
         consumer = await stream.create_consumer(
-            durable_name="c", max_deliver=1, ack_wait=0.1, sample_freq="100%", priority_groups=["g"],
-            priority_policy="pinned_client", priority_timeout=1,
+            durable_name="c", max_deliver=1, ack_wait=60, sample_freq="100%", priority_groups=["g"],
+            priority_policy="pinned_client", priority_timeout=60,
         )  # fmt: skip
         assert (await ear.next(advisory.ConsumerAction)).consumer == "c"
 
         for subject in ("s.ack", "s.nak", "s.term"):
             await nats_client.request(subject)
-        pull = json.dumps({"batch": 3, "group": "g", "expires": 5_000_000_000}).encode()
+        pull = json.dumps({"batch": 3, "group": "g", "expires": 60_000_000_000}).encode()
         async with nats_client.subscribe("got") as got:
             await nats_client.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", pull, reply="got")
-            await (await got.next(5)).respond(b"+ACK")
+            await (await got.next(20)).respond(b"+ACK")
             pinned = await ear.next(advisory.GroupPinned)
             assert (pinned.consumer, pinned.group) == ("c", "g")
             assert pinned.pinned_id
             metric = await ear.next(advisory.ConsumerAck)
             assert (metric.stream, metric.consumer, metric.stream_seq, metric.deliveries) == ("S", "c", 1, 1)
-            assert 0 < metric.ack_time < 5
-            await (await got.next(5)).respond(b"-NAK")
+            assert 0 < metric.ack_time < 20
+            await (await got.next(20)).respond(b"-NAK")
             assert (await ear.next(advisory.MessageNaked)).stream_seq == 2
-            await (await got.next(5)).respond(b"+TERM because")
+            await (await got.next(20)).respond(b"+TERM because")
             terminated = await ear.next(advisory.MessageTerminated)
             assert (terminated.stream_seq, terminated.reason) == (3, "because")
         await consumer.unpin("g")
@@ -112,7 +112,7 @@ async def test_message_that_is_given_up_is_told(jetstream: JetStream, nats_clien
         await nats_client.request("s")
         async with nats_client.subscribe("got") as got:
             await nats_client.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", b"1", reply="got")
-            await got.next(5)
+            await got.next(20)
             await nats_client.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", b"1", reply="got")
             event = await ear.next(advisory.MaxDeliveries)
             assert (event.stream, event.consumer, event.stream_seq, event.deliveries) == ("S", "c", 1, 1)
@@ -137,7 +137,7 @@ async def test_advisory_of_a_newer_server_is_kept_raw(jetstream: JetStream, nats
     }
     async with jetstream.advisories() as events:
         await nats_client.publish("$JS.EVENT.ADVISORY.MOON", json.dumps(said).encode())
-        event = await events.next(5)
+        event = await events.next(20)
     assert type(event) is Advisory
     assert (event.type, event.id, event.time, event.extra) == (
         *(said["type"], "x", Timestamp(2024, 1, 2, 3, 4, 5), {"new": [1]}),

@@ -198,7 +198,7 @@ async def test_connection_that_breaks_ends_a_backup_at_once(nats_server: Server,
         stream = await make(js, nc, 200, 20_000)
         proxy.cut_at(Direction.TO_CLIENT, len(proxy.link.seen[Direction.TO_CLIENT]) + 1_000_000)
         with pytest.raises(errors.ConnectionLost, match="backup of stream 'S' cannot go on"):
-            await asyncio.wait_for(stream.backup(tmp_path / "s", timeout=60), 10)
+            await asyncio.wait_for(stream.backup(tmp_path / "s", timeout=60), 30)
         assert os.listdir(tmp_path) == []
 
 
@@ -213,7 +213,7 @@ async def test_connection_that_breaks_ends_a_restore_at_once(nats_server: Server
         await js.delete_stream("S")
         proxy.cut_at(Direction.TO_SERVER, len(proxy.link.seen[Direction.TO_SERVER]) + 1_000_000)
         with pytest.raises(errors.ConnectionLost, match="restore of stream 'S' cannot go on"):
-            await asyncio.wait_for(js.restore_stream(tmp_path / "s", timeout=60), 10)
+            await asyncio.wait_for(js.restore_stream(tmp_path / "s", timeout=60), 30)
 
 
 async def test_cancelled_backup_leaves_nothing(jetstream: JetStream, nats_client: Client, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ async def test_cancelled_backup_leaves_nothing(jetstream: JetStream, nats_client
 SNAPSHOT = json.dumps({"config": {"name": "S"}, "state": {"bytes": 9}}).encode()
 
 
-async def played(nc: Client, *chunks: tuple[str, str, bytes]) -> JetStream:
+async def played(nc: Client, *chunks: tuple[str, str, bytes], timeout: float = 20.0) -> JetStream:
     """JetStream that starts every snapshot, sends these chunks (status, ack subject, payload) and no more."""
 
     async def answer(request: Message) -> None:
@@ -253,7 +253,7 @@ async def played(nc: Client, *chunks: tuple[str, str, bytes]) -> JetStream:
             )
 
     await nc.subscribe("PLAYED.STREAM.SNAPSHOT.S", cb=answer)
-    return nc.jetstream(prefix="PLAYED", timeout=0.2)
+    return nc.jetstream(prefix="PLAYED", timeout=timeout)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ async def test_snapshot_that_is_not_whole_is_no_backup(
     kind: type[Exception],
     words: str,
 ) -> None:
-    js = await played(nats_client, *chunks)
+    js = await played(nats_client, *chunks, timeout=0.2 if kind is errors.RequestTimeout else 20)
     stream = await js.stream("S", bind=True)
     with pytest.raises(kind, match=words):
         await stream.backup(tmp_path / "s")
@@ -285,6 +285,6 @@ async def test_chunks_are_acknowledged_where_the_server_wants_it(nats_client: Cl
     js = await played(nats_client, ("", "ack.3.1", b"abc"), ("", "ack.3.2", b"def"), ("", "", b"gh"), ("204", "", b""))
     async with nats_client.subscribe("ack.>") as acks:
         done = await (await js.stream("S", bind=True)).backup(tmp_path / "s")
-        assert [(await acks.next(2)).subject for _ in range(2)] == ["ack.3.1", "ack.3.2"]
+        assert [(await acks.next(20)).subject for _ in range(2)] == ["ack.3.1", "ack.3.2"]
     assert (done.bytes, done.chunks, done.total) == (8, 3, 9)
     assert (tmp_path / "s").read_bytes().endswith(b"\nabcdefgh")

@@ -107,10 +107,10 @@ async def test_bug_in_dealing_with_silence_ends_whoever_reads(
     stream = await make(jetstream)
     consumer = await stream.create_consumer(durable_name="C")
     monkeypatch.setattr(PullLedger, "on_silence", stumble)
-    async with asyncio.timeout(LONG), consumer.messages(expires=2, heartbeat=0.5) as messages:
-        fetching = asyncio.create_task(consumer.fetch(1, timeout=2, heartbeat=0.5))
+    async with asyncio.timeout(LONG), consumer.messages(expires=LONG, heartbeat=0.5) as messages:
+        fetching = asyncio.create_task(consumer.fetch(1, timeout=LONG, heartbeat=0.5))
         ordered = stream.ordered_consumer()
-        async with ordered.messages(expires=2, heartbeat=0.5) as in_order:
+        async with ordered.messages(expires=LONG, heartbeat=0.5) as in_order:
             await ordered.created()
             await jetstream.account_info()
             nats_server.freeze()

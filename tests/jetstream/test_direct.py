@@ -438,7 +438,9 @@ Asked = tuple[str, dict[str, object]]
 
 
 @asynccontextmanager
-async def played(nc: Client, *answers: tuple[bytes, bytes] | None) -> AsyncIterator[tuple[Stream, list[Asked]]]:
+async def played(
+    nc: Client, *answers: tuple[bytes, bytes] | None, timeout: float = 20.0
+) -> AsyncIterator[tuple[Stream, list[Asked]]]:
     """A stream behind an API of our own: every request gets the next answers (header block, payload), up to a None.
 
     Yields the stream and what it was asked for.
@@ -459,7 +461,7 @@ async def played(nc: Client, *answers: tuple[bytes, bytes] | None) -> AsyncItera
             )
 
     async with nc.subscribe("PLAYED.>", cb=answer):
-        yield await nc.jetstream(prefix="PLAYED", timeout=0.2).stream("S", bind=True), asked
+        yield await nc.jetstream(prefix="PLAYED", timeout=timeout).stream("S", bind=True), asked
 
 
 def stored(seq: int, before: int | None, pending: int = 0, payload: bytes = b"x") -> tuple[bytes, bytes]:
@@ -540,13 +542,13 @@ async def test_server_that_knows_no_batches_gives_them_one_by_one(nats_client: C
 
 
 async def test_server_that_falls_silent_is_a_timeout(nats_client: Client) -> None:
-    async with played(nats_client, stored(1, 0), stored(2, 1), None) as (stream, _):
+    async with played(nats_client, stored(1, 0), stored(2, 1), None, timeout=1.0) as (stream, _):
         found: list[int] = []
         batches = stream.get_batch().batches()
         while len(found) < 2:
             found += [message.seq for message in await anext(batches)]
         assert found == [1, 2]
-        with pytest.raises(errors.RequestTimeout, match=r"messages of stream 'S': no answer within 0\.2 s"):
+        with pytest.raises(errors.RequestTimeout, match=r"messages of stream 'S': no answer within 1 s"):
             await anext(batches)
 
 

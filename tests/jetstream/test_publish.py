@@ -117,13 +117,10 @@ async def test_messages_bigger_than_the_stream_or_the_server_allow_are_refused(j
         await jetstream.publish("t", b"x" * 2_000_000)
 
 
-async def test_a_subject_without_a_stream_is_said_within_a_second(js: JetStream) -> None:
-    loop = asyncio.get_running_loop()
-    started = loop.time()
+async def test_a_subject_without_a_stream_is_said(js: JetStream) -> None:
     with pytest.raises(NoStream) as caught:
-        await js.publish("nowhere")
+        await js.publish("nowhere", timeout=50)
     assert caught.value.subject == "nowhere"
-    assert 0.5 <= loop.time() - started < 2
     with pytest.raises(NoStream):
         await js.publish("nowhere", retry_attempts=0)
 
@@ -142,8 +139,8 @@ async def test_a_stream_without_acknowledgements_times_out_and_stores(jetstream:
     with pytest.raises(PublishTimeout):
         await jetstream.publish("q", timeout=0.2)
     await jetstream._connection.publish("q")
-    await jetstream._connection.flush()
-    assert (await stream.info()).state.messages == 2
+    while (await stream.info()).state.messages < 2:
+        pass  # each look is a round trip
     with pytest.raises(ConfigError, match="no_ack"):
         async with jetstream.best_publisher("Q"):
             pass
@@ -215,11 +212,12 @@ async def test_a_denied_inbox_leaves_the_outcome_unknown_at_once() -> None:
                 await batch.publish("s")
 
         for publish in (single, windowed, fast, atomic):
-            async with natsproto.connect(running.url, user="a", password="b") as nc, asyncio.timeout(2):
+            async with natsproto.connect(running.url, user="a", password="b") as nc, asyncio.timeout(20):
                 with pytest.raises(PublishUncertain, match="denied"):
-                    await publish(nc.jetstream())
+                    await publish(nc.jetstream(timeout=50))
                 await nc.flush()
-        assert (await stream.info()).state.messages >= 3
+        while (await stream.info()).state.messages < 3:
+            pass  # each look is a round trip
 
 
 # ---------------------------------------------------------------- time to live
@@ -237,9 +235,9 @@ async def test_a_message_goes_after_its_time_and_a_marker_stays(jetstream: JetSt
     consumer = await stream.create_consumer(filter_subjects=["t.short"], ack_policy="none")
     await jetstream.publish("t.short", b"x", ttl=2)
     await jetstream.publish("t.ever", b"y", ttl="never")
-    first = await consumer.next(timeout=5)
+    first = await consumer.next(timeout=20)
     assert first.headers["Nats-TTL"] == "2"
-    marker = await consumer.next(timeout=10)
+    marker = await consumer.next(timeout=20)
     assert (marker.data, marker.headers["Nats-Marker-Reason"], marker.headers["Nats-Rollup"]) == (b"", "MaxAge", "sub")
     assert marker.headers["Nats-TTL"] == "2s"
     assert (await stream.get_last_message("t.ever")).headers["Nats-TTL"] == "never"
@@ -453,6 +451,19 @@ async def test_a_single_publish_backs_off_from_a_busy_server() -> None:
             stream.refuse(await stream.heard(), err_code, "later", 503)
         stream.ack(await stream.heard(), 3)
         assert (await publishing).seq == 3
+
+
+@virtual_clock
+async def test_a_subject_without_a_stream_is_said_within_a_second() -> None:
+    async with stage() as (_, nc, stream):
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        publishing = asyncio.create_task(nc.jetstream().publish("nowhere"))
+        for _ in range(3):
+            stream.nobody(await stream.heard())
+        with pytest.raises(NoStream):
+            await publishing
+        assert 0.5 <= loop.time() - started < 1
 
 
 @virtual_clock

@@ -51,11 +51,9 @@ async def test_slow_reader_holds_the_server_back(jetstream: JetStream) -> None:
     push = await stream.push_consumer(ack_policy="none", flow_control=True, idle_heartbeat=1.0)
     async with push.messages() as messages:
         await messages.next(timeout=LONG)
-        held: int = -1
-        while messages.pending != held:  # until the server has stopped
-            held = messages.pending
-            await asyncio.sleep(0.2)
-        assert held < 2900
+        async with (await stream.push_consumer(ack_policy="none")).messages(stop_after=3000) as unhindered:
+            assert len([message async for message in unhindered]) == 3000
+        assert messages.pending < 2900, "as long as it took another one to get everything"
         seen = [1, *numbers([await messages.next(timeout=LONG) for _ in range(2999)])]
     assert seen == list(range(1, 3001))
 
@@ -149,7 +147,8 @@ async def test_deletion_is_noticed_by_the_heartbeats_that_do_not_come(
         await (push.delete() if what == "consumer" else jetstream.delete_stream("S"))
         with pytest.raises(ConsumerGone):
             await messages.next(timeout=LONG)
-    assert [type(notice.error) for notice in notices(seen)] == [HeartbeatMissed, ConsumerGone]
+    *missed, last = [type(notice.error) for notice in notices(seen)]
+    assert (set(missed), last) == ({HeartbeatMissed}, ConsumerGone)  # on a busy machine some come late before
 
 
 async def test_ordered_push_reader_hears_of_the_end_of_its_stream(

@@ -150,9 +150,9 @@ async def test_a_filter_with_wildcards_stands_in_the_subject_of_the_request_on_e
             consumer = await stream.create_consumer(name=name, filter_subject=subject)
             assert consumer.cached_info.config.filter_subject == subject
             assert consumer.cached_info.num_pending == {"c": 2, "f": 2}.get(name, 3)
-            assert (await requests.next(timeout=5)).subject == f"$JS.API.CONSUMER.CREATE.S.{name}.{subject}"
+            assert (await requests.next(timeout=20)).subject == f"$JS.API.CONSUMER.CREATE.S.{name}.{subject}"
             await stream.update_consumer(consumer.cached_info.config, description="again")
-            await requests.next(timeout=5)
+            await requests.next(timeout=20)
 
 
 @pytest.mark.parametrize(
