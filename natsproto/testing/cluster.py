@@ -110,10 +110,15 @@ class Cluster:
 
         ServerFailed when that takes longer than ``start_timeout``. Cancelling is harmless.
         """
-        await drive(self._wait("meta leader", lambda: self._leader() is not None))
-        leader = self._leader()
-        assert leader is not None
-        return leader
+        found: list[Server] = []
+
+        def look() -> bool:
+            if (leader := self._leader()) is not None:
+                found.append(leader)
+            return bool(found)
+
+        await drive(self._wait("meta leader", look))
+        return found[0]
 
     def start_steps(self) -> Steps:
         """The first start, for a Scope; left early or failing, everything is undone."""

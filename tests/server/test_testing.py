@@ -35,6 +35,7 @@ from natsproto.testing import (
     run_cluster,
     run_server,
 )
+from natsproto.testing.config import ServerSettings
 from natsproto.testing.steps import drive, until
 
 pytest_plugins = ["pytester"]
@@ -662,6 +663,18 @@ async def test_killed_node_rejoins_its_cluster() -> None:
         await node.restart()
         await cluster.ready()
         assert len((await info_of(node))["connect_urls"]) == 3
+
+
+async def test_meta_leader_is_the_one_that_was_seen_though_the_next_look_finds_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster("c", 2, ServerSettings())
+    try:
+        looks = [None, cluster.servers[0], None]
+        monkeypatch.setattr(cluster, "_leader", lambda: looks.pop(0))
+        assert await cluster.meta_leader() is cluster.servers[0]
+    finally:
+        await drive(cluster.close_steps())
 
 
 def test_cluster_without_jetstream_starts_in_a_plain_block() -> None:
