@@ -14,11 +14,8 @@ from natsproto.core.events import Disconnected, Reconnected
 from natsproto.errors import ConnectionClosed, ConnectionLost, DrainTimeout
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server, run_server
-from tests.faults.world import Diary, nothing_left, only_these_are_left, settled, worded
+from tests.faults.world import SOON, Diary, nothing_left, only_these_are_left, settled, worded
 from tests.kit.proxy import End, FaultProxy
-
-AT_ONCE = 0.1
-SOON = 0.5
 
 
 @pytest.fixture
@@ -96,10 +93,10 @@ async def test_close_ends_20_pending_requests_at_once(server: Server, peer: Clie
         began = time.monotonic()
         closing = asyncio.create_task(nc.close())
         ends = await asyncio.gather(*asking, return_exceptions=True)
-        assert time.monotonic() - began <= AT_ONCE
+        assert time.monotonic() - began <= SOON
         assert all(isinstance(end, ConnectionClosed) and worded(end) for end in ends)
         await closing
-        assert time.monotonic() - began <= AT_ONCE + SOON
+        assert time.monotonic() - began <= SOON
 
 
 async def test_a_server_that_dies_ends_pending_requests_at_once(server: Server) -> None:
@@ -110,7 +107,7 @@ async def test_a_server_that_dies_ends_pending_requests_at_once(server: Server) 
         began = time.monotonic()
         server.kill()
         ends = await asyncio.gather(*asking, return_exceptions=True)
-        assert time.monotonic() - began <= AT_ONCE
+        assert time.monotonic() - began <= SOON
         assert all(isinstance(end, ConnectionLost) and worded(end) for end in ends)
         await nc.close()
 
@@ -198,7 +195,7 @@ async def test_drain_while_there_is_no_connection_sends_what_waits_when_there_is
         await asyncio.sleep(0)
         await proxy.allow()
         await draining
-        assert [int((await got.next(5)).data) for _ in range(50)] == list(range(50))
+        assert [int((await got.next(20)).data) for _ in range(50)] == list(range(50))
 
 
 async def test_drain_while_there_is_no_connection_ends_at_its_deadline_and_says_what_was_not_sent(
@@ -287,7 +284,7 @@ async def test_close_while_reconnecting_is_immediate_and_ends_everybody(server: 
         await asyncio.sleep(0)
         began = time.monotonic()
         await nc.close()
-        assert time.monotonic() - began <= AT_ONCE
+        assert time.monotonic() - began <= SOON
         ends = await asyncio.gather(asking, flushing, reading, return_exceptions=True)
         assert [type(end) for end in ends[:2]] == [ConnectionClosed, ConnectionClosed]
         assert worded(ends[2]) if isinstance(ends[2], BaseException) else False

@@ -185,6 +185,7 @@ def test_odd_bytes_end_in_work_done_a_reconnect_or_a_worded_refusal(entry: Hosti
         assert watch.longest < BLOCKED
 
 
+@pytest.mark.timeout(180)  # it is much to read for a slow machine
 @pytest.mark.parametrize("entry", [entry for entry in IN_MEMORY if entry.phase == "memory"], ids=str)
 def test_floods_take_little_memory_and_do_not_block_the_loop(entry: Hostile) -> None:
     watch = Stopwatch()

@@ -22,13 +22,11 @@ from natsproto.errors import (
     ServerError,
 )
 from natsproto.testing import run_server
-from tests.faults.world import Diary, connect_in, memory_runtime, settled, worded
+from tests.faults.world import SOON, Diary, connect_in, memory_runtime, settled, worded
 from tests.kit.clock import virtual_clock
 from tests.kit.memory import MemoryNetwork
 from tests.kit.proxy import Direction, FaultProxy
 from tests.kit.scripted import ScriptedServer
-
-AT_ONCE = 0.1
 
 REFUSALS = [
     "Authorization Violation",
@@ -263,11 +261,11 @@ async def test_a_denied_request_ends_at_once_and_the_others_go_on() -> None:
             await nc.flush()
             began = time.monotonic()
             with pytest.raises(PermissionDenied) as caught:
-                await nc.request("secret.one", timeout=5)
-            assert time.monotonic() - began <= AT_ONCE
+                await nc.request("secret.one", timeout=30)
+            assert time.monotonic() - began <= SOON
             assert (caught.value.operation, caught.value.subject) == ("publish to", "secret.one")
             with pytest.raises(PermissionDenied, match="secret"):
-                await nc.request('secret."quoted"', timeout=5)  # quoted twice on the wire
+                await nc.request('secret."quoted"', timeout=30)  # quoted twice on the wire
             await nc.publish("secret.two")
             await nc.flush()
             assert [event.error.subject for event in diary.of(Denied)][-1] == "secret.two"
@@ -282,16 +280,16 @@ async def test_a_request_whose_inbox_is_denied_ends_at_once() -> None:
         async with natsproto.connect(server.url, user="some", password="some", on_event=diary) as nc:
             began = time.monotonic()
             with pytest.raises(PermissionDenied) as caught:
-                await nc.request("a", timeout=5)
-            assert time.monotonic() - began <= AT_ONCE
+                await nc.request("a", timeout=30)
+            assert time.monotonic() - began <= SOON
             assert caught.value.operation == "subscribe to"
             with pytest.raises(PermissionDenied):
-                await nc.request("a", timeout=5)
+                await nc.request("a", timeout=30)
             await nc.flush()
             assert not diary.of(Disconnected)
         async with natsproto.connect(server.url, user="some", password="some", inbox_prefix="mine") as nc:
             nc.subscribe("a", cb=lambda message: message.respond(b"1"))
-            assert (await nc.request("a", timeout=5)).data == b"1"
+            assert (await nc.request("a", timeout=30)).data == b"1"
 
 
 async def test_a_request_whose_reply_subject_is_denied_ends_at_once() -> None:
@@ -301,8 +299,8 @@ async def test_a_request_whose_reply_subject_is_denied_ends_at_once() -> None:
             nc.subscribe("a", cb=lambda message: message.respond(b"1"))
             began = time.monotonic()
             with pytest.raises(PermissionDenied) as caught:
-                await nc.request("a", timeout=5)
-            assert time.monotonic() - began <= AT_ONCE
+                await nc.request("a", timeout=30)
+            assert time.monotonic() - began <= SOON
             assert caught.value.operation == "publish with reply"
             assert not diary.of(Disconnected)
 
@@ -316,14 +314,14 @@ async def test_a_denied_subscription_ends_at_once_with_the_reason_and_the_others
             began = time.monotonic()
             denied = nc.subscribe("secret.>", queue=queue)
             with pytest.raises(PermissionDenied) as caught:
-                await denied.next(5)
-            assert time.monotonic() - began <= AT_ONCE
+                await denied.next(30)
+            assert time.monotonic() - began <= SOON
             assert (caught.value.subject, caught.value.queue) == ("secret.>", queue or "")
             assert denied.closed
             with pytest.raises(PermissionDenied):
                 _ = [message async for message in denied]
             await nc.publish("open", b"1")
-            assert (await allowed.next(5)).data == b"1"
+            assert (await allowed.next(30)).data == b"1"
             assert len(diary.of(Denied)) == 1
             await nc.reconnect()
             await diary.wait(Reconnected)
@@ -337,18 +335,18 @@ async def test_a_subscription_that_a_reload_revokes_ends_at_once_and_its_namesak
         async with natsproto.connect(server.url, user="some", password="some", on_event=diary) as nc:
             first, second, allowed = nc.subscribe("secret"), nc.subscribe("secret"), nc.subscribe("open")
             await nc.flush()
-            reading = asyncio.create_task(first.next(10))
+            reading = asyncio.create_task(first.next(30))
             await server.reconfigure(_permissions(subscribe='{ deny: ["secret"] }'))
             began = time.monotonic()
             with pytest.raises(PermissionDenied, match="secret"):
                 await reading
             await diary.wait(Denied, 2)
-            assert time.monotonic() - began <= AT_ONCE
+            assert time.monotonic() - began <= SOON
             assert first.closed
             assert second.closed
             assert {event.error.text.rpartition("(sid ")[2] for event in diary.of(Denied)} == {'"1")', '"2")'}
             await nc.publish("open", b"1")
-            assert (await allowed.next(5)).data == b"1"
+            assert (await allowed.next(30)).data == b"1"
             assert not diary.of(Disconnected)
 
 
@@ -367,7 +365,7 @@ async def test_credentials_withdrawn_by_a_reload_and_restored_soon_bring_the_cli
             await server.reconfigure(good)
             await diary.wait(Reconnected)
             await nc.publish("a", b"1")
-            assert (await got.next(5)).data == b"1"
+            assert (await got.next(30)).data == b"1"
             failures = diary.of(AttemptFailed)
             assert all(isinstance(event.cause, NotAuthorized) and worded(event.cause) for event in failures)
             # One event for each refusal, and one refusal for each login the server saw.

@@ -27,6 +27,9 @@ from tests.kit.memory import MemoryNetwork
 
 E = TypeVar("E", bound=Event)
 
+SOON = 5.0
+"""Seconds that what takes a moment may take on a busy machine. Who was not told waits longer, or for ever."""
+
 
 class Diary:
     """Every event of a client, in order, or those of some kinds. Give it as ``on_event``."""
@@ -45,7 +48,7 @@ class Diary:
         """The events of one kind so far."""
         return [event for event in self.events if isinstance(event, kind)]
 
-    async def wait(self, kind: type[E], count: int = 1, *, timeout: float = 10.0) -> E:
+    async def wait(self, kind: type[E], count: int = 1, *, timeout: float = 20.0) -> E:
         """Wait until there are ``count`` events of the kind and return that one.
 
         AssertionError after ``timeout`` seconds tells what happened instead.
@@ -105,7 +108,7 @@ async def nothing_left() -> AsyncIterator[None]:
     assert descriptors() <= files, f"{descriptors() - files} descriptors left behind"
 
 
-async def settled(check: Callable[[], bool], timeout: float = 5.0) -> None:
+async def settled(check: Callable[[], bool], timeout: float = 20.0) -> None:
     """Wait for something outside this process that gives no sign; looks every 10 ms."""
     async with asyncio.timeout(timeout):
         while not check():  # noqa: ASYNC110  (another process tells nobody)
@@ -129,7 +132,7 @@ async def only_these_are_left(server: Server, connections: int, subscriptions: i
     """The server holds exactly so many connections and subscriptions of clients, or will in a moment."""
     held = (-1, -1)
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while held != (connections, subscriptions):
                 page = await monitoring(server, "/connz")
                 clients = cast("list[dict[str, int]]", page["connections"])

@@ -52,11 +52,12 @@ class Publisher:
         while not self._over:
             number += 1
             text = f"{lane}-{number}"
-            await self._confirm(text)
+            await self.confirm(text)
             self.confirmed.append(text)
             await asyncio.sleep(0.01)
 
-    async def _confirm(self, text: str) -> None:
+    async def confirm(self, text: str) -> None:
+        """Publishes it until a server has confirmed it."""
         reply: dict[str, object] = {"error": "not asked yet"}
         while "error" in reply:
             try:
@@ -127,12 +128,12 @@ class Scene:
                 await log.wait_for(lambda: published[asked + 10] in log.texts)  # noqa: B023  # it is awaited here
 
     async def read_all(self) -> None:
-        """Until everything that was confirmed has come to both."""
-        wanted = set(self.publisher.confirmed)
+        """Until everything that was confirmed has come to both, and what was sent twice has."""
+        await self.publisher.confirm("the last")
+        wanted = {*self.publisher.confirmed, "the last"}
         async with asyncio.timeout(AFTER_ELECTIONS):
             for log in (self.durable, self.ordered):
                 await log.wait_for(lambda: wanted <= set(log.texts))  # noqa: B023  # it is awaited here
-        await asyncio.sleep(0.5)  # for what comes twice
 
     def check(self) -> None:
         """Nothing is out of order, next to nothing came twice."""
