@@ -553,12 +553,12 @@ async def test_closing_the_client_ends_the_wait_for_a_message_with_the_reason(
 async def test_paused_consumer_raises_no_alarm(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream, 1)
     consumer = await stream.create_consumer(durable_name="d")
-    async with events(nats_client) as seen, consumer.messages(expires=1.5, heartbeat=0.6) as messages:
+    async with events(nats_client) as seen, consumer.messages(expires=2.2, heartbeat=1.0) as messages:
         assert (await messages.next()).data == b"1"
         await consumer.pause(datetime.now(UTC) + timedelta(seconds=60))
         await store(stream, [2])
         with pytest.raises(RequestTimeout):
-            await messages.next(timeout=2.0)  # longer than two heartbeats and than a pull
+            await messages.next(timeout=2.4)  # longer than two heartbeats and than a pull
         await consumer.resume()
         assert (await messages.next(timeout=LONG)).data == b"2"
     assert notices(seen) == []

@@ -75,5 +75,5 @@ async def works_since(nc: Client, series: tuple[int, int], call: Awaitable[objec
     started = loop.time()
     with pytest.raises(UnsupportedByServer, match=r"nats-server 2\.1\d or newer|a newer server is needed"):
         await call
-    assert loop.time() - started < 2, "the timeout is 5 s"
+    assert loop.time() - started < 4.5, "the timeout is 5 s"
     return False
