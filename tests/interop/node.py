@@ -61,7 +61,7 @@ class Program:
     async def line(self) -> object:
         """The next line it says; AssertionError when it ends instead."""
         assert self.process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):  # for 64 MiB on a slow machine
             text = await self.process.stdout.readline()
         assert text, await self.complaint()
         return json.loads(text)

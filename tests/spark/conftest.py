@@ -5,8 +5,10 @@ Only these fixtures need Java; where it is missing the tests that ask for a sess
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,9 +32,12 @@ def need_java() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """PySpark leaves sockets and temporary folders to the garbage collector, which is none of our business."""
+    """PySpark leaves sockets and temporary folders to the garbage collector, which is none of our business: it may
+    come in any test of a module with a session.
+    """
+    modules = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        if item.path in modules:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
 
@@ -51,6 +56,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = start_session(folder)
     yield session
     session.stop()
+    del session
+    with warnings.catch_warnings():  # what it has left must not be found in tests that know nothing of it
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def start_session(folder: Path) -> SparkSession:

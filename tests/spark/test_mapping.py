@@ -278,17 +278,19 @@ def test_subject_and_payload_can_come_from_the_row(nats: SparkNats, doubling: st
 
 
 def test_request_that_fails_fails_the_task_or_keeps_its_row(nats: SparkNats, doubling: str) -> None:
-    rows = [{"data": b"a"}, {"data": b"mute"}]
+    def subject(row: dict[str, object]) -> str:
+        return str(row["to"])
+
+    def explain(row: object, error: Exception) -> bytes:
+        return type(error).__name__.encode()
+
     with pytest.raises(RequestTimeout):
-        list(request_partition(nats, doubling, timeout=0.05)(rows))
+        list(request_partition(nats, doubling, timeout=0.05)([{"data": b"mute"}]))
+    rows: list[dict[str, object]] = [{"to": doubling, "data": b"a"}, {"to": "nobody.here", "data": b"b"}]
     with pytest.raises(NoResponders):
-        list(request_partition(nats, "nobody.here")(rows))
-    assert list(request_partition(nats, doubling, timeout=0.05, on_error="null")(rows)) == [
-        (rows[0], b"aa"),
-        (rows[1], None),
-    ]
-    ask = request_partition(nats, doubling, timeout=0.05, on_error=lambda row, error: type(error).__name__.encode())
-    assert [reply for _, reply in ask(rows)] == [b"aa", b"RequestTimeout"]
+        list(request_partition(nats, subject)(rows))
+    assert list(request_partition(nats, subject, on_error="null")(rows)) == [(rows[0], b"aa"), (rows[1], None)]
+    assert [reply for _, reply in request_partition(nats, subject, on_error=explain)(rows)] == [b"aa", b"NoResponders"]
 
 
 # ---------------------------------------------------------------- publishing

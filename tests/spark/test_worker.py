@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+import natsproto.spark.worker
 from natsproto.client import Client
 from natsproto.core.engine import State
 from natsproto.errors import ConfigError, ConnectFailed, ConnectionClosed
@@ -181,15 +182,21 @@ def test_generator_waits_for_a_reader_that_stalls(nats: SparkNats) -> None:
     results.close()
 
 
-def test_results_that_are_there_do_not_wait_for_rows_that_are_slow(nats: SparkNats) -> None:
+def test_results_that_are_there_do_not_wait_for_rows_that_are_slow(
+    nats: SparkNats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(natsproto.spark.worker, "PATIENCE", 0.0)  # every row is a slow one
+    had = threading.Event()
+
     def slowly() -> Iterator[int]:
         yield 1
-        time.sleep(0.2)
         yield 2
+        assert had.wait(10), "the first result waits for as many rows as may be ahead"
         yield from range(1000)
 
     results = exchange(nats, echo, slowly(), ahead=256)
     assert next(results) == 1
+    had.set()
     results.close()
 
 
@@ -269,12 +276,13 @@ def test_bad_bound_is_refused(nats: SparkNats, ahead: int) -> None:
 
 
 def test_connection_outlives_a_stalled_reader() -> None:
-    """The server drops a client that answers no PING for 0.6 s; Spark's thread is busy elsewhere for longer."""
-    with run_server(config='ping_interval: "0.2s"\nping_max: 2') as strict:
+    """Spark's thread is busy elsewhere: the server has its PINGs answered all the same."""
+    with run_server(config='ping_interval: "0.2s"\nping_max: 100\ntrace: true') as strict:
         config = SparkNats(servers=strict.url)
         results = stream(config, numbers)
         next(results)
-        time.sleep(1.5)
+        while strict.log().count("<<- [PONG]") < 4:
+            time.sleep(0.02)
         assert list(results) == list(range(1, 10))
         portal, client = worker(config).reach()
         assert portal.run(lambda: client.stats).reconnects == 0
