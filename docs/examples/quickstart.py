@@ -135,9 +135,9 @@ async def a_bucket_knows(nc: natsproto.Client) -> None:
     stock = await nc.jetstream().create_key_value(bucket="stock", storage="memory")
     revision = await stock.put("roses", b"40")
     async with stock.watch() as changes:
-        await changes.ready()
+        before = await changes.next(timeout=2)
         await stock.update("roses", b"37", revision)  # only if nobody else has sold any meanwhile
-        before, after = await changes.next(timeout=2), await changes.next(timeout=2)
+        after = await changes.next(timeout=2)
         say(f"   {before.value.decode()} {before.key}, and then {after.value.decode()}")
 
 

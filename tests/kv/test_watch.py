@@ -44,13 +44,9 @@ async def test_an_empty_bucket_is_ready_at_once_and_then_tells_everything(jetstr
         await kv.put("a", b"1")
         await kv.put("a", b"2")
         await kv.delete("a")
-        await kv.purge("a")
-        assert await take(watcher, 4) == [
-            ("a", b"1", "PUT"),
-            ("a", b"2", "PUT"),
-            ("a", b"", "DEL"),
-            ("a", b"", "PURGE"),
-        ]
+        assert await take(watcher, 3) == [("a", b"1", "PUT"), ("a", b"2", "PUT"), ("a", b"", "DEL")]
+        await kv.purge("a")  # takes away what was not told yet
+        assert await take(watcher, 1) == [("a", b"", "PURGE")]
         with pytest.raises(RequestTimeout):
             await watcher.next(0.05)
 

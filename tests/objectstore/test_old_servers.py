@@ -38,7 +38,7 @@ async def test_objects_are_kept_on_every_server(nc: Client) -> None:
     assert await names(store) == ["bucket", "c", "link"]
     async with store.watch() as watcher:
         await watcher.ready()
-        assert [(await watcher.next(1)).name for _ in range(3)] == ["bucket", "c", "link"]
+        assert [(await watcher.next(5)).name for _ in range(3)] == ["bucket", "c", "link"]
         await store.delete("bucket")
         assert (await watcher.next(5)).deleted
     await settled(store)

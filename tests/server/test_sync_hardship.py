@@ -60,7 +60,7 @@ class Crew:
 def test_eight_threads_do_everything_at_once(nc: sync.Client) -> None:
     js = nc.jetstream(timeout=20)
     stream = js.create_stream(name="S", subjects=["s.>"], storage="memory")
-    kv = js.create_key_value(bucket="cfg", storage="memory")
+    kv = js.create_key_value(bucket="cfg", storage="memory", history=10)  # nothing goes before it was watched
     store = js.create_object_store(bucket="files", storage="memory")
     shared = nc.subscribe("shared")
     seen: list[bytes] = []
