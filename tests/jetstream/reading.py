@@ -47,7 +47,7 @@ def numbers(messages: Iterable[JsMessage]) -> list[int]:
     return [int(message.data) for message in messages]
 
 
-async def eventually(check: Callable[[], object], timeout: float = 10.0) -> None:
+async def eventually(check: Callable[[], object], timeout: float = 30.0) -> None:
     """Turns the loop until it holds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
@@ -69,7 +69,7 @@ async def known(consumer: Consumer, check: Callable[[ConsumerInfo], object]) -> 
     """Asks the server until what it says of the consumer is so: pulls and acknowledgements are taken in behind our
     question.
     """
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not check(await consumer.info()):  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.001)
 

@@ -40,7 +40,7 @@ async def consumers(stream: Stream) -> list[str]:
 
 async def no_consumers(stream: Stream) -> None:
     """Asks until there are none: nobody waits for a deletion."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await consumers(stream):  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.01)
 
