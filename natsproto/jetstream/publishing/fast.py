@@ -21,6 +21,7 @@ from natsproto.errors import (
     UnsupportedByServer,
 )
 from natsproto.jetstream.info import PubAck
+from natsproto.jetstream.publishing.bugs import ending, ends_on_bugs
 from natsproto.jetstream.publishing.ingest import IngestLedger, Operation, Words
 from natsproto.jetstream.publishing.outgoing import ExpectationArgs, as_bytes, has_msg_id, header_block, id_block
 from natsproto.protocol.frames import Message, Payload
@@ -204,11 +205,13 @@ class Dialogue:
 
     # ------------------------------------------------------------ what the engine reports
 
+    @ends_on_bugs
     def answer(self, token: bytes, payload: bytes) -> None:
         """A reply came that is nothing but a payload. The token is what the message said of itself."""
         if (place := self._lines.read(token)) is not None:
             self._heard(self._ledger.hear(*place, payload))
 
+    @ends_on_bugs
     def deliver(self, message: Message) -> None:
         """Any reply came."""
         token = message.subject[len(self._lines.inbox) :].encode("utf-8", "surrogateescape")
@@ -217,12 +220,14 @@ class Dialogue:
         elif (place := self._lines.read(token)) is not None:
             self._heard(self._ledger.hear_nobody(place[0]))
 
+    @ends_on_bugs
     def settled(self) -> None:
         """All replies of one chunk are in."""
         if self._ledger.make_room():
             self.pump()
         self._wake()
 
+    @ends_on_bugs
     def lost(self, error: ConnectionLost) -> None:
         """The connection has ended. What had not left is as if it had never been sent."""
         self._up = False
@@ -230,6 +235,7 @@ class Dialogue:
         self._ledger.unsay([self._lines.operation_of(head) for head in heads], str(error))
         self.pump()
 
+    @ends_on_bugs
     def restored(self) -> None:
         """There is a connection again, perhaps to a server with other limits."""
         self._up = True
@@ -237,15 +243,23 @@ class Dialogue:
         self._ledger.ask_again()
         self.pump()
 
+    @ends_on_bugs
     def denied(self, error: PermissionDenied) -> None:
         """The server refuses messages to a subject."""
         self._ledger.deny(error)
         self.pump()
 
+    @ends_on_bugs
     def ended(self, error: NatsError) -> None:
         """No reply will come any more."""
         self._ledger.give_up(str(error), error)
         self.pump()
+
+    def broken(self, bug: Exception) -> None:
+        """Something here has stumbled: there is no saying what it would do next."""
+        error = ending(bug)
+        self._ledger.give_up(str(error), error)
+        self._stop()
 
     def _heard(self, pause: float) -> None:
         if pause:
@@ -260,6 +274,7 @@ class Dialogue:
         if self._pause is None:
             self._pause = self._loop.call_later(pause, self._end_pause)
 
+    @ends_on_bugs
     def _end_pause(self) -> None:
         self._pause = None
         self._ledger.resume()
@@ -269,6 +284,7 @@ class Dialogue:
         if self._clock is None and not self._ledger.idle:
             self._clock = self._loop.call_later(self._tick, self._on_tick)
 
+    @ends_on_bugs
     def _on_tick(self) -> None:
         """Nothing waits for ever: the stream is asked, and in the end it is given up."""
         self._clock = None

@@ -538,7 +538,9 @@ class IngestLedger:
             return end
         if isinstance(end, RequestTimeout):
             return PublishTimeout(subject, self._timeout)
-        return PublishUncertain(subject, reason)
+        fate = PublishUncertain(subject, reason)
+        fate.__cause__ = end
+        return fate
 
     def _finish(self, failed: list[FailedMessage], end: NatsError) -> None:
         self._failed += failed

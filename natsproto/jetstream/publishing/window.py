@@ -30,6 +30,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream.info import pub_ack
 from natsproto.jetstream.publishing.ackfuture import AckFuture
+from natsproto.jetstream.publishing.bugs import ending, ends_on_bugs
 from natsproto.jetstream.publishing.outgoing import has_msg_id
 from natsproto.jetstream.publishing.retry import BUSY, RESEND_AFTER, pause_after
 from natsproto.jetstream.publishing.tokens import NO_LANE, Lane, Slot, Tokens
@@ -144,6 +145,7 @@ class Window:
         self._end: NatsError | None = LocalProtocolError(
             "a publisher publishes inside its block: async with js.publisher() as pub"
         )
+        self._bug: NatsError | None = None
 
     def open(self) -> None:
         """Takes messages from now on. ConnectionClosed when the client is."""
@@ -193,11 +195,13 @@ class Window:
             await self._flushing.wait()
 
     def report(self) -> None:
-        """Raises PublishFailed for the failures that nobody has seen, once."""
+        """Raises PublishFailed for the failures that nobody has seen, once; then the bug that has ended it."""
         failures = self._failures.take()
         self._make_room()
         if failures:
             raise PublishFailed(failures) from failures[0].error
+        if self._bug is not None:
+            raise self._bug.with_traceback(None)
 
     def close(self) -> None:
         """Takes and waits for nothing more."""
@@ -268,6 +272,7 @@ class Window:
         if self._waiting:
             self._waiting.pop(token, None)
 
+    @ends_on_bugs
     def deliver(self, message: Message) -> None:
         """Any reply came."""
         token = message.subject[len(self._inbox) :].encode("utf-8", "surrogateescape")
@@ -281,11 +286,15 @@ class Window:
 
     def settled(self) -> None:
         """All replies of one chunk are in."""
-        if not self._pending and not self._coming:
-            self.tokens.rest()
-        if self.full or self._flushing:
-            self._make_room()
+        try:
+            if not self._pending and not self._coming:
+                self.tokens.rest()
+            if self.full or self._flushing:
+                self._make_room()
+        except Exception as exc:
+            self.broken(exc)
 
+    @ends_on_bugs
     def lost(self, error: ConnectionLost) -> None:
         """The connection has ended: what has an id is sent again, the rest is reported unless it never left."""
         self._up = self._sending = False
@@ -301,12 +310,14 @@ class Window:
         self._waiting = dict.fromkeys(self._pending)
         self._make_room()
 
+    @ends_on_bugs
     def restored(self) -> None:
         """There is a connection again, perhaps to a server with other limits."""
         self._up = True
         self.tokens.forget()
         self._send_waiting()
 
+    @ends_on_bugs
     def denied(self, error: PermissionDenied) -> None:
         """The server refuses messages to a subject."""
         for token, slot in list(self._pending.items()):
@@ -314,12 +325,19 @@ class Window:
                 self._fail(token, slot, error)
         self._make_room()
 
+    @ends_on_bugs
     def ended(self, error: NatsError) -> None:
         """No reply will come any more."""
         self._finish(error, str(error))
 
+    def broken(self, bug: Exception) -> None:
+        """Something here has stumbled: there is no saying what it would do next."""
+        self._bug = ending(bug)
+        self._finish(self._bug, str(self._bug))
+
     # ------------------------------------------------------------ what becomes of a message
 
+    @ends_on_bugs
     def _judge(self, token: bytes, slot: Slot, payload: bytes) -> None:
         """Reads a reply that is not simply the next acknowledgement of the stream."""
         try:
@@ -377,6 +395,7 @@ class Window:
         if self._pause is None:
             self._pause = self._loop.call_later(pause, self._end_pause)
 
+    @ends_on_bugs
     def _end_pause(self) -> None:
         self._pause = None
         self._send_waiting()
@@ -402,6 +421,7 @@ class Window:
 
     # ------------------------------------------------------------ time
 
+    @ends_on_bugs
     def _on_tick(self) -> None:
         """Ends what has waited too long; sends again what has an id and was met with silence."""
         self._clock = None
@@ -458,7 +478,10 @@ class Window:
                 timer.cancel()
         self._clock = self._pause = None
         for token, slot in list(self._pending.items()):
-            unsent = token in self._waiting and not slot.doubtful
-            self._fail(token, slot, error if unsent else PublishUncertain(slot.lane.subject, reason))
+            fate = error
+            if token not in self._waiting or slot.doubtful:
+                fate = PublishUncertain(slot.lane.subject, reason)
+                fate.__cause__ = error
+            self._fail(token, slot, fate)
         self.tokens.leave_behind()
         self._make_room()
