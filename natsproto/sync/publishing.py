@@ -79,7 +79,10 @@ class Outgoing(Generic[T]):
         items, send = self._items, self._send
         try:
             while items:
-                await send(items.popleft())
+                try:
+                    await send(items[0])
+                finally:
+                    items.popleft()  # until now it is counted here
         except Exception as exc:
             self.fail(exc)
         finally:

@@ -162,6 +162,16 @@ def test_a_failure_is_told_once_also_when_another_comes_while_it_is_told(monkeyp
     portal.stop()
 
 
+def test_what_waits_for_room_in_a_window_is_pending(js: sync.JetStream) -> None:
+    js.create_stream(name="S", subjects=["s.>"], storage="memory", no_ack=True)
+    with pytest.raises(ZeroDivisionError), js.publisher(max_pending=1) as publisher:  # noqa: PT012
+        for _ in range(3):
+            publisher.publish("s.a")
+        assert js.account_info().streams == 1  # by now the loop has one in the window and one in its hands
+        assert publisher.pending == 3
+        raise ZeroDivisionError
+
+
 def test_threads_share_a_window(js: sync.JetStream) -> None:
     stream = js.create_stream(name="S", subjects=["s.>"], storage="memory")
     acks: list[list[int]] = [[] for _ in range(8)]
