@@ -168,8 +168,9 @@ async def test_drain_with_slow_callbacks_raises_and_says_what_was_left(server: S
         for _ in range(10):
             await peer.publish("work")
         await peer.flush()
+        await nc.flush()  # all are here
         with pytest.raises(DrainTimeout) as caught:
-            await nc.drain(timeout=0.3)
+            await nc.drain(timeout=1)
         assert "7 messages of 'work' not handled" in worded(caught.value)  # the one at work and six behind it
         assert caught.value.left == ("7 messages of 'work' not handled",)
         assert begun == 4
