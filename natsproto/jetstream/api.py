@@ -26,8 +26,8 @@ from natsproto.errors import (
 from natsproto.jetstream.api_errors import api_error
 from natsproto.jetstream.codec import Duration, Record, decode, dumps, parse
 from natsproto.jetstream.exchange import ApiExchange, Trace, told
-from natsproto.jetstream.info import AccountInfo
-from natsproto.protocol.frames import Message, ServerInfo
+from natsproto.jetstream.info import AccountInfo, level_of
+from natsproto.protocol.frames import Message
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 
 R = TypeVar("R", bound=Record)
@@ -47,11 +47,6 @@ async def raise_end(subscription: Subscription, asked: str) -> NoReturn:
     except SubscriptionClosed:
         pass
     raise ConnectionClosed(asked)
-
-
-def level_of(server: ServerInfo) -> int:
-    """The level of a server's API. That of 2.11 is 1, which it does not say."""
-    return server.api_lvl or int(server.version.startswith("2.11."))
 
 
 class Api:

@@ -119,8 +119,7 @@ class JetStream:
         heed; PermissionDenied; and what ``nc.publish`` raises. Cancelling leaves open whether it is stored.
         """
         if (new := novelty(args)) is not None:
-            what, version, level = new
-            await self._api.demand(level, version, f"publish to {subject!r} with {what}", timeout)
+            await self._api.demand(new.level, new.version, f"publish to {subject!r} with {new.what}", timeout)
         return await publish(
             self._connection,
             subject,

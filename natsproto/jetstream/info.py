@@ -48,6 +48,13 @@ from natsproto.jetstream.config import (
     SubjectTransform,
 )
 from natsproto.jetstream.timestamp import Timestamp
+from natsproto.protocol.frames import ServerInfo
+
+
+def level_of(server: ServerInfo) -> int:
+    """The level of a server's API. That of 2.11 is 1, which it does not say."""
+    return server.api_lvl or int(server.version.startswith("2.11."))
+
 
 # ---------------------------------------------------------------- clusters
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
+from natsproto.client import Client
 from natsproto.errors import (
     ApiError,
     BatchRefused,
@@ -20,10 +23,10 @@ from natsproto.errors import (
 from natsproto.jetstream.context import JetStream
 from natsproto.jetstream.publishing.batch import AtomicBatch
 from natsproto.jetstream.stream import Stream
-from tests.jetstream.script import STEP
-from tests.jetstream.test_window import stage
+from tests.core.world import World, world
+from tests.jetstream.script import STEP, StreamScript
 from tests.kit.clock import virtual_clock
-from tests.kit.scripted import Op
+from tests.kit.scripted import Behaviour, Op
 
 
 @pytest.fixture
@@ -187,6 +190,13 @@ async def test_many_batches_at_once(jetstream: JetStream, stream: Stream) -> Non
 
 
 # ---------------------------------------------------------------- on a scripted one
+
+
+@asynccontextmanager
+async def stage() -> AsyncIterator[tuple[World, Client, StreamScript]]:
+    """A client on a server that knows batches, whose streams are played by the test."""
+    async with world(Behaviour(route=False, greeting={"api_lvl": 2})) as place:
+        yield place, await place.connect(), StreamScript(place)
 
 
 def header(op: Op, name: str) -> str:

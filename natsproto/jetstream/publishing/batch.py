@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import NamedTuple, Unpack
 
 from natsproto.core.connection import Connection
+from natsproto.core.engine import State
 from natsproto.errors import (
     ApiError,
     ConfigError,
@@ -25,7 +26,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream.api_errors import ErrCode
 from natsproto.jetstream.info import PubAck, pub_ack
-from natsproto.jetstream.publishing.outgoing import MessageArgs, as_bytes, header_pairs
+from natsproto.jetstream.publishing.outgoing import MessageArgs, Novelty, as_bytes, header_pairs
 from natsproto.jetstream.publishing.retry import BUSY, pause_after
 from natsproto.jetstream.publishing.waiting import connected
 from natsproto.protocol.frames import Payload
@@ -35,6 +36,8 @@ from natsproto.protocol.subject import publish_subject
 
 API_LEVEL = 2
 """Of the first servers that know atomic batches."""
+
+_NEED = Novelty("atomic batch", "2.12", API_LEVEL)
 
 MAX_MESSAGES = 1000
 """Messages in a batch, unless the server is configured otherwise."""
@@ -156,9 +159,7 @@ class AtomicBatch:
             await asyncio.sleep(pause)
 
     async def __aenter__(self) -> AtomicBatch:
-        server = self._connection.server_info
-        if server.version and server.api_lvl < API_LEVEL:  # it would store the first message, and each for itself
-            raise UnsupportedByServer("atomic batch", f"nats-server 2.12 is needed, this is {server.version}")
+        self._check_server()
         return self
 
     async def __aexit__(
@@ -177,6 +178,19 @@ class AtomicBatch:
     def _check_open(self) -> None:
         if self._over:
             raise LocalProtocolError("the batch is over: it was committed or abandoned")
+
+    def _check_server(self) -> None:
+        """UnsupportedByServer for one that would store the first message, and each for itself."""
+        if (refusal := _NEED.refusal(self._connection.server_info)) is not None:
+            raise refusal
+
+    async def _begin(self) -> None:
+        """Nothing was told yet: waits until it is known to whom."""
+        if self._connection.state is State.RECONNECTING:
+            await connected(self._connection, asyncio.get_running_loop().time() + self._timeout)
+            if self._connection.state is State.RECONNECTING:
+                raise RequestTimeout("atomic batch, which waited for a connection and was not sent", self._timeout)
+        self._check_server()
 
     def _check_message(self, message: _Message) -> None:
         """Raises for what cannot be sent, so that it does not end the batch half way."""
@@ -200,6 +214,8 @@ class AtomicBatch:
             sequence = self._told + 1
             message = self._messages[self._told]
             pairs = [*message.pairs, *self._headers(sequence)]
+            if sequence == 1:
+                await self._begin()
             if sequence == 1 or (confirm and sequence == count):
                 try:
                     await self._ask(message, pairs)
@@ -247,6 +263,8 @@ class AtomicBatch:
         """Commits: with the last message, or when that was told already, with a word of its own (2.14)."""
         count = len(self._messages)
         message = self._messages[-1]
+        if not self._told:
+            await self._begin()
         if self._told < count:
             payload, pairs = message.payload, [*message.pairs, *self._headers(count, "1")]
         else:

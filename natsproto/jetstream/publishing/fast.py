@@ -18,12 +18,18 @@ from natsproto.errors import (
     NatsError,
     OutboxFull,
     PermissionDenied,
-    UnsupportedByServer,
 )
 from natsproto.jetstream.info import PubAck
 from natsproto.jetstream.publishing.bugs import ending, ends_on_bugs
 from natsproto.jetstream.publishing.ingest import IngestLedger, Operation, Words
-from natsproto.jetstream.publishing.outgoing import ExpectationArgs, as_bytes, has_msg_id, header_block, id_block
+from natsproto.jetstream.publishing.outgoing import (
+    ExpectationArgs,
+    Novelty,
+    as_bytes,
+    has_msg_id,
+    header_block,
+    id_block,
+)
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 from natsproto.protocol.subject import publish_subject
@@ -36,6 +42,8 @@ OUTSTANDING = 2
 
 API_LEVEL = 4
 """Of the first servers that know fast ingest."""
+
+_NEED = Novelty("fast ingest", "2.14", API_LEVEL)
 
 TICK = 1.0
 """Seconds of silence after which the stream is asked; after two, and without need, the batch is committed."""
@@ -237,8 +245,10 @@ class Dialogue:
 
     @ends_on_bugs
     def restored(self) -> None:
-        """There is a connection again, perhaps to a server with other limits."""
+        """There is a connection again, perhaps to a server with other limits, or one that knows nothing of all this."""
         self._up = True
+        if (refusal := _NEED.refusal(self._connection.server_info)) is not None:
+            self._ledger.give_up(str(refusal), refusal)
         self._lines.forget()
         self._ledger.ask_again()
         self.pump()
@@ -475,9 +485,8 @@ class FastPublisher:
     async def __aenter__(self) -> FastPublisher:
         if self._dialogue is not None:
             raise LocalProtocolError("a publisher can be entered once: make another one")
-        server = self._connection.server_info
-        if server.version and server.api_lvl < API_LEVEL:
-            raise UnsupportedByServer("fast ingest", f"nats-server 2.14 is needed, this is {server.version}")
+        if (refusal := _NEED.refusal(self._connection.server_info)) is not None:
+            raise refusal
         self._dialogue = Dialogue(
             self._connection, self._ledger, self._lines, tick=self._tick, retry_wait=self._retry_wait
         )

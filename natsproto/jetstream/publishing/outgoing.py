@@ -6,13 +6,15 @@ Owns the names of those headers and the rules for their values. It publishes not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from operator import itemgetter
-from typing import Literal, TypedDict
+from operator import attrgetter
+from typing import Literal, NamedTuple, TypedDict
 
-from natsproto.errors import ConfigError
+from natsproto.errors import ConfigError, UnsupportedByServer
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.config import stream_name
+from natsproto.jetstream.info import level_of
 from natsproto.jetstream.publishing.schedule import Schedule, ttl_text
+from natsproto.protocol.frames import ServerInfo
 from natsproto.protocol.headers import Headers, HeadersLike, encode_headers
 from natsproto.protocol.subject import subscribe_subject
 
@@ -49,6 +51,20 @@ class MessageArgs(ExpectationArgs, total=False):
     msg_id: str | None
 
 
+class Novelty(NamedTuple):
+    """Something that not every server heeds: the first one that does, and the level of its API."""
+
+    what: str
+    version: str
+    level: int
+
+    def refusal(self, server: ServerInfo) -> UnsupportedByServer | None:
+        """Why this server must not get it; None also before any was heard of."""
+        if not server.version or level_of(server) >= self.level:
+            return None
+        return UnsupportedByServer(self.what, f"nats-server {self.version} is needed, this is {server.version}")
+
+
 _NOVELTIES = {
     "ttl": ("2.11", 1),
     "expected_last_subject_seq_subject": ("2.11", 1),
@@ -57,12 +73,12 @@ _NOVELTIES = {
 """What older servers store the message without, and say nothing: the server that knows it first, its API's level."""
 
 
-def novelty(args: Mapping[str, object]) -> tuple[str, str, int] | None:
-    """The newest of these arguments that not every server heeds, the server that does and the level of its API."""
+def novelty(args: Mapping[str, object]) -> Novelty | None:
+    """The newest of these arguments that not every server heeds."""
     if _NOVELTIES.keys().isdisjoint(args):
         return None
-    wanted = [(name, *need) for name, need in _NOVELTIES.items() if args.get(name) is not None]
-    return max(wanted, key=itemgetter(2), default=None)
+    wanted = [Novelty(name, *need) for name, need in _NOVELTIES.items() if args.get(name) is not None]
+    return max(wanted, key=attrgetter("level"), default=None)
 
 
 def as_bytes(payload: object) -> bytes:

@@ -25,9 +25,7 @@ from natsproto.errors import (
     PublishTimeout,
     PublishUncertain,
     RequestTimeout,
-    UnsupportedByServer,
 )
-from natsproto.jetstream.api import level_of
 from natsproto.jetstream.info import PubAck, pub_ack
 from natsproto.jetstream.publishing.ackfuture import AckFuture
 from natsproto.jetstream.publishing.outgoing import (
@@ -159,7 +157,8 @@ class Publisher:
         """Publishes a message and returns the future of its acknowledgement. Waits only while the window is full.
 
         The arguments are those of ``JetStream.publish``, and bad ones raise the same errors, with nothing sent;
-        UnsupportedByServer for those that the connected server does not know.
+        UnsupportedByServer for those that the connected server does not know. Without a connection the future ends with
+        that, and the message is not sent, when the server that comes does not know them.
         PublishFailed when as many messages as the window holds have failed and nobody has looked at their futures.
         ConnectionClosed when the client is. Cancelling while it waits publishes nothing.
         """
@@ -180,14 +179,16 @@ class Publisher:
         if type(payload) is not bytes:
             payload = as_bytes(payload)
         if args or headers is not None:
-            if (new := novelty(args)) is not None:
-                what, version, level = new
-                server = self._connection.server_info
-                if server.version and level_of(server) < level:  # none was heard of yet: nothing is known
-                    raise UnsupportedByServer(what, f"nats-server {version} is needed, this is {server.version}")
+            new = novelty(args)
+            if new is not None and (refusal := new.refusal(self._connection.server_info)) is not None:
+                raise refusal
             block = header_block(subject, headers, {"msg_id": msg_id, **args})
             if self._id and not has_msg_id(block):
                 block = header_block(subject, headers, {"msg_id": f"{self._id}{window.count + 1}", **args})
+            if new is not None and not window.sending:
+                future = window.take(window.lane_of(subject, payload, block), payload, block)
+                window.demand(future, new)
+                return future
         elif msg_id is not None:
             block = id_block(msg_id)
         elif self._id:

@@ -31,7 +31,7 @@ from natsproto.errors import (
 from natsproto.jetstream.info import pub_ack
 from natsproto.jetstream.publishing.ackfuture import AckFuture
 from natsproto.jetstream.publishing.bugs import ending, ends_on_bugs
-from natsproto.jetstream.publishing.outgoing import has_msg_id
+from natsproto.jetstream.publishing.outgoing import Novelty, has_msg_id
 from natsproto.jetstream.publishing.retry import BUSY, RESEND_AFTER, pause_after
 from natsproto.jetstream.publishing.tokens import NO_LANE, Lane, Slot, Tokens
 from natsproto.protocol.frames import Message
@@ -133,8 +133,11 @@ class Window:
         """
         self._pending: dict[bytes, Slot] = {}
         self._waiting: dict[bytes, None] = {}
+        self._demands: dict[bytes, Novelty] = {}
         self._failures = Failures()
-        self._up = self._sending = False  # whether there is a connection, and whether new messages go out at once
+        self._up = False  # whether there is a connection
+        self.sending = False
+        """Whether new messages go out at once."""
         self._pause: asyncio.TimerHandle | None = None
         # Time is counted in ticks of one timer: a deadline for each message would cost as much as the message.
         self._tick = timeout / LIFETIME
@@ -150,7 +153,7 @@ class Window:
     def open(self) -> None:
         """Takes messages from now on. ConnectionClosed when the client is."""
         self._loop = asyncio.get_running_loop()
-        self._up = self._sending = self._connection.is_connected
+        self._up = self.sending = self._connection.is_connected
         self._connection.open_inbox(self)
         self._end = None
 
@@ -208,6 +211,12 @@ class Window:
         self._finish(LocalProtocolError("the publisher has ended: its block was left"), "the publisher was given up")
         self._connection.close_inbox(self)
 
+    def demand(self, future: AckFuture, new: Novelty) -> None:
+        """The message that was taken last waits, and is not for a server that would store it without heeding this."""
+        slot = future.outcome
+        assert isinstance(slot, Slot)
+        self._demands[slot.token] = new
+
     def lane_of(self, subject: str, payload: bytes, block: bytes | None) -> Lane:
         """Where such a message is to be taken, when there is room.
 
@@ -232,7 +241,7 @@ class Window:
         else:
             slot = self.tokens.new_slot(lane, block)
         token = slot.token
-        if self._sending:
+        if self.sending:
             self._outbox.put(slot.line, payload)
         else:
             self._waiting[token] = None
@@ -297,7 +306,7 @@ class Window:
     @ends_on_bugs
     def lost(self, error: ConnectionLost) -> None:
         """The connection has ended: what has an id is sent again, the rest is reported unless it never left."""
-        self._up = self._sending = False
+        self._up = self.sending = False
         self.tokens.leave_behind()
         unsent = {self.tokens.token_of(line) for line in self._outbox.withdraw(self.tokens.mark)}
         for token, slot in list(self._pending.items()):
@@ -315,6 +324,7 @@ class Window:
         """There is a connection again, perhaps to a server with other limits."""
         self._up = True
         self.tokens.forget()
+        self._check_demands()
         self._send_waiting()
 
     @ends_on_bugs
@@ -387,11 +397,20 @@ class Window:
         self._waiting[token] = None
         self._hold(pause)
 
+    def _check_demands(self) -> None:
+        """Refuses what waits and this server would not heed."""
+        server = self._connection.server_info
+        self._demands = {token: new for token, new in self._demands.items() if token in self._waiting}
+        for token, new in self._demands.items():
+            if (error := new.refusal(server)) is not None:
+                self._fail(token, self._pending[token], error)
+        self._make_room()
+
     # ------------------------------------------------------------ sending again
 
     def _hold(self, pause: float) -> None:
         """Sends nothing for so long; a pause in progress is not prolonged."""
-        self._sending = False
+        self.sending = False
         if self._pause is None:
             self._pause = self._loop.call_later(pause, self._end_pause)
 
@@ -417,7 +436,7 @@ class Window:
                 self._fail(token, slot, exc)
             else:
                 del self._waiting[token]
-        self._sending = True
+        self.sending = True
 
     # ------------------------------------------------------------ time
 
@@ -472,7 +491,7 @@ class Window:
         """Ends everything: whatever was sent and not answered may be stored."""
         if self._end is None:
             self._end = error
-        self._up = self._sending = False
+        self._up = self.sending = False
         for timer in (self._clock, self._pause):
             if timer is not None:
                 timer.cancel()

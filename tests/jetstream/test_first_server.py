@@ -1,0 +1,132 @@
+"""What is published before any server was heard of is not stored when the first one that comes is too old for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+import natsproto
+from natsproto import Client
+from natsproto.errors import PublishFailed, RequestTimeout, UnsupportedByServer
+from natsproto.jetstream import Schedule
+from natsproto.testing import run_server
+from natsproto.testing.server import Server
+from tests.kit.servers import binary_of
+
+pytestmark = pytest.mark.slow
+
+
+@asynccontextmanager
+async def unheard(series: str) -> AsyncIterator[tuple[Server, Client]]:
+    """A server of that series with a stream, which is away, and a client that has never seen it."""
+    binary = await asyncio.to_thread(binary_of, series)
+    async with run_server(jetstream=True, binary=binary) as server:
+        async with natsproto.connect(server.url) as nc:
+            await nc.jetstream().create_stream(name="S", subjects=["s.>"])
+        server.kill()
+        async with natsproto.connect(server.url, retry_on_failed_connect=True, reconnect_wait_max=0.2) as nc:
+            assert nc.server_info.version == ""
+            yield server, nc
+
+
+async def stored(nc: Client) -> list[str]:
+    """The subjects of what the stream holds."""
+    return [subject async for subject, _ in (await nc.jetstream().stream("S")).subjects()]
+
+
+@pytest.mark.parametrize("auto_msg_id", [False, True])
+async def test_a_window_refuses_what_the_first_server_would_not_heed(auto_msg_id: bool) -> None:
+    schedule = Schedule.every(60, target="s.t")
+    async with unheard("2.10") as (server, nc):
+        pub = await nc.jetstream(timeout=30).publisher(auto_msg_id=auto_msg_id).__aenter__()
+        futures = [
+            await pub.publish("s.1", b"x", ttl=60),
+            await pub.publish("s.2", b"x"),
+            await pub.publish("s.3", schedule=schedule),
+            await pub.publish("s.4", expected_last_subject_seq=0, expected_last_subject_seq_subject="s.>"),
+            await pub.publish("s.5", b"x"),
+        ]
+        await server.restart()
+        for future, named in zip(
+            futures, ("ttl", "", "schedule", "expected_last_subject_seq_subject", ""), strict=True
+        ):
+            if named:
+                with pytest.raises(UnsupportedByServer, match=f"{named}.*: nats-server 2.1. is needed, this is 2.10"):
+                    await future
+            else:
+                await future
+        await pub.flush()
+        assert (pub.pending, pub.acknowledged) == (0, 2)
+        with pytest.raises(UnsupportedByServer, match="ttl"):
+            await pub.publish("s.6", ttl=60)
+        await pub.__aexit__(None, None, None)
+        assert await stored(nc) == ["s.2", "s.5"]
+
+
+async def test_a_window_that_is_left_tells_of_what_was_refused() -> None:
+    async with unheard("2.10") as (server, nc):
+        pub = await nc.jetstream(timeout=30).publisher().__aenter__()
+        await pub.publish("s.1", b"xx", ttl=60)
+        leaving = asyncio.create_task(pub.__aexit__(None, None, None))
+        await server.restart()
+        with pytest.raises(PublishFailed, match="ttl") as left:
+            await leaving
+        assert [(failed.number, failed.size) for failed in left.value.failures] == [(1, 2)]
+        assert await stored(nc) == []
+
+
+@pytest.mark.parametrize("messages", [1, 3])
+async def test_an_atomic_batch_tells_the_first_server_nothing_if_it_is_too_old(messages: int) -> None:
+    async with unheard("2.11") as (server, nc):
+        batch = await nc.jetstream(timeout=30).atomic_batch().__aenter__()
+
+        async def publish() -> None:
+            for number in range(messages):
+                await batch.publish(f"s.{number}", ttl=60)
+            await batch.commit()
+
+        publishing = asyncio.create_task(publish())
+        await server.restart()
+        with pytest.raises(UnsupportedByServer, match=r"atomic batch: nats-server 2\.12 is needed, this is 2\.11"):
+            await publishing
+        assert await stored(nc) == []
+
+
+async def test_an_atomic_batch_that_no_server_was_there_for_is_not_sent_later() -> None:
+    async with unheard("2.14") as (server, nc):
+        batch = await nc.jetstream(timeout=0.3).atomic_batch().__aenter__()
+        await batch.publish("s.1")
+        with pytest.raises(RequestTimeout, match="was not sent"):
+            await batch.commit()
+        await server.restart()
+        assert await stored(nc) == []
+
+
+async def test_a_fast_publisher_tells_the_first_server_nothing_if_it_is_too_old() -> None:
+    async with unheard("2.12") as (server, nc):
+        pub = await nc.jetstream(timeout=30).fast_publisher().__aenter__()
+        publishing = asyncio.create_task(pub.publish("s.1", ttl=60))
+        await server.restart()
+        for waiting in (publishing, asyncio.ensure_future(pub.publish("s.2"))):
+            with pytest.raises(UnsupportedByServer, match=r"fast ingest: nats-server 2\.14 is needed, this is 2\.12"):
+                await waiting
+        with pytest.raises(UnsupportedByServer):
+            await pub.flush()
+        await pub.__aexit__(None, None, None)
+        assert await stored(nc) == []
+
+
+async def test_what_the_first_server_heeds_is_stored_in_order() -> None:
+    subjects = [f"s.{number:02}" for number in range(20)]
+    async with unheard("2.14") as (server, nc):
+        async with nc.jetstream(timeout=30).publisher(auto_msg_id=True) as pub:
+            for subject in subjects[::2]:
+                await pub.publish(subject)
+                after = f"{subject[:-1]}{int(subject[-1]) + 1}"
+                await pub.publish(after, expected_last_subject_seq=0, expected_last_subject_seq_subject="s.no")
+            await server.restart()
+        found = (await nc.jetstream().stream("S")).get_batch()
+        assert [message.subject async for message in found] == subjects
