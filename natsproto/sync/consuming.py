@@ -5,14 +5,15 @@ Owns the messages that were taken over and not read yet. Every verb is that of `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Generic, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from natsproto.jetstream import message
 from natsproto.jetstream.reading import consumer, ordered, push, reader
-from natsproto.sync.facade import Block, Facade, Watcher, blocking, gathering, making, opening
+from natsproto.sync.facade import Block, Facade, Watcher, blocking, making
 from natsproto.sync.messaging import Received
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from natsproto.jetstream.codec import Duration
     from natsproto.jetstream.info import ConsumerInfo
     from natsproto.jetstream.message import Metadata
+    from natsproto.jetstream.reading.fetch import Fetch
 
+V = TypeVar("V")
+P = ParamSpec("P")
 C = TypeVar("C", bound=consumer.Consumer, covariant=True)
 
 
@@ -118,6 +122,36 @@ class Messages(Watcher[reader.Messages, message.JsMessage]):
         await self._inner.stop()
 
 
+class fetching(Generic[V, P]):
+    """A verb that fetches, waited for. What an interrupt prevents from being returned is for the next reader."""
+
+    def __init__(self, verb: Callable[Concatenate[V, P], Fetch]) -> None:
+        self._verb = verb
+        self.__doc__ = verb.__doc__
+
+    @overload
+    def __get__(self, facade: None, owner: type[object]) -> Self: ...
+
+    @overload
+    def __get__(self, facade: Facade[V], owner: type[object]) -> Callable[P, list[JsMessage]]: ...
+
+    def __get__(self, facade: Facade[V] | None, owner: type[object]) -> Self | Callable[P, list[JsMessage]]:
+        if facade is None:
+            return self
+        return partial(self._call, facade)
+
+    def _call(self, facade: Facade[V], /, *args: P.args, **kwargs: P.kwargs) -> list[JsMessage]:
+        portal, inner = facade._reach()
+
+        async def fetched() -> list[message.JsMessage]:  # the verb is to be called on the loop
+            return await self._verb(inner, *args, **kwargs)
+
+        def lost(messages: list[message.JsMessage]) -> None:
+            self._verb(inner, *args, **kwargs).put_back(messages)
+
+        return [JsMessage(portal, one) for one in portal.obtain(fetched, lost)]
+
+
 class Consumer(Facade[C], Generic[C]):
     """What all consumers have."""
 
@@ -147,7 +181,7 @@ class Consumer(Facade[C], Generic[C]):
 class PullConsumer(Consumer[consumer.PullConsumer]):
     """A consumer of a stream: ``fetch``, ``next``, ``messages``."""
 
-    fetch = gathering(consumer.PullConsumer.fetch, JsMessage, reader.give_back)
+    fetch = fetching(consumer.PullConsumer.fetch)
     messages = making(consumer.PullConsumer.messages, Messages)
 
     def next(
@@ -163,6 +197,7 @@ class PullConsumer(Consumer[consumer.PullConsumer]):
         """Pulls one message; RequestTimeout when none came within ``timeout`` seconds (0: when there is none now).
 
         With ``acking``, a message of this consumer, that one is acknowledged in the same trip; see the async client.
+        An interrupt loses nothing: what had just come is what the next reader of this handle gets first.
         """
 
         async def pulled() -> message.JsMessage:
@@ -175,7 +210,10 @@ class PullConsumer(Consumer[consumer.PullConsumer]):
                 acking=None if acking is None else acking._inner,
             )
 
-        return JsMessage(self._portal, self._portal.obtain(pulled, lambda lost: reader.give_back([lost])))
+        def lost(one: message.JsMessage) -> None:
+            self._inner.fetch(1, group=group).put_back([one])
+
+        return JsMessage(self._portal, self._portal.obtain(pulled, lost))
 
 
 class PushConsumer(Consumer[push.PushConsumer]):
@@ -202,8 +240,7 @@ class OrderedConsumer(Block[ordered.OrderedConsumer]):
 
     created = blocking(ordered.OrderedConsumer.created)
     info = blocking(ordered.OrderedConsumer.info)
-    fetch = gathering(ordered.OrderedConsumer.fetch, JsMessage)
-    next = opening(ordered.OrderedConsumer.next, JsMessage)
+    fetch = fetching(ordered.OrderedConsumer.fetch)
     messages = making(ordered.OrderedConsumer.messages, Messages)
     close = blocking(ordered.OrderedConsumer.close)
 
@@ -221,6 +258,16 @@ class OrderedConsumer(Block[ordered.OrderedConsumer]):
     def last_sequence(self) -> int:
         """The stream sequence of the last message that came, 0 before the first."""
         return self._inner.last_sequence
+
+    def next(self, timeout: Duration = 5.0) -> JsMessage:
+        """The next message; RequestTimeout when none came within ``timeout`` seconds, ConnectionClosed when the client
+        is closed meanwhile. An interrupt loses nothing: what had just come is what is read next.
+        """
+
+        def lost(one: message.JsMessage) -> None:
+            self._inner.fetch(1).put_back([one])
+
+        return JsMessage(self._portal, self._portal.obtain(partial(self._inner.next, timeout), lost))
 
     @property
     def cached_info(self) -> ConsumerInfo:

@@ -202,42 +202,6 @@ class opening(Generic[V, P, R, F]):
         return self._facade(portal, portal.call(self._verb, inner, *args, **kwargs))
 
 
-class gathering(Generic[V, P, R, F]):
-    """A verb that gives a list of handles, waited for; each comes in a facade of its own. ``lost`` gets those that an
-    interrupt prevented from being returned.
-    """
-
-    def __init__(
-        self,
-        verb: Callable[Concatenate[V, P], Awaitable[list[R]]],
-        facade: Callable[[Portal, R], F],
-        lost: Callable[[list[R]], object] = list,
-    ) -> None:
-        self._verb = verb
-        self._facade = facade
-        self._lost = lost
-        self.__doc__ = verb.__doc__
-
-    @overload
-    def __get__(self, facade: None, owner: type[object]) -> Self: ...
-
-    @overload
-    def __get__(self, facade: Facade[V], owner: type[object]) -> Callable[P, list[F]]: ...
-
-    def __get__(self, facade: Facade[V] | None, owner: type[object]) -> Self | Callable[P, list[F]]:
-        if facade is None:
-            return self
-        return partial(self._call, facade)
-
-    def _call(self, facade: Facade[V], /, *args: P.args, **kwargs: P.kwargs) -> list[F]:
-        portal, inner = facade._reach()
-
-        async def gathered() -> list[R]:  # the verb is to be called on the loop
-            return await self._verb(inner, *args, **kwargs)
-
-        return [self._facade(portal, one) for one in portal.obtain(gathered, self._lost)]
-
-
 class making(Generic[V, P, R, F]):
     """A verb that gives a handle at once; the handle comes in a facade of its own."""
 

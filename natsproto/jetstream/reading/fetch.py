@@ -126,6 +126,10 @@ class Fetch(Coroutine[object, None, list[JsMessage]]):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def put_back(self, messages: list[JsMessage]) -> None:
+        """These were given out and not dealt with: they, too, are for the next reader. For layers on top."""
+        self._put_back(messages)
+
     def leave(self) -> None:
         """Ends it; what has come and was not read is for the next reader."""
         if self._feed is not None:
