@@ -111,7 +111,7 @@ async def test_150_cuts_at_random_bytes_lose_little_tell_it_and_leave_nothing_be
             feed, said = Feed(nc, diary, "cut.out"), 0
             for _ in range(150):
                 direction = chance.choice(list(Direction))
-                at = proxy.link.passed[direction] + chance.randrange(1, 1500)
+                at = proxy.link.passed[direction] + chance.randrange(1, 1200)
                 proxy.cut_at(direction, at, chance.choice(list(End)))
                 links = len(proxy.history)
                 while len(proxy.history) == links:  # until a new connection shows that this one was cut
