@@ -5,6 +5,7 @@ Owns which clients there are, and what those have done that are closed.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -22,6 +23,7 @@ class Metrics:
     def __init__(self, meter: Meter) -> None:
         self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
         self._past: Counter[str] = Counter()
+        self._turn = threading.RLock()  # metrics are read on a thread of their own
         for name, unit, description in _COUNTERS:
             meter.create_observable_counter(name, [self._observer(name)], unit, description)
         for name, unit, description in _GAUGES:
@@ -29,21 +31,26 @@ class Metrics:
 
     def adopt(self, client: Client) -> None:
         """Counts what the client does from now on, and keeps what it did when it is closed."""
-        self._clients.add(client)
+        with self._turn:
+            self._clients.add(client)
         reference = weakref.ref(client)
 
         def hear(event: Event) -> None:
             closed = reference()
-            if isinstance(event, Closed) and closed is not None and closed in self._clients:
-                self._clients.discard(closed)
-                self._past.update(_counted(closed.stats))
+            if not isinstance(event, Closed) or closed is None:
+                return
+            with self._turn:
+                if closed in self._clients:
+                    self._clients.discard(closed)
+                    self._past.update(_counted(closed.stats))
 
         client.listen(hear)
 
     def _observer(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(options: CallbackOptions) -> Iterable[Observation]:
             read = _waiting if name in _NOW else _counted
-            total = self._past[name] + sum(read(_stats(client))[name] for client in list(self._clients))
+            with self._turn:
+                total = self._past[name] + sum(read(_stats(client))[name] for client in list(self._clients))
             return [Observation(total, {"messaging.system": "nats"})]
 
         return observe
@@ -83,7 +90,7 @@ def _waiting(stats: Stats) -> dict[str, int]:
 
 
 def _stats(client: Client) -> Stats:
-    """Metrics are read on a thread of their own, while subscriptions come and go."""
+    """Subscriptions come and go while it is read."""
     while True:
         try:
             return client.stats

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from itertools import pairwise
 
 import pytest
@@ -374,6 +377,30 @@ async def test_metrics_add_up_over_clients_that_come_and_go(nats_server: Server,
         assert after["messaging.client.sent.messages"] == 11
         assert after["messaging.client.consumed.messages"] == 10
     assert recorder.metrics()["messaging.client.sent.messages"] == 11
+
+
+@both_loops
+async def test_a_client_that_is_closed_while_metrics_are_read_is_counted_once(
+    nats_server: Server, recorder: Recorder
+) -> None:
+    nc = await recorder.telemetry.connect(nats_server.url)
+    await nc.publish("a", b"x")
+    await nc.flush()
+    loop = asyncio.get_running_loop()
+    sent, closing = "messaging.client.sent.messages", list[Future[None]]()
+
+    class Past(Counter[str]):
+        def __getitem__(self, name: str) -> int:
+            past = super().__getitem__(name)
+            if name == sent and not closing:
+                closing.append(asyncio.run_coroutine_threadsafe(nc.close(), loop))
+                wait(closing, 0.3)  # it is over by then, or waits for us
+            return past
+
+    recorder.telemetry._metrics._past = Past()
+    assert (await asyncio.to_thread(recorder.metrics))[sent] == 1
+    await asyncio.wrap_future(closing[0])
+    assert recorder.metrics()[sent] == 1
 
 
 @both_loops
