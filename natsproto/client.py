@@ -57,8 +57,8 @@ class Client(Connection):
     ) -> JetStream:
         """JetStream of this account, of a ``domain``, or behind an API ``prefix`` (of another account).
 
-        ``timeout`` in seconds is the default of every call. ``trace`` is called with an ApiExchange for every request
-        to the API of JetStream when it is answered or has failed; what it raises is logged and told by a
+        ``timeout`` in seconds, more than 0, is the default of every call. ``trace`` is called with an ApiExchange for
+        every request to the API of JetStream when it is answered or has failed; what it raises is logged and told by a
         HandlerFailed event. Sends nothing. ConfigError for bad arguments.
         """
         from natsproto.jetstream.context import JetStream  # not everybody needs it; importing natsproto is fast
@@ -66,7 +66,7 @@ class Client(Connection):
         options = self._options
         if domain is None and prefix is None:
             domain, prefix = options.jetstream_domain, options.jetstream_api_prefix
-        return JetStream(self, domain=domain, prefix=prefix, timeout=seconds("timeout", timeout), trace=trace)
+        return JetStream(self, domain=domain, prefix=prefix, timeout=timeout, trace=trace)
 
     # ---------------------------------------------------------------- looking
 

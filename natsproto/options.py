@@ -19,7 +19,15 @@ from typing import Any, TypedDict, Unpack, cast
 from natsproto.errors import HIDDEN, ConfigError, InvalidCredentials, NatsError
 from natsproto.protocol.auth import Credentials, parse_creds, parse_seed
 from natsproto.protocol.frames import ServerInfo
-from natsproto.protocol.pool import Chooser, ServerAddress, ServerPool, Shuffle, parse_servers, seconds
+from natsproto.protocol.pool import (
+    Chooser,
+    ServerAddress,
+    ServerPool,
+    Shuffle,
+    parse_servers,
+    positive_seconds,
+    seconds,
+)
 from natsproto.protocol.subject import publish_subject
 from natsproto.value import Value
 
@@ -137,13 +145,6 @@ def _whole(least: int) -> Callable[[str, object], int]:
         return value
 
     return rule
-
-
-def _positive(name: str, value: object) -> float:
-    number = seconds(name, value)
-    if number == 0:
-        raise ConfigError(name, number, "must be more than 0 seconds")
-    return number
 
 
 def _callable(name: str, value: object) -> object:
@@ -332,7 +333,7 @@ class Options(Value):
     tls: TlsSource | None = _option(None, _tls)
     tls_first: bool = _option(False, _flag)
     tls_hostname: str | None = _option(None, _host)
-    connect_timeout: float = _option(5.0, _positive)
+    connect_timeout: float = _option(5.0, positive_seconds)
     dialer: Dialer | None = _option(None, _callable)
     allow_reconnect: bool = _option(True, _flag)
     retry_on_failed_connect: bool = _option(False, _flag)
@@ -345,10 +346,10 @@ class Options(Value):
     reconnect_to_server: Chooser | None = _option(None, _callable)
     randomize: bool = _option(True, _flag)
     ignore_discovered_servers: bool = _option(False, _flag)
-    ping_interval: float = _option(120.0, _positive)
+    ping_interval: float = _option(120.0, positive_seconds)
     max_outstanding_pings: int = _option(2, _whole(1))
-    drain_timeout: float = _option(30.0, _positive)
-    request_timeout: float = _option(5.0, _positive)
+    drain_timeout: float = _option(30.0, positive_seconds)
+    request_timeout: float = _option(5.0, positive_seconds)
     fail_requests_on_disconnect: bool = _option(True, _flag)
     outbox_limit: int = _option(8 << 20, _whole(0))
     pending_msgs_limit: int = _option(65536, _whole(0))

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from math import inf
 from time import perf_counter  # uvloop's clock knows only milliseconds
 from typing import ClassVar
 
@@ -26,7 +25,7 @@ from natsproto.options import Options
 from natsproto.protocol.commands import Heads
 from natsproto.protocol.frames import Message, Payload, ServerInfo
 from natsproto.protocol.headers import HeadersLike, encode_headers
-from natsproto.protocol.pool import seconds
+from natsproto.protocol.pool import positive_seconds, seconds
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 from natsproto.value import Value
 
@@ -288,7 +287,7 @@ class Connection:
         """``request_literally`` with nothing to check: ``wire`` is the subject as it is sent, the payload is empty."""
         if self._outbox.wait_first:
             return self._in_turn(partial(self._ask, subject, wire, b"", timeout, None))
-        return self._engine.mux().ask(subject, wire, b"", None, _timeout(timeout))
+        return self._engine.mux().ask(subject, wire, b"", None, positive_seconds("timeout", timeout))
 
     async def _in_turn(self, ask: Callable[[], asyncio.Future[Message]]) -> Message:
         await self._outbox.turn()
@@ -302,7 +301,7 @@ class Connection:
         timeout: float | timedelta | None,
         headers: HeadersLike | None,
     ) -> asyncio.Future[Message]:
-        wait = self._options.request_timeout if timeout is None else _timeout(timeout)
+        wait = self._options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
         if type(payload) is not bytes:
             payload = _payload(payload)
         block = None if headers is None else encode_headers(headers)
@@ -337,7 +336,7 @@ class Connection:
         in the next turn of the event loop.
         """
         options = self._options
-        wait = options.request_timeout if max_wait is None else _timeout(max_wait, "max_wait")
+        wait = options.request_timeout if max_wait is None else positive_seconds("max_wait", max_wait)
         pause = 0.0 if stall is None else seconds("stall", stall)
         if max_msgs is not None and (type(max_msgs) is not int or max_msgs < 1):
             raise ConfigError("max_msgs", max_msgs, "must be a positive number of messages")
@@ -413,7 +412,9 @@ class Connection:
         RequestTimeout; ConnectionLost when the connection breaks before the server's answer: what was sent may
         or may not have been handled. Cancelling changes nothing.
         """
-        await self._engine.confirm(self._options.request_timeout if timeout is None else _timeout(timeout))
+        await self._engine.confirm(
+            self._options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
+        )
 
     async def rtt(self, timeout: float | timedelta | None = None) -> float:
         """Seconds from here to the server and back; raises what ``flush`` raises."""
@@ -468,7 +469,9 @@ class Connection:
         left undone. A callback and a running ``async for`` are waited for; nothing else is. The client is closed
         afterwards in any case, cancelling included.
         """
-        await self._engine.drain(self._options.drain_timeout if timeout is None else _timeout(timeout))
+        await self._engine.drain(
+            self._options.drain_timeout if timeout is None else positive_seconds("timeout", timeout)
+        )
 
     async def close(self) -> None:
         """Closes the client: pending requests end with ConnectionClosed, readers end, callbacks stop.
@@ -497,15 +500,6 @@ def _payload(payload: object) -> bytes:
     if isinstance(payload, (bytes, bytearray, memoryview)):
         return bytes(payload)
     raise TypeError(f"payload must be bytes, not {type(payload).__name__}: encode it first")
-
-
-def _timeout(value: float | timedelta, name: str = "timeout") -> float:
-    if type(value) is float and 0.0 < value < inf:
-        return value  # nearly always
-    number = seconds(name, value)
-    if number == 0:
-        raise ConfigError(name, value, "must be more than 0 seconds")
-    return number
 
 
 def _limit(name: str, value: int | None, default: int) -> int:

@@ -28,6 +28,7 @@ from natsproto.jetstream.codec import Duration, Record, decode, dumps, parse
 from natsproto.jetstream.exchange import ApiExchange, Trace, told
 from natsproto.jetstream.info import AccountInfo, level_of
 from natsproto.protocol.frames import Message
+from natsproto.protocol.pool import positive_seconds
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 
 R = TypeVar("R", bound=Record)
@@ -58,7 +59,7 @@ class Api:
         *,
         domain: str | None,
         prefix: str | None,
-        timeout: float,
+        timeout: Duration,
         trace: Trace | None = None,
     ) -> None:
         if trace is not None and not callable(trace):
@@ -74,7 +75,7 @@ class Api:
         self.connection = connection
         self.domain = domain
         self.prefix = (prefix or DEFAULT_PREFIX).removesuffix(".")
-        self.timeout = timeout
+        self.timeout = positive_seconds("timeout", timeout)
         self._trace = trace
         publish_subject(self.prefix, "JetStream API prefix")
 

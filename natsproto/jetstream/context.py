@@ -36,7 +36,7 @@ from natsproto.jetstream.publishing.schedule import SCHEDULE_NEXT, SCHEDULER
 from natsproto.jetstream.stream import Stream, write_stream
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers
-from natsproto.protocol.pool import seconds
+from natsproto.protocol.pool import positive_seconds, seconds
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class JetStream:
         *,
         domain: str | None = None,
         prefix: str | None = None,
-        timeout: float = 5.0,
+        timeout: Duration = 5.0,
         trace: Trace | None = None,
     ) -> None:
         self._connection = connection
@@ -335,10 +335,7 @@ class JetStream:
     def _timeout(self, timeout: Duration | None) -> float:
         if timeout is None:
             return self._api.timeout
-        number = seconds("timeout", timeout)
-        if number == 0:
-            raise ConfigError("timeout", timeout, "must be more than 0 seconds")
-        return number
+        return positive_seconds("timeout", timeout)
 
     # ---------------------------------------------------------------- streams
 

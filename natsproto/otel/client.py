@@ -21,7 +21,6 @@ from natsproto.otel.receiving import TracedSubscription
 from natsproto.otel.spans import Observed, Spans, injected, size_of
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
-from natsproto.protocol.pool import seconds
 
 _ACK = "$JS.ACK."
 
@@ -137,8 +136,7 @@ class TracedClient(Observed):
         options = self._options
         if domain is None and prefix is None:
             domain, prefix = options.jetstream_domain, options.jetstream_api_prefix
-        wait = seconds("timeout", timeout)
-        return TracedJetStream(self, domain=domain, prefix=prefix, timeout=wait, trace=trace)
+        return TracedJetStream(self, domain=domain, prefix=prefix, timeout=timeout, trace=trace)
 
     @contextmanager
     def _settling(self, spans: Spans, subject: str, words: Payload) -> Iterator[None]:

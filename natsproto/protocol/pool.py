@@ -149,6 +149,16 @@ def seconds(what: str, value: object) -> float:
     return number
 
 
+def positive_seconds(what: str, value: object) -> float:
+    """A duration without which nothing could succeed: ``seconds``, and ConfigError for 0."""
+    if type(value) is float and 0 < value < math.inf:
+        return value  # nearly always
+    number = seconds(what, value)
+    if number == 0:
+        raise ConfigError(what, number, "must be more than 0 seconds")
+    return number
+
+
 # ---------------------------------------------------------------- URLs
 
 

@@ -17,7 +17,7 @@ from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 from natsproto.client import Client
 from natsproto.errors import ConfigError, ConnectionClosed, RequestTimeout
 from natsproto.protocol.frames import Payload
-from natsproto.protocol.pool import seconds
+from natsproto.protocol.pool import positive_seconds
 from natsproto.protocol.subject import publish_subject
 from natsproto.spark.config import SparkNats
 from natsproto.spark.worker import PARTING, exchange, leave, pull, worker
@@ -85,7 +85,7 @@ def map_async(
     _check_count("concurrency", concurrency)
     if on_error not in ("raise", "null") and not callable(on_error):
         raise ConfigError("on_error", on_error, 'must be "raise", "null" or a function of the row and the error')
-    wait = None if timeout is None else seconds("timeout", timeout)
+    wait = None if timeout is None else positive_seconds("timeout", timeout)
     return partial(_map, function, config, concurrency, ordered, wait, on_error)
 
 
@@ -145,7 +145,7 @@ def request_partition(
     """
     if isinstance(subject, str):
         publish_subject(subject)
-    ask = partial(_ask, subject, column(payload), seconds("timeout", timeout))
+    ask = partial(_ask, subject, column(payload), positive_seconds("timeout", timeout))
     handle = on_error if on_error == "raise" else partial(_pair, on_error)
     mapping = map_async(ask, config, concurrency=concurrency, ordered=ordered, on_error=handle)
     return cast("Pairing[bytes | None]", mapping)

@@ -13,7 +13,7 @@ from natsproto.client import Client
 from natsproto.errors import ConfigError
 from natsproto.jetstream.publishing.ackfuture import AckFuture
 from natsproto.protocol.frames import Payload
-from natsproto.protocol.pool import seconds
+from natsproto.protocol.pool import positive_seconds
 from natsproto.protocol.subject import publish_subject
 from natsproto.spark.config import SparkNats
 from natsproto.spark.mapping import PartitionFunction, column, octets
@@ -64,7 +64,9 @@ def publish_partition(
         publish_subject(subject)
     if type(window) is not int or window < 1:
         raise ConfigError("window", window, "must be a positive number")
-    plan = _Plan(write_id=write_id, subject=subject, msg_id=msg_id, window=window, timeout=seconds("timeout", timeout))
+    plan = _Plan(
+        write_id=write_id, subject=subject, msg_id=msg_id, window=window, timeout=positive_seconds("timeout", timeout)
+    )
     return partial(_publish_rows, plan, config)
 
 

@@ -36,7 +36,7 @@ from natsproto.jetstream.publishing.batch import MAX_MESSAGES, AtomicBatch
 from natsproto.jetstream.publishing.retry import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream.stream import Stream
 from natsproto.protocol.frames import Payload
-from natsproto.protocol.pool import seconds
+from natsproto.protocol.pool import positive_seconds, seconds
 
 if TYPE_CHECKING:
     from natsproto.jetstream.info import StreamInfo
@@ -304,7 +304,7 @@ class KeyValue(Generic[V]):
         store = self._store
         batch = AtomicBatch(
             store.api.connection,
-            timeout=store.api.timeout if timeout is None else seconds("timeout", timeout),
+            timeout=store.api.timeout if timeout is None else positive_seconds("timeout", timeout),
             max_messages=MAX_MESSAGES,
             retry_attempts=RETRY_ATTEMPTS,
             retry_wait=RETRY_WAIT,

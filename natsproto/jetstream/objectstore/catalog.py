@@ -39,7 +39,7 @@ from natsproto.jetstream.publishing.retry import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream.publishing.waiting import connected
 from natsproto.jetstream.stream import Stream
 from natsproto.jetstream.timestamp import Timestamp
-from natsproto.protocol.pool import seconds
+from natsproto.protocol.pool import positive_seconds
 
 T = TypeVar("T")
 
@@ -84,8 +84,8 @@ class Catalog:
         return self if bucket == self.bucket else Catalog(self.api, bucket, Stream(self.api, OBJECT_STREAM + bucket))
 
     def patience(self, timeout: Duration | None) -> float:
-        """A timeout in seconds, or the context's."""
-        return self.api.timeout if timeout is None else seconds("timeout", timeout)
+        """A timeout in seconds, more than 0, or the context's."""
+        return self.api.timeout if timeout is None else positive_seconds("timeout", timeout)
 
     # ---------------------------------------------------------------- reading
 
