@@ -286,7 +286,8 @@ def test_a_lock_is_held_by_one_and_renewed_while_it_is(js: sync.JetStream) -> No
     first, second = kv.lock("leader", ttl=2), kv.lock("leader")
     assert first.acquire(timeout=5) == first.token
     with kv.watch("leader") as watcher:
-        assert [watcher.next(timeout=10).revision > first.token for _ in range(3)] == [False, True, True]
+        assert watcher.next(timeout=10).revision >= first.token
+        assert all(watcher.next(timeout=10).revision > first.token for _ in range(2))
     assert not second.try_acquire()
     with pytest.raises(RequestTimeout):
         second.acquire(timeout=0.01)
