@@ -24,7 +24,6 @@ from natsproto.errors import (
     InvalidReply,
     MessageNotFound,
     PublishUncertain,
-    UnsupportedByServer,
     WrongExpectation,
 )
 from natsproto.jetstream.config import StreamConfig
@@ -245,8 +244,6 @@ class _Atomic:
                 expected_last_subject_seq=self._marker.seq,
                 rollup="sub" if self._rollup else None,
             )
-        if batch.ack is None:
-            raise UnsupportedByServer("atomic batch", "it was not acknowledged")
         self._marker = marker.but(seq=batch.ack.seq)
 
     async def _read_marker(self) -> None:

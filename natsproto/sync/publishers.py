@@ -382,8 +382,8 @@ class AtomicBatch(Undertaking[batch.AtomicBatch]):
     commit = blocking(batch.AtomicBatch.commit)
 
     @property
-    def ack(self) -> PubAck | None:
-        """The acknowledgement of the whole, once committed; None for a batch without messages."""
+    def ack(self) -> PubAck:
+        """The acknowledgement of the whole. LocalProtocolError for one that was not committed, or has no messages."""
         return self._inner.ack
 
     def __len__(self) -> int:

@@ -50,7 +50,6 @@ async def test_leaving_the_block_stores_all_of_it(jetstream: JetStream, stream: 
             await batch.publish(f"a.{number % 3}", b"%d" % number)
             assert await count(stream) == 0 or size == 1000
         assert len(batch) == size
-    assert batch.ack is not None
     assert (batch.ack.stream, batch.ack.seq, batch.ack.count) == ("A", size, size)
     assert [int(message.data) async for message in stream.get_batch()] == list(range(size))
 
@@ -62,20 +61,24 @@ async def test_an_exception_stores_nothing_and_frees_the_server(jetstream: JetSt
                 await batch.publish("a.1")
                 await batch.publish("a.2")
                 raise ZeroDivisionError
-    assert batch.ack is None
+    with pytest.raises(LocalProtocolError, match="it was not committed"):
+        _ = batch.ack
     assert await count(stream) == 0
 
 
 async def test_an_empty_batch_is_nothing(jetstream: JetStream, stream: Stream) -> None:
     async with jetstream.atomic_batch() as batch:
         pass
-    assert batch.ack is None
+    with pytest.raises(LocalProtocolError, match="it has no messages"):
+        _ = batch.ack
     assert await jetstream.atomic_batch().commit() is None
 
 
 async def test_a_batch_is_over_when_it_was_committed(jetstream: JetStream, stream: Stream) -> None:
     async with jetstream.atomic_batch() as batch:
         await batch.publish("a.1")
+        with pytest.raises(LocalProtocolError, match="it was not committed"):
+            _ = batch.ack
         ack = await batch.commit()
         assert ack == batch.ack
         for call in (batch.publish("a.2"), batch.commit(), batch.flush()):
@@ -91,7 +94,6 @@ async def test_what_was_flushed_is_ended_by_a_word_of_its_own(jetstream: JetStre
         await batch.flush()
         await batch.flush()
         assert await count(stream) == 0
-    assert batch.ack is not None
     assert (batch.ack.count, batch.ack.seq, await count(stream)) == (5, 5, 5)
 
 
@@ -173,7 +175,7 @@ async def test_a_batch_that_waited_too_long_is_told_again(jetstream: JetStream, 
         for number in range(4):
             await batch.publish("a.1", b"%d" % number)
         batch._abandon()
-    assert batch.ack is not None
+    assert batch.ack.count == 4
     assert [message.data async for message in stream.get_batch()] == [b"0", b"1", b"2", b"3"]
 
 

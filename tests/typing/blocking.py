@@ -65,7 +65,7 @@ def publishers(nc: sync.Client) -> None:
         assert_type(best, sync.FastPublisher | sync.Publisher)
     with js.atomic_batch() as batch:
         assert_type(batch, sync.AtomicBatch)
-        assert_type(batch.ack, PubAck | None)
+        assert_type(batch.ack, PubAck)
         batch.publish("a", ttl=5)
         batch.publish("a", tll=5)  # type: ignore[call-arg]
 

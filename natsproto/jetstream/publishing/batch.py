@@ -57,7 +57,7 @@ class AtomicBatch:
     """Messages to subjects of one stream that are stored together. Made by ``js.atomic_batch()``; enter it.
 
     Leaving the block commits; leaving it with an exception abandons the batch, and nothing is stored. ``ack`` is
-    the acknowledgement afterwards; None for a batch without messages.
+    the acknowledgement afterwards.
 
     The last message is held back until the next one comes, as it may be the one that commits.
     """
@@ -72,8 +72,18 @@ class AtomicBatch:
         self._id = ""
         self._told = 0  # how many of them this server-side batch was told
         self._over = False
-        self.ack: PubAck | None = None
-        """The acknowledgement of the whole; ``seq`` is the sequence of the last message, ``count`` how many."""
+        self._ack: PubAck | None = None
+
+    @property
+    def ack(self) -> PubAck:
+        """The acknowledgement of the whole: ``seq`` is the sequence of the last message, ``count`` how many.
+
+        LocalProtocolError for a batch that was not committed, or has no messages.
+        """
+        if self._ack is None:
+            why = "it has no messages" if self._over and not self._messages else "it was not committed"
+            raise LocalProtocolError(f"a batch is acknowledged as a whole when it is committed: {why}")
+        return self._ack
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -133,8 +143,8 @@ class AtomicBatch:
             pause = 0.0
             try:
                 await self._tell_up_to(max(self._told, len(self._messages) - 1))
-                self.ack = await self._end()
-                return self.ack
+                self._ack = await self._end()
+                return self._ack
             except NoResponders:
                 failure: NatsError = NoStream(self._messages[0].subject)
                 unheard += 1
