@@ -94,8 +94,9 @@ class Message:
         """Whether the server says that nobody listens: status 503 and no payload (a user can send the status alone)."""
         head = self._head
         if self.data or head is None or (type(head) is bytes and b"503" not in head):
-            return False  # most replies without a payload: their headers stay unread
-        return self.headers.status == 503
+            return False  # most replies without a payload
+        # The headers stay as they came, or a 503 in some time would decide how a broken block is read later.
+        return (Headers.parse(head) if type(head) is bytes else self.headers).status == 503
 
     async def respond(self, payload: Payload = b"", *, headers: HeadersLike | None = None) -> None:
         """Publishes an answer to the reply subject. LocalProtocolError when the message carries none.

@@ -590,6 +590,16 @@ async def test_time_as_the_first_servers_wrote_it_is_read(nats_client: Client) -
         assert (await stream.get_message(1)).time == Timestamp.parse("2024-01-02T03:04:05.678901234Z")
 
 
+def test_a_stored_message_with_a_broken_header_block_is_found_also_at_a_time_with_503_in_it() -> None:
+    """It is looked at whether that is the status which says that nobody listens."""
+    block = b"garba" + stored(7, None)[0].removeprefix(b"NATS/1.0\r\n").replace(b"678901234", b"678503234")
+    message = Message("inbox", None, b"", block)
+    assert not message.is_no_responders
+    parts = Reply.of(message).parts()
+    assert parts is not None
+    assert (parts[0].seq, parts[0].time.nanosecond) == (7, 234)
+
+
 async def test_time_that_is_none_fails_when_it_is_read(nats_client: Client) -> None:
     block = stored(1, None)[0].replace(b"2024-01-02T03:04:05.678901234Z", b"yesterday")
     async with played(nats_client, (block, b"x"), None) as (stream, _):
