@@ -39,7 +39,7 @@ async def test_everybody_who_listens_can_answer(nats_server: Server) -> None:
             await answering(nc if number % 2 else other, "who", b"%d" % number)
         got = [reply.data async for reply in nc.request_many("who", b"?", max_wait=5, max_msgs=20)]
         assert sorted(map(int, got)) == list(range(20))
-        stalled = [reply async for reply in nc.request_many("who", max_wait=5, stall=0.2, headers={"A": "b"})]
+        stalled = [reply async for reply in nc.request_many("who", max_wait=5, stall=0.6, headers={"A": "b"})]
         assert len(stalled) == 20
 
 
