@@ -210,14 +210,14 @@ async def test_a_get_waits_for_a_server_that_is_away(
 
     async def away() -> None:
         await nats_server.stop()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1)  # longer than the get waits for an answer
         await nats_server.restart()
 
     def tell(progress: Progress) -> None:
         if progress.chunks == 20:
             stopping.append(asyncio.create_task(away()))
 
-    await store.get_file("o", tmp_path / "f", progress=tell, timeout=0.3)
+    await store.get_file("o", tmp_path / "f", progress=tell, timeout=0.7)
     await stopping[0]
     assert (tmp_path / "f").read_bytes() == data
 

@@ -79,7 +79,7 @@ async def test_a_store_that_goes_in_the_middle_of_a_put_is_named(jetstream: JetS
             yield bytes(CHUNK)
 
     with pytest.raises(BucketNotFound, match="'files'") as gone:
-        await store.put("o", source(), timeout=0.5)
+        await store.put("o", source(), timeout=1)
     assert isinstance(gone.value.__cause__, JetStreamError)  # what the publisher was told
 
 
