@@ -374,7 +374,7 @@ class Window:
     def _fail(self, token: bytes, slot: Slot, error: NatsError) -> None:
         self.tokens.leave_behind()
         if slot.doubtful and not isinstance(error, PublishUncertain):
-            reason = f"it was sent, the connection was lost, and then: {error}"
+            reason = f"it was sent and not answered, and then: {error}"
             error = PublishUncertain(slot.lane.subject, reason)
         self._failures.add(slot.number, slot.future, slot.lane.octets)
         if len(self._failures) >= self._max:
