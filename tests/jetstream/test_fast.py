@@ -16,6 +16,7 @@ from natsproto.errors import (
     JetStreamError,
     LimitReached,
     LocalProtocolError,
+    MessageTooLarge,
     NoStream,
     PayloadTooLarge,
     PermissionDenied,
@@ -179,6 +180,21 @@ async def test_a_refused_message_is_reported_where_gaps_are_allowed(jetstream: J
     assert {type(failed.error) for failed in caught.value.failures} == {WrongLastSequence}
     assert await numbers(stream) == [number for number in range(2000) if number not in (10, 1500)]
     assert pub.lost == 0
+
+
+@pytest.mark.parametrize("flow", [1, 500])
+async def test_the_first_message_may_be_refused_where_gaps_are_allowed(jetstream: JetStream, flow: int) -> None:
+    stream = await jetstream.create_stream(
+        name="L", subjects=["l"], storage="memory", allow_batched=True, allow_direct=True, max_msg_size=10
+    )
+    async with jetstream.fast_publisher(gap="ok", flow=flow, outstanding=1) as pub:
+        with pytest.raises(MessageTooLarge):
+            await pub.publish("l", bytes(11))
+        publishing = [pub.publish("l", payload) for payload in (bytes(12), bytes(13), b"0", b"1")]
+        done = await asyncio.gather(*publishing, return_exceptions=True)
+        assert [type(one) for one in done] == [MessageTooLarge, MessageTooLarge, int, int]
+    assert await numbers(stream) == [0, 1]
+    assert (pub.published, pub.pending, pub.lost) == (5, 0, 0)
 
 
 @pytest.mark.parametrize("gap", ["fail", "ok"])

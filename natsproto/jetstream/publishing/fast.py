@@ -174,9 +174,10 @@ class Dialogue:
         self.pump()
         return number
 
-    async def proof(self) -> None:
-        """Waits until the stream has taken a message for the first time, or it is known that it takes none."""
-        while not self._ledger.proven and self._ledger.end is None:
+    async def proof(self, number: int) -> None:
+        """Waits until the stream has taken a message for the first time, or it is known that it does not take this."""
+        ledger = self._ledger
+        while not ledger.proven and ledger.end is None and not ledger.is_settled(number):
             await self._waiting.wait()
 
     async def settle(self, *, finish: bool = False) -> None:
@@ -374,11 +375,11 @@ class FastPublisher:
         """Publishes a message and returns its number, from 1. Waits only while too many are not acknowledged.
 
         The arguments are those of ``JetStream.publish``, and bad ones raise the same errors, with nothing sent. The
-        first message is waited for: BatchRefused when the stream does not allow fast ingest, NoStream, and other
-        errors of the stream as a whole. What becomes of single messages is told by PublishFailed: with ``gap="fail"``
-        as soon as one was refused, and the publisher has ended then; with ``gap="ok"`` at the end, or when as many
-        have failed as may be pending. ConnectionClosed when the client is. Cancelling while it waits publishes
-        nothing.
+        first message that is taken is waited for, and so are those before it: BatchRefused when the stream does not
+        allow fast ingest, NoStream, and why else it is refused. What becomes of others is told by PublishFailed: with
+        ``gap="fail"`` as soon as one was refused, and the publisher has ended then; with ``gap="ok"`` at the end, or
+        when as many have failed as may be pending. ConnectionClosed when the client is. Cancelling while it waits
+        publishes nothing.
         """
         ledger = self._ledger
         if (
@@ -397,8 +398,9 @@ class FastPublisher:
         payload = as_bytes(payload)
         number = dialogue.take(subject, payload, self._block(subject, msg_id, headers, args))
         if not ledger.proven:
-            await dialogue.proof()
-            if not ledger.proven and (refusal := ledger.refusal()) is not None:
+            await dialogue.proof(number)
+            if not ledger.proven and (refusal := ledger.refusal(number)) is not None:
+                dialogue.settled()  # a failure that was told makes room
                 raise refusal
         return number
 

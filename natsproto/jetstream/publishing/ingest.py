@@ -158,6 +158,10 @@ class IngestLedger:
         """Messages of which it is not known what became of them."""
         return len(self._kept)
 
+    def is_settled(self, number: int) -> bool:
+        """Whether it is known what became of this message."""
+        return number <= self._settled
+
     @property
     def idle(self) -> bool:
         """Whether nothing is owed by either side."""
@@ -183,8 +187,12 @@ class IngestLedger:
             return error
         return self.end
 
-    def refusal(self) -> NatsError | None:
-        """What to raise when the very first message was not taken."""
+    def refusal(self, number: int) -> NatsError | None:
+        """What to raise when this one of the very first messages was not taken."""
+        if self.end is None:  # others may be taken: of them others are told
+            own = [failed for failed in self._failed if failed.number == number]
+            self._failed = [failed for failed in self._failed if failed.number != number]
+            return own[0].error if own else None
         error = self.outcome()
         return error.failures[0].error if isinstance(error, PublishFailed) else error
 
