@@ -146,6 +146,7 @@ async def test_a_bucket_that_was_made_again_meanwhile_ends_what_watched_the_old_
 
 async def test_a_bucket_in_memory_that_lost_what_it_had_ends_what_watched_it() -> None:
     async with run_cluster(jetstream=True) as cluster, natsproto.connect(cluster.urls, reconnect_wait=0.05) as other:
+        await other.jetstream().account_info()  # by then every node knows where answers go; the first got lost
         theirs = await other.jetstream().create_key_value(bucket="b", storage="memory", history=10)
         last = (await written(theirs, range(10)))[-1]
         status = await theirs.status()
@@ -165,6 +166,7 @@ async def test_a_bucket_in_memory_that_lost_what_it_had_ends_what_watched_it() -
 async def test_a_replicated_bucket_over_elections() -> None:
     async with run_cluster(3, jetstream=True) as cluster, natsproto.connect(cluster.urls, reconnect_wait=0.05) as nc:
         js = nc.jetstream()
+        await js.account_info()  # as above
         kv = await js.create_key_value(bucket="b", num_replicas=3, history=64, limit_marker_ttl=1, allow_atomic=True)
         first = await kv.create("a", b"1")
         await kv.update("a", b"2", first)
