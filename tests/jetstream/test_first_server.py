@@ -1,4 +1,4 @@
-"""What is published before any server was heard of is not stored when the first one that comes is too old for it."""
+"""What is published before a server was heard of that is too old for it is not stored there when that one comes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import natsproto
 from natsproto import Client
-from natsproto.errors import PublishFailed, RequestTimeout, UnsupportedByServer
+from natsproto.errors import PublishFailed, PublishUncertain, RequestTimeout, UnsupportedByServer
 from natsproto.jetstream import Schedule
 from natsproto.testing import run_server
 from natsproto.testing.server import Server
@@ -30,6 +30,22 @@ async def unheard(series: str) -> AsyncIterator[tuple[Server, Client]]:
         async with natsproto.connect(server.url, retry_on_failed_connect=True, reconnect_wait_max=0.2) as nc:
             assert nc.server_info.version == ""
             yield server, nc
+
+
+@asynccontextmanager
+async def heard(newer: str, older: str) -> AsyncIterator[tuple[Server, Client]]:
+    """The newer one of two servers that both have a stream, and a client of it that goes to the older one then."""
+    binaries = [await asyncio.to_thread(binary_of, series) for series in (newer, older)]
+    async with (
+        run_server(jetstream=True, binary=binaries[0]) as one,
+        run_server(jetstream=True, binary=binaries[1]) as other,
+    ):
+        for server in (one, other):
+            new = server is one
+            async with natsproto.connect(server.url) as nc:
+                await nc.jetstream().create_stream(name="S", subjects=["s.>"], allow_msg_ttl=new, allow_atomic=new)
+        async with natsproto.connect([one.url, other.url], randomize=False, reconnect_wait_max=0.2) as nc:
+            yield one, nc
 
 
 async def stored(nc: Client) -> list[str]:
@@ -64,6 +80,20 @@ async def test_a_window_refuses_what_the_first_server_would_not_heed(auto_msg_id
             await pub.publish("s.6", ttl=60)
         await pub.__aexit__(None, None, None)
         assert await stored(nc) == ["s.2", "s.5"]
+
+
+async def test_a_window_sends_an_older_server_nothing_again_that_it_would_not_heed() -> None:
+    async with heard("2.14", "2.10") as (server, nc):
+        async with nc.jetstream(timeout=30).publisher(auto_msg_id=True) as pub:
+            await (await pub.publish("s.0", ttl=60))
+            server.freeze()
+            futures = [await pub.publish("s.1", ttl=60), await pub.publish("s.2")]
+            await nc.outbox.drained()
+            server.kill()
+            with pytest.raises(PublishUncertain, match=r"ttl: nats-server 2\.11 is needed, this is 2\.10"):
+                await futures[0]
+            await futures[1]
+        assert await stored(nc) == ["s.2"]
 
 
 async def test_a_window_that_is_left_tells_of_what_was_refused() -> None:

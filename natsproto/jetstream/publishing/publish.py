@@ -157,8 +157,8 @@ class Publisher:
         """Publishes a message and returns the future of its acknowledgement. Waits only while the window is full.
 
         The arguments are those of ``JetStream.publish``, and bad ones raise the same errors, with nothing sent;
-        UnsupportedByServer for those that the connected server does not know. Without a connection the future ends with
-        that, and the message is not sent, when the server that comes does not know them.
+        UnsupportedByServer for those that the connected server does not know. The future ends with that (in
+        PublishUncertain, of what was sent before) when another server comes and does not: it is not sent the message.
         PublishFailed when as many messages as the window holds have failed and nobody has looked at their futures.
         ConnectionClosed when the client is. Cancelling while it waits publishes nothing.
         """
@@ -185,7 +185,7 @@ class Publisher:
             block = header_block(subject, headers, {"msg_id": msg_id, **args})
             if self._id and not has_msg_id(block):
                 block = header_block(subject, headers, {"msg_id": f"{self._id}{window.count + 1}", **args})
-            if new is not None and not window.sending:
+            if new is not None:
                 future = window.take(window.lane_of(subject, payload, block), payload, block)
                 window.demand(future, new)
                 return future

@@ -24,6 +24,7 @@ from collections import deque
 from natsproto.errors import NatsError
 from natsproto.jetstream.info import PubAck, pub_ack
 from natsproto.jetstream.publishing.ackfuture import AckFuture, Unsettled
+from natsproto.jetstream.publishing.outgoing import Novelty
 from natsproto.protocol.commands import Heads
 from natsproto.protocol.subject import publish_subject
 
@@ -62,7 +63,7 @@ class Slot(Unsettled):
     """A reply token, and the message that has it. While it is spare, what it tells of the message means nothing."""
 
     # There is no __init__, which would take as long as filling it in: see new_slot.
-    __slots__ = ("block", "doubtful", "floor", "future", "lane", "line", "number", "payload", "refused", "token")
+    __slots__ = ("block", "doubtful", "floor", "future", "lane", "line", "new", "number", "payload", "refused", "token")
 
     lane: Lane
     token: bytes
@@ -79,6 +80,8 @@ class Slot(Unsettled):
     """Whether the message was sent before and not answered, and is to be sent again."""
     refused: tuple[int, NatsError] | None
     """How often it was not stored for now, and with which words the last time."""
+    new: Novelty | None
+    """What a server has to heed that is sent the message. Only one with headers has it."""
 
 
 class Tokens:
@@ -135,7 +138,7 @@ class Tokens:
         slot.block = block
         slot.line = lane.front + token + lane.back if block is None else lane.front + token + lane.back + block
         slot.floor = b""
-        slot.waiters = slot.refused = None
+        slot.waiters = slot.refused = slot.new = None
         slot.doubtful = False
         return slot
 

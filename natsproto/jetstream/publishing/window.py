@@ -133,11 +133,8 @@ class Window:
         """
         self._pending: dict[bytes, Slot] = {}
         self._waiting: dict[bytes, None] = {}
-        self._demands: dict[bytes, Novelty] = {}
         self._failures = Failures()
-        self._up = False  # whether there is a connection
-        self.sending = False
-        """Whether new messages go out at once."""
+        self._up = self._sending = False  # whether there is a connection, and whether new messages go out at once
         self._pause: asyncio.TimerHandle | None = None
         # Time is counted in ticks of one timer: a deadline for each message would cost as much as the message.
         self._tick = timeout / LIFETIME
@@ -153,7 +150,7 @@ class Window:
     def open(self) -> None:
         """Takes messages from now on. ConnectionClosed when the client is."""
         self._loop = asyncio.get_running_loop()
-        self._up = self.sending = self._connection.is_connected
+        self._up = self._sending = self._connection.is_connected
         self._connection.open_inbox(self)
         self._end = None
 
@@ -212,10 +209,12 @@ class Window:
         self._connection.close_inbox(self)
 
     def demand(self, future: AckFuture, new: Novelty) -> None:
-        """The message that was taken last waits, and is not for a server that would store it without heeding this."""
+        """The message that was taken last is not to be sent again, or later, to a server that would store it without
+        heeding this.
+        """
         slot = future.outcome
         assert isinstance(slot, Slot)
-        self._demands[slot.token] = new
+        slot.new = new
 
     def lane_of(self, subject: str, payload: bytes, block: bytes | None) -> Lane:
         """Where such a message is to be taken, when there is room.
@@ -241,7 +240,7 @@ class Window:
         else:
             slot = self.tokens.new_slot(lane, block)
         token = slot.token
-        if self.sending:
+        if self._sending:
             self._outbox.put(slot.line, payload)
         else:
             self._waiting[token] = None
@@ -306,7 +305,7 @@ class Window:
     @ends_on_bugs
     def lost(self, error: ConnectionLost) -> None:
         """The connection has ended: what has an id is sent again, the rest is reported unless it never left."""
-        self._up = self.sending = False
+        self._up = self._sending = False
         self.tokens.leave_behind()
         unsent = {self.tokens.token_of(line) for line in self._outbox.withdraw(self.tokens.mark)}
         for token, slot in list(self._pending.items()):
@@ -400,17 +399,17 @@ class Window:
     def _check_demands(self) -> None:
         """Refuses what waits and this server would not heed."""
         server = self._connection.server_info
-        self._demands = {token: new for token, new in self._demands.items() if token in self._waiting}
-        for token, new in self._demands.items():
-            if (error := new.refusal(server)) is not None:
-                self._fail(token, self._pending[token], error)
+        for token in list(self._waiting):
+            slot = self._pending[token]
+            if slot.new is not None and (error := slot.new.refusal(server)) is not None:
+                self._fail(token, slot, error)
         self._make_room()
 
     # ------------------------------------------------------------ sending again
 
     def _hold(self, pause: float) -> None:
         """Sends nothing for so long; a pause in progress is not prolonged."""
-        self.sending = False
+        self._sending = False
         if self._pause is None:
             self._pause = self._loop.call_later(pause, self._end_pause)
 
@@ -436,7 +435,7 @@ class Window:
                 self._fail(token, slot, exc)
             else:
                 del self._waiting[token]
-        self.sending = True
+        self._sending = True
 
     # ------------------------------------------------------------ time
 
@@ -491,7 +490,7 @@ class Window:
         """Ends everything: whatever was sent and not answered may be stored."""
         if self._end is None:
             self._end = error
-        self._up = self.sending = False
+        self._up = self._sending = False
         for timer in (self._clock, self._pause):
             if timer is not None:
                 timer.cancel()
