@@ -10,10 +10,12 @@ import pytest
 
 import natsproto
 from natsproto import Client
+from natsproto.core.events import Disconnected
 from natsproto.errors import PublishFailed, PublishUncertain, RequestTimeout, UnsupportedByServer
 from natsproto.jetstream import Schedule
 from natsproto.testing import run_server
 from natsproto.testing.server import Server
+from tests.faults.world import Diary
 from tests.kit.servers import binary_of
 
 pytestmark = pytest.mark.slow
@@ -132,6 +134,24 @@ async def test_an_atomic_batch_that_no_server_was_there_for_is_not_sent_later() 
         with pytest.raises(RequestTimeout, match="was not sent"):
             await batch.commit()
         await server.restart()
+        assert await stored(nc) == []
+
+
+@pytest.mark.parametrize("more", [0, 1, 2])
+async def test_an_atomic_batch_does_not_go_on_with_an_older_server(more: int) -> None:
+    async with heard("2.14", "2.11") as (server, nc):
+        diary = Diary(Disconnected)
+        nc.listen(diary)
+        with pytest.raises(UnsupportedByServer, match=r"atomic batch: nats-server 2\.12 is needed, this is 2\.11"):  # noqa: PT012
+            async with nc.jetstream(timeout=30).atomic_batch() as batch:
+                await batch.publish("s.1")
+                await batch.publish("s.2")
+                await batch.flush()
+                server.kill()
+                await diary.wait(Disconnected)
+                for _ in range(more):
+                    await batch.publish("s.3")
+        await nc.flush()
         assert await stored(nc) == []
 
 

@@ -194,8 +194,8 @@ class AtomicBatch:
         if (refusal := _NEED.refusal(self._connection.server_info)) is not None:
             raise refusal
 
-    async def _begin(self) -> None:
-        """Nothing was told yet: waits until it is known to whom."""
+    async def _find_server(self) -> None:
+        """Waits until it is known to whom the next message is told: perhaps to another server than those before."""
         if self._connection.state is State.RECONNECTING:
             await connected(self._connection, asyncio.get_running_loop().time() + self._timeout)
             if self._connection.state is State.RECONNECTING:
@@ -224,8 +224,7 @@ class AtomicBatch:
             sequence = self._told + 1
             message = self._messages[self._told]
             pairs = [*message.pairs, *self._headers(sequence)]
-            if sequence == 1:
-                await self._begin()
+            await self._find_server()
             if sequence == 1 or (confirm and sequence == count):
                 try:
                     await self._ask(message, pairs)
@@ -250,9 +249,7 @@ class AtomicBatch:
                 reply = await request(message.subject, message.payload, headers=pairs, timeout=self._timeout)
                 if not reply.data:
                     return
-                ack = pub_ack(reply.data, f"atomic batch to {message.subject!r}")
-                alone = f"stream {ack.stream!r} stored the message alone (nats-server 2.12 is needed)"
-                raise UnsupportedByServer("atomic batch", alone)
+                raise _alone(pub_ack(reply.data, f"atomic batch to {message.subject!r}"))
             except NoResponders:
                 failure = NoStream(message.subject)
                 unheard += 1
@@ -273,8 +270,7 @@ class AtomicBatch:
         """Commits: with the last message, or when that was told already, with a word of its own (2.14)."""
         count = len(self._messages)
         message = self._messages[-1]
-        if not self._told:
-            await self._begin()
+        await self._find_server()
         if self._told < count:
             payload, pairs = message.payload, [*message.pairs, *self._headers(count, "1")]
         else:
@@ -284,14 +280,23 @@ class AtomicBatch:
             reply = await request(message.subject, payload, headers=pairs, timeout=self._timeout)
         except (ConnectionLost, RequestTimeout, SubscriptionDenied) as exc:
             raise PublishUncertain(message.subject, f"commit of a batch of {count}: {exc}") from exc
-        return pub_ack(reply.data, f"atomic batch of {count} messages to {self._messages[0].subject!r}")
+        ack = pub_ack(reply.data, f"atomic batch of {count} messages to {self._messages[0].subject!r}")
+        if not ack.batch:
+            raise _alone(ack)
+        return ack
 
     def _abandon(self) -> None:
         """Lets the server forget the batch now instead of ten seconds later: a gap in the sequence ends it."""
-        if not self._told:
+        if not self._told or not self._connection.is_connected or _NEED.refusal(self._connection.server_info):
             return
         pairs = self._headers(self._told + 2)
         try:
             self._connection.publish_nowait(self._messages[0].subject, headers=pairs)
         except NatsError:
             pass  # it is forgotten in ten seconds
+
+
+def _alone(ack: PubAck) -> UnsupportedByServer:
+    """What to raise of a stream that has acknowledged a message of a batch as any other."""
+    reason = f"stream {ack.stream!r} stored the message alone (nats-server 2.12 is needed)"
+    return UnsupportedByServer("atomic batch", reason)
