@@ -87,8 +87,11 @@ async def test_a_copy_that_takes_no_objects_is_there_all_the_same(jetstream: Jet
     await jetstream.create_object_store(bucket="files", storage="memory")
     stream = ObjectStoreConfig(bucket="copy", storage="memory").to_stream()
     await jetstream.create_stream(stream, subjects=[], mirror=StreamSource(name="OBJ_files"), allow_rollup_hdrs=False)
-    with pytest.raises(NoStream):
-        await (await jetstream.object_store("copy")).put("o", b"1", timeout=1)
+    copy = await jetstream.object_store("copy")
+    for data in (b"1", b""):
+        with pytest.raises(NoStream) as refused:
+            await copy.put("o", data, timeout=1)
+        assert refused.value.__cause__ is not refused.value
 
 
 async def test_a_lost_bucket_is_an_error_of_both_kinds_of_buckets() -> None:

@@ -162,7 +162,9 @@ class Catalog:
             except WrongLastSequence:
                 pass
             except NoStream as exc:
-                raise await self.why(exc) from exc
+                if (error := await self.why(exc)) is exc:
+                    raise
+                raise error from exc
             except PublishUncertain:
                 doubts += 1
                 if doubts > DOUBTS:
