@@ -171,6 +171,20 @@ async def test_a_refused_message_ends_a_publisher_that_allows_no_gaps(jetstream:
         await pub.publish("f.1")
 
 
+async def test_who_publishes_after_a_refusal_is_told_of_it_once(jetstream: JetStream, stream: Stream) -> None:
+    async with jetstream.fast_publisher() as pub:
+        await pub.publish("f.1", b"0")
+        await pub.publish("f.1", b"1", expected_last_seq=99)
+        with pytest.raises(PublishFailed) as caught:  # noqa: PT012
+            while True:  # few enough that there is room
+                await pub.publish("f.1", b"2")
+                await asyncio.sleep(0.05)
+        assert (caught.value.failures[0].number, type(caught.value.failures[0].error)) == (2, WrongLastSequence)
+        with pytest.raises(LocalProtocolError, match="message 2 was refused"):
+            await pub.publish("f.1", b"3")
+    assert await numbers(stream) == [0]
+
+
 async def test_a_refused_message_is_reported_where_gaps_are_allowed(jetstream: JetStream, stream: Stream) -> None:
     with pytest.raises(PublishFailed) as caught:  # noqa: PT012
         async with jetstream.fast_publisher(gap="ok") as pub:

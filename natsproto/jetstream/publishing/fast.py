@@ -161,8 +161,6 @@ class Dialogue:
     def take(self, subject: str, payload: bytes, block: bytes | None, *, last: bool = False) -> int:
         """Takes a message, sends it if that is possible now, and returns its number. ``last`` ends the batch."""
         ledger = self._ledger
-        if ledger.end is not None:
-            raise ledger.end.with_traceback(None)
         key = subject, len(payload), len(block or b"")
         pattern = self._lines.known.get(key) or self._lines.learn(*key)
         if last:
@@ -457,12 +455,14 @@ class FastPublisher:
         return self._dialogue
 
     async def _ready(self) -> Dialogue:
-        """Waits until another message is taken."""
+        """Waits until another message is taken. Raises why none is, and of which messages nobody was told."""
         dialogue = self._entered()
         if self._ledger.full or self._outbox.wait_first:
             await dialogue.room()
-            if self._ledger.end is not None or self._ledger.choked:
+            if self._ledger.choked:
                 self._raise_outcome()
+        if self._ledger.end is not None:
+            self._raise_outcome()
         return dialogue
 
     def _raise_outcome(self) -> None:
