@@ -305,6 +305,7 @@ class IngestLedger:
 
     def unsay(self, withdrawn: Iterable[Operation], reason: str) -> None:
         """The connection is lost, and these had not left: they are as if they had never been said."""
+        self._unheard = 0
         if self._phase is Phase.NONE:
             return
         self.flowing = False
@@ -342,7 +343,10 @@ class IngestLedger:
         """Nothing was heard for a tick; ``mute`` says that nothing can be said. In the end it is given up."""
         self._silence += 1
         if self._silence > self._patience:
-            self.give_up("no answer", RequestTimeout("fast ingest", self._timeout))
+            if self._unheard and self._phase is Phase.NONE:  # a stream that there was is gone
+                self._stop(1, NoStream(self._kept[0][0]))
+            else:
+                self.give_up("no answer", RequestTimeout("fast ingest", self._timeout))
         elif mute:
             return
         elif self._phase is not Phase.OPEN or self.full or self._commit_wanted or self._asked:
@@ -384,11 +388,11 @@ class IngestLedger:
         if batch != self.batch or self._phase is Phase.NONE:
             return 0
         self._unheard += 1
-        if self._phase is Phase.STARTING or self._is_lone:  # in a batch it may be stored what was sent before
-            waited = self._silence >= self._patience  # for an election: there was a stream before
-            if waited if self.proven else self._unheard > self._retry_attempts >= 0:
-                self._stop(self._acked + 1, NoStream(self._kept[0][0]))
-                return 0
+        # With a stream that there was an election is waited for; and in a batch what was sent before may be stored.
+        starting = self._phase is Phase.STARTING or self._is_lone
+        if starting and self._unheard > self._retry_attempts >= 0 and not self.proven:
+            self._stop(self._acked + 1, NoStream(self._kept[0][0]))
+            return 0
         return self._later(self._retry_wait)
 
     def _on_ack(self, sequence: int, msgs: int) -> None:
@@ -456,6 +460,7 @@ class IngestLedger:
             self.give_up(reason, UnsupportedByServer("fast ingest", reason))
             return
         self.proven = True
+        self._unheard = 0
         self.ack = ack
         self._settle_up_to(ack.count)
         self._commit_wanted = False
