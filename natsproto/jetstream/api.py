@@ -1,13 +1,14 @@
 """Requests to the JetStream API: subject, JSON and errors.
 
 Owns the API prefix (and with it domain and account), the default timeout and the way a refusal becomes an
-exception. It knows no endpoint by heart and keeps nothing between calls.
+exception. Of endpoints it knows which may be asked twice, and keeps nothing between calls.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from itertools import chain, repeat
 from time import perf_counter
 from typing import NoReturn, TypeVar
 
@@ -24,6 +25,7 @@ from natsproto.errors import (
     UnsupportedByServer,
 )
 from natsproto.jetstream.api_errors import api_error
+from natsproto.jetstream.asking import first_answer
 from natsproto.jetstream.codec import Duration, Record, decode, dumps, parse
 from natsproto.jetstream.exchange import ApiExchange, Trace, told
 from natsproto.jetstream.info import AccountInfo, level_of
@@ -37,6 +39,22 @@ DEFAULT_PREFIX = "$JS.API"
 
 REQUIRED_LEVEL = "Nats-Required-Api-Level"
 """Header by which a request demands an API of some level (ADR-44); known to servers since 2.12."""
+
+REPEATABLE = (
+    "INFO",
+    "STREAM.CREATE.",
+    "STREAM.INFO.",
+    "STREAM.NAMES",
+    "STREAM.MSG.GET.",
+    "CONSUMER.CREATE.",
+    "CONSUMER.INFO.",
+    "CONSUMER.NAMES.",
+)
+"""What may be asked for twice: it changes nothing, or the second time is told the same as the first. Lists are not
+among it, as each makes every server work, and takes its time.
+"""
+PAUSES = (1.0, 2.0)
+"""Seconds of silence after which it is asked for again, and after which always."""
 
 log = logging.getLogger("natsproto")
 
@@ -87,19 +105,33 @@ class Api:
         asked: str,
         timeout: Duration | None = None,
         level: int = 0,
+        once: bool = False,
     ) -> dict[str, object]:
-        """Sends one request to ``<prefix>.<endpoint>`` and returns the reply's JSON object.
+        """Sends a request to ``<prefix>.<endpoint>`` and returns the reply's JSON object.
 
         ``asked`` says in words what is wanted, for the error; ``level`` is the level of the API that the request
-        demands (servers before 2.12 do not look at it). ApiError (or the subclass of its code) when the
-        server refuses; JetStreamNotEnabled at once when nobody serves the prefix: JetStream is off, the account
-        may not use it, or there is no such domain; RequestTimeout, ConnectionLost and PermissionDenied of the
-        request itself; InvalidReply. Cancelling drops the reply: what was asked for may have been done.
+        demands (servers before 2.12 do not look at it). What may be done twice is asked again while nobody answers,
+        unless it is to be asked ``once``: a cluster without a leader forgets what it was asked.
+
+        ApiError (or the subclass of its code) when the server refuses; JetStreamNotEnabled at once when nobody serves
+        the prefix: JetStream is off, the account may not use it, or there is no such domain; RequestTimeout,
+        ConnectionLost and PermissionDenied of the request itself; InvalidReply. Cancelling drops the reply: what was
+        asked for may have been done.
         """
         data = body if isinstance(body, bytes) else dumps(body)
         headers = {REQUIRED_LEVEL: str(level)} if level else None
+        wait = self.timeout if timeout is None else positive_seconds("timeout", timeout)
+
+        def ask(patience: float) -> Awaitable[Message]:
+            return self.request(endpoint, data, timeout=patience, headers=headers)
+
         try:
-            reply = await self.request(endpoint, data, timeout=timeout, headers=headers)
+            if once or wait <= PAUSES[0] or not endpoint.startswith(REPEATABLE):
+                reply = await ask(wait)
+            else:
+                pauses = chain(PAUSES, repeat(PAUSES[-1]))
+                subject = f"{self.prefix}.{endpoint}"
+                reply = await first_answer(ask, pauses, wait, f"request to {subject!r}")
         except NoResponders:
             raise JetStreamNotEnabled(
                 503, 0, f"nobody serves {self.prefix}: JetStream is off, or the domain does not exist", asked
@@ -190,9 +222,10 @@ class Api:
         asked: str,
         timeout: Duration | None = None,
         level: int = 0,
+        once: bool = False,
     ) -> R:
         """``call``, with the reply read as a record."""
-        return decode(kind, await self.call(endpoint, body, asked=asked, timeout=timeout, level=level))
+        return decode(kind, await self.call(endpoint, body, asked=asked, timeout=timeout, level=level, once=once))
 
     async def pages(
         self,

@@ -610,7 +610,13 @@ class Stream:
         await self._api.demand(level, version, f"{asked} with {what}", timeout)
         with _old_server(asked):
             info = await self._api.get(
-                ConsumerInfo, create_endpoint(self.name, config), body, asked=asked, timeout=timeout, level=level
+                ConsumerInfo,
+                create_endpoint(self.name, config),
+                body,
+                asked=asked,
+                timeout=timeout,
+                level=level,
+                once=not name,  # each time would make another one
             )
         _check_novelties(config, info.config, _CONSUMER_NOVELTIES, asked)
         return info

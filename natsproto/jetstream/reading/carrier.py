@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from natsproto.core.engine import State
 from natsproto.core.events import Closed, Disconnected, Event, Moved, Reconnected
@@ -24,6 +24,7 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream.api import Api
+from natsproto.jetstream.asking import first_answer
 from natsproto.jetstream.config import ConsumerConfig
 from natsproto.jetstream.info import ConsumerInfo
 from natsproto.jetstream.message import JsMessage
@@ -51,7 +52,6 @@ successor of a consumer that was lost, if the one before did not take long; it g
 AFTER_ALL = 1.0
 """Seconds after which a consumer that was given up while it was being made is deleted once more."""
 PUSH_HEARTBEAT = 5.0
-_EARLY = 0.002  # a timer may fire that much before its time
 GRACE = 0.25
 """Seconds that the server gets to say that a pull has expired."""
 
@@ -140,29 +140,22 @@ class Carrier:
         """Makes this consumer, the cursor's next one. Asks again while nobody answers: a consumer may be made twice.
         RequestTimeout when it is not there after ``patience`` seconds.
         """
+        endpoint, asked = create_endpoint(self.stream, config), f"create {self.what}"
         body = {"stream_name": self.stream, "config": config, "action": "create"}
-        endpoint, loop = create_endpoint(self.stream, config), asyncio.get_running_loop()
-        asked: dict[asyncio.Task[ConsumerInfo], float] = {}  # and when
-        begun = loop.time()
-        try:
+        loop = asyncio.get_running_loop()
+
+        async def ask(_: float) -> ConsumerInfo:
+            begun = loop.time()
+            info = await self.api.get(ConsumerInfo, endpoint, body, asked=asked, once=True)
+            self._took = loop.time() - begun
+            return info
+
+        def pauses() -> Iterator[float]:
+            begun = loop.time()
             while True:
-                asking = self.api.get(ConsumerInfo, endpoint, body, asked=f"create {self.what}")
-                asked[loop.create_task(asking, name="natsproto create ordered consumer")] = loop.time()
-                waited = loop.time() - begun
-                interval = min(ASK_AGAIN + ASK_AGAIN_GROWTH * waited, patience - waited)
-                done, _ = await asyncio.wait(asked, timeout=interval, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    if isinstance(task.exception(), RequestTimeout):
-                        del asked[task]
-                if answered := next((task for task in done if task in asked), None):
-                    self._took = loop.time() - asked[answered]
-                    info = answered.result()
-                    break
-                if loop.time() - begun >= patience - _EARLY:
-                    raise RequestTimeout(f"create {self.what}", patience)
-        finally:
-            for task in asked:
-                task.cancel()
+                yield ASK_AGAIN + ASK_AGAIN_GROWTH * (loop.time() - begun)
+
+        info = await first_answer(ask, pauses(), patience, asked)
         self.sameness.on_consumer(info.created)
         self.info = info
         self.cursor.on_created(info)

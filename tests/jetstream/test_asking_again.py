@@ -1,0 +1,124 @@
+"""What the API of JetStream was asked while nobody could answer is asked again, if it may be done twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import pytest
+
+import natsproto
+from natsproto.errors import ConnectionLost, JetStreamNotEnabled, RequestTimeout
+from natsproto.jetstream.context import JetStream
+from natsproto.jetstream.info import StreamInfo
+from natsproto.testing import Server, run_cluster
+from tests.jetstream.test_window import stage
+from tests.kit.clock import virtual_clock
+from tests.kit.scripted import Op
+
+Call: TypeAlias = Callable[[JetStream], Awaitable[object]]
+
+
+async def _bound(js: JetStream, call: Callable[[natsproto.jetstream.Stream], Awaitable[object]]) -> object:
+    return await call(await js.stream("S", bind=True))
+
+
+TWICE: dict[str, Call] = {
+    "INFO": lambda js: js.account_info(),
+    "STREAM.CREATE.S": lambda js: js.create_stream(name="S"),
+    "STREAM.INFO.S": lambda js: js.stream("S"),
+    "STREAM.NAMES": lambda js: js.stream_name_by_subject("a"),
+    "STREAM.MSG.GET.S": lambda js: _bound(js, lambda stream: stream.get_message(1, direct=False)),
+    "CONSUMER.CREATE.S.d": lambda js: _bound(js, lambda stream: stream.create_consumer(durable_name="d")),
+    "CONSUMER.INFO.S.d": lambda js: _bound(js, lambda stream: stream.consumer("d")),
+}
+ONCE: dict[str, Call] = {
+    "STREAM.DELETE.S": lambda js: js.delete_stream("S"),
+    "STREAM.UPDATE.S": lambda js: js.update_stream(name="S"),
+    "STREAM.PURGE.S": lambda js: _bound(js, lambda stream: stream.purge()),
+    "STREAM.MSG.DELETE.S": lambda js: _bound(js, lambda stream: stream.delete_message(1)),
+    "CONSUMER.CREATE.S": lambda js: _bound(js, lambda stream: stream.create_consumer()),
+    "CONSUMER.DELETE.S.d": lambda js: _bound(js, lambda stream: stream.delete_consumer("d")),
+    "META.LEADER.STEPDOWN": lambda js: js.admin.step_down_meta_leader(),
+}
+
+
+async def _times(call: Call, timeout: float) -> tuple[list[str], list[float]]:
+    """Under which subjects, and when, it is asked while there is no answer."""
+    loop, when, subjects = asyncio.get_running_loop(), [], []
+    async with stage() as (_, nc, stream):
+
+        async def listen() -> None:
+            begun = loop.time()
+            while True:
+                subjects.append((await stream.heard(timeout=1000)).args[0])
+                when.append(round(loop.time() - begun, 1))
+
+        listener = asyncio.create_task(listen())
+        with pytest.raises(RequestTimeout) as late:
+            await call(nc.jetstream(timeout=timeout))
+        listener.cancel()
+    assert (late.value.doing, late.value.timeout) == (f"request to {subjects[0]!r}", timeout)
+    return subjects, when
+
+
+@virtual_clock
+@pytest.mark.parametrize("endpoint", TWICE)
+async def test_what_may_be_done_twice_is_asked_again_until_its_timeout(endpoint: str) -> None:
+    subjects, when = await _times(TWICE[endpoint], 8.0)
+    assert (set(subjects), when) == ({f"$JS.API.{endpoint}"}, [0, 1, 3, 5, 7])
+
+
+@virtual_clock
+@pytest.mark.parametrize("endpoint", ONCE)
+async def test_anything_else_is_asked_once(endpoint: str) -> None:
+    assert await _times(ONCE[endpoint], 8.0) == ([f"$JS.API.{endpoint}"], [0])
+
+
+@virtual_clock
+async def test_whichever_answer_comes_first_is_the_answer() -> None:
+    async with stage() as (place, nc, stream):
+        info: dict[str, object] = {"config": {"name": "S"}, "created": "2026-01-01T00:00:00Z", "state": {}}
+        for answered in (0, 1, 2):
+            asking = asyncio.create_task(nc.jetstream(timeout=60).stream("S"))
+            asked: list[Op] = await stream.heard_all(3)
+            stream.say(asked[answered], info)
+            assert isinstance((await asking).cached_info, StreamInfo)
+            for late in asked:
+                stream.say(late, b"nobody reads this")
+            await nc.flush()
+        asking = asyncio.create_task(nc.jetstream(timeout=60).stream("S"))
+        await stream.heard()
+        stream.nobody(await stream.heard())
+        with pytest.raises(JetStreamNotEnabled):
+            await asking
+        asking = asyncio.create_task(nc.jetstream(timeout=60).stream("S"))
+        await stream.heard_all(2)
+        place.down()
+        with pytest.raises(ConnectionLost):
+            await asking
+
+
+@virtual_clock
+async def test_a_question_that_is_cancelled_is_not_asked_again() -> None:
+    async with stage() as (_, nc, stream):
+        asking = asyncio.create_task(nc.jetstream(timeout=60).stream("S"))
+        await stream.heard_all(2)
+        asking.cancel()
+        assert await stream.silent(60)
+        assert asking.cancelled()
+
+
+async def test_a_stream_that_is_asked_for_in_an_election_is_there_when_it_is_over() -> None:
+    async with run_cluster() as cluster:
+        leader = await cluster.meta_leader()
+        left: list[Server] = [server for server in cluster.servers if server is not leader]
+        async with natsproto.connect([server.url for server in left], ignore_discovered_servers=True) as nc:
+            js = nc.jetstream(timeout=40)
+            await js.account_info()
+            leader.kill()
+            stream = await js.create_stream(name="S", subjects=["s"], storage="memory")
+            consumer = await stream.create_consumer(durable_name="d")
+            await js.publish("s", b"1")
+            assert (await consumer.next()).data == b"1"
