@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar, overload
 
@@ -118,8 +119,11 @@ class JetStream:
         arguments that break a rule or contradict the headers; UnsupportedByServer for those that the server would not
         heed; PermissionDenied; and what ``nc.publish`` raises. Cancelling leaves open whether it is stored.
         """
+        demand = None
         if (new := novelty(args)) is not None:
-            await self._api.demand(new.level, new.version, f"publish to {subject!r} with {new.what}", timeout)
+            asked = f"publish to {subject!r} with {new.what}"
+            demand = partial(self._api.demand, new.level, new.version, asked, timeout)
+            await demand()
         return await publish(
             self._connection,
             subject,
@@ -129,6 +133,7 @@ class JetStream:
             timeout=self._timeout(timeout),
             retry_attempts=_attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
+            demand=demand,
         )
 
     def publisher(

@@ -98,6 +98,19 @@ async def test_a_window_sends_an_older_server_nothing_again_that_it_would_not_he
         assert await stored(nc) == ["s.2"]
 
 
+async def test_a_message_is_not_sent_again_to_an_older_server_that_would_not_heed_it() -> None:
+    async with heard("2.14", "2.10") as (server, nc):
+        server.freeze()
+        sent = nc.stats.out_msgs
+        publishing = asyncio.create_task(nc.jetstream(timeout=30).publish("s.1", ttl=60, msg_id="m"))
+        while nc.stats.out_msgs == sent:
+            await nc.outbox.turn()
+        server.kill()
+        with pytest.raises(PublishUncertain, match=r"ttl: needs nats-server 2\.11 or newer"):
+            await publishing
+        assert await stored(nc) == []
+
+
 async def test_a_window_that_is_left_tells_of_what_was_refused() -> None:
     async with unheard("2.10") as (server, nc):
         pub = await nc.jetstream(timeout=30).publisher().__aenter__()

@@ -10,6 +10,7 @@ Three rules decide everything, here and in ``window``:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Unpack
 
@@ -25,6 +26,7 @@ from natsproto.errors import (
     PublishTimeout,
     PublishUncertain,
     RequestTimeout,
+    UnsupportedByServer,
 )
 from natsproto.jetstream.info import PubAck, pub_ack
 from natsproto.jetstream.publishing.ackfuture import AckFuture
@@ -59,8 +61,11 @@ async def publish(
     timeout: float,
     retry_attempts: int,
     retry_wait: float,
+    demand: Callable[[], Awaitable[object]] | None = None,
 ) -> PubAck:
-    """Publishes a message and returns the stream's acknowledgement; see JetStream.publish."""
+    """Publishes a message and returns the stream's acknowledgement; see JetStream.publish. ``demand`` raises
+    UnsupportedByServer where the message is not to go to: it is asked again of every server that comes.
+    """
     pairs = header_pairs(subject, headers, args) if args or headers is not None else None
     again = pairs is not None and any(name == MSG_ID for name, _ in pairs)
     loop = asyncio.get_running_loop()
@@ -94,6 +99,11 @@ async def publish(
             failure.__cause__ = exc
             if again:
                 await connected(connection, deadline)
+            if again and demand is not None:
+                try:
+                    await demand()
+                except UnsupportedByServer as refusal:
+                    raise PublishUncertain(subject, f"{exc}, and then {refusal}") from refusal
         except SubscriptionDenied as exc:  # of the inbox: the message went, and the answer does not come
             raise PublishUncertain(subject, str(exc)) from exc
         except OutboxFull as exc:
