@@ -16,6 +16,7 @@ from natsproto.errors import (
     LocalProtocolError,
     NoStream,
     PublishUncertain,
+    RequestTimeout,
     TooManyRequests,
     UnsupportedByServer,
     WrongLastSequence,
@@ -220,7 +221,7 @@ async def test_only_the_first_message_and_the_commit_are_waited_for() -> None:
         batch = nc.jetstream().atomic_batch()
         filling = asyncio.create_task(fill(batch, 4))
         first = await stream.heard()
-        assert await stream.silent(1.0)
+        assert await stream.silent(0.9)
         stream.say(first, b"")
         await filling
         rest = await stream.heard_all(2)
@@ -254,6 +255,41 @@ async def test_a_batch_of_which_parts_were_lost_is_told_again_under_another_id()
         assert header(again[0], "Nats-Batch-Id") != header(first, "Nats-Batch-Id")
         stream.ack(again[2], 3, batch="x", count=3)
         await committing
+
+
+@virtual_clock
+async def test_a_first_message_that_nobody_answers_is_told_again_under_another_id() -> None:
+    async with stage() as (_, nc, stream):
+        loop = asyncio.get_running_loop()
+        batch = nc.jetstream(timeout=20).atomic_batch()
+        begun = loop.time()
+        filling = asyncio.create_task(fill(batch, 2))
+        asked = await stream.heard_all(4)  # after 1, 3 and 7 seconds
+        assert 7.0 <= loop.time() - begun < 7.1
+        assert told(asked) == [(b"0", "1", "")] * 4
+        assert len({header(op, "Nats-Batch-Id") for op in asked}) == 4
+        stream.say(asked[0], b"")  # too late: what was told since is another batch
+        assert await stream.silent()
+        assert not filling.done()
+        stream.say(asked[3], b"")
+        await filling
+        committing = asyncio.create_task(batch.commit())
+        last = await stream.heard()
+        assert (told([last]), header(last, "Nats-Batch-Id")) == ([(b"1", "2", "1")], header(asked[3], "Nats-Batch-Id"))
+        stream.ack(last, 2, batch="x", count=2)
+        await committing
+
+
+@virtual_clock
+async def test_a_first_message_is_given_up_at_the_timeout() -> None:
+    async with stage() as (_, nc, stream):
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        with pytest.raises(RequestTimeout, match="within 5 s"):
+            await fill(nc.jetstream().atomic_batch(), 2)
+        assert 5.0 <= loop.time() - begun < 5.1
+        assert len(await stream.heard_all(3)) == 3
+        assert await stream.silent(20)
 
 
 @virtual_clock

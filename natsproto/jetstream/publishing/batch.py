@@ -27,7 +27,7 @@ from natsproto.errors import (
 from natsproto.jetstream.api_errors import ErrCode
 from natsproto.jetstream.info import PubAck, pub_ack
 from natsproto.jetstream.publishing.outgoing import MessageArgs, Novelty, as_bytes, header_pairs
-from natsproto.jetstream.publishing.retry import BUSY, pause_after
+from natsproto.jetstream.publishing.retry import BUSY, RESEND_AFTER, pause_after
 from natsproto.jetstream.publishing.waiting import connected
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import HeadersLike, encode_headers
@@ -41,6 +41,8 @@ _NEED = Novelty("atomic batch", "2.12", API_LEVEL)
 
 MAX_MESSAGES = 1000
 """Messages in a batch, unless the server is configured otherwise."""
+
+_EARLY = 0.002  # a timer may fire that much before its time
 
 _FORGOTTEN = frozenset({ErrCode.ATOMIC_PUBLISH_INCOMPLETE_BATCH, ErrCode.ATOMIC_PUBLISH_INVALID_BATCH_COMMIT})
 """Refusals after which the batch can be told again: parts were lost, the leader changed, more than 10 s of silence;
@@ -223,33 +225,43 @@ class AtomicBatch:
         while self._told < count:
             sequence = self._told + 1
             message = self._messages[self._told]
-            pairs = [*message.pairs, *self._headers(sequence)]
             await self._find_server()
             if sequence == 1 or (confirm and sequence == count):
                 try:
-                    await self._ask(message, pairs)
+                    await self._ask(message, sequence)
                 except ConnectionLost:
                     if self._over:
                         raise
                     self._restart()  # nothing is stored yet: it is all told again with the next message
                     return
             else:
+                pairs = [*message.pairs, *self._headers(sequence)]
                 await self._connection.publish(message.subject, message.payload, headers=pairs)
             self._told = sequence
 
-    async def _ask(self, message: _Message, pairs: list[tuple[str, str]]) -> None:
-        """Tells one message and waits for the word that it was taken."""
+    async def _ask(self, message: _Message, sequence: int) -> None:
+        """Tells one message and waits for the word that it was taken. A leader that steps down takes no message and
+        says nothing: the first one is told to the next leader, as one of another batch.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         request = self._connection.request
         unheard = busy = 0
+        patience = RESEND_AFTER if sequence == 1 else self._timeout
         while True:
             failure: NatsError
+            pairs = [*message.pairs, *self._headers(sequence)]
+            wait = min(patience, max(_EARLY, deadline - loop.time()))
             try:
-                reply = await request(message.subject, message.payload, headers=pairs, timeout=self._timeout)
+                reply = await request(message.subject, message.payload, headers=pairs, timeout=wait)
                 if not reply.data:
                     return
                 raise _alone(pub_ack(reply.data, f"atomic batch to {message.subject!r}"))
+            except RequestTimeout as exc:
+                failure = RequestTimeout(exc.doing, self._timeout)
+                if sequence == 1:
+                    self._restart()
+                patience, pause = 2 * patience, 0.0
             except NoResponders:
                 failure = NoStream(message.subject)
                 unheard += 1
@@ -262,7 +274,7 @@ class AtomicBatch:
                 failure = exc
                 pause = pause_after(busy, self._retry_wait)
                 busy += 1
-            if loop.time() + pause >= deadline:
+            if loop.time() + pause >= deadline - _EARLY:
                 raise failure
             await asyncio.sleep(pause)
 
