@@ -616,7 +616,7 @@ class Stream:
                 asked=asked,
                 timeout=timeout,
                 level=level,
-                once=not name,  # each time would make another one
+                once=not name or action != "create",  # else each time would make another one, or undo a change
             )
         _check_novelties(config, info.config, _CONSUMER_NOVELTIES, asked)
         return info

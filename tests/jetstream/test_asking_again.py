@@ -39,6 +39,7 @@ ONCE: dict[str, Call] = {
     "STREAM.PURGE.S": lambda js: _bound(js, lambda stream: stream.purge()),
     "STREAM.MSG.DELETE.S": lambda js: _bound(js, lambda stream: stream.delete_message(1)),
     "CONSUMER.CREATE.S": lambda js: _bound(js, lambda stream: stream.create_consumer()),
+    "CONSUMER.CREATE.S.d": lambda js: _bound(js, lambda stream: stream.update_consumer(durable_name="d")),
     "CONSUMER.DELETE.S.d": lambda js: _bound(js, lambda stream: stream.delete_consumer("d")),
     "META.LEADER.STEPDOWN": lambda js: js.admin.step_down_meta_leader(),
 }
