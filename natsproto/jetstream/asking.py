@@ -13,7 +13,8 @@ from natsproto.errors import RequestTimeout
 
 T = TypeVar("T")
 
-_EARLY = 0.002  # a timer may fire that much before its time
+EARLY = 0.002
+"""Seconds that a timer may fire before its time."""
 
 
 async def first_answer(ask: Callable[[float], Awaitable[T]], pauses: Iterable[float], patience: float, asked: str) -> T:
@@ -36,7 +37,7 @@ async def first_answer(ask: Callable[[float], Awaitable[T]], pauses: Iterable[fl
             if answers:
                 return answers[0].result()
             left = begun + patience - loop.time()
-            if left <= _EARLY:
+            if left <= EARLY:
                 break
         raise RequestTimeout(asked, patience)
     finally:

@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import Generic
 
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout
+from natsproto.jetstream.bugs import ending
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.kv.entry import KeyValueEntry
 from natsproto.jetstream.kv.layout import V
 from natsproto.jetstream.kv.watch import KeyWatcher
-from natsproto.jetstream.reading.reader import ending
 from natsproto.protocol.pool import seconds
 
 
@@ -108,7 +108,7 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
             async for batch in self._watcher.batches():
                 self._take_in(batch)
         except Exception as exc:
-            self._finish(ending(self._watcher.what, exc))
+            self._finish(ending(f"reading {self._watcher.what}", exc))
         else:
             self._finish(LocalProtocolError(f"cache of {self._watcher.what}: the client was closed"))
 

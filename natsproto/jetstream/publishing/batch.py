@@ -25,6 +25,7 @@ from natsproto.errors import (
     UnsupportedByServer,
 )
 from natsproto.jetstream.api_errors import ErrCode
+from natsproto.jetstream.asking import EARLY
 from natsproto.jetstream.info import PubAck, pub_ack
 from natsproto.jetstream.publishing.outgoing import MessageArgs, Novelty, as_bytes, header_pairs
 from natsproto.jetstream.publishing.retry import BUSY, RESEND_AFTER, pause_after
@@ -41,8 +42,6 @@ _NEED = Novelty("atomic batch", "2.12", API_LEVEL)
 
 MAX_MESSAGES = 1000
 """Messages in a batch, unless the server is configured otherwise."""
-
-_EARLY = 0.002  # a timer may fire that much before its time
 
 _FORGOTTEN = frozenset({ErrCode.ATOMIC_PUBLISH_INCOMPLETE_BATCH, ErrCode.ATOMIC_PUBLISH_INVALID_BATCH_COMMIT})
 """Refusals after which the batch can be told again: parts were lost, the leader changed, more than 10 s of silence;
@@ -251,7 +250,7 @@ class AtomicBatch:
         while True:
             failure: NatsError
             pairs = [*message.pairs, *self._headers(sequence)]
-            wait = min(patience, max(_EARLY, deadline - loop.time()))
+            wait = min(patience, max(EARLY, deadline - loop.time()))
             try:
                 reply = await request(message.subject, message.payload, headers=pairs, timeout=wait)
                 if not reply.data:
@@ -274,7 +273,7 @@ class AtomicBatch:
                 failure = exc
                 pause = pause_after(busy, self._retry_wait)
                 busy += 1
-            if loop.time() + pause >= deadline - _EARLY:
+            if loop.time() + pause >= deadline - EARLY:
                 raise failure
             await asyncio.sleep(pause)
 

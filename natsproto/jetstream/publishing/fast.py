@@ -19,8 +19,8 @@ from natsproto.errors import (
     OutboxFull,
     PermissionDenied,
 )
+from natsproto.jetstream.bugs import ending, ends_on_bugs
 from natsproto.jetstream.info import PubAck
-from natsproto.jetstream.publishing.bugs import ending, ends_on_bugs
 from natsproto.jetstream.publishing.ingest import IngestLedger, Operation, Words
 from natsproto.jetstream.publishing.outgoing import (
     ExpectationArgs,
@@ -266,7 +266,7 @@ class Dialogue:
 
     def broken(self, bug: Exception) -> None:
         """Something here has stumbled: there is no saying what it would do next."""
-        error = ending(bug)
+        error = ending("publishing", bug)
         self._ledger.give_up(str(error), error)
         self._stop()
 

@@ -28,9 +28,9 @@ from natsproto.errors import (
     PublishUncertain,
     RequestTimeout,
 )
+from natsproto.jetstream.bugs import ending, ends_on_bugs
 from natsproto.jetstream.info import pub_ack
 from natsproto.jetstream.publishing.ackfuture import AckFuture
-from natsproto.jetstream.publishing.bugs import ending, ends_on_bugs
 from natsproto.jetstream.publishing.outgoing import Novelty, has_msg_id
 from natsproto.jetstream.publishing.retry import BUSY, RESEND_AFTER, pause_after
 from natsproto.jetstream.publishing.tokens import NO_LANE, Lane, Slot, Tokens
@@ -341,7 +341,7 @@ class Window:
 
     def broken(self, bug: Exception) -> None:
         """Something here has stumbled: there is no saying what it would do next."""
-        self._bug = ending(bug)
+        self._bug = ending("publishing", bug)
         self._finish(self._bug, str(self._bug))
 
     # ------------------------------------------------------------ what becomes of a message

@@ -25,6 +25,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream.api import Api
 from natsproto.jetstream.asking import first_answer
+from natsproto.jetstream.bugs import ending
 from natsproto.jetstream.config import ConsumerConfig
 from natsproto.jetstream.info import ConsumerInfo
 from natsproto.jetstream.message import JsMessage
@@ -33,7 +34,7 @@ from natsproto.jetstream.reading.cursor import OrderedCursor, Place
 from natsproto.jetstream.reading.deliver import PIECE, Deliveries
 from natsproto.jetstream.reading.ledger import PullLedger
 from natsproto.jetstream.reading.pull import Puller, PullInbox
-from natsproto.jetstream.reading.reader import ConsumerNotice, Outlet, ending
+from natsproto.jetstream.reading.reader import ConsumerNotice, Outlet
 from natsproto.jetstream.reading.sameness import Sameness
 from natsproto.jetstream.timestamp import Timestamp
 
@@ -389,7 +390,7 @@ class OrderedFeed:
         except Exception as exc:
             self._task = None
             self._drop()
-            self._end(None if isinstance(exc, ConnectionClosed) else ending(self._carrier.what, exc))
+            self._end(None if isinstance(exc, ConnectionClosed) else ending(f"reading {self._carrier.what}", exc))
 
     async def _try_to_create(self, delay: float) -> None:
         carrier, cursor = self._carrier, self._cursor
@@ -454,7 +455,7 @@ class OrderedFeed:
             self._doubt = None
             if isinstance(exc, StreamNotFound):
                 self._drop()
-            self._end(ending(self._carrier.what, exc))
+            self._end(ending(f"reading {self._carrier.what}", exc))
 
     def _is_final(self, error: NatsError) -> bool:
         """Whether trying again is of no use."""
@@ -481,7 +482,7 @@ class OrderedFeed:
             elif isinstance(event, Closed) and self._source is None:
                 self._end(None)  # there will be no consumer that could say so
         except Exception as exc:
-            self.broken(ending(self._carrier.what, exc))
+            self.broken(ending(f"reading {self._carrier.what}", exc))
 
     def _expire(self) -> None:
         """The time of a single pull is over, and there is no consumer that could say so."""

@@ -15,8 +15,9 @@ from natsproto.core.connection import Connection
 from natsproto.core.events import Disconnected, Event, Moved, Reconnected
 from natsproto.core.subscription import Subscription
 from natsproto.errors import HeartbeatMissed, NatsError
+from natsproto.jetstream.bugs import ending
 from natsproto.jetstream.message import JsMessage, none_has_headers
-from natsproto.jetstream.reading.reader import PARTING, ConsumerNotice, Guard, Outlet, ending
+from natsproto.jetstream.reading.reader import PARTING, ConsumerNotice, Guard, Outlet
 
 HEARTBEATS_MISSED: Final = 3
 """Heartbeats that may be late before it is an alarm: more than for pulls, as nothing else tells of the end (ADR-15)."""
@@ -241,14 +242,14 @@ class Deliveries:
         try:
             error = await alarm()
         except Exception as exc:
-            error = ending(self._what, exc)
+            error = ending(f"reading {self._what}", exc)
         self._alarm_task = None
         if error is not None:
             self._end(error)
 
     def _fail(self, bug: Exception) -> None:
         """A bug ends whoever reads, not the connection, over which others do."""
-        error = ending(self._what, bug)
+        error = ending(f"reading {self._what}", bug)
         self._end(error)
         if self._guard is not None:
             self._guard.broken(error)  # it may have given this one up just before

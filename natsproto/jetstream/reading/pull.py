@@ -26,16 +26,17 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream.api import Api
+from natsproto.jetstream.asking import EARLY
+from natsproto.jetstream.bugs import ending
 from natsproto.jetstream.message import JsMessage, none_has_headers
 from natsproto.jetstream.reading.ledger import Action, PullLedger, Verdict
 from natsproto.jetstream.reading.pulls import PROBE, PullRequest
-from natsproto.jetstream.reading.reader import PARTING, ConsumerNotice, Guard, Outlet, ending, give_back
+from natsproto.jetstream.reading.reader import PARTING, ConsumerNotice, Guard, Outlet, give_back
 
 IDLE = 1.0
 """Seconds after the last fetch for which the inbox is kept, so that a loop of them subscribes once."""
 LOOK_UP_EVERY = 1.0
 """Seconds between two questions whether a consumer that takes no pulls is still there."""
-_EARLY = 0.002  # a timer may fire that much before its time
 
 
 class PullInbox:
@@ -163,7 +164,7 @@ class PullInbox:
         if self._pullers:
             return  # leave() begins anew
         due = max(self._idle_since + IDLE, self._owed_until)
-        if due > self._loop.time() + _EARLY:
+        if due > self._loop.time() + EARLY:
             self._idle_timer = self._loop.call_at(due, self._check_idle)
             return
         self.close()
@@ -331,7 +332,7 @@ class Puller:
 
     def fail(self, bug: Exception) -> None:
         """It is over, because of a bug."""
-        error = ending(self._what, bug)
+        error = ending(f"reading {self._what}", bug)
         self.stop(error)
         if self._guard is not None:
             self._guard.broken(error)  # it may have given this one up just before
@@ -452,7 +453,7 @@ class Puller:
             if deadline is None:
                 return
             now = self._loop.time()
-            if deadline > now + _EARLY:
+            if deadline > now + EARLY:
                 self._arm()
                 return
             now = max(now, deadline)
@@ -527,7 +528,7 @@ class Puller:
         except NatsError:
             pass
         except Exception as exc:
-            gone = ending(self._what, exc)
+            gone = ending(f"reading {self._what}", exc)
         self._look_up_task = None
         if gone is not None:
             self.ledger.stop()

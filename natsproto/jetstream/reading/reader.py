@@ -14,7 +14,7 @@ from typing import Protocol
 
 from natsproto.core.events import Event
 from natsproto.core.waiting import Waiters
-from natsproto.errors import JetStreamError, LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
+from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.message import JsMessage
 from natsproto.protocol.pool import seconds
@@ -93,17 +93,6 @@ class Guard(Protocol):
     def broken(self, error: NatsError) -> None:
         """A bug ended what it watches over, or itself."""
         ...
-
-
-def ending(what: str, cause: Exception) -> NatsError:
-    """What readers are told when something in the background (a task, a timer, what a chunk of messages sets off) ends
-    with this. What nobody foresaw is a bug of ours, and must not leave them waiting for ever.
-    """
-    if isinstance(cause, NatsError):
-        return cause
-    error = JetStreamError(f"reading {what} was ended by a bug, which is the cause of this error: {cause!r}")
-    error.__cause__ = cause
-    return error
 
 
 def give_back(messages: list[JsMessage]) -> None:

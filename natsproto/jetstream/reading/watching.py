@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
+from natsproto.jetstream.bugs import ending
 from natsproto.jetstream.codec import Duration
 from natsproto.jetstream.message import JsMessage
 from natsproto.jetstream.reading.ordered import OrderedConsumer
-from natsproto.jetstream.reading.reader import Messages, ending
+from natsproto.jetstream.reading.reader import Messages
 from natsproto.protocol.pool import seconds
 
 H = TypeVar("H")
@@ -141,7 +142,7 @@ class Watching(Generic[H]):
         except NatsError:
             return  # whoever reads will hear of it
         except Exception as exc:
-            messages.fail(ending(self.what, exc))
+            messages.fail(ending(f"reading {self.what}", exc))
             return
         if not self._complete:
             self._complete = True

@@ -1,6 +1,7 @@
-"""Bugs of ours in what the event loop and the engine call: they end the publisher in words, and nobody waits for ever.
+"""Bugs of ours in what goes on in the background: they end the reader or the publisher in words, and nobody waits for
+ever.
 
-Whoever publishes hears of them. The connection, over which others publish, does not.
+Whoever reads or publishes hears of them. The connection, which others use, does not.
 """
 
 from __future__ import annotations
@@ -37,10 +38,12 @@ def ends_on_bugs(method: Callable[Concatenate[B, P], None]) -> Callable[Concaten
     return guarded
 
 
-def ending(bug: Exception) -> NatsError:
-    """What whoever publishes is told."""
-    if isinstance(bug, NatsError):
-        return bug
-    error = JetStreamError(f"publishing was ended by a bug, which is the cause of this error: {bug!r}")
-    error.__cause__ = bug
+def ending(doing: str, cause: Exception) -> NatsError:
+    """What users are told when something in the background (a task, a timer, what a chunk of messages sets off) ends
+    with this what they are ``doing``. What nobody foresaw is a bug of ours, and must not leave them waiting for ever.
+    """
+    if isinstance(cause, NatsError):
+        return cause
+    error = JetStreamError(f"{doing} was ended by a bug, which is the cause of this error: {cause!r}")
+    error.__cause__ = cause
     return error
