@@ -1,9 +1,9 @@
 """natsproto: a pure-Python asyncio client for NATS and JetStream, written from the wire protocol up."""
 
-from natsproto.client import Client, Connecting, connect
-from natsproto.core.connection import Connection, Stats
-from natsproto.core.engine import State
-from natsproto.core.events import (
+from natsproto._client import Client, Connecting, connect
+from natsproto._core.connection import Connection, Stats
+from natsproto._core.engine import State
+from natsproto._core.events import (
     AttemptFailed,
     Closed,
     Connected,
@@ -12,6 +12,7 @@ from natsproto.core.events import (
     Event,
     HandlerFailed,
     LameDuck,
+    MessageDropped,
     Moved,
     Reconnected,
     Reconnecting,
@@ -19,12 +20,14 @@ from natsproto.core.events import (
     ServersDiscovered,
     SlowConsumerDetected,
 )
-from natsproto.core.subscription import SlowPolicy, Subscription
-from natsproto.options import AuthChallenge, Options
+from natsproto._core.subscription import SlowPolicy, Subscription
+from natsproto._options import AuthChallenge, Options
+from natsproto._version import __version__
+from natsproto.errors import NatsError
 from natsproto.protocol.auth import Credentials
 from natsproto.protocol.frames import Message, ServerInfo
 from natsproto.protocol.headers import Headers
-from natsproto.version import __version__
+from natsproto.protocol.pool import ServerAddress
 
 __all__ = [
     "AttemptFailed",
@@ -42,10 +45,13 @@ __all__ = [
     "Headers",
     "LameDuck",
     "Message",
+    "MessageDropped",
     "Moved",
+    "NatsError",
     "Options",
     "Reconnected",
     "Reconnecting",
+    "ServerAddress",
     "ServerComplained",
     "ServerInfo",
     "ServersDiscovered",

@@ -18,6 +18,7 @@ they enter and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   └── RemoteProtocolError
     ├── Unavailable
     │   ├── ConnectFailed
+    │   │   └── LoginRefused(NotAuthorized)
     │   ├── NotAuthorized
     │   ├── ConnectionLost
     │   │   └── StaleConnection
@@ -31,7 +32,8 @@ they enter and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     ├── SubscriptionClosed
     ├── SlowConsumer
     ├── ServerError
-    │   └── PermissionDenied
+    │   ├── PermissionDenied
+    │   └── TooManySubscriptions
     ├── UnsupportedByServer
     ├── JetStreamError
     │   ├── ApiError
@@ -57,8 +59,10 @@ they enter and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   │   └── WrongExpectation
     │   │       └── WrongLastSequence
     │   ├── AlreadyAcked
+    │   ├── AlreadyBound
     │   ├── ConsumerGone
     │   ├── DataLost
+    │   ├── DeliveryUnknown
     │   ├── GroupChanged
     │   ├── GroupNotFound
     │   ├── HeartbeatMissed
@@ -91,6 +95,7 @@ from typing import ClassVar, NamedTuple
 
 __all__ = [
     "AlreadyAcked",
+    "AlreadyBound",
     "ApiError",
     "BadRequest",
     "BatchRefused",
@@ -104,6 +109,7 @@ __all__ = [
     "ConsumerNotFound",
     "CounterRefused",
     "DataLost",
+    "DeliveryUnknown",
     "DigestMismatch",
     "DrainTimeout",
     "FailedMessage",
@@ -127,6 +133,7 @@ __all__ = [
     "LimitReached",
     "LocalProtocolError",
     "LockLost",
+    "LoginRefused",
     "MessageNotFound",
     "MessageTooLarge",
     "NatsError",
@@ -160,6 +167,7 @@ __all__ = [
     "SubscriptionClosed",
     "TlsFailed",
     "TooManyRequests",
+    "TooManySubscriptions",
     "TtlRefused",
     "Unavailable",
     "UnsupportedByServer",
@@ -200,6 +208,8 @@ class InvalidCredentials(ConfigError):
 
     def __init__(self, what: str, rule: str) -> None:
         super().__init__(what, HIDDEN, rule)
+        if " file " in what:  # what is named is no secret
+            self.args = (f"{what}: {rule}",)
 
 
 # ---------------------------------------------------------------- protocol
@@ -248,8 +258,8 @@ class ConnectFailed(Unavailable):
 
     def __init__(self, attempts: Sequence[tuple[str, BaseException]], elapsed: float = 0.0) -> None:
         self.attempts, self.elapsed = tuple(attempts), elapsed
-        causes = "; ".join(f"{address}: {_cause(exc)}" for address, exc in self.attempts)
-        super().__init__(f"no server could be reached in {elapsed:.1f} s: {causes or 'the pool is empty'}")
+        causes = "; ".join(_cause_at(address, exc) for address, exc in self.attempts)
+        super().__init__(f"no server could be connected to in {elapsed:.1f} s: {causes or 'the pool is empty'}")
 
 
 class NotAuthorized(Unavailable):
@@ -258,6 +268,23 @@ class NotAuthorized(Unavailable):
     def __init__(self, reason: str, server: str = "") -> None:
         self.reason, self.server = reason, server
         super().__init__(f"{server or 'the server'} refused the credentials: {reason}")
+
+
+class LoginRefused(ConnectFailed, NotAuthorized):
+    """Every server was reached and refused the credentials. ``attempts`` holds (address, cause), ``reason`` is the last
+    server's text, ``anonymous`` whether no credentials were given.
+    """
+
+    def __init__(
+        self, attempts: Sequence[tuple[str, NotAuthorized]], elapsed: float = 0.0, *, anonymous: bool = False
+    ) -> None:
+        super().__init__(attempts, elapsed)
+        self.server, last = attempts[-1]
+        self.reason, self.anonymous = last.reason, anonymous
+        what = "a client without credentials" if anonymous else "the credentials"
+        refusals = "; ".join(f"{server} refused {what}: {refusal.reason}" for server, refusal in attempts)
+        give = ": give user and password, token, creds, nkey_seed, jwt or auth"
+        self.args = (refusals + (give if anonymous else ""),)
 
 
 class ConnectionLost(Unavailable):
@@ -379,6 +406,18 @@ class PermissionDenied(ServerError):
         self.args = (f"permission denied: {operation} {subject!r}" + (f" queue {queue!r}" if queue else ""),)
 
 
+class TooManySubscriptions(ServerError):
+    """The client has as many subscriptions as the server allows; that on ``subject`` was refused."""
+
+    def __init__(self, text: str, subject: str = "", queue: str = "") -> None:
+        self.subject, self.queue = subject, queue
+        super().__init__(text)
+        if subject:
+            group = f" queue {queue!r}" if queue else ""
+            told = f"subscription on {subject!r}{group} refused: {text}"
+            self.args = (f"{told}: end others, share a wildcard, or raise the server's max_subscriptions",)
+
+
 class UnsupportedByServer(NatsError):
     """The connected server lacks what was asked for (headers, TLS, a JetStream level …)."""
 
@@ -397,9 +436,9 @@ class JetStreamError(NatsError):
 class ApiError(JetStreamError):
     """The JetStream API answered with an error.
 
-    ``code`` is of the HTTP kind, ``err_code`` says exactly what (``natsproto.jetstream.api_errors.ErrCode`` names
+    ``code`` is of the HTTP kind, ``err_code`` says exactly what (``natsproto.jetstream._api_errors.ErrCode`` names
     them all), ``description`` is the server's text and ``asked`` what it was asked for. Which subclass stands for
-    which ``err_code`` is said in ``natsproto.jetstream.api_errors``; a code without one is a plain ApiError.
+    which ``err_code`` is said in ``natsproto.jetstream._api_errors``; a code without one is a plain ApiError.
     """
 
     advice: ClassVar[str] = ""
@@ -518,6 +557,17 @@ class AlreadyAcked(JetStreamError):
         super().__init__(f"message of {subject!r} was answered with {answer}; it cannot be answered with {again} too")
 
 
+class AlreadyBound(JetStreamError):
+    """Somebody else reads this push consumer: both would get every message."""
+
+    def __init__(self, stream: str, consumer: str) -> None:
+        self.stream, self.consumer = stream, consumer
+        super().__init__(
+            f"push consumer {consumer!r} of stream {stream!r} has a reader already: "
+            "give it a deliver_group to share its messages, or make another consumer"
+        )
+
+
 class ConsumerGone(JetStreamError):
     """Messages cannot be had from this consumer any more: it was deleted, or it is not what it was."""
 
@@ -535,6 +585,21 @@ class DataLost(JetStreamError):
         super().__init__(
             f"messages {first} to {last} of stream {stream!r} cannot all be read: {reason}; "
             "read without fail_on_data_loss to have what is left"
+        )
+
+
+class DeliveryUnknown(JetStreamError):
+    """The server does not know that it delivered this message: it was restarted without what it had not written yet.
+
+    It delivers the message again; acknowledge that delivery.
+    """
+
+    def __init__(self, stream: str, consumer: str, consumer_seq: int, last_known: int) -> None:
+        self.stream, self.consumer = stream, consumer
+        self.consumer_seq, self.last_known = consumer_seq, last_known
+        super().__init__(
+            f"consumer {consumer!r} of stream {stream!r} knows deliveries up to {last_known}, not {consumer_seq}: "
+            "the server was restarted meanwhile, and delivers the message again"
         )
 
 
@@ -571,12 +636,16 @@ class InvalidReply(JetStreamError):
 
 
 class NoStream(JetStreamError):
-    """No stream listens on the subject; the message was stored nowhere."""
+    """No stream listens on the subject; the message was stored nowhere.
 
-    def __init__(self, subject: str) -> None:
-        self.subject = subject
+    ``waited`` is for how many seconds it was tried because the message has an id; 0.0 without.
+    """
+
+    def __init__(self, subject: str, waited: float = 0.0) -> None:
+        self.subject, self.waited = subject, waited
+        tried = f" for {waited:g} s (a message with an id waits for an election; see retry_attempts)" if waited else ""
         super().__init__(
-            f"no stream listens on {subject!r}: create one, check its subjects, or give the domain it is in"
+            f"no stream listens on {subject!r}{tried}: create one, check its subjects, or give the domain it is in"
         )
 
 
@@ -599,7 +668,10 @@ class PublishTimeout(PublishUncertain, TimeoutError):
 
     def __init__(self, subject: str, timeout: float) -> None:
         self.timeout = timeout
-        super().__init__(subject, f"no acknowledgement within {timeout:g} s")
+        super().__init__(
+            subject,
+            f"no acknowledgement within {timeout:g} s (a stream with no_ack never sends one: use nc.publish for it)",
+        )
 
 
 class FailedMessage(NamedTuple):
@@ -646,11 +718,15 @@ class ObjectStoreError(NatsError):
 
 
 class BucketNotFound(KeyValueError, ObjectStoreError):
-    """There is no such key/value bucket or object store in this account and domain (any more)."""
+    """There is no such key/value bucket or object store in this account and domain (any more).
 
-    def __init__(self, bucket: str) -> None:
-        self.bucket = bucket
-        super().__init__(f"there is no bucket {bucket!r}: create it, or give the domain it is in")
+    ``reason`` says why the stream of that name is none, where there is one.
+    """
+
+    def __init__(self, bucket: str, reason: str = "") -> None:
+        self.bucket, self.reason = bucket, reason
+        hint = reason or "create it, or give the domain it is in"
+        super().__init__(f"there is no bucket {bucket!r}: {hint}")
 
 
 class KeyNotFound(KeyValueError, KeyError):
@@ -778,6 +854,12 @@ def _shown(value: object) -> str:
         return HIDDEN
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _cause_at(address: str, exc: BaseException) -> str:
+    """The cause with its address, which it may have told itself."""
+    text = _cause(exc)
+    return text if address in text else f"{address}: {text}"
 
 
 def _cause(exc: BaseException) -> str:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from time import perf_counter
+from typing import TYPE_CHECKING
 
-from natsproto.core.connection import Connection
-from natsproto.core.engine import State
+from natsproto._core.connection import Connection
+from natsproto._core.engine import State
+from natsproto._value import Value
 from natsproto.errors import ConfigError, NatsError, NoResponders, PermissionDenied
-from natsproto.jetstream.context import JetStream
-from natsproto.value import Value
+
+if TYPE_CHECKING:
+    from natsproto.jetstream._context import JetStream
 
 
 class Health(Value):

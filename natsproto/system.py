@@ -13,10 +13,11 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from natsproto.core.connection import Connection
+from natsproto._async_hints import items
+from natsproto._core.connection import Connection
+from natsproto._value import Value
 from natsproto.errors import ServerError
 from natsproto.protocol.frames import Message
-from natsproto.value import Value
 
 ServerKind: TypeAlias = Literal[
     "STATSZ", "VARZ", "CONNZ", "ROUTEZ", "GATEWAYZ", "LEAFZ", "SUBSZ", "JSZ", "ACCOUNTZ", "HEALTHZ",
@@ -48,6 +49,7 @@ class System:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    @items
     def servers(
         self,
         /,
@@ -80,6 +82,7 @@ class System:
         subject = f"$SYS.REQ.SERVER.{server_id}.{kind}"
         return _reply(await self._connection.request(subject, _body(filters), timeout=timeout))
 
+    @items
     def account(
         self,
         /,

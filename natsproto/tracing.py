@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 
-from natsproto.core.connection import Connection
+from natsproto._core.connection import Connection
+from natsproto._value import Value
 from natsproto.errors import ConfigError, ConnectionClosed, RequestTimeout, SubscriptionClosed
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
-from natsproto.value import Value
 
 DESTINATION = "Nats-Trace-Dest"
 ONLY = "Nats-Trace-Only"

@@ -11,17 +11,18 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast, overload
+from typing import Generic, TypeAlias, TypeVar, cast, overload
 
-from natsproto.codecs import JSON, Codec
-from natsproto.core.connection import Connection
-from natsproto.core.gather import Sentinel
-from natsproto.core.subscription import Handler, SlowPolicy, Subscription
+from natsproto._async_hints import items
+from natsproto._core.connection import Connection
+from natsproto._core.gather import Sentinel
+from natsproto._core.subscription import Handler, SlowPolicy, Subscription
+from natsproto.codecs import Codec
 from natsproto.errors import ConfigError, InvalidPayload, ServiceError
-from natsproto.protocol.frames import Message, restored
+from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import HeadersLike
-from natsproto.service.endpoint import Request
-from natsproto.service.report import error_of
+from natsproto.service._endpoint import Request
+from natsproto.service._report import error_of
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,8 +35,8 @@ class TypedMessage(Message, Generic[T]):
 
     __slots__ = ("_value",)
 
-    _kind: ClassVar[type[Any]] = object
-    _codec: ClassVar[Codec] = JSON
+    _note: tuple[type[T], Codec]
+    """The type of the value, and the codec that reads it."""
 
     @property
     def value(self) -> T:
@@ -43,18 +44,16 @@ class TypedMessage(Message, Generic[T]):
         try:
             return self._value
         except AttributeError:
-            self._value: T = self._codec.decode(self.data, self._kind)
+            kind, codec = self._note
+            self._value: T = codec.decode(self.data, kind)
             return self._value
 
     @classmethod
-    def of(cls, message: Message) -> TypedMessage[T]:
+    def of(cls, message: Message, kind: type[T], codec: Codec) -> TypedMessage[T]:
         """A plain message as a typed one (the same bytes, nothing is copied)."""
         made = cls(message.subject, None, message.data, None, message._origin)
-        made._reply, made._head = message._reply, message._head
+        made._reply, made._head, made._note = message._reply, message._head, (kind, codec)
         return made
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _unpickled, (self._kind, self._codec, self._state())
 
 
 TypedHandler: TypeAlias = Callable[[TypedMessage[T]], Awaitable[object] | object]
@@ -74,11 +73,10 @@ class Typed(Generic[T, R]):
         self.codec = codec
         self._connection = connection
         self._kind = kind
-        self._message = _message_class(kind, codec)
-        self._reply = _message_class(reply, codec)
+        self._reply = reply
 
     def __repr__(self) -> str:
-        return f"Typed({self._kind!r}, {self._reply._kind!r}, {self.codec!r})"
+        return f"Typed({self._kind!r}, {self._reply!r}, {self.codec!r})"
 
     def encode(self, value: T) -> bytes:
         """The payload for a value."""
@@ -115,8 +113,9 @@ class Typed(Generic[T, R]):
         error = error_of(reply)
         if error is not None:
             raise error
-        return self._reply.of(reply)
+        return TypedMessage.of(reply, self._reply, self.codec)
 
+    @items
     def request_many(
         self,
         subject: str,
@@ -143,7 +142,7 @@ class Typed(Generic[T, R]):
     async def _each(self, replies: AsyncGenerator[Message]) -> AsyncGenerator[TypedMessage[R]]:
         async with aclosing(replies):
             async for reply in replies:
-                yield self._reply.of(reply)
+                yield TypedMessage.of(reply, self._reply, self.codec)
 
     def subscribe(
         self,
@@ -168,7 +167,8 @@ class Typed(Generic[T, R]):
             pending_msgs_limit=pending_msgs_limit,
             pending_bytes_limit=pending_bytes_limit,
             slow_policy=slow_policy,
-            message_type=self._message,
+            message_type=TypedMessage,
+            message_note=(self._kind, self.codec),
         )
         return cast("Subscription[TypedMessage[T]]", subscription)
 
@@ -202,12 +202,3 @@ class Typed(Generic[T, R]):
         handle.__name__ = getattr(function, "__name__", handle.__name__)
         handle.__doc__ = function.__doc__
         return handle
-
-
-def _message_class(kind: type[A], codec: Codec) -> type[TypedMessage[A]]:
-    fields = {"__slots__": (), "_kind": kind, "_codec": codec, "__doc__": TypedMessage.__doc__}
-    return cast("type[TypedMessage[A]]", type("TypedMessage", (TypedMessage,), fields))
-
-
-def _unpickled(kind: type[A], codec: Codec, state: tuple[object, ...]) -> TypedMessage[A]:
-    return restored(_message_class(kind, codec), None, state)

@@ -1,13 +1,58 @@
-"""What every test gets: the fixtures of natsproto.testing (the plugin is installed), and settings of Hypothesis.
+"""What every test gets: the fixtures of natsproto.testing (the plugin is installed), settings of Hypothesis and a seed.
 
-A slow machine is no defect, so examples have no deadline; continuous integration draws the same examples every time,
-so that a red run can be run again.
+Owns the seed of a run, ``--hypothesis-seed``: a new one for every run, shown first and last. Everything random comes
+of it, so that the same number draws the same examples. A slow machine is no defect: examples have no deadline.
 """
 
-import os
+from __future__ import annotations
 
+import gc
+import random
+import zlib
+
+import pytest
 from hypothesis import settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
-settings.register_profile("here", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "here")
+# max_examples counts for every property without a number of its own; tests.kit.examples scales the others alike.
+PROFILES = {"fast": 10, "full": 100, "hunt": 1000}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Comes before Hypothesis reads its options and before xdist hands them to its workers."""
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+    # Spelled out, as Hypothesis itself draws the same examples for ever where it sees continuous integration.
+    base = settings(settings.get_profile("default"), deadline=None, derandomize=False, print_blob=True)
+    cache: pytest.Cache | None = getattr(config, "cache", None)  # none with -p no:cacheprovider
+    if cache is not None:
+        base = settings(base, database=DirectoryBasedExampleDatabase(cache.mkdir("hypothesis")))
+    for name, number in PROFILES.items():
+        settings.register_profile(name, base, max_examples=number)
+    settings.load_profile("fast")
+
+
+def pytest_collection_finish() -> None:
+    """Many tests collect garbage to see what they leave: all that was imported need not be searched each time."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return _seed_line(config)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(_seed_line(terminalreporter.config))
+
+
+def _seed_line(config: pytest.Config) -> str:
+    return f"the same examples again: --hypothesis-seed={config.option.hypothesis_seed}"
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """A number for ``random.Random``: another one in every run and every test, made of the seed of the run."""
+    number = zlib.crc32(f"{request.config.option.hypothesis_seed} {request.node.nodeid}".encode())
+    print(f"seed = {number}")  # shown when the test fails
+    return number

@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import natsproto
-from natsproto.client import Client
-from natsproto.core.events import Disconnected, Event
+from natsproto._client import Client
+from natsproto._core.events import Disconnected, Event
 from natsproto.errors import ConnectionLost, NatsError
 from natsproto.testing import Server, run_server
 from tests.faults.world import descriptors, resident, settled

@@ -21,14 +21,14 @@ from typing import TypeVar
 
 import natsproto
 from natsproto import Message
-from natsproto.client import Client
+from natsproto._client import Client
 from natsproto.errors import NatsError, ObjectNotFound
 from natsproto.jetstream import JetStream
-from natsproto.jetstream.kv.bucket import KeyValue
-from natsproto.jetstream.message import JsMessage
+from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._stream import Stream
+from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.objectstore import ObjectStore
-from natsproto.jetstream.publishing.ackfuture import AckFuture
-from natsproto.jetstream.stream import Stream
 from natsproto.testing import Cluster, run_cluster
 
 T = TypeVar("T")

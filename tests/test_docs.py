@@ -19,9 +19,9 @@ from mypy import api
 
 import natsproto
 from natsproto import errors
-from natsproto.core import events
-from natsproto.jetstream.reading import reader
-from natsproto.options import OptionArgs
+from natsproto._core import events
+from natsproto._options import OptionArgs
+from natsproto.jetstream._consumer import reader
 from natsproto.testing import run_server
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -53,6 +53,7 @@ async def test_example_in_the_documentation_runs(code: str) -> None:
             await result
 
 
+@pytest.mark.slow
 def test_examples_in_the_documentation_pass_mypy_strict(tmp_path: Path) -> None:
     head = "import natsproto\nfrom natsproto.testing import Server\n"
     head += "async def page(nc: natsproto.Client, server: Server) -> None:\n"

@@ -17,6 +17,8 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "docs/examples").glob("*.py"))
 RUNNABLE = [path for path in EXAMPLES if "# prints: " in path.read_text()]
 
+pytestmark = pytest.mark.slow
+
 
 def run(program: Path) -> list[str]:
     """The lines it prints; fails with its stderr unless it ends well and silently."""
@@ -40,6 +42,7 @@ def test_every_example_is_run_or_says_why_not() -> None:
     assert [path.name for path in EXAMPLES if path not in RUNNABLE and "# not run: " not in path.read_text()] == []
 
 
+@pytest.mark.smoke
 def test_quickstart_fits_on_a_screen() -> None:
     assert len(run(ROOT / "docs/examples/quickstart.py")) < 40
 

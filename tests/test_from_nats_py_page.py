@@ -27,8 +27,8 @@ from nats.micro.service import Group, Service
 
 import natsproto
 from natsproto import errors
+from natsproto._options import OptionArgs
 from natsproto.jetstream import JetStream
-from natsproto.options import OptionArgs
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "from-nats-py.md").read_text()

@@ -15,8 +15,8 @@ from pathlib import Path
 import nkeys  # type: ignore[import-untyped]
 import pytest
 
+from natsproto._options import AuthChallenge, OptionArgs, Options
 from natsproto.errors import ConfigError, InvalidCredentials, InvalidSubject, NotAuthorized
-from natsproto.options import AuthChallenge, OptionArgs, Options
 from natsproto.protocol.auth import Credentials
 from natsproto.protocol.frames import ServerInfo
 from natsproto.protocol.pool import ServerAddress, parse_servers
@@ -198,6 +198,7 @@ def test_bytes_are_not_taken_for_a_secret_and_not_repeated(name: str) -> None:
         ("websocket_headers", {"Cookie": f"{SECRET}\r\nX: y"}, "control characters"),
         ("websocket_headers", {"Cookie": f"{SECRET}€"}, "Latin-1"),
         ("jetstream_domain", "a.b", "one token"),
+        ("inbox_prefix", "i" * 1025, "at most 1024 bytes"),
         ("servers", "http://h", "scheme"),
         ("servers", f"nats://me:{SECRET}@h:x", "port"),
     ],
@@ -769,6 +770,6 @@ def test_missing_contexts_are_config_errors(contexts: Contexts) -> None:
 def test_signing_library_is_not_imported_before_it_is_needed() -> None:
     import subprocess
 
-    code = "import sys, natsproto.options; print(*sys.modules)"
+    code = "import sys, natsproto._options; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"nkeys", "nacl"} & set(loaded)

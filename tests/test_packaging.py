@@ -23,6 +23,9 @@ def run(*command: object, cwd: Path = ROOT) -> str:
     return done.stdout
 
 
+pytestmark = pytest.mark.xdist_group("packaging")  # what is built is built once
+
+
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sdist of this tree, and the wheel built from that sdist: whoever packages it does the same."""
@@ -116,7 +119,7 @@ def test_wheel_works_in_a_clean_environment(clean_python: Path, tmp_path: Path) 
 
 
 def test_every_module_of_the_client_imports_without_extras(clean_python: Path, tmp_path: Path) -> None:
-    """Those that stand for an extra say which one is missing; ``natsproto.testing.plugin`` is for pytest.
+    """Those that stand for an extra say which one is missing; ``natsproto.testing._plugin`` is for pytest.
 
     ``natsproto.spark`` itself needs nothing, and loads those of its modules that need Spark when they are asked for.
     """
@@ -127,5 +130,5 @@ def test_every_module_of_the_client_imports_without_extras(clean_python: Path, t
         "    except (ImportError, natsproto.errors.ConfigError) as error: print(found.name, error)\n"
     )
     refused = run(clean_python, "-I", "-W", "error", "-c", program, cwd=tmp_path).splitlines()
-    lazy = re.compile(r"natsproto\.testing\.plugin |natsproto\.spark\.\w+ No module named '(pyspark|pyarrow)'")
+    lazy = re.compile(r"natsproto\.testing\._plugin |natsproto\.spark\.\w+ No module named '(pyspark|pyarrow)'")
     assert all("natsproto[" in line or lazy.match(line) for line in refused), refused

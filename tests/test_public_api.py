@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import re
@@ -13,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import natsproto
+from tests import public_api
 
 LISTED = [
     natsproto,
@@ -41,6 +43,13 @@ def public(module: ModuleType) -> set[str]:
         and not inspect.ismodule(value)
         and (package or getattr(value, "__module__", "") == module.__name__)
     }
+
+
+def test_api_snapshot() -> None:
+    kept, now = public_api.SNAPSHOT.read_text(encoding="utf-8"), public_api.describe()
+    changes = "\n".join(difflib.unified_diff(kept.splitlines(), now.splitlines(), "kept", "now", lineterm="", n=0))
+    advice = "python -m tests.public_api writes it anew; add a line on moving over to docs/api-changes.md"
+    assert not changes, f"the public API has changed: {advice}\n{changes}"
 
 
 @pytest.mark.parametrize("module", LISTED, ids=lambda module: module.__name__)

@@ -8,11 +8,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from natsproto import client, service, sync, system
-from natsproto.core import subscription
-from natsproto.jetstream import admin, advisory, context, kv, listing, message, objectstore, stream
-from natsproto.jetstream.publishing import ackfuture, batch, fast, publish
-from natsproto.jetstream.reading import consumer, ordered, push, reader
+from natsproto import _client as client
+from natsproto import service, sync, system
+from natsproto._core import subscription
+from natsproto.jetstream import _admin as admin
+from natsproto.jetstream import _advisory as advisory
+from natsproto.jetstream import _context as context
+from natsproto.jetstream import _listing as listing
+from natsproto.jetstream import _message as message
+from natsproto.jetstream import _stream as stream
+from natsproto.jetstream import kv, objectstore
+from natsproto.jetstream._consumer import consumer, ordered, push, reader
+from natsproto.jetstream._publish import ackfuture, batch, fast, publish
 from natsproto.protocol import frames
 
 PAIRS: dict[type[object], type[object]] = {
@@ -52,9 +59,12 @@ WHOLE = {
     "Connecting": "sync.connect connects, and its client is entered",
     "Connection": "what Client is made of",
     "Consumer": "what the consumers are made of",
+    "ElasticGroup": "its members handle messages in callbacks",
     "Fetch": "fetch gives the list",
+    "Member": "it handles messages in callbacks",
     "Options": "what the client is told, and asks itself",
     "Consumption": "there are no callbacks: iterate messages() in as many threads as wanted",
+    "StaticGroup": "its members handle messages in callbacks",
     "StoredMessages": "get_batch and get_last_messages give an iterator, which goes into the loop once for a batch",
 }
 """Classes with verbs to wait for that have no counterpart."""
@@ -80,9 +90,12 @@ PARTS = {
     "Client.open": INSIDE,
     "Client.open_inbox": INSIDE,
     "Client.outbox": INSIDE,
+    "Client.request_again": INSIDE,
     "Client.request_empty": INSIDE,
     "Client.request_literally": INSIDE,
+    "Client.request_timeout": INSIDE,
     "Client.subscribe(cb)": ON_THE_LOOP,
+    "Client.subscribe(message_note)": INSIDE,
     "Client.subscribe(message_type)": INSIDE,
     "Client.typed": BYTES,
     "Endpoint.cut": INSIDE,
@@ -95,7 +108,6 @@ PARTS = {
     "JsMessage.position": "metadata has it",
     "JsMessage.respond": "whoever published it got the answer of the stream; ack is what answers here",
     "JsMessage.stream_seq": "metadata has it",
-    "JsMessage.waiting": INSIDE,
     "KeyValue.of": INSIDE,
     "KeyValue.typed": BYTES,
     "KeyValue.stream": 'js.stream("KV_" + kv.bucket) is it',
@@ -103,6 +115,8 @@ PARTS = {
     "KeyWatcher.initial": "iterate until caught_up",
     "KeyWatcher.take_all": INSIDE,
     "Messages.batches": BATCHED,
+    "Messages.add_queues": INSIDE,
+    "Messages.drop_unknown": INSIDE,
     "Messages.end": INSIDE,
     "Messages.fail": INSIDE,
     "Messages.put": INSIDE,

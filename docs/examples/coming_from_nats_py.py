@@ -96,7 +96,7 @@ async def consumers(nc: natsproto.Client, js: JetStream, stream: Stream) -> None
 
     consumer = await stream.create_consumer(durable_name="billing", filter_subject="orders.>", ack_wait=30)
     consumer = await stream.consumer("billing", bind=True)
-    msgs = await consumer.fetch(10, timeout=1)
+    msgs = await consumer.fetch_available(10, timeout=1)
     await msgs[0].nak(0.01)
     await msgs[1].ack()
     msg = await consumer.next()

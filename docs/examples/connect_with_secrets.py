@@ -11,9 +11,8 @@ from pathlib import Path
 import nkeys  # type: ignore[import-untyped]
 
 import natsproto
+from natsproto import AuthChallenge, Credentials
 from natsproto.errors import ConnectFailed, NotAuthorized
-from natsproto.options import AuthChallenge
-from natsproto.protocol.auth import Credentials
 from natsproto.testing import run_server
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import natsproto
 from natsproto.errors import DigestMismatch, ObjectNotFound
-from natsproto.jetstream.backup import Progress
+from natsproto.jetstream import Progress
 from natsproto.testing import run_server
 
 

@@ -4,8 +4,38 @@ Uses only the public verbs of a connection. The key/value and object stores, par
 packages and modules of their own (``natsproto.jetstream.kv``, ``.objectstore``, ``.groups``, ``.advisory``).
 """
 
-from natsproto.jetstream.backup import Progress
-from natsproto.jetstream.config import (
+from natsproto.jetstream._admin import Admin
+from natsproto.jetstream._advisory import (
+    Advisories,
+    Advisory,
+    ApiAudit,
+    ApiLimitReached,
+    BatchAbandoned,
+    ClientInfo,
+    ConsumerAck,
+    ConsumerAction,
+    ConsumerLeaderElected,
+    ConsumerPaused,
+    ConsumerQuorumLost,
+    GroupPinned,
+    GroupUnpinned,
+    MaxDeliveries,
+    MessageNaked,
+    MessageTerminated,
+    MetaLeaderElected,
+    MetaRescued,
+    RestoreCompleted,
+    RestoreStarted,
+    ServerOutOfStorage,
+    ServerRemoved,
+    SnapshotCompleted,
+    SnapshotStarted,
+    StreamAction,
+    StreamLeaderElected,
+    StreamQuorumLost,
+)
+from natsproto.jetstream._backup import Progress
+from natsproto.jetstream._config import (
     AckPolicy,
     Compression,
     ConsumerConfig,
@@ -26,60 +56,98 @@ from natsproto.jetstream.config import (
     StreamSource,
     SubjectTransform,
 )
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.counter import CounterValue
-from natsproto.jetstream.direct import RawMessage, StoredMessages
-from natsproto.jetstream.exchange import ApiExchange
-from natsproto.jetstream.info import (
+from natsproto.jetstream._consumer.consumer import Consumer, PullConsumer
+from natsproto.jetstream._consumer.fetch import Fetch
+from natsproto.jetstream._consumer.handling import Consumption
+from natsproto.jetstream._consumer.ordered import OrderedConsumer
+from natsproto.jetstream._consumer.push import PushConsumer
+from natsproto.jetstream._consumer.reader import Messages
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._counter import CounterValue
+from natsproto.jetstream._direct import RawMessage, StoredMessages
+from natsproto.jetstream._exchange import ApiExchange
+from natsproto.jetstream._groups.group import ElasticGroup, StaticGroup
+from natsproto.jetstream._groups.layout import (
+    ElasticGroupConfig,
+    GroupConfig,
+    MemberMapping,
+    PartitioningFilter,
+    StaticGroupConfig,
+)
+from natsproto.jetstream._groups.member import Member, Work
+from natsproto.jetstream._info import (
     AccountInfo,
     ConsumerInfo,
     ConsumerPause,
     ConsumerReset,
+    MetaRescue,
     PubAck,
     StreamInfo,
     StreamState,
 )
-from natsproto.jetstream.message import JsMessage, Metadata
-from natsproto.jetstream.publishing.ackfuture import AckFuture
-from natsproto.jetstream.publishing.batch import AtomicBatch
-from natsproto.jetstream.publishing.fast import FastPublisher
-from natsproto.jetstream.publishing.publish import Publisher
-from natsproto.jetstream.publishing.schedule import Schedule
-from natsproto.jetstream.reading.consumer import Consumer, PullConsumer
-from natsproto.jetstream.reading.fetch import Fetch
-from natsproto.jetstream.reading.handling import Consumption
-from natsproto.jetstream.reading.ordered import OrderedConsumer
-from natsproto.jetstream.reading.push import PushConsumer
-from natsproto.jetstream.reading.reader import Messages
-from natsproto.jetstream.stream import Stream
-from natsproto.jetstream.timestamp import Timestamp
+from natsproto.jetstream._listing import Listing
+from natsproto.jetstream._message import JsMessage, Metadata
+from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._publish.batch import AtomicBatch
+from natsproto.jetstream._publish.fast import FastPublisher
+from natsproto.jetstream._publish.publish import Publisher
+from natsproto.jetstream._publish.schedule import Schedule
+from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._timestamp import Timestamp
 
 __all__ = [
     "AccountInfo",
     "AckFuture",
     "AckPolicy",
+    "Admin",
+    "Advisories",
+    "Advisory",
+    "ApiAudit",
     "ApiExchange",
+    "ApiLimitReached",
     "AtomicBatch",
+    "BatchAbandoned",
+    "ClientInfo",
     "Compression",
     "Consumer",
+    "ConsumerAck",
+    "ConsumerAction",
     "ConsumerConfig",
     "ConsumerInfo",
+    "ConsumerLeaderElected",
     "ConsumerPause",
+    "ConsumerPaused",
+    "ConsumerQuorumLost",
     "ConsumerReset",
     "Consumption",
     "CounterValue",
     "DeliverPolicy",
     "DiscardPolicy",
+    "ElasticGroup",
+    "ElasticGroupConfig",
     "ExternalStream",
     "FastPublisher",
     "Fetch",
+    "GroupConfig",
+    "GroupPinned",
+    "GroupUnpinned",
     "JetStream",
     "JsMessage",
     "KeyValueConfig",
+    "Listing",
+    "MaxDeliveries",
+    "Member",
+    "MemberMapping",
+    "MessageNaked",
+    "MessageTerminated",
     "Messages",
+    "MetaLeaderElected",
+    "MetaRescue",
+    "MetaRescued",
     "Metadata",
     "ObjectStoreConfig",
     "OrderedConsumer",
+    "PartitioningFilter",
     "PersistMode",
     "Placement",
     "PriorityPolicy",
@@ -91,16 +159,28 @@ __all__ = [
     "RawMessage",
     "ReplayPolicy",
     "Republish",
+    "RestoreCompleted",
+    "RestoreStarted",
     "RetentionPolicy",
     "Schedule",
+    "ServerOutOfStorage",
+    "ServerRemoved",
+    "SnapshotCompleted",
+    "SnapshotStarted",
+    "StaticGroup",
+    "StaticGroupConfig",
     "StorageType",
     "StoredMessages",
     "Stream",
+    "StreamAction",
     "StreamConfig",
     "StreamConsumerLimits",
     "StreamInfo",
+    "StreamLeaderElected",
+    "StreamQuorumLost",
     "StreamSource",
     "StreamState",
     "SubjectTransform",
     "Timestamp",
+    "Work",
 ]

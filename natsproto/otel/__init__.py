@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 from natsproto.protocol.headers import Headers, HeadersLike
 
 try:
-    from natsproto.otel.spans import injected
-    from natsproto.otel.telemetry import Telemetry
+    from natsproto.otel._spans import injected
+    from natsproto.otel._telemetry import Telemetry
 except ModuleNotFoundError as exc:
     raise ImportError("natsproto.otel needs the package opentelemetry-api: pip install natsproto[otel]") from exc
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-    from natsproto.client import Connecting
-    from natsproto.options import OptionArgs, Options
+    from natsproto._client import Connecting
+    from natsproto._options import OptionArgs, Options
     from natsproto.protocol.frames import Message
 
 __all__ = ["Telemetry", "connect", "headers", "process", "processing"]

@@ -11,8 +11,8 @@ import re
 from base64 import b32decode, urlsafe_b64encode
 from collections.abc import Callable
 
+from natsproto._value import Value
 from natsproto.errors import InvalidCredentials
-from natsproto.value import Value
 
 _MARKER = re.compile(r"-{3,}\s*(BEGIN|END)\s+(.*?)\s*-{3,}")
 _JWT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from functools import lru_cache
-from sys import modules
 from types import MappingProxyType
-from typing import Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 from natsproto.errors import LocalProtocolError, RemoteProtocolError
 from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike
@@ -35,9 +33,9 @@ class Message:
     are read on demand. It can be pickled, without its connection: what is unpickled can be read, not answered.
     """
 
-    __slots__ = ("_answer", "_head", "_origin", "_reply", "data", "subject")
+    __slots__ = ("_head", "_note", "_origin", "_reply", "data", "subject")
 
-    _answer: object  # what it was answered with, where a layer on top wants to know; None: nothing yet
+    _note: Any  # what a layer on top keeps with it; in the beginning what its subscription gives to all of them
 
     def __init__(
         self,
@@ -52,7 +50,7 @@ class Message:
         self.data = data
         self._head: bytes | Headers | None = head
         self._origin = origin
-        self._answer = None
+        self._note = None
 
     @property
     def reply(self) -> str | None:
@@ -112,11 +110,7 @@ class Message:
         return restored(type(self), self._origin, self._state())
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Without the connection: what is unpickled can be read, not answered. Of the class that can be imported, as
-        # those made up for the parser and for single consumers are known nowhere else.
-        kinds = type(self).__mro__
-        kind = next(kind for kind in kinds if getattr(modules.get(kind.__module__), kind.__name__, None) is kind)
-        return restored, (kind, None, self._state())
+        return restored, (type(self), None, self._state())  # without the connection
 
     def _state(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in _STATE)
@@ -127,7 +121,7 @@ class Message:
 
 
 M = TypeVar("M", bound=Message)
-_STATE = ("subject", "data", "_reply", "_head", "_answer")
+_STATE = ("subject", "data", "_reply", "_head", "_note")
 
 
 def restored(kind: type[M], origin: Responder | None, state: tuple[object, ...]) -> M:
@@ -139,44 +133,30 @@ def restored(kind: type[M], origin: Responder | None, state: tuple[object, ...])
     return made
 
 
-@lru_cache(256)
-def blank(kind: type[Message]) -> Callable[[], Message]:
-    """The same class of messages for whoever fills in every slot of Message: it is called without arguments. The call
-    of an ``__init__`` is half of what a message costs, so the parser sets the slots where it stands.
-    """
-    fields = {"__slots__": (), "__module__": kind.__module__, "__doc__": kind.__doc__, "__init__": object.__init__}
-    return type(kind.__name__, (kind,), fields)
-
-
 class Sink:
     """Where the messages of one sid go, and what has arrived there since somebody settled the account.
 
     ``deliver`` is any callable that takes a message, ``make`` the class of it: Message, or a subclass, whose
-    ``__init__`` is not called and whose own slots nobody fills. ``cacheable`` says that control lines of this sid are
-    worth remembering; the request inbox, where no line comes twice, says no.
-
-    An inbox whose last token tells the replies apart gives ``answer`` as well, and everything in front of that
-    token as ``stem``: a plain reply then comes as its last token and its payload, without a message around them.
+    ``__init__`` is not called and whose own slots nobody fills. Every message is given ``origin``, through which it is
+    answered, and ``note``, which is for a layer on top.
     """
 
-    __slots__ = ("answer", "arrived", "cacheable", "deliver", "make", "octets", "stem")
+    __slots__ = ("arrived", "deliver", "make", "nbytes", "note", "origin")
 
     def __init__(
         self,
         deliver: Callable[[Message], object],
         *,
         make: type[Message] = Message,
-        cacheable: bool = True,
-        answer: Callable[[bytes, bytes], object] | None = None,
-        stem: bytes = b"",
+        origin: Responder | None = None,
+        note: object = None,
     ) -> None:
-        self.answer = answer
-        self.stem = stem
         self.deliver = deliver
-        self.make = blank(make)  # type: ignore[arg-type]  # a class is hashable
+        self.make = make
+        self.origin = origin
+        self.note = note
         self.arrived = 0
-        self.octets = 0
-        self.cacheable = cacheable
+        self.nbytes = 0
 
 
 class Ping:

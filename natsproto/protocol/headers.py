@@ -14,6 +14,7 @@ from typing import NoReturn, TypeAlias
 from natsproto.errors import InvalidHeader
 
 _VERSION = "NATS/1.0"
+_EMPTY = b"NATS/1.0\r\n\r\n"
 _NAME = re.compile(r"[!-9;-~]+")  # printable ASCII without the colon
 
 
@@ -23,29 +24,33 @@ class Headers(Mapping[str, str]):
     ``headers["Tag"]`` is the first value, ``headers.get_all("Tag")`` all of them in order. Names are
     compared as they are, as the server does; ``get_folded`` ignores case. ``status`` and ``description``
     hold the inline status of the server's own messages (``NATS/1.0 503``), 0 and "" for ordinary ones.
+    ``invalid_lines`` are the lines of a received block that could not be read and are left out; () when all is well.
 
     Build one from a mapping (values are strings or sequences of strings) or from pairs.
     """
 
-    __slots__ = ("_values", "description", "status", "wire_size")
+    __slots__ = ("_values", "description", "invalid_lines", "status", "wire_size")
 
     def __init__(self, source: HeadersLike = (), /) -> None:
         self.status = 0
         self.description = ""
         self.wire_size = 0
+        self.invalid_lines: tuple[str, ...] = ()
         self._values: dict[str, list[str]] = {}
         for name, value in _pairs(source):
             self._values.setdefault(name, []).append(value)
 
     @classmethod
     def parse(cls, block: bytes) -> Headers:
-        """Reads a header block as received. Never fails: lines without a colon are left out, bytes that are
-        not UTF-8 come back as surrogate escapes, a block without the version line has no status.
+        """Reads a header block as received. Never fails: lines without a colon and a status that is none go to
+        ``invalid_lines``, bytes that are not UTF-8 come back as surrogate escapes, a block without the version line has
+        no status.
         """
         self = cls.__new__(cls)
         self.wire_size = len(block)
         self.status = 0
         self.description = ""
+        self.invalid_lines = ()
         values: dict[str, list[str]] = {}
         self._values = values
         lines = block.decode("utf-8", "surrogateescape").split("\r\n")
@@ -53,7 +58,7 @@ class Headers(Mapping[str, str]):
         if first == _VERSION:
             del lines[0]
         elif first.startswith(_VERSION):
-            self._read_status(lines.pop(0)[8:].strip())
+            self._read_status(lines.pop(0))
         for line in lines:
             if line:  # a block ends in two empty ones
                 name, colon, value = line.partition(":")
@@ -63,13 +68,17 @@ class Headers(Mapping[str, str]):
                         values[name].append(value)
                     else:
                         values[name] = [value]
+                else:
+                    self.invalid_lines += (line,)
         return self
 
-    def _read_status(self, text: str) -> None:
-        code, _, description = text.partition(" ")
+    def _read_status(self, line: str) -> None:
+        code, _, description = line[len(_VERSION) :].strip().partition(" ")
         if code.isascii() and code.isdigit() and len(code) == 3:
             self.status = int(code)
             self.description = description.strip()
+        elif code:
+            self.invalid_lines = (line,)
 
     def get_all(self, name: str) -> list[str]:
         """Every value of the name in the order received; an empty list when there is none."""
@@ -113,7 +122,8 @@ class Headers(Mapping[str, str]):
 
     def __repr__(self) -> str:
         status = f", status={self.status}" if self.status else ""
-        return f"Headers({list(self.pairs())!r}{status})"
+        invalid = f", invalid_lines={self.invalid_lines!r}" if self.invalid_lines else ""
+        return f"Headers({list(self.pairs())!r}{status}{invalid})"
 
 
 HeadersLike: TypeAlias = Headers | Mapping[str, str | Sequence[str]] | Iterable[tuple[str, str]]
@@ -125,24 +135,37 @@ def encode_headers(headers: HeadersLike) -> bytes:
 
     Values go out as given; receivers trim spaces around them (ADR-4).
     """
-    lines = ["NATS/1.0"]
+    text, ends = "NATS/1.0\r\n", 2
     if type(headers) is dict:  # what nearly everybody gives: read in place, which takes a third of the time
         for name, value in headers.items():
             if type(value) is str:
-                lines.append(_header_name(name) + ": " + value)
+                text += f"{_line_start(name)}{value}\r\n"
+                ends += 1
             else:
-                lines += [_header_name(name) + ": " + one for one in _values(name, value)]
+                for one in _values(name, value):
+                    text += _line_start(name) + one + "\r\n"
+                    ends += 1
     else:
-        lines += [_header_name(name) + ": " + value for name, value in _pairs(headers)]
-    lines += ("", "")
-    text = "\r\n".join(lines)
+        for name, one in _pairs(headers):
+            text += _line_start(name) + one + "\r\n"
+            ends += 1
+    text += "\r\n"
     # One scan for the whole block instead of three per value: the only line ends are those written above.
-    if text.count("\r") != len(lines) - 1 or text.count("\n") != len(lines) - 1 or "\0" in text:
+    if text.count("\r") != ends or text.count("\n") != ends or "\0" in text:
         _blame_value(headers, text[10:])
     try:
         return text.encode()
     except UnicodeEncodeError:
         raise InvalidHeader("header block", text[10:], "cannot be encoded as UTF-8") from None
+
+
+def block_of(headers: HeadersLike) -> bytes | None:
+    """The header block, or None when there are no headers: an empty one would take 12 bytes of every copy.
+
+    InvalidHeader as for encode_headers.
+    """
+    block = encode_headers(headers)
+    return None if block == _EMPTY else block
 
 
 def _pairs(source: HeadersLike) -> Iterator[tuple[str, str]]:
@@ -172,12 +195,12 @@ def _values(name: str, value: object) -> Sequence[str]:
 
 
 @lru_cache(maxsize=1024)
-def _header_name(name: str) -> str:
+def _line_start(name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"header names must be str, not {type(name).__name__}")
     if not _NAME.fullmatch(name):
         raise InvalidHeader("header name", name, "must be printable ASCII without spaces and colons")
-    return name
+    return name + ": "
 
 
 def _blame_value(headers: HeadersLike, text: str) -> NoReturn:

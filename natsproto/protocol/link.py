@@ -7,8 +7,6 @@ and keeps the time.
 
 ::
 
-        ┌──early CONNECT──▶ GREETED ──INFO─────────────────────┐
-        │                                                      ▼
     AWAIT_INFO ──INFO──▶ AWAIT_CREDENTIALS ──CONNECT──▶ AUTHENTICATING ──PONG──▶ READY
         │                     ▲
         └──INFO, TLS wanted──▶ UPGRADING ──TLS done──┘              any ──failure──▶ FAILED
@@ -17,19 +15,21 @@ and keeps the time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from natsproto.errors import ConnectionLost, LocalProtocolError, NatsError, RemoteProtocolError, UnsupportedByServer
+from natsproto._value import Value
+from natsproto.errors import LocalProtocolError, NatsError, RemoteProtocolError, UnsupportedByServer
 from natsproto.protocol import commands
-from natsproto.protocol.frames import NO_INFO, Err, Frame, Ping, Pong, Responder, ServerInfo, Sink
+from natsproto.protocol.frames import NO_INFO, Err, Frame, Ping, Pong, ServerInfo, Sink
 from natsproto.protocol.parser import MAX_MESSAGE, Parser
 from natsproto.protocol.refusals import read_error
-from natsproto.value import Value
 
 _INJECTED = "bytes in clear behind an INFO that announced TLS"
 # Whoever sits in the middle could have put them there: refused, never kept (CVE-2021-23222).
+
+T = TypeVar("T")
 
 MAX_PONGS_OWED = 1024
 """PINGs answered for one read; a peer that sends more in one chunk is not alive but flooding."""
@@ -41,7 +41,6 @@ class LinkState(Enum):
     __hash__ = object.__hash__  # each is one object; Enum's own goes through Python
 
     AWAIT_INFO = auto()
-    GREETED = auto()
     UPGRADING = auto()
     AWAIT_CREDENTIALS = auto()
     AUTHENTICATING = auto()
@@ -54,7 +53,6 @@ class Trigger(Enum):
 
     __hash__ = object.__hash__
 
-    GREETING = auto()
     INFO = auto()
     INFO_THEN_TLS = auto()
     TLS_DONE = auto()
@@ -64,8 +62,6 @@ class Trigger(Enum):
 
 
 TRANSITIONS: Mapping[tuple[LinkState, Trigger], LinkState] = {
-    (LinkState.AWAIT_INFO, Trigger.GREETING): LinkState.GREETED,
-    (LinkState.GREETED, Trigger.INFO): LinkState.AUTHENTICATING,
     (LinkState.AWAIT_INFO, Trigger.INFO): LinkState.AWAIT_CREDENTIALS,
     (LinkState.AWAIT_INFO, Trigger.INFO_THEN_TLS): LinkState.UPGRADING,
     (LinkState.UPGRADING, Trigger.TLS_DONE): LinkState.AWAIT_CREDENTIALS,
@@ -78,12 +74,19 @@ TRANSITIONS: Mapping[tuple[LinkState, Trigger], LinkState] = {
 }
 
 
-class TooEarly(ConnectionLost):
-    """CONNECT left ahead of INFO, and the server could make nothing of it: dial again, and wait. No user sees it."""
+_FOREIGN = (
+    (b"HTTP/", "answered like an HTTP server: is this the monitoring port?"),
+    (b"SSH-", "answered like an SSH server"),
+    (b"\x15\x03", "answered with TLS: then use tls_first=True"),
+    (b"220", "answered like a mail or FTP server"),
+    (b"+PONG", "answered like a Redis server"),
+)
+"""How other servers begin, and what is said of them."""
 
 
-class HungUp(TooEarly):
-    """The server ended the connection without a word, for that reason or for one of its own."""
+def looks_like(begun: bytes) -> str:
+    """What a peer may be that begins so where a NATS server sends INFO."""
+    return next((words for start, words in _FOREIGN if begun.startswith(start)), "is it a NATS server at all?")
 
 
 class UpgradeTls(Value):
@@ -97,7 +100,7 @@ class NeedCredentials(Value):
 
 
 class Ready(Value):
-    """The server accepted us; subscribe, then publish. Who greeted hears of INFO now only."""
+    """The server accepted us; subscribe, then publish."""
 
     info: ServerInfo
 
@@ -133,20 +136,20 @@ class Link:
     """One connection to one server.
 
     ``tls_required`` says that the user wants TLS whatever the server says; ``secured`` that encryption is the
-    transport's affair (TLS first, WebSocket) and INFO has no say in it. ``route``, ``origin`` and
-    ``max_message`` go to the Parser; no message is routed before the server has accepted us.
+    transport's affair (TLS first, WebSocket) and INFO has no say in it. ``route``, ``max_message``
+    and ``inbox_prefix`` go to the Parser; no message is routed before the server has accepted us.
     """
 
     def __init__(
         self,
         route: Mapping[bytes, Sink],
-        origin: Responder | None = None,
         *,
         tls_required: bool = False,
         secured: bool = False,
         max_message: int = MAX_MESSAGE,
+        inbox_prefix: bytes = b"_INBOX.",
     ) -> None:
-        self.parser = Parser({}, origin, max_message=max_message)
+        self.parser = Parser({}, max_message=max_message, inbox_prefix=inbox_prefix)
         self.state = LinkState.AWAIT_INFO
         self.info = NO_INFO
         self.complaint: NatsError | None = None
@@ -166,40 +169,36 @@ class Link:
         Never raises for what the peer does: an offence is the event Broken, and everything in front of it has
         been delivered. The sinks that received messages are in ``parser.touched``.
         """
-        if self.state is LinkState.FAILED:
+        return self._receive(self.parser.feed, chunk)
+
+    def receive_into_room(self, count: int) -> list[LinkEvent]:
+        """As receive(), for so many bytes that were written to ``parser.room``."""
+        return self._receive(self.parser.filled, count)
+
+    def _receive(self, feed: Callable[[T], None], what: T) -> list[LinkEvent]:
+        state = self.state
+        if state is LinkState.FAILED:
             return []
-        if self.state is LinkState.UPGRADING:
+        if state is LinkState.UPGRADING:
             return [self._break(self._offence(_INJECTED))]
-        parser = self.parser
         self._silent_ticks = 0  # any byte is a sign of life
         try:
-            parser.feed(chunk)
+            feed(what)
         except RemoteProtocolError as exc:
             return self._read_frames(exc)
-        if parser.events or self.state is not LinkState.READY:
+        if self.parser.events or state is not LinkState.READY:
             return self._read_frames()
         return []
 
-    def take_touched(self) -> set[Sink]:
-        """The sinks that received messages since the last call."""
-        touched, self.parser.touched = self.parser.touched, set()
-        touched.discard(self.parser.nowhere)
+    def take_touched(self) -> list[Sink]:
+        """The sinks that received messages since the last call, in the order of each one's first."""
+        touched, self.parser.touched = self.parser.touched, []
         return touched
 
     def take_output(self) -> bytes:
         """What must go to the server before anything else: the pongs owed."""
         owed, self.pongs_owed = self.pongs_owed, 0
         return commands.PONG * owed
-
-    def greet(self, connect: bytes) -> bytes:
-        """What is sent ahead of INFO: a CONNECT that anybody may read, and the PING whose PONG says that we are in.
-
-        Broken(TooEarly) follows if INFO says that the server wants TLS. LocalProtocolError where it is known before.
-        """
-        if self._tls_required or self._secured:
-            raise LocalProtocolError("a connection under TLS is not greeted before its INFO")
-        self._move(Trigger.GREETING)
-        return connect + commands.PING
 
     def secured(self) -> NeedCredentials:
         """The TLS handshake is done."""
@@ -242,13 +241,13 @@ class Link:
         for place, frame in enumerate(frames):
             broken = self._read_frame(frame, events)
             if self.state is LinkState.UPGRADING and (
-                place + 1 < len(frames) or parser.waiting or parser.touched or failure is not None
+                place + 1 < len(frames) or parser.waiting or parser.unrouted or failure is not None
             ):
                 events.pop()  # no TLS with somebody who cannot wait for it
                 broken = self._offence(_INJECTED)
             if broken is not None:
                 return [*events, self._break(broken)]
-        if opening and parser.touched:  # also behind the PONG, which we have only just read
+        if opening and parser.unrouted:  # also behind the PONG, which we have only just read
             failure = self._offence("message before anything was subscribed")
         if failure is not None:
             events.append(self._break(failure))
@@ -274,12 +273,8 @@ class Link:
 
     def _read_info(self, info: ServerInfo, events: list[LinkEvent]) -> NatsError | None:
         self.info = info
+        self.parser.max_payload = info.max_payload
         self.info_in_clear = False
-        if self.state is LinkState.GREETED:
-            if info.tls_required:
-                return TooEarly("the server wants TLS")  # bytes behind this INFO may well be its answer to ours
-            self._move(Trigger.INFO)
-            return None
         if self.state is not LinkState.AWAIT_INFO:
             self._move(Trigger.INFO)
             events.append(InfoChanged(info=info))
@@ -307,6 +302,13 @@ class Link:
         return RemoteProtocolError(reason, self.parser.position)
 
     def _break(self, error: NatsError) -> Broken:
+        if (
+            self.state is LinkState.AWAIT_INFO
+            and isinstance(error, RemoteProtocolError)
+            and not error.reason.startswith("INFO")
+        ):
+            reason = f"{error.reason} ({looks_like(error.excerpt)})"
+            error = RemoteProtocolError(reason, error.position, error.excerpt)
         self._move(Trigger.FAILURE)
         return Broken(error=error)
 

@@ -14,9 +14,9 @@ from datetime import timedelta
 from functools import lru_cache
 from itertools import islice
 
+from natsproto._value import Value
 from natsproto.errors import HIDDEN, ConfigError, NotAuthorized
 from natsproto.protocol.frames import ServerInfo
-from natsproto.value import Value
 
 MAX_DISCOVERED = 1000
 """Servers taken from one INFO; a hostile peer could name any number."""
@@ -27,6 +27,9 @@ moment: a configuration that was wrong for a second then ends every client for g
 
 PATIENCE = 3
 """Connections in a row that may die young before the back-off stops being reset by them."""
+
+STABLE_AFTER = 1.0
+"""Seconds after which a connection has not died young, however long the back-off has become."""
 
 _PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 _BLANKS = re.compile(r"[\x00-\x20\x7f]|\s")
@@ -343,8 +346,8 @@ class ServerPool:
     A server that is tried goes to the back. The servers of a round follow each other at once; when all have been
     tried, the next attempt waits: ``wait`` seconds, doubled after every round up to ``wait_cap``, plus a random
     part of ``jitter`` (``jitter_tls`` with TLS), or what ``delay(rounds)`` says. A connection ends the outage: the
-    counters and the back-off start anew, unless it was the fourth in a row to live shorter than the back-off, so
-    that a server which accepts and drops cannot make its clients spin.
+    counters and the back-off start anew, unless it was the fourth in a row to live shorter than the back-off and than
+    STABLE_AFTER, so that a server which accepts and drops cannot make its clients spin.
 
     ``max_attempts_per_server`` bounds the attempts of one outage, -1 for ever. ``shuffle`` orders servers at
     random, None keeps the order. Unless ``ignore_auth_abort``, a server that refuses the credentials again and
@@ -559,7 +562,7 @@ class ServerPool:
         """Settles what the connection just lost means for the back-off."""
         if self._connected_at is None:
             return
-        self._brief = 0 if now - self._connected_at >= self._back_off else self._brief + 1
+        self._brief = 0 if now - self._connected_at >= min(self._back_off, STABLE_AFTER) else self._brief + 1
         self._connected_at = self._current = None
         if self._brief <= PATIENCE:
             self._back_off = self._wait

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from natsproto.errors import NatsError, NotAuthorized, PermissionDenied, ServerError
+from natsproto.errors import NatsError, NotAuthorized, PermissionDenied, ServerError, TooManySubscriptions
 
 LONGEST = 8192
 """Characters of a text that are kept: room for a subject of 4,096 bytes, quoted. What a client remembers of its
@@ -40,6 +40,8 @@ _CUTS = (
 )
 """The server closes the connection behind these; another attempt may well succeed."""
 
+_TOO_MANY_SUBSCRIPTIONS = "maximum subscriptions exceeded"
+
 _PERMISSION = re.compile(
     r'permissions violation for (publish with reply of|publish to|subscription to) "((?:[^"\\]|\\.)*)"'
     r'(?: using queue "((?:[^"\\]|\\.)*)")?(?: \(sid "([^"]*)"\))?',
@@ -66,6 +68,8 @@ def read_error(text: str) -> NatsError:
     folded = text.casefold()
     if folded.startswith(_AUTHORIZATION):
         return NotAuthorized(text)
+    if folded.startswith(_TOO_MANY_SUBSCRIPTIONS):
+        return TooManySubscriptions(text)
     found = _PERMISSION.match(text)
     if found:
         operation, subject, queue, sid = found.groups(default="")

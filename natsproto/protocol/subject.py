@@ -17,7 +17,6 @@ _FORBIDDEN = re.compile(r"[\x00-\x20\x7f]")
 _NAME = re.compile(r"[^\x00-\x20\x7f]+")
 
 
-@lru_cache(maxsize=4096)
 def publish_subject(subject: str, what: str = "subject") -> bytes:
     """The wire form of a subject one can publish to, or InvalidSubject saying which rule it breaks."""
     wire = _checked(subject, what)
@@ -28,7 +27,6 @@ def publish_subject(subject: str, what: str = "subject") -> bytes:
     return wire
 
 
-@lru_cache(maxsize=4096)
 def subscribe_subject(subject: str, what: str = "subject") -> bytes:
     """The wire form of a subject one can subscribe to; ``*`` and a final ``>`` are wildcards."""
     wire = _checked(subject, what)

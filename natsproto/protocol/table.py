@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from natsproto.protocol import commands
-from natsproto.protocol.frames import Message, Sink
+from natsproto.protocol.frames import Message, Responder, Sink
 
 Owner = TypeVar("Owner")
 
@@ -32,11 +32,10 @@ class Interest(Sink, Generic[Owner]):
         deliver: Callable[[Message], object],
         owner: Owner,
         make: type[Message] = Message,
-        cacheable: bool = True,
-        answer: Callable[[bytes, bytes], object] | None = None,
+        origin: Responder | None = None,
+        note: object = None,
     ) -> None:
-        stem = subject.encode()[:-1] if answer is not None else b""
-        super().__init__(deliver, make=make, cacheable=cacheable, answer=answer, stem=stem)
+        super().__init__(deliver, make=make, origin=origin, note=note)
         self.sid, self.subject, self.queue, self.owner = sid, subject, queue, owner
         self.max_msgs: int | None = None
         self.received = 0
@@ -55,6 +54,11 @@ class SubscriptionTable(Generic[Owner]):
         self._interests: dict[int, Interest[Owner]] = {}
         self._last_sid = 0
 
+    @property
+    def last_sid(self) -> int:
+        """The sid given out last."""
+        return self._last_sid
+
     def __len__(self) -> int:
         return len(self._interests)
 
@@ -69,30 +73,27 @@ class SubscriptionTable(Generic[Owner]):
         owner: Owner,
         *,
         make: type[Message] = Message,
-        cacheable: bool = True,
-        answer: Callable[[bytes, bytes], object] | None = None,
+        origin: Responder | None = None,
+        note: object = None,
     ) -> tuple[Interest[Owner], bytes]:
         """Registers a subscription; returns it and the SUB to send. InvalidSubject for bad names, nothing kept.
 
-        ``answer`` is for an inbox, whose subject ends in a wildcard: see Sink.
+        The rest is as for a Sink.
         """
         sid = self._last_sid + 1
         wire = commands.sub(subject, queue, sid)
         self._last_sid = sid
-        interest = Interest(sid, subject, queue, deliver, owner, make, cacheable, answer)
+        interest = Interest(sid, subject, queue, deliver, owner, make, origin, note)
         self._interests[sid] = interest
         self.sinks[b"%d" % sid] = interest
         return interest, wire
 
     def remove(self, interest: Interest[Owner]) -> bytes:
-        """Forgets a subscription; returns the UNSUB to send, or nothing when it had ended already.
-
-        The interest stays in caches of parsers for a while, so it is told to drop what still arrives.
-        """
+        """Forgets a subscription; returns the UNSUB to send, or nothing when it had ended already."""
         if self._interests.pop(interest.sid, None) is None:
             return b""
         del self.sinks[b"%d" % interest.sid]
-        interest.deliver, interest.answer = _drop, None
+        interest.deliver = _drop  # for the rest of a chunk that is being read
         return commands.unsub(interest.sid)
 
     def limit(self, interest: Interest[Owner], max_msgs: int) -> bytes:
@@ -110,9 +111,9 @@ class SubscriptionTable(Generic[Owner]):
     def stop(self, interest: Interest[Owner]) -> bytes:
         """Returns the UNSUB after which the server sends no more; what is on its way is still delivered.
 
-        Returns nothing when the subscription had ended already.
+        Returns nothing when the subscription had ended already, or the server was told so before.
         """
-        if interest.sid not in self._interests:
+        if interest.stopped or interest.sid not in self._interests:
             return b""
         interest.stopped = True
         return commands.unsub(interest.sid)
@@ -124,8 +125,8 @@ class SubscriptionTable(Generic[Owner]):
         and whether the subscription has ended by reaching it. What comes for a subscription that had ended
         before was dropped on arrival and does not count.
         """
-        count, octets = interest.arrived, interest.octets
-        interest.arrived = interest.octets = 0
+        count, octets = interest.arrived, interest.nbytes
+        interest.arrived = interest.nbytes = 0
         if interest.sid not in self._interests:
             return 0, 0, 0, False
         interest.received += count
@@ -147,10 +148,19 @@ class SubscriptionTable(Generic[Owner]):
         for interest in self._interests.values():
             if interest.stopped:
                 continue
-            interest.carried = interest.received
-            plan.append(commands.sub(interest.subject, interest.queue, interest.sid))
-            if interest.max_msgs is not None:
-                plan.append(commands.unsub(interest.sid, interest.max_msgs - interest.received))
+            plan += self._plan(interest)
+        return plan
+
+    def again(self, interest: Interest[Owner]) -> bytes:
+        """What ends a subscription for the server and begins it anew."""
+        return b"".join((commands.unsub(interest.sid), *self._plan(interest)))
+
+    @staticmethod
+    def _plan(interest: Interest[Owner]) -> list[bytes]:
+        interest.carried = interest.received
+        plan = [commands.sub(interest.subject, interest.queue, interest.sid)]
+        if interest.max_msgs is not None:
+            plan.append(commands.unsub(interest.sid, interest.max_msgs - interest.received))
         return plan
 
 

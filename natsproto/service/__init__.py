@@ -1,7 +1,7 @@
 """Services (ADR-32): ``Client.add_service`` runs one, ``Client.discover_services`` finds them."""
 
-from natsproto.service.endpoint import CONCURRENCY, Endpoint, Request
-from natsproto.service.report import (
+from natsproto.service._endpoint import CONCURRENCY, Endpoint, Request
+from natsproto.service._report import (
     EndpointInfo,
     EndpointStats,
     ServiceIdentity,
@@ -11,7 +11,7 @@ from natsproto.service.report import (
     error_headers,
     error_of,
 )
-from natsproto.service.service import INHERITED, Group, Service
+from natsproto.service._service import INHERITED, Group, Service
 
 __all__ = [
     "CONCURRENCY",

@@ -3,14 +3,14 @@
 Importing it needs neither pyspark nor pyarrow and starts nothing; what needs them imports them when it is called.
 """
 
-from natsproto.spark.config import SecretRef, SparkNats
-from natsproto.spark.frames import foreach_batch_writer, stream_dataframe
-from natsproto.spark.lookup import kv_lookup, kv_lookup_udf
-from natsproto.spark.mapping import map_async, request_partition, run_partition
-from natsproto.spark.publishing import WriteSummary, publish_partition
-from natsproto.spark.reading import ROW_SCHEMA, SeqRange, plan_ranges, read_range
-from natsproto.spark.session import register
-from natsproto.spark.worker import close_workers, worker_client
+from natsproto.spark._config import SecretRef, SparkNats
+from natsproto.spark._frames import foreach_batch_writer, stream_dataframe
+from natsproto.spark._lookup import kv_lookup, kv_lookup_udf
+from natsproto.spark._mapping import map_async, request_partition, run_partition
+from natsproto.spark._publishing import WriteSummary, publish_partition
+from natsproto.spark._reading import ROW_SCHEMA, SeqRange, plan_ranges, read_range
+from natsproto.spark._session import register
+from natsproto.spark._worker import close_workers, worker_client
 
 __all__ = [
     "ROW_SCHEMA",

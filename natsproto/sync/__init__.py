@@ -3,15 +3,15 @@
 It wraps the async client, which runs on a thread of its own.
 """
 
-from natsproto.sync.client import Client, connect
-from natsproto.sync.consuming import JsMessage, Messages, OrderedConsumer, PullConsumer, PushConsumer
-from natsproto.sync.jetstream import JetStream, Stream
-from natsproto.sync.keyvalue import KeyValue, KeyValueBatch, KeyValueCache, KeyWatcher, Lock
-from natsproto.sync.looking import Admin, Advisories, Listing, System
-from natsproto.sync.messaging import Message, Subscription
-from natsproto.sync.objects import ObjectReader, ObjectStore, ObjectWatcher
-from natsproto.sync.publishers import AckFuture, AtomicBatch, FastPublisher, Publisher
-from natsproto.sync.services import Endpoint, Group, Request, Service
+from natsproto.sync._client import Client, connect
+from natsproto.sync._consuming import JsMessage, Messages, OrderedConsumer, PullConsumer, PushConsumer
+from natsproto.sync._jetstream import JetStream, Stream
+from natsproto.sync._keyvalue import KeyValue, KeyValueBatch, KeyValueCache, KeyWatcher, Lock
+from natsproto.sync._looking import Admin, Advisories, Listing, System
+from natsproto.sync._messaging import Message, Subscription
+from natsproto.sync._objects import ObjectReader, ObjectStore, ObjectWatcher
+from natsproto.sync._publishers import AckFuture, AtomicBatch, FastPublisher, Publisher
+from natsproto.sync._services import Endpoint, Group, Request, Service
 
 __all__ = [
     "AckFuture",

@@ -1,9 +1,9 @@
-"""Real nats-servers for tests, examples and benchmarks; the pytest fixtures are in ``natsproto.testing.plugin``."""
+"""Real nats-servers for tests, examples and benchmarks; the pytest fixtures are in ``natsproto.testing._plugin``."""
 
-from natsproto.testing.cluster import Cluster, run_cluster
-from natsproto.testing.config import ServerTls
-from natsproto.testing.process import ServerFailed, ServerNotFound, find_binary
-from natsproto.testing.server import Server, run_server
+from natsproto.testing._cluster import Cluster, run_cluster
+from natsproto.testing._config import ServerTls
+from natsproto.testing._process import ServerFailed, ServerNotFound, find_binary
+from natsproto.testing._server import Server, run_server
 
 __all__ = [
     "Cluster",

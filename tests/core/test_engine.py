@@ -9,9 +9,9 @@ from functools import partial
 
 import pytest
 
-from natsproto.client import Client
-from natsproto.core.engine import LINGER, TRANSITIONS, State
-from natsproto.core.events import (
+from natsproto._client import Client
+from natsproto._core.engine import LINGER, TRANSITIONS, State
+from natsproto._core.events import (
     AttemptFailed,
     Closed,
     Connected,
@@ -26,8 +26,8 @@ from natsproto.core.events import (
     ServersDiscovered,
     SlowConsumerDetected,
 )
-from natsproto.core.outbox import CONGESTED_AT
-from natsproto.core.subscription import SlowPolicy
+from natsproto._core.outbox import CONGESTED_AT
+from natsproto._core.subscription import SlowPolicy
 from natsproto.errors import (
     ConnectFailed,
     ConnectionClosed,
@@ -43,7 +43,7 @@ from natsproto.errors import (
 from natsproto.protocol.frames import Message
 from tests.core.world import HOST, PORT, World, turns, until, world
 from tests.faults.world import Diary
-from tests.kit.clock import virtual_clock
+from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour, Op
 
 
@@ -377,7 +377,10 @@ async def test_when_every_attempt_is_used_up_the_client_is_closed_and_everybody_
         await until(lambda: not nc.is_connected)
         flush = asyncio.create_task(nc.flush(timeout=1000))
         reason = await nc.closed()
-        assert isinstance(reason, ConnectionRefusedError)
+        assert isinstance(reason, ConnectFailed)
+        [(server, cause)] = reason.attempts
+        assert server == f"{HOST}:{PORT}"
+        assert isinstance(cause, ConnectionRefusedError)
         assert len(diary.of(AttemptFailed)) == 3
         assert diary.of(Closed)[0].reason is reason
         got, error = await reader
@@ -406,7 +409,7 @@ async def test_without_reconnecting_the_first_break_is_the_end() -> None:
         handled: list[bytes] = []
 
         async def slowly(message: Message) -> None:
-            await asyncio.sleep(0.1)
+            await advance(0.1)
             handled.append(message.data)
 
         await nc.subscribe("a", cb=slowly)
@@ -415,7 +418,7 @@ async def test_without_reconnecting_the_first_break_is_the_end() -> None:
         await nc.flush()
         place.down()
         assert isinstance(await nc.closed(), ConnectionLost)
-        await asyncio.sleep(5)
+        await advance(5)
         assert handled == [b"%d" % number for number in range(5)], "what was received is handled all the same"
 
 
@@ -428,7 +431,7 @@ async def test_retrying_the_first_connect_goes_on_in_the_background() -> None:
         assert nc.state is State.RECONNECTING
         await nc.publish("a", b"early")
         sub = await nc.subscribe("a")
-        await asyncio.sleep(20)
+        await advance(20)
         assert diary.of(AttemptFailed)
         place.up()
         await nc.flush(timeout=10)
@@ -453,7 +456,7 @@ async def test_a_failed_first_connect_names_every_address_and_cause() -> None:
         assert isinstance(refused, ConnectionRefusedError)
         assert isinstance(silent, RequestTimeout)
         assert all(part in str(failed.value) for part in ("10.0.0.7:4222", "10.0.0.9:4222", "Connect call failed"))
-        assert [type(event) for event in diary.events] == [Closed]
+        assert [type(event) for event in diary.events] == [AttemptFailed, AttemptFailed, Closed]
 
 
 @virtual_clock
@@ -467,7 +470,7 @@ async def test_reconnect_on_demand_changes_the_server_and_does_not_wait() -> Non
         place.network.refuse(HOST, 4223)
         place.down()
         await until(lambda: not nc.is_connected)
-        await asyncio.sleep(30)
+        await advance(30)
         place.up()
         began = asyncio.get_running_loop().time()
         await nc.reconnect()
@@ -502,7 +505,7 @@ async def test_publish_waits_while_the_server_takes_nothing_and_goes_on_when_it_
                 await nc.publish("a", bytes(10_000))
 
         task = asyncio.create_task(publisher())
-        await asyncio.sleep(10)
+        await advance(10)
         assert not task.done()
         held = nc.stats.waiting_bytes
         assert held < 400_000, "bytes kept while the server takes nothing"
@@ -519,7 +522,7 @@ async def test_a_thousand_publishers_under_pressure_wait_and_none_is_refused() -
         await place.server.connection()
         place.peer.stall()
         tasks = [asyncio.create_task(nc.publish("a", b"%04d" % n + bytes(2000))) for n in range(1000)]
-        await asyncio.sleep(1)
+        await advance(1)
         assert nc.stats.waiting_bytes < 500_000
         place.peer.unstall()
         await asyncio.gather(*tasks)
@@ -546,7 +549,7 @@ async def test_flush_under_constant_publishing_is_not_starved() -> None:
                 await asyncio.sleep(0.01)
 
         tasks = [asyncio.create_task(publisher()), asyncio.create_task(slow_peer())]
-        await asyncio.sleep(1)
+        await advance(1)
         await nc.flush(timeout=2)
         stop = True
         place.peer.unstall()
@@ -732,6 +735,28 @@ async def test_a_slow_reader_is_reported_once_an_episode_and_counted() -> None:
 
 
 @virtual_clock
+async def test_slow_consumer_episodes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Four bursts that overflow with their first chunk, the queue read empty in between: four of everything."""
+    diary = Diary(SlowConsumerDetected)
+    caplog.set_level(logging.WARNING, "natsproto")
+    async with world(Behaviour(route=False)) as place:
+        nc = await place.connect(on_event=diary)
+        sub = await nc.subscribe("a", pending_msgs_limit=1000)
+        await nc.flush()
+        for burst in range(4):
+            place.server.send(b"MSG a 1 1\r\nx\r\n" * 4000)
+            await until(lambda: sub.dropped + sub.delivered + sub.pending_msgs == 4000 * (burst + 1))  # noqa: B023
+            while sub.pending_msgs:
+                await sub.next()
+        assert (len(diary.events), sub.dropped, nc.stats.dropped) == (4, 12_000, 12_000)
+        lines = [record.getMessage() for record in caplog.records]
+        assert [line for line in lines if "caught up" in line] == [
+            "subscription on 'a' has caught up; it lost 3000 messages in all"
+        ] * 4
+        assert len(lines) == 8, "one where each begins, and one where it ends"
+
+
+@virtual_clock
 async def test_a_message_beyond_the_limit_in_bytes_costs_the_message_and_nothing_else() -> None:
     diary = Diary(Disconnected)
     async with world() as place:
@@ -764,7 +789,7 @@ async def test_the_policy_pause_lets_the_server_wait_and_loses_nothing() -> None
         await nc.flush()
         for _ in range(100):
             place.server.send(b"MSG a 1 1\r\nx\r\n")
-        await asyncio.sleep(1)
+        await advance(1)
         assert sub.pending_msgs == 6
         for _ in range(100):
             await sub.next(timeout=1)
@@ -916,7 +941,7 @@ async def test_closing_in_the_middle_of_a_reconnect_leaves_nothing(when: str) ->
             place.network.black_hole(HOST, PORT)
         elif when == "in the handshake":
             place.up()
-        await asyncio.sleep(1)
+        await advance(1)
         loop = asyncio.get_running_loop()
         began = loop.time()
         await nc.close()
@@ -1135,7 +1160,7 @@ async def test_draining_while_down_sends_what_waits_when_up_again() -> None:
         await until(lambda: not nc.is_connected)
         await nc.publish("b", b"kept")
         draining = asyncio.create_task(nc.drain(timeout=60))
-        await asyncio.sleep(5)
+        await advance(5)
         assert nc.state is State.DRAINING
         place.up()
         await draining
@@ -1168,10 +1193,10 @@ async def test_a_connection_that_breaks_while_draining_is_no_reason_to_give_up()
         await nc.flush()
         connection.behaviour = Behaviour(answer_ping=False)
         draining = asyncio.create_task(nc.drain(timeout=60))
-        await asyncio.sleep(1)
+        await advance(1)
         await nc.publish("b", b"late")
         place.down()
-        await asyncio.sleep(1)
+        await advance(1)
         await nc.publish("b", b"later")
         place.up()
         await draining

@@ -8,11 +8,11 @@ from contextlib import aclosing
 
 import pytest
 
-from natsproto.client import Client
+from natsproto._client import Client
 from natsproto.errors import ConfigError, ConnectionClosed, ConnectionLost, PermissionDenied, RequestTimeout
 from natsproto.protocol.frames import Message
 from tests.core.world import World, turns, until, world
-from tests.kit.clock import virtual_clock
+from tests.kit.clock import advance, virtual_clock
 
 
 async def replies(place: World, nc: Client, *at: float) -> None:
@@ -67,7 +67,7 @@ async def test_the_time_of_a_slow_reader_counts_for_nothing() -> None:
         got = []
         async for reply in nc.request_many("a", max_wait=1, stall=0.3):
             got.append(reply.data)
-            await asyncio.sleep(5)
+            await advance(5)
         assert got == [b"0", b"1", b"2", b"3"], "what came within a second, and nothing later"
 
 
@@ -138,7 +138,7 @@ async def test_leaving_in_any_way_ends_the_interest_and_the_timer() -> None:
         await turns(3)
         assert len(nc._engine.subscriptions) == 1
         task = asyncio.create_task(all_of(nc.request_many("a", max_wait=50)))
-        await asyncio.sleep(0.15)
+        await advance(0.15)
         task.cancel()
         await asyncio.wait([task])
         assert len(nc._engine.subscriptions) == 1

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from natsproto.client import Client
-from natsproto.core.events import Disconnected, Moved, Reconnected
+from natsproto._client import Client
+from natsproto._core.events import Disconnected, Moved, Reconnected
 from natsproto.errors import ConnectionClosed, ConnectionLost, NatsError, PermissionDenied
 from natsproto.protocol.frames import Message
 from tests.core.world import turns, world

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproto.core.outbox import CONGESTED_AT, FLUSH_AT, Outbox
+from natsproto._core.outbox import CONGESTED_AT, FLUSH_AT, Outbox
 from natsproto.errors import ConnectionClosed, OutboxFull
 from tests.core.world import turns
 
@@ -54,6 +54,7 @@ class Pipe:
     def abort(self) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
+    def read_into(self, room: memoryview) -> None: ...
     def unsent(self) -> int:
         return 0
 

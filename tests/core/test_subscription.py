@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from functools import partial
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproto.core.subscription import TURN, Handler, SlowPolicy, Subscription
+from natsproto._core.subscription import TURN, Handler, SlowPolicy, Subscription
 from natsproto.errors import (
     ConfigError,
     ConnectionLost,
@@ -34,6 +36,8 @@ class Keeper:
 
     def __init__(self) -> None:
         self.slow_errors: list[SlowConsumer] = []
+        self.episodes: list[int] = []
+        self.turns = 0
         self.holds: list[bool] = []
         self.trace: list[object] = []
         self.failures: list[tuple[str, BaseException]] = []
@@ -58,6 +62,12 @@ class Keeper:
 
     def slow(self, subscription: Subscription, error: SlowConsumer) -> None:
         self.slow_errors.append(error)
+
+    def caught_up(self, subscription: Subscription, dropped: int) -> None:
+        self.episodes.append(dropped)
+
+    def let_readers_run(self) -> None:
+        self.turns += 1
 
     def hold(self, subscription: Subscription, wanted: bool) -> None:
         self.holds.append(wanted)
@@ -104,17 +114,16 @@ class Model:
         self.received = self.dropped = self.episodes = 0
         self.slow = self.held = self.ended = False
 
-    def over(self, factor: int = 1) -> bool:
+    def over(self) -> bool:
         size = sum(m.size for m in self.pending)
-        return 0 < self.msgs_limit < len(self.pending) * factor or 0 < self.bytes_limit < size * factor
+        return 0 < self.msgs_limit < len(self.pending) or 0 < self.bytes_limit < size
 
     def arrive(self, messages: list[Message]) -> None:
-        relaxed = not self.over(factor=2)
         self.received += len(messages)
         self.pending += messages
         if not self.over():
-            self.slow = self.slow and not relaxed
-        elif self.policy is SlowPolicy.PAUSE:
+            return
+        if self.policy is SlowPolicy.PAUSE:
             self.held = True
         else:
             while self.over():
@@ -128,6 +137,7 @@ class Model:
         assert messages == self.pending[: len(messages)], "in order, none left out"
         del self.pending[: len(messages)]
         self.read += messages
+        self.slow = self.slow and bool(self.pending)
 
 
 _SIZES = st.integers(1, 40)
@@ -263,7 +273,101 @@ async def test_a_reader_that_caught_up_begins_a_new_episode(msgs_limit: int, byt
         assert len(keeper.slow_errors) == episode
         while sub.inbox:
             await sub.next()
-        feed(sub, 10)  # nothing was waiting, nothing was lost: the episode is over
+        assert sum(keeper.episodes) == sub.dropped, "each episode ends with what it has cost"
+
+
+async def test_slow_episode_ends_when_emptied() -> None:
+    """Each burst begins with a chunk that overflows; in between the reader has read everything."""
+    sub, keeper = make(msgs_limit=3)
+    for _ in range(4):
+        feed(sub, *[10] * 8)
+        for _ in range(3):
+            await sub.next()
+    assert (len(keeper.slow_errors), keeper.episodes) == (4, [5, 5, 5, 5])
+
+
+async def test_def_callback_runs_in_the_read() -> None:
+    seen: list[object] = []
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="none")
+    variable.set("subscribed")
+
+    def handler(message: Message) -> None:
+        seen.append((message.data, variable.get(), asyncio.current_task()))
+
+    sub, keeper = make(handler)
+    variable.set("later")
+    me = asyncio.current_task()
+    messages = feed(sub, 2, 3)
+    assert seen == [(one.data, "subscribed", me) for one in messages]
+    assert (sub.pending_msgs, sub.delivered, keeper.failures) == (0, 2, [])
+
+
+async def test_slow_def_callback_goes_on_in_a_task() -> None:
+    seen: list[int] = []
+
+    def handler(message: Message) -> None:
+        time.sleep(0.004)
+        seen.append(message.size)
+
+    sub, _ = make(handler)
+    feed(sub, *range(1, 9))
+    assert 1 <= len(seen) < 4, "5 ms"
+    feed(sub, 9)
+    await sub.drain()
+    assert seen == [*range(1, 10)]
+
+
+async def test_quick_def_callback_goes_on_in_a_task() -> None:
+    seen: list[Message] = []
+    sub, _ = make(seen.append)
+    messages = feed(sub, *[1] * (TURN + 5))
+    assert len(seen) <= TURN
+    await sub.drain()
+    assert seen == messages
+
+
+async def test_awaitable_of_a_def_callback_is_awaited() -> None:
+    """In a task, before the next message is handled."""
+    trace: list[object] = []
+
+    async def handle(message: Message) -> None:
+        assert asyncio.current_task() is not None
+        trace.append(("begin", message.size))
+        await asyncio.sleep(0)
+        trace.append(("end", message.size))
+
+    sub, keeper = make(lambda message: handle(message))
+    feed(sub, 1, 2)
+    feed(sub, 3)
+    await sub.drain()
+    assert trace == [(what, size) for size in (1, 2, 3) for what in ("begin", "end")]
+    assert keeper.failures == []
+
+
+async def test_slow_callback_is_told_in_debug_mode(caplog: pytest.LogCaptureFixture) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_debug(True)
+    loop.slow_callback_duration = 0.001
+    try:
+        sub, _ = make(lambda message: time.sleep(0.003))
+        with caplog.at_level(logging.WARNING, "natsproto"):
+            feed(sub, 1)
+    finally:
+        loop.set_debug(False)
+    assert "callback of 's' kept the event loop" in caplog.text
+
+
+async def test_reading_rests_before_an_inbox_overflows() -> None:
+    """Once for each time something was read: a reader that never reads does not hold the connection up."""
+    sub, keeper = make(msgs_limit=10)
+    feed(sub, *[1] * 5)
+    assert keeper.turns == 0
+    feed(sub, 1)
+    feed(sub, 1)
+    assert keeper.turns == 1
+    await sub.next()
+    feed(sub, 1)
+    assert keeper.turns == 2
 
 
 async def test_unsubscribing_drops_what_is_unread_and_counts_it_neither_read_nor_lost() -> None:

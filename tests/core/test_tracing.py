@@ -11,7 +11,7 @@ import pytest
 from natsproto.errors import ConnectionClosed, RequestTimeout
 from natsproto.protocol.frames import Message
 from tests.core.world import World, turns, world
-from tests.kit.clock import virtual_clock
+from tests.kit.clock import advance, virtual_clock
 
 TREE = {"2.1": 0, "10": 0, "2": 1, "1": 0, "": 10, **{str(number): 0 for number in range(3, 10)}}
 
@@ -35,7 +35,7 @@ async def servers(place: World, *silent: str, pause: float = 0.0) -> None:
         await nc.publish(destination, b"no gzip", headers={"Content-Encoding": "gzip"})
         for hop, hops in TREE.items():
             if hop not in silent:
-                await asyncio.sleep(pause)
+                await advance(pause)
                 await nc.publish(destination, gzip.compress(said(hop, hops)), headers={"Content-Encoding": "gzip"})
 
     await nc.subscribe("a", cb=speak)

@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Unpack
 
-from natsproto.client import Client
-from natsproto.core.runtime import DialPlan, Runtime, Wire, WireHandler
-from natsproto.core.transport import SocketWire
-from natsproto.options import OptionArgs, Options
+from natsproto._client import Client
+from natsproto._core.runtime import DialPlan, Runtime, Wire, WireHandler
+from natsproto._core.transport import SocketWire
+from natsproto._options import OptionArgs, Options
 from natsproto.protocol.pool import ServerAddress
 from tests.kit.memory import MemoryNetwork, MemoryPeer
 from tests.kit.scripted import Behaviour, ScriptedServer

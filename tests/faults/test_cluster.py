@@ -12,13 +12,15 @@ from typing import cast
 import pytest
 
 import natsproto
-from natsproto.client import Client
-from natsproto.core.events import Disconnected, LameDuck, Moved, Reconnected, ServersDiscovered
+from natsproto._client import Client
+from natsproto._core.events import Disconnected, LameDuck, Moved, Reconnected, ServersDiscovered
 from natsproto.errors import ConnectionLost, NatsError, NoResponders, StaleConnection
 from natsproto.protocol.frames import ServerInfo
 from natsproto.protocol.pool import ServerAddress, ServerState
 from natsproto.testing import Cluster, Server, run_cluster
 from tests.faults.world import SOON, Diary, monitoring, settled, worded
+
+pytestmark = pytest.mark.slow
 
 LAME = 'lame_duck_grace_period: "2s", lame_duck_duration: "30s"'
 
@@ -162,6 +164,7 @@ async def pair(cluster: Cluster, diary: Diary, **options: float) -> AsyncIterato
         yield nc, helper
 
 
+@pytest.mark.smoke
 async def test_after_a_kill_of_its_node_a_client_goes_on_at_once_on_another(cluster: Cluster) -> None:
     diary = Diary()
     async with pair(cluster, diary) as (nc, helper):

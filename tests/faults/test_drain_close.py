@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 import natsproto
-from natsproto.client import Client
-from natsproto.core.events import Disconnected, Reconnected
+from natsproto._client import Client
+from natsproto._core.events import Disconnected, Reconnected
 from natsproto.errors import ConnectionClosed, ConnectionLost, DrainTimeout
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server, run_server
@@ -112,6 +112,7 @@ async def test_a_server_that_dies_ends_pending_requests_at_once(server: Server) 
         await nc.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unsent", [0, 64 << 20], ids=["idle", "megabytes unsent"])
 async def test_close_ends_in_time_though_the_server_is_frozen(server: Server, unsent: int) -> None:
     async with nothing_left():
@@ -136,6 +137,7 @@ async def test_close_ends_in_time_though_the_server_is_frozen(server: Server, un
             server.thaw()
 
 
+@pytest.mark.slow
 async def test_drain_ends_at_its_deadline_though_the_server_is_frozen_and_says_so(server: Server) -> None:
     nc = await natsproto.connect(server.url)
     nc.subscribe("work")

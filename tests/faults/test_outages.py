@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 import natsproto
-from natsproto.client import Client
-from natsproto.core.events import Disconnected, Reconnected
+from natsproto._client import Client
+from natsproto._core.events import Disconnected, Reconnected
 from natsproto.errors import ConnectFailed, ConnectionLost, NatsError, OutboxFull, RequestTimeout, StaleConnection
 from natsproto.testing import Server, run_server
 from tests.faults.world import (
@@ -33,6 +33,8 @@ from tests.kit.clock import virtual_clock
 from tests.kit.memory import MemoryNetwork
 from tests.kit.proxy import Direction, End, FaultProxy
 from tests.kit.scripted import Behaviour, ScriptedServer
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -99,8 +101,8 @@ class Feed:
 
 
 @pytest.mark.timeout(180)  # each waits for a few round trips, which take their time on a busy machine
-async def test_150_cuts_at_random_bytes_lose_little_tell_it_and_leave_nothing_behind(server: Server) -> None:
-    chance = random.Random(20)
+async def test_150_cuts_at_random_bytes_lose_little_tell_it_and_leave_nothing_behind(server: Server, seed: int) -> None:
+    chance = random.Random(seed)
     async with proxied(server) as proxy, witness(server, "cut.out") as seen, natsproto.connect(server.url) as direct:
         async with nothing_left():
             diary = Diary(Disconnected, Reconnected)
@@ -132,6 +134,7 @@ async def test_150_cuts_at_random_bytes_lose_little_tell_it_and_leave_nothing_be
         await only_these_are_left(server, connections=2, subscriptions=0)
 
 
+@pytest.mark.smoke
 async def test_what_is_published_while_there_is_no_connection_arrives(server: Server) -> None:
     async with proxied(server) as proxy, witness(server, "down") as seen:
         diary = Diary(Disconnected, Reconnected)
@@ -379,8 +382,8 @@ async def test_a_handshake_that_stalls_ends_in_words_at_its_timeout(scheme: str)
         async with nothing_left():
             began = time.monotonic()
             with pytest.raises(ConnectFailed) as caught:
-                await natsproto.connect(f"{scheme}://{proxy.host}:{proxy.port}", connect_timeout=0.3)
-            assert time.monotonic() - began <= 0.3 + SOON
+                await natsproto.connect(f"{scheme}://{proxy.host}:{proxy.port}", connect_timeout=1.5)
+            assert time.monotonic() - began <= 1.5 + SOON
             assert "handshake" in worded(caught.value)
             proxy.heal()
             proxy.cut(End.RST)

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from natsproto.client import Client
-from natsproto.core.events import AttemptFailed, Closed, Disconnected, LameDuck, Moved, Reconnected
+from natsproto._client import Client
+from natsproto._core.events import AttemptFailed, Closed, Disconnected, LameDuck, Moved, Reconnected
+from natsproto._options import AuthChallenge
 from natsproto.errors import ConnectionLost
-from natsproto.options import AuthChallenge
 from natsproto.protocol.auth import Credentials
 from tests.faults.world import Diary, connect_in, memory_runtime, nothing_left
-from tests.kit.clock import virtual_clock
+from tests.kit.clock import advance, virtual_clock
 from tests.kit.memory import MemoryNetwork, MemoryPeer
 from tests.kit.scripted import ScriptedServer
 
@@ -127,7 +127,7 @@ async def test_a_peer_that_takes_bytes_slowly_is_not_taken_for_dead() -> None:
         peer.stall()
         publishing = asyncio.create_task(publish_on())
         for _ in range(200):
-            await asyncio.sleep(0.5)
+            await advance(0.5)
             peer.unstall()
             await asyncio.sleep(0)
             peer.stall()
@@ -167,12 +167,12 @@ async def test_confirmations_are_asked_for_once_a_second_however_many_outages_th
 
         publishing = asyncio.create_task(publish_on())
         for number in range(1, 30):
-            await asyncio.sleep(0.1)
+            await advance(0.1)
             here.network.peers[-1].reset()
             await here.diary.wait(Reconnected, number)
-        await asyncio.sleep(5)
+        await advance(5)
         before = here.a.count("PING")
-        await asyncio.sleep(10)
+        await advance(10)
         assert 5 <= here.a.count("PING") - before <= 11
         publishing.cancel()
         await nc.close()
@@ -185,7 +185,7 @@ async def test_a_lame_duck_that_says_so_twice_is_announced_once() -> None:
         await nc.flush()
         for _ in range(3):
             here.a.info(ldm=True)
-            await asyncio.sleep(2)
+            await advance(2)
         assert len(here.diary.of(LameDuck)) == 1
         assert nc.is_connected
         assert not here.diary.of(Disconnected)  # nowhere to go: it stays as long as it may
@@ -198,7 +198,7 @@ async def test_a_lame_duck_that_had_nowhere_to_send_us_is_left_when_it_says_wher
         nc = await connect_in(here.runtime, A, on_event=here.diary)
         await nc.flush()
         here.a.info(ldm=True)
-        await asyncio.sleep(2)
+        await advance(2)
         here.a.info(ldm=True, connect_urls=["b:4222"])
         assert (await here.diary.wait(Moved)).server == "b:4222"
         assert len(here.diary.of(LameDuck)) == 1
@@ -216,7 +216,7 @@ async def test_a_lame_duck_that_dies_while_we_dial_elsewhere_is_an_outage_like_a
         here.network.black_hole("b", 4222)
         here.a.info(ldm=True)
         await here.diary.wait(LameDuck)
-        await asyncio.sleep(2)
+        await advance(2)
         assert ("b", 4222) in here.network.dialled
         nc.subscribe("silent")
         asking = asyncio.create_task(nc.request("silent"))
@@ -241,7 +241,7 @@ async def test_closing_while_a_lame_duck_is_left_leaves_nothing_behind() -> None
             nc = await connect_in(here.runtime, [A, B], randomize=False)
             here.network.black_hole("b", 4222)
             here.a.info(ldm=True)
-            await asyncio.sleep(wait)
+            await advance(wait)
             await nc.close()
             assert await nc.closed() is None
 

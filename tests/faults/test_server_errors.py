@@ -8,7 +8,7 @@ import time
 import pytest
 
 import natsproto
-from natsproto.core.events import (
+from natsproto._core.events import (
     AttemptFailed,
     Closed,
     Denied,
@@ -351,6 +351,7 @@ async def test_a_subscription_that_a_reload_revokes_ends_at_once_and_its_namesak
 # ---------------------------------------------------------------- credentials that are refused
 
 
+@pytest.mark.slow
 async def test_credentials_withdrawn_by_a_reload_and_restored_soon_bring_the_client_back() -> None:
     good = "authorization { user: me, password: right }"
     async with run_server(config=good) as server:
@@ -370,6 +371,7 @@ async def test_credentials_withdrawn_by_a_reload_and_restored_soon_bring_the_cli
             assert server.log().count("authentication error") in (len(failures), len(failures) + 1)
 
 
+@pytest.mark.slow
 async def test_a_server_that_goes_on_refusing_ends_the_client_with_the_reason() -> None:
     async with run_server(config="authorization { user: me, password: right }") as server:
         diary = Diary()

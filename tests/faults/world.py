@@ -15,12 +15,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar, Unpack, cast
 
-from natsproto.client import Client
-from natsproto.core.events import Event
-from natsproto.core.runtime import DialPlan, Runtime, Wire, WireHandler
-from natsproto.core.transport import SocketWire
+from natsproto._client import Client
+from natsproto._core.events import Event
+from natsproto._core.runtime import DialPlan, Runtime, Wire, WireHandler
+from natsproto._core.transport import SocketWire
+from natsproto._options import OptionArgs, Options
 from natsproto.errors import NatsError
-from natsproto.options import OptionArgs, Options
 from natsproto.protocol.pool import ServerAddress
 from natsproto.testing import Server
 from tests.kit.memory import MemoryNetwork

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from natsproto.errors import ConfigError, RemoteProtocolError
-from natsproto.protocol import commands
 from natsproto.protocol.frames import Message, ServerInfo, Sink
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.link import (
@@ -54,8 +53,6 @@ def link(data: bytes) -> None:
     one = Link(
         {b"1": Sink(got.append)}, tls_required=bool(choice & 1), secured=bool(choice & 2), max_message=MAX_MESSAGE
     )
-    if choice & 7 == 4:
-        one.greet(commands.connect({}))
     tokens, answered = 0, list[object]()
     for number, chunk in enumerate(chunks):
         before = one.state

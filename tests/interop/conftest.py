@@ -49,7 +49,7 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=240,
             env={**os.environ, "npm_config_update_notifier": "false"},
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -11,10 +11,12 @@ from typing import Any, cast
 import pytest
 
 from natsproto.errors import KeyDeleted
-from natsproto.jetstream.config import StreamConfig
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream._config import StreamConfig
+from natsproto.jetstream._context import JetStream
 from natsproto.testing import Server
 from tests.interop.node import Node, Program
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("nats.js")]  # installed once
 
 LONG = 20.0
 

@@ -8,7 +8,7 @@ import pytest
 from nats.js.api import KeyValueConfig as TheirConfig
 
 from natsproto.errors import KeyDeleted, KeyExists, WrongRevision
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream._context import JetStream
 from natsproto.testing import Server
 
 VALUE = bytes(range(256))

@@ -11,11 +11,13 @@ from typing import Any, cast
 import pytest
 
 from natsproto.errors import ObjectLinkError, ObjectNotFound
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.objectstore import ObjectLink
 from natsproto.testing import Server
 from tests.interop.node import Node, Program
 from tests.objectstore.ground import CHUNK, content, names, only
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("nats.js")]  # installed once
 
 SIZES = [0, 1, CHUNK, CHUNK + 1, 64 * 2**20]
 NAMES = ["a/b/c", "a b", " ", "a.b>*", "~?+", "x" * 500]
@@ -54,7 +56,6 @@ async def other(node: Node, server: Server, folder: Path) -> AsyncIterator[Other
         yield Other(program, folder)
 
 
-@pytest.mark.timeout(120)
 async def test_objects_of_every_size_cross_over(
     nats_server: Server, jetstream: JetStream, node: Node, tmp_path: Path
 ) -> None:

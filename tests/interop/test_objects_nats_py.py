@@ -13,7 +13,7 @@ from nats.js.api import ObjectMeta
 from nats.js.errors import ObjectNotFoundError
 
 from natsproto.errors import ObjectNotFound
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream._context import JetStream
 from natsproto.testing import Server
 from tests.objectstore.ground import CHUNK, content, names, only
 

@@ -7,11 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from natsproto.client import Client
+from natsproto._client import Client
 from natsproto.errors import ServiceError
 from natsproto.service import Request, error_of
 from natsproto.testing import Server
 from tests.interop.node import Node
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("nats.js")]  # installed once
 
 
 async def test_a_client_of_nats_js_finds_and_asks_our_service(

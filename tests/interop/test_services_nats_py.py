@@ -13,7 +13,7 @@ from nats.aio.client import Client as TheirClient
 from nats.micro.request import Request as TheirRequest
 from nats.micro.service import ServiceInfo, ServicePing, ServiceStats
 
-from natsproto.client import Client
+from natsproto._client import Client
 from natsproto.errors import ServiceError
 from natsproto.service import Request
 from natsproto.testing import Server

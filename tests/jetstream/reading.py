@@ -9,16 +9,16 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from natsproto import Client
-from natsproto.core.events import Event
-from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.reading.reader import ConsumerNotice
+from natsproto._core.events import Event
+from natsproto.jetstream._consumer.reader import ConsumerNotice
+from natsproto.jetstream._message import JsMessage
 
 if TYPE_CHECKING:
-    from natsproto.jetstream.context import JetStream
-    from natsproto.jetstream.info import ConsumerInfo
-    from natsproto.jetstream.reading.consumer import Consumer
-    from natsproto.jetstream.stream import Stream
-    from natsproto.testing.server import Server
+    from natsproto.jetstream._consumer.consumer import Consumer
+    from natsproto.jetstream._context import JetStream
+    from natsproto.jetstream._info import ConsumerInfo
+    from natsproto.jetstream._stream import Stream
+    from natsproto.testing._server import Server
 
 
 async def make(js: JetStream, count: int = 0, **fields: object) -> Stream:

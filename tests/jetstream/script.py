@@ -9,6 +9,7 @@ import asyncio
 import json
 
 from tests.core.world import World
+from tests.kit.clock import advance
 from tests.kit.scripted import Op
 
 STEP = 0.01
@@ -26,8 +27,8 @@ class StreamScript:
     async def heard(self, payload: bytes | None = None, *, timeout: float = 60.0) -> Op:
         """The next message, or the next one of this payload. Virtual time passes until it comes."""
         async with asyncio.timeout(timeout):
-            while (op := self._next(payload)) is None:  # noqa: ASYNC110 (virtual time costs nothing)
-                await asyncio.sleep(STEP)
+            while (op := self._next(payload)) is None:
+                await advance(STEP)
         self._heard.append(op)
         return op
 
@@ -37,7 +38,7 @@ class StreamScript:
 
     async def silent(self, seconds: float = STEP) -> bool:
         """Whether nothing more is published for so long."""
-        await asyncio.sleep(seconds)
+        await advance(seconds)
         return self._next(None) is None
 
     def _next(self, payload: bytes | None) -> Op | None:

@@ -12,15 +12,15 @@ import pytest
 import natsproto
 from natsproto import Client, errors
 from natsproto.errors import ConfigError, LocalProtocolError
-from natsproto.jetstream import advisory
-from natsproto.jetstream.admin import Admin
-from natsproto.jetstream.advisory import Advisories, Advisory
-from natsproto.jetstream.config import Placement
-from natsproto.jetstream.info import ClusterInfo, MetaRescue
+from natsproto.jetstream import _advisory as advisory
+from natsproto.jetstream._admin import Admin
+from natsproto.jetstream._advisory import Advisories, Advisory
+from natsproto.jetstream._config import Placement
+from natsproto.jetstream._info import ClusterInfo, MetaRescue
 from natsproto.testing import run_cluster, run_server
-from natsproto.testing.cluster import Cluster
+from natsproto.testing._cluster import Cluster
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("admin")]
 
 BRIEFLY = 2.0
 """Seconds for who is asked again: between two leaders nobody answers."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from natsproto import Client, errors
-from natsproto.jetstream import advisory
-from natsproto.jetstream.advisory import Advisories, Advisory
-from natsproto.jetstream.timestamp import Timestamp
+from natsproto.jetstream import _advisory as advisory
+from natsproto.jetstream._advisory import Advisories, Advisory
+from natsproto.jetstream._timestamp import Timestamp
 
 if TYPE_CHECKING:
-    from natsproto.jetstream.context import JetStream
+    from natsproto.jetstream._context import JetStream
 
 A = TypeVar("A", bound=Advisory)
 

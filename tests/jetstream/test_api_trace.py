@@ -17,7 +17,7 @@ from natsproto.errors import (
     RequestTimeout,
     StreamNotFound,
 )
-from natsproto.jetstream.exchange import ApiExchange, told
+from natsproto.jetstream._exchange import ApiExchange, told
 from tests.core.world import world
 from tests.faults.world import Diary
 from tests.kit.scripted import Behaviour

@@ -9,9 +9,9 @@ from typing import TypeAlias
 import pytest
 
 import natsproto
-from natsproto.errors import ConnectionLost, JetStreamNotEnabled, RequestTimeout
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.info import StreamInfo
+from natsproto.errors import ConnectionLost, JetStreamNotEnabled, JetStreamUnavailable, RequestTimeout
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._info import StreamInfo
 from natsproto.testing import Server, run_cluster
 from tests.jetstream.test_window import stage
 from tests.kit.clock import virtual_clock
@@ -102,6 +102,47 @@ async def test_whichever_answer_comes_first_is_the_answer() -> None:
 
 
 @virtual_clock
+async def test_unavailable_is_asked_again() -> None:
+    """As a cluster answers in an election (10008), until the timeout; any other refusal is the answer."""
+    error = {"code": 503, "err_code": 10008, "description": "JetStream system temporarily unavailable"}
+    refusal: dict[str, object] = {"error": error}
+    info: dict[str, object] = {"config": {"name": "S"}, "created": "2026-01-01T00:00:00Z", "state": {}}
+    async with stage() as (_, nc, stream):
+        asking = asyncio.create_task(nc.jetstream(timeout=60).stream("S"))
+        for _ in range(3):
+            stream.say(await stream.heard(), refusal)
+        stream.say(await stream.heard(), info)
+        assert isinstance((await asking).cached_info, StreamInfo)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        asking = asyncio.create_task(nc.jetstream(timeout=2.5).stream("S"))
+        for _ in range(3):
+            stream.say(await stream.heard(), refusal)
+        with pytest.raises(JetStreamUnavailable):
+            await asking
+        assert loop.time() - began == pytest.approx(2, abs=0.1)
+        deleting = asyncio.create_task(nc.jetstream(timeout=60).delete_stream("S"))
+        stream.say(await stream.heard(), refusal)
+        with pytest.raises(JetStreamUnavailable):
+            await deleting
+
+
+@virtual_clock
+async def test_answers_of_one_read_count_in_order() -> None:
+    """A consumer is made by the first question; to the second one the server may say that it exists already."""
+    info: dict[str, object] = {"config": {"name": "S"}, "created": "2026-01-01T00:00:00Z", "state": {}}
+    error = {"code": 400, "err_code": 10058, "description": "stream name already in use"}
+    refusal: dict[str, object] = {"error": error}
+    async with stage() as (_, nc, stream):
+        for _ in range(20):
+            asking = asyncio.create_task(nc.jetstream(timeout=60).create_stream(name="S"))
+            first, second = await stream.heard_all(2)
+            stream.say(first, info)
+            stream.say(second, refusal)
+            assert (await asking).name == "S"
+
+
+@virtual_clock
 async def test_a_question_that_is_cancelled_is_not_asked_again() -> None:
     async with stage() as (_, nc, stream):
         asking = asyncio.create_task(nc.jetstream(timeout=60).stream("S"))
@@ -111,6 +152,8 @@ async def test_a_question_that_is_cancelled_is_not_asked_again() -> None:
         assert asking.cancelled()
 
 
+@pytest.mark.smoke
+@pytest.mark.slow
 async def test_a_stream_that_is_asked_for_in_an_election_is_there_when_it_is_over() -> None:
     async with run_cluster() as cluster:
         leader = await cluster.meta_leader()

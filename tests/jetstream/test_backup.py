@@ -14,13 +14,13 @@ import pytest
 import natsproto
 from natsproto import Client, Message, errors
 from natsproto.errors import ConfigError
-from natsproto.jetstream.backup import Progress
+from natsproto.jetstream._backup import Progress
 from tests.kit.proxy import Direction, FaultProxy
 
 if TYPE_CHECKING:
-    from natsproto.jetstream.context import JetStream
-    from natsproto.jetstream.stream import Stream
-    from natsproto.testing.server import Server
+    from natsproto.jetstream._context import JetStream
+    from natsproto.jetstream._stream import Stream
+    from natsproto.testing._server import Server
 
 
 async def make(js: JetStream, nc: Client, count: int = 100, size: int = 1000) -> Stream:

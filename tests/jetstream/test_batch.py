@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from natsproto.client import Client
+from natsproto._client import Client
 from natsproto.errors import (
     ApiError,
     BatchRefused,
@@ -21,12 +21,12 @@ from natsproto.errors import (
     UnsupportedByServer,
     WrongLastSequence,
 )
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.publishing.batch import AtomicBatch
-from natsproto.jetstream.stream import Stream
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._publish.batch import AtomicBatch
+from natsproto.jetstream._stream import Stream
 from tests.core.world import World, world
 from tests.jetstream.script import STEP, StreamScript
-from tests.kit.clock import virtual_clock
+from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour, Op
 
 
@@ -345,7 +345,7 @@ async def test_a_busy_server_is_asked_again() -> None:
         batch = nc.jetstream().atomic_batch(timeout=1)
         filling = asyncio.create_task(fill(batch, 2))
         while not filling.done():
-            await asyncio.sleep(STEP)
+            await advance(STEP)
             if (op := stream._next(None)) is not None:
                 stream._heard.append(op)
                 stream.refuse(op, 10210, "too many inflight", 429)

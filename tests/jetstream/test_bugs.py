@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import SimpleNamespace
 
 import pytest
 
 from natsproto.errors import JetStreamError
-from natsproto.jetstream.api import Api
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.kv.cache import KeyValueCache
-from natsproto.jetstream.reading.carrier import Carrier, OrderedFeed
-from natsproto.jetstream.reading.cursor import OrderedCursor
-from natsproto.jetstream.reading.ledger import PullLedger
-from natsproto.jetstream.reading.ordered import OrderedConsumer
-from natsproto.jetstream.stream import Stream
-from natsproto.testing.server import Server
+from natsproto.jetstream._api import Api
+from natsproto.jetstream._consumer import watching
+from natsproto.jetstream._consumer.carrier import Carrier, OrderedFeed
+from natsproto.jetstream._consumer.cursor import OrderedCursor
+from natsproto.jetstream._consumer.ledger import PullLedger
+from natsproto.jetstream._consumer.ordered import OrderedConsumer
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._stream import Stream
+from natsproto.jetstream.kv._cache import KeyValueCache
+from natsproto.testing._server import Server
 from tests.jetstream.reading import crash, make, numbers, store
 
 LONG = 20.0
@@ -60,7 +62,7 @@ async def test_bug_in_making_the_first_consumer_is_told_to_all_who_wait(
 async def test_bug_in_making_the_next_consumer_is_told_behind_what_came(
     jetstream: JetStream, push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream.reading.carrier.PUSH_HEARTBEAT", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.cursor.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream, 3)
     ordered = stream.ordered_consumer(push=push)
     async with asyncio.timeout(LONG), ordered.messages() as messages:
@@ -124,7 +126,7 @@ async def test_bug_in_dealing_with_silence_ends_whoever_reads(
 async def test_bug_in_dealing_with_a_push_consumer_that_is_silent_ends_whoever_reads(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream.reading.carrier.PUSH_HEARTBEAT", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.cursor.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=True)
     async with asyncio.timeout(LONG), ordered.messages() as messages:
@@ -142,7 +144,7 @@ async def test_bug_in_dealing_with_a_push_consumer_that_is_silent_ends_whoever_r
 async def test_bug_in_taking_in_what_came_ends_who_reads_it_and_not_the_connection(
     jetstream: JetStream, push: bool, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream.reading.carrier.PUSH_HEARTBEAT", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.cursor.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=push)
     async with asyncio.timeout(LONG), ordered.messages(expires=2, heartbeat=0.5) as messages:
@@ -193,7 +195,9 @@ async def test_bug_in_finding_out_that_there_is_nothing_to_wait_for_ends_a_watch
 ) -> None:
     kv = await jetstream.create_key_value(bucket="b")
     store = await jetstream.create_object_store(bucket="o")
-    monkeypatch.setattr(OrderedConsumer, "created", stumble)
+    monkeypatch.setattr(watching, "POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(OrderedConsumer, "cached_info", SimpleNamespace(num_pending=1))
+    monkeypatch.setattr(OrderedConsumer, "info", stumble)
     for watch in (kv.watch(), store.watch()):
         async with asyncio.timeout(LONG), watch as watcher:
             with pytest.raises(JetStreamError) as caught:

@@ -15,8 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from natsproto.errors import ConfigError, InvalidReply
-from natsproto.jetstream import codec
-from natsproto.jetstream.codec import (
+from natsproto.jetstream import _codec as codec
+from natsproto.jetstream._codec import (
     NEVER,
     Delays,
     Many,
@@ -31,7 +31,7 @@ from natsproto.jetstream.codec import (
     loads,
     nanoseconds,
 )
-from natsproto.jetstream.timestamp import Timestamp
+from natsproto.jetstream._timestamp import Timestamp
 
 
 class Colour(StrEnum):
@@ -119,6 +119,15 @@ def test_a_record_survives_pickle_copy_and_replace(record: Outer) -> None:
     assert copy.deepcopy(record) == record == copy.copy(record)
     assert dataclasses.replace(record) == record == record.replace()
     assert record.replace(limit=5).limit == 5
+
+
+@given(st.integers(0, 2**63 - 1))
+@example(2**63 - 1)
+def test_durations_of_servers_are_exact(ns: int) -> None:
+    read = decode(Inner, {"wait": ns})
+    assert read.wait == ns / 1_000_000_000
+    for record in (read, read.replace(), Inner(wait=read.wait), pickle.loads(pickle.dumps(read))):
+        assert encode(record).get("wait", 0) == ns
 
 
 @given(st.integers(0, 97 * 86_400 * 10**9))
@@ -358,7 +367,7 @@ def test_a_wrong_type_fails_where_it_is_written(fields: dict[str, object]) -> No
 def test_constructor_needs_what_has_no_default_and_refuses_what_it_does_not_know() -> None:
     with pytest.raises(TypeError, match="needs name="):
         Outer()  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="has no field nmae"):
+    with pytest.raises(TypeError, match="has no field 'nmae'; did you mean 'name'"):
         Outer(name="x", nmae="y")  # type: ignore[call-arg]
 
 

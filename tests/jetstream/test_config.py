@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import ConfigError, InvalidSubject
-from natsproto.jetstream.codec import Record, decode, dumps, encode
-from natsproto.jetstream.config import (
+from natsproto.jetstream._codec import Record, decode, dumps, encode
+from natsproto.jetstream._config import (
     AckPolicy,
     Compression,
     ConsumerConfig,
@@ -38,8 +38,8 @@ from natsproto.jetstream.config import (
     priority_group,
     stream_name,
 )
-from natsproto.jetstream.info import ConsumerInfo, StreamInfo
-from natsproto.jetstream.timestamp import Timestamp
+from natsproto.jetstream._info import ConsumerInfo, StreamInfo
+from natsproto.jetstream._timestamp import Timestamp
 
 if TYPE_CHECKING:
     from tests.jetstream.conftest import RawClient

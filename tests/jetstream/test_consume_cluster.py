@@ -21,9 +21,9 @@ from natsproto.testing import run_cluster
 from tests.jetstream.reading import notices
 
 if TYPE_CHECKING:
-    from natsproto.core.events import Event
-    from natsproto.jetstream.message import JsMessage
-    from natsproto.jetstream.stream import Stream
+    from natsproto._core.events import Event
+    from natsproto.jetstream._message import JsMessage
+    from natsproto.jetstream._stream import Stream
     from natsproto.testing import Cluster, Server
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ class Scene:
         """Until the consumers in use are all there are: nobody waits for the deletion of the others."""
         async with asyncio.timeout(AFTER_ELECTIONS):
             while {name async for name in self.stream.consumer_names()} != {"d", self._reader.name}:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.02)
 
     async def step_down(self, what: str, body: dict[str, object] | None = None) -> None:
         """Another leader for the stream ("STREAM.S") or the durable consumer ("CONSUMER.S.d")."""
@@ -161,7 +161,7 @@ class Scene:
             while await self._leader(what) == before:
                 with suppress(errors.NatsError):  # it may have done so without a word: one look more will tell
                     await self._ask(f"{kind}.LEADER.STEPDOWN.{names}", body or {})
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.02)
 
     async def gather(self, home: Server) -> None:
         """One server leads the stream and the durable consumer."""
@@ -189,7 +189,7 @@ async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
             try:
                 return await ask()
             except errors.NatsError:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

@@ -17,10 +17,10 @@ from natsproto.errors import (
     ScheduleRefused,
     WrongLastSequence,
 )
-from natsproto.jetstream.config import StreamSource, SubjectTransform
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.publishing.schedule import Schedule
-from natsproto.jetstream.stream import Stream
+from natsproto.jetstream._config import StreamSource, SubjectTransform
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._publish.schedule import Schedule
+from natsproto.jetstream._stream import Stream
 
 BIG = 10**50
 
@@ -128,6 +128,7 @@ async def test_what_is_no_counter_is_refused(hits: JetStream) -> None:
 # ---------------------------------------------------------------- schedules
 
 
+@pytest.mark.slow
 async def test_a_message_is_published_later_and_its_schedule_is_gone(jetstream: JetStream, plans: Stream) -> None:
     await jetstream.publish(
         "plans.1", b"42", headers={"Trace": "x"}, schedule=Schedule.after(0.2, ttl=60), schedule_target="orders.eu"

@@ -11,7 +11,7 @@ import pytest
 import natsproto.otel
 from natsproto import Client, sync
 from natsproto.errors import ConfigError, RequestTimeout
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream._context import JetStream
 from natsproto.spark import SparkNats, map_async, publish_partition, request_partition
 from natsproto.testing import Server
 

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 import natsproto
 from natsproto import Client, Headers, Message, errors
 from natsproto.errors import ConfigError, UnsupportedByServer
-from natsproto.jetstream.api import Api
-from natsproto.jetstream.config import StreamConfig
-from natsproto.jetstream.direct import PAGE_MESSAGES, Cursor, LastGet, RawMessage, Reply, direct_get, plain_message
-from natsproto.jetstream.timestamp import Timestamp
+from natsproto.jetstream._api import Api
+from natsproto.jetstream._config import StreamConfig
+from natsproto.jetstream._direct import PAGE_MESSAGES, Cursor, LastGet, RawMessage, Reply, direct_get, plain_message
+from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.headers import HeadersLike
 from tests.kit.proxy import Direction, FaultProxy
 
 if TYPE_CHECKING:
-    from natsproto.jetstream.context import JetStream
-    from natsproto.jetstream.stream import Stream
-    from natsproto.testing.server import Server
+    from natsproto.jetstream._context import JetStream
+    from natsproto.jetstream._stream import Stream
+    from natsproto.testing._server import Server
 
 
 async def make(js: JetStream, **fields: object) -> Stream:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
 import natsproto
-from natsproto.core.events import Disconnected
+from natsproto._core.events import Disconnected
 from natsproto.errors import (
     BatchRefused,
     ConfigError,
@@ -27,17 +28,18 @@ from natsproto.errors import (
     UnsupportedByServer,
     WrongLastSequence,
 )
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.publishing.fast import FastPublisher
-from natsproto.jetstream.publishing.publish import Publisher
-from natsproto.jetstream.stream import Stream
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._publish.fast import FastPublisher
+from natsproto.jetstream._publish.publish import Publisher
+from natsproto.jetstream._stream import Stream
 from natsproto.testing import Server
 from tests.core.world import world
 from tests.faults.world import Diary
 from tests.jetstream.script import STEP, StreamScript
 from tests.jetstream.test_publish import through_a_proxy
 from tests.jetstream.test_window import stage
-from tests.kit.clock import virtual_clock
+from tests.kit.clock import advance, virtual_clock
+from tests.kit.proxy import Direction
 from tests.kit.scripted import Behaviour, Op
 
 
@@ -89,6 +91,33 @@ async def test_flush_waits_until_everything_is_known(jetstream: JetStream, strea
         assert (pub.pending, (await stream.info()).state.messages) == (0, 7)
         await pub.publish("f.1", b"7")
     assert await numbers(stream) == list(range(8))
+
+
+@pytest.mark.parametrize("gap", ["fail", "ok"])
+async def test_a_lone_commit_is_stored_once(nats_server: Server, gap: str) -> None:
+    async with through_a_proxy(nats_server) as (proxy, nc, _):
+        js = nc.jetstream(timeout=20)
+        stream = await js.create_stream(name="S", subjects=["s"], storage="memory", allow_batched=True)
+        async with js.fast_publisher(gap="ok" if gap == "ok" else "fail") as pub:
+            proxy.delay(random.uniform(0.7, 1.1))  # each way: the answer comes after the second that is waited for it
+            ack = await pub.commit("s", b"one")
+            proxy.delay(0)
+        assert (ack.count, ack.seq) == (1, 1)
+        assert (await stream.info()).state.messages == 1
+
+
+async def test_a_lone_commit_without_answer_is_uncertain(nats_server: Server) -> None:
+    async with through_a_proxy(nats_server) as (proxy, nc, _):
+        js = nc.jetstream()
+        stream = await js.create_stream(name="S", subjects=["s"], storage="memory", allow_batched=True)
+        proxy.stall(Direction.TO_CLIENT)
+        async with nc.jetstream(timeout=3.3).fast_publisher() as pub:
+            with pytest.raises(PublishFailed) as caught:
+                await pub.commit("s", b"one")
+        assert [type(failed.error) for failed in caught.value.failures] == [PublishTimeout]
+        assert issubclass(PublishTimeout, PublishUncertain)
+        proxy.heal()
+        assert (await stream.info()).state.messages == 1
 
 
 async def test_an_idle_batch_is_committed(jetstream: JetStream, stream: Stream) -> None:
@@ -290,6 +319,7 @@ async def numbers_count(stream: Stream) -> int:
     return (await stream.info()).state.messages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("auto_msg_id", [False, True])
 async def test_cuts_neither_lose_nor_double_nor_disorder(nats_server: Server, auto_msg_id: bool) -> None:
     async with through_a_proxy(nats_server) as (proxy, nc, diary):
@@ -307,6 +337,7 @@ async def test_cuts_neither_lose_nor_double_nor_disorder(nats_server: Server, au
         assert await numbers(stream) == list(range(5000))
 
 
+@pytest.mark.slow
 async def test_with_gaps_allowed_cuts_cost_what_is_counted(nats_server: Server) -> None:
     async with through_a_proxy(nats_server) as (proxy, nc, _):
         js = nc.jetstream(timeout=30)
@@ -323,6 +354,7 @@ async def test_with_gaps_allowed_cuts_cost_what_is_counted(nats_server: Server) 
         assert len(held) + pub.lost >= 5000
 
 
+@pytest.mark.slow
 async def test_a_restarted_server_is_met_with_ids_or_with_doubt(nats_server: Server) -> None:
     diary = Diary()
     async with natsproto.connect(nats_server.url, on_event=diary, reconnect_wait=0.02, max_reconnect_attempts=-1) as nc:
@@ -435,7 +467,7 @@ async def test_an_acknowledgement_covers_those_before_it_that_were_lost() -> Non
             await pub.publish("a")
         ops = await stream.heard_all(3)  # sequences 2 to 4; the acknowledgement of 2 is lost
         more = asyncio.create_task(pub.publish("a", b"5"))
-        await asyncio.sleep(STEP)
+        await advance(STEP)
         stream.flow(ops[2], 4, 2)
         await more
         assert word(await stream.heard(b"5")) == (500, 5, 1)
@@ -508,7 +540,7 @@ async def test_after_a_reconnect_the_stream_is_asked_before_anything_is_sent() -
             await pub.publish("a", b"%d" % number)
         await stream.heard_all(3)
         place.down()
-        await asyncio.sleep(0.1)
+        await advance(0.1)
         await pub.publish("a", b"5")
         place.up()
         ping = await stream.heard()
@@ -526,7 +558,7 @@ async def test_a_stream_that_forgot_the_batch_leaves_doubt_unless_there_are_ids(
         nc, stream = await place.connect(), FastScript(place)
         pub, _ = await start(nc, stream, 100)
         stream.say((await publish_and_hear(pub, stream)), unknown)
-        await asyncio.sleep(STEP)
+        await advance(STEP)
         with pytest.raises(PublishFailed) as caught:
             await pub.flush()
         assert [type(failed.error) for failed in caught.value.failures] == [PublishUncertain] * 2
@@ -542,7 +574,7 @@ async def test_a_stream_that_forgot_the_batch_leaves_doubt_unless_there_are_ids(
         nc, stream = await place.connect(), FastScript(place)
         pub, _ = await start(nc, stream, 100, gap="ok")
         stream.say((await publish_and_hear(pub, stream)), unknown)
-        await asyncio.sleep(STEP)
+        await advance(STEP)
         assert (pub.lost, pub.pending) == (2, 0)
         await leave(pub)
 
@@ -600,7 +632,7 @@ async def test_a_stream_that_is_gone_between_two_batches_is_waited_for_until_the
         flushing = asyncio.create_task(pub.flush())
         stream.done(await stream.heard(), 1)
         await flushing
-        await asyncio.sleep(0.8)  # into the second that began with the first message
+        await advance(0.8)  # into the second that began with the first message
         await pub.publish("a", b"2")
         await pub.publish("a", b"3")
         started = asyncio.get_running_loop().time()
@@ -653,7 +685,7 @@ async def test_a_commit_whose_answer_was_lost_is_sent_again() -> None:
         flush = asyncio.create_task(pub.flush())
         assert word(await stream.heard()) == (500, 2, 3)
         place.down()
-        await asyncio.sleep(0.1)
+        await advance(0.1)
         place.up()
         end = await stream.heard()
         assert word(end) == (500, 2, 3)
@@ -711,7 +743,7 @@ async def test_answers_that_make_no_sense_do_no_harm() -> None:
             place.server.send(f"MSG {inbox}.{token} 1 2\r\n{{}}\r\n".encode())
         await publish_and_hear(pub, stream)
         stream.say(op, {"type": "ack", "seq": -1, "msgs": "many"})
-        await asyncio.sleep(STEP)
+        await advance(STEP)
         with pytest.raises(PublishFailed):
             await pub.flush()
         await leave(pub)

@@ -10,11 +10,11 @@ import pytest
 
 import natsproto
 from natsproto import Client
-from natsproto.core.events import Disconnected
+from natsproto._core.events import Disconnected
 from natsproto.errors import PublishFailed, PublishUncertain, RequestTimeout, UnsupportedByServer
 from natsproto.jetstream import Schedule
 from natsproto.testing import run_server
-from natsproto.testing.server import Server
+from natsproto.testing._server import Server
 from tests.faults.world import Diary
 from tests.kit.servers import binary_of
 

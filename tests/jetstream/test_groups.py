@@ -11,9 +11,9 @@ import pytest
 
 import natsproto
 from natsproto.errors import ConfigError, GroupChanged, GroupNotFound, LocalProtocolError
-from natsproto.jetstream.codec import dumps, loads
-from natsproto.jetstream.groups.group import ElasticGroup, StaticGroup
-from natsproto.jetstream.groups.layout import (
+from natsproto.jetstream._codec import dumps, loads
+from natsproto.jetstream._groups.group import ElasticGroup, StaticGroup
+from natsproto.jetstream._groups.layout import (
     ElasticGroupConfig,
     GroupConfig,
     MemberMapping,
@@ -23,9 +23,9 @@ from natsproto.jetstream.groups.layout import (
 from tests.jetstream.reading import eventually
 
 if TYPE_CHECKING:
-    from natsproto.jetstream.context import JetStream
-    from natsproto.jetstream.message import JsMessage
-    from natsproto.testing.server import Server
+    from natsproto.jetstream._context import JetStream
+    from natsproto.jetstream._message import JsMessage
+    from natsproto.testing._server import Server
 
 LONG = 20.0
 WAIT = 1.0  # ack_wait, and so the time after which an instance that is gone is replaced
@@ -182,6 +182,7 @@ async def within(*waits: Awaitable[object]) -> None:
         await asyncio.gather(*waits)
 
 
+@pytest.mark.slow
 async def test_members_of_an_elastic_group_come_and_go_and_all_is_handled_in_order(
     jetstream: JetStream,
 ) -> None:
@@ -247,6 +248,7 @@ async def test_partitions_given_by_hand_may_be_given_anew(jetstream: JetStream) 
     desk.check(40)
 
 
+@pytest.mark.slow
 async def test_another_instance_takes_over_when_the_one_that_was_served_is_gone(
     jetstream: JetStream, nats_server: Server
 ) -> None:
@@ -301,7 +303,7 @@ async def test_a_static_group_reads_a_stream_that_has_the_partitions_and_ends_wi
     jetstream: JetStream,
 ) -> None:
     js, desk = jetstream, Desk()
-    transform = natsproto.jetstream.config.SubjectTransform(src="o.*", dest="{{partition(4,1)}}.o.{{wildcard(1)}}")
+    transform = natsproto.jetstream._config.SubjectTransform(src="o.*", dest="{{partition(4,1)}}.o.{{wildcard(1)}}")
     await orders(js, subject_transform=transform)
     group = await StaticGroup.create(js, "O", "g", max_members=4, members=["a", "b"], filters=["o.*"])
     with pytest.raises(GroupChanged, match="configured otherwise"):

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from natsproto import errors
 from natsproto.errors import ApiError, InvalidReply, WrongLastSequence
-from natsproto.jetstream.api_errors import CLASSES, ErrCode, api_error, name_of
-from natsproto.jetstream.codec import Record, decode, dumps
-from natsproto.jetstream.config import (
+from natsproto.jetstream._api_errors import CLASSES, ErrCode, api_error, name_of
+from natsproto.jetstream._codec import Record, decode, dumps
+from natsproto.jetstream._config import (
     AckPolicy,
     ConsumerConfig,
     ExternalStream,
     StreamConfig,
     StreamSource,
 )
-from natsproto.jetstream.info import (
+from natsproto.jetstream._info import (
     AccountInfo,
     ClusterInfo,
     ConsumerInfo,
@@ -330,7 +330,20 @@ def test_the_short_way_of_reading_an_acknowledgement_is_the_long_way(
     assert pub_ack(data) == decode(PubAck, said)
 
 
-@pytest.mark.parametrize("data", [b"", b"+OK", b"{}", b"[]", b'{"stream":"S"}', b'{"stream":1,"seq":1}', b"\xff"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"+OK",
+        b"{}",
+        b"[]",
+        b'{"stream":"S"}',
+        b'{"stream":1,"seq":1}',
+        b"\xff",
+        b'{"stream":"S","seq":-5}',
+        b'{"stream":"S","seq":1,"batch":"b","count":-1}',
+    ],
+)
 def test_what_is_no_acknowledgement_is_told_so(data: bytes) -> None:
     with pytest.raises(InvalidReply):
         pub_ack(data)

@@ -6,19 +6,20 @@ import json
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from natsproto.errors import ConfigError, ConsumerGone, HeartbeatMissed, PullRefused
-from natsproto.jetstream.codec import decode, dumps
-from natsproto.jetstream.config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
-from natsproto.jetstream.info import ConsumerInfo
-from natsproto.jetstream.reading.ahead import GUARD, MOST, SIZE, Ahead
-from natsproto.jetstream.reading.cursor import OrderedCursor, Place
-from natsproto.jetstream.reading.ledger import DONE, KEEP, REFILL, UNBOUNDED, Action, PullLedger, Verdict
-from natsproto.jetstream.reading.pulls import PROBE, PullRequest
-from natsproto.jetstream.reading.pulse import PROBE_AFTER, heartbeat_for
+from natsproto.jetstream._codec import decode, dumps
+from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
+from natsproto.jetstream._consumer.ahead import GUARD, MOST, SIZE, Ahead
+from natsproto.jetstream._consumer.cursor import OrderedCursor, Place
+from natsproto.jetstream._consumer.ledger import DONE, KEEP, REFILL, UNBOUNDED, Action, PullLedger, Verdict
+from natsproto.jetstream._consumer.pulls import PROBE, PullRequest
+from natsproto.jetstream._consumer.pulse import PROBE_AFTER, heartbeat_for
+from natsproto.jetstream._info import ConsumerInfo
+from tests.kit.examples import examples
 
 if TYPE_CHECKING:
     from tests.jetstream.conftest import RawClient
@@ -71,6 +72,21 @@ def test_the_body_is_what_a_server_reads() -> None:
         "priority": 3,
         "id": "p",
     }
+
+
+@given(st.floats(0.01, 1e6), st.integers(0, 12))
+@example(10 / 3, 0)
+def test_heartbeat_rounding(expires: float, losses: int) -> None:
+    """The server refuses a heartbeat that is a nanosecond longer than half of the time."""
+    ledger, now = PullLedger(expires=expires, once=True), 0.0
+    for _ in range(losses + 1):
+        if (request := ledger.next_request(now)) is None:
+            return
+        body = json.loads(request.body())
+        assert body.get("idle_heartbeat", 0) * 2 <= body["expires"]
+        assert (ledger.deadline or 0) > now
+        now = ledger.deadline or 0
+        ledger.on_silence(now)
 
 
 def test_priority_demands_are_part_of_every_pull() -> None:
@@ -567,7 +583,8 @@ def test_a_probe_changes_nothing_where_nothing_is_asked_for() -> None:
 
 
 def test_a_probe_is_refused_by_every_server_for_its_heartbeat() -> None:
-    assert PROBE.idle_heartbeat * 2 > PROBE.expires
+    probe = json.loads(PROBE)
+    assert probe["idle_heartbeat"] * 2 > probe["expires"]
 
 
 def test_what_becomes_of_a_pull_that_was_given_up_does_not_matter() -> None:
@@ -711,7 +728,7 @@ ONCE = [
     (409, "Exceeded MaxRequestBatch of 5", {}, Action.REFILL),
     (409, "Exceeded MaxRequestMaxBytes of 5", {}, Action.REFILL),
     (409, "Exceeded MaxRequestExpires of 2s", {}, Action.REFILL),
-    (409, "Exceeded MaxWaiting", {}, Action.STOP),
+    (409, "Exceeded MaxWaiting", {}, Action.REFILL),
     (409, "Consumer Deleted", {}, Action.STOP),
     (409, "Consumer is push based", {}, Action.STOP),
     (400, "Bad Request - Invalid Priority Group", {}, Action.STOP),
@@ -733,7 +750,7 @@ def test_what_a_status_means_to_a_single_pull(code: int, text: str, headers: dic
     assert ledger.done is (action in (Action.DONE, Action.STOP))
     assert (verdict.error is not None) is (action is Action.STOP)
     if action is Action.REFILL:
-        now = ledger.deadline or 1.0 if code == 503 else 1.0
+        now = ledger.deadline or 1.0 if code == 503 or text == "Exceeded MaxWaiting" else 1.0
         assert asked(ledger, now).expires <= 29.0
 
 
@@ -774,6 +791,69 @@ def test_a_single_pull_in_short_pieces_waits_all_its_time() -> None:
         assert asked(ledger, now).expires == expires
         verdict = told(ledger, 408, "Request Timeout", pending(10), now + expires)
     assert verdict is DONE
+
+
+def test_bytes_in_pieces() -> None:
+    ledger = open_pull(max_bytes=5000, once=True, expires=30.0)
+    told(ledger, 409, "Exceeded MaxRequestMaxBytes of 1200", {}, 0.0)
+    for free in (1200, 1200, 1200, 1200, 1000):
+        assert asked(ledger).max_bytes == free
+        size = 800 if free == 1000 else 1000
+        ledger.on_messages(2, size, 0.0)
+        verdict = told(ledger, 409, "Message Size Exceeds MaxBytes", pending(99, free - size), 0.0)
+    assert verdict is DONE
+
+
+def test_early_end() -> None:
+    """What is there, and at least one message: waited for once, and not behind it."""
+    ledger = PullLedger(max_messages=10, once=True, early=True, expires=5.0)
+    assert json.loads(asked(ledger).body()) == {
+        "batch": 10,
+        "expires": 5_000_000_000,
+        "idle_heartbeat": 2_000_000_000,
+        "no_wait": True,
+    }
+    assert ledger.on_messages(3, 0, 1.0) is KEEP
+    assert told(ledger, 404, "No Messages", {}, 1.0) is DONE
+    ledger = PullLedger(max_messages=10, once=True, early=True, expires=5.0)
+    asked(ledger)
+    told(ledger, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
+    asked(ledger)
+    ledger.on_messages(4, 0, 1.0)
+    assert json.loads(asked(ledger, 1.0).body()) == {"batch": 4, "no_wait": True}
+    ledger.on_disconnect()
+    assert ledger.done
+
+
+def test_what_was_seen_of_a_shutdown() -> None:
+    ledger = open_pull()
+    told(ledger, 409, "Server Shutdown", pending(500), 1.0)
+    asked(ledger, 1.0)
+    notice = told(ledger, 503, "", {}, 1.1).notice
+    assert "503" in str(notice)
+    assert "409 Server Shutdown" in str(notice)
+    assert "deleted" not in str(notice)
+    assert "409" not in str(told(open_pull(), 503, "", {}, 1.1).notice)
+
+
+def test_pulls_that_may_still_be_served() -> None:
+    """A subscription can serve the next reader only when every pull is known to have ended."""
+    served = open_pull(max_messages=2, once=True)
+    served.on_messages(2, 0, 0.0)
+    expired = open_pull(max_messages=2, once=True)
+    told(expired, 408, "Request Timeout", pending(2), 5.0)
+    assert served.settled
+    assert expired.settled
+    left = open_pull(max_messages=2, once=True)
+    left.stop()
+    filled = open_pull(max_messages=2, once=True)
+    filled.on_stashed(2, 0)
+    silent = open_pull(max_messages=2, once=True)
+    silent.on_silence(silent.deadline or 0.0)
+    assert filled.done
+    assert not left.settled
+    assert not filled.settled
+    assert not silent.settled
 
 
 def test_a_single_pull_that_does_not_wait_has_no_time() -> None:
@@ -929,7 +1009,7 @@ class AgainstAModelServer(RuleBasedStateMachine):
 
 
 TestAgainstAModelServer = AgainstAModelServer.TestCase
-TestAgainstAModelServer.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestAgainstAModelServer.settings = examples(100, steps=40)
 
 
 # ---------------------------------------------------------------- a real server
@@ -1031,11 +1111,11 @@ def test_an_ordered_consumer_is_made_as_the_specification_says() -> None:
 
 
 def test_an_ordered_push_consumer_has_flow_control_and_heartbeats() -> None:
-    config = OrderedCursor("pre", ConsumerConfig()).next_consumer(deliver_subject="to.me", heartbeat=5)
+    config = OrderedCursor("pre", ConsumerConfig()).next_consumer(deliver_subject="to.me")
     assert (config.deliver_subject, config.flow_control, config.idle_heartbeat, config.ack_wait) == (
         "to.me",
         True,
-        5.0,
+        1.0,
         22 * 3600.0,
     )
 

@@ -15,9 +15,9 @@ import pytest
 import natsproto
 from natsproto import Client, errors
 from natsproto.errors import ConfigError, InvalidSubject, UnsupportedByServer
-from natsproto.jetstream.arguments import ConsumerArgs, KeyValueArgs, ObjectStoreArgs, StreamArgs
-from natsproto.jetstream.codec import Record
-from natsproto.jetstream.config import (
+from natsproto.jetstream._arguments import ConsumerArgs, KeyValueArgs, ObjectStoreArgs, StreamArgs
+from natsproto.jetstream._codec import Record, decode, encode
+from natsproto.jetstream._config import (
     ConsumerConfig,
     KeyValueConfig,
     ObjectStoreConfig,
@@ -28,11 +28,11 @@ from natsproto.jetstream.config import (
     SubjectTransform,
 )
 from natsproto.testing import run_server
-from natsproto.testing.ports import HeldPort
+from natsproto.testing._ports import HeldPort
 
 if TYPE_CHECKING:
-    from natsproto.jetstream.context import JetStream
-    from natsproto.testing.server import Server
+    from natsproto.jetstream._context import JetStream
+    from natsproto.testing._server import Server
 
 PROMPT = 15.0
 """Seconds within which a call that cannot succeed must have failed, on a busy machine."""
@@ -40,7 +40,7 @@ LONG = 50.0
 """Seconds after which it would time out."""
 
 
-async def memory_stream(js: JetStream, name: str = "S", **fields: object) -> natsproto.jetstream.stream.Stream:
+async def memory_stream(js: JetStream, name: str = "S", **fields: object) -> natsproto.jetstream._stream.Stream:
     config = StreamConfig(name=name, subjects=[f"{name.lower()}.>"], storage="memory")
     return await js.create_stream(config.replace(**fields))
 
@@ -565,6 +565,43 @@ async def test_jetstream_that_is_off_is_said_at_once() -> None:
         stream = await js.stream("S", bind=True)
         await promptly(stream.get_message(1), errors.JetStreamNotEnabled, "message 1 of stream 'S'")
         await promptly(anext(aiter(stream.get_batch())), errors.JetStreamNotEnabled, "messages of stream 'S'")
+
+
+async def test_not_enabled_has_the_servers_err_code() -> None:
+    async with run_server() as server, natsproto.connect(server.url) as nc:
+        with pytest.raises(errors.JetStreamNotEnabled) as caught:
+            await nc.jetstream(timeout=LONG).account_info()
+        assert (caught.value.code, caught.value.err_code) == (503, 10076)
+
+
+@pytest.mark.parametrize("reply", [b'{"success": false}', b"{}", b'{"success": 1}', b'{"success": null}'])
+async def test_delete_without_success_is_invalid(nats_client: Client, reply: bytes) -> None:
+    async def answer(msg: natsproto.Message) -> None:
+        await msg.respond(reply)
+
+    await nats_client.subscribe("API.>", cb=answer)
+    js = nats_client.jetstream(prefix="API")
+    stream = await js.stream("S", bind=True)
+    consumer = await stream.consumer("C", bind=True)
+    for deleting in (
+        js.delete_stream("S"),
+        stream.delete_message(1),
+        consumer.delete(),
+        js.delete_key_value("B"),
+        js.delete_object_store("B"),
+        js.admin.step_down_stream_leader("S"),
+    ):
+        with pytest.raises(errors.InvalidReply, match="success"):
+            await deleting
+
+
+async def test_longest_max_age_is_written_back(jetstream: JetStream) -> None:
+    longest = 2**63 - 1
+    for ns in (longest, longest - 1, 10**18 + 1):
+        config = decode(StreamConfig, {"name": "S", "max_age": ns, "subjects": ["s"], "storage": "memory"})
+        config = (await (await jetstream.create_or_update_stream(config)).info()).config
+        assert encode(config)["max_age"] == ns
+        assert (await (await jetstream.update_stream(config)).info()).config == config
 
 
 async def test_wrong_domain_is_said_at_once(nats_client: Client) -> None:

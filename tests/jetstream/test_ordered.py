@@ -12,10 +12,10 @@ import pytest
 
 import natsproto
 from natsproto import Client, errors
-from natsproto.core.events import Denied, Event
+from natsproto._core.events import Denied, Event
 from natsproto.errors import ConfigError, HeartbeatMissed, LocalProtocolError, StreamNotFound
-from natsproto.jetstream.codec import NEVER
-from natsproto.jetstream.reading import ahead
+from natsproto.jetstream._codec import NEVER
+from natsproto.jetstream._consumer import ahead
 from natsproto.testing import run_server
 from tests.jetstream.reading import crash, events, eventually, make, notices, numbers, store, subscriptions
 from tests.kit.interruption import interruptions
@@ -23,12 +23,12 @@ from tests.kit.interruption import interruptions
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from natsproto.jetstream.context import JetStream
-    from natsproto.jetstream.info import StreamInfo
-    from natsproto.jetstream.message import JsMessage
-    from natsproto.jetstream.reading.reader import Messages
-    from natsproto.jetstream.stream import Stream
-    from natsproto.testing.server import Server
+    from natsproto.jetstream._consumer.reader import Messages
+    from natsproto.jetstream._context import JetStream
+    from natsproto.jetstream._info import StreamInfo
+    from natsproto.jetstream._message import JsMessage
+    from natsproto.jetstream._stream import Stream
+    from natsproto.testing._server import Server
 
 LONG = 30.0
 BOTH = pytest.mark.parametrize("push", [False, True], ids=["pull", "push"])
@@ -189,13 +189,13 @@ async def test_verbs_go_on_where_the_last_one_ended(jetstream: JetStream, nats_c
 async def test_fetches_use_one_consumer_which_goes_when_nobody_comes_back(
     jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream.reading.carrier.KEPT", LONG)
+    monkeypatch.setattr("natsproto.jetstream._consumer.carrier.KEPT", LONG)
     stream = await make(jetstream, 10)
     ordered = stream.ordered_consumer()
     for number in range(1, 10):
         assert numbers(await ordered.fetch(1)) == [number]
         assert len(await consumers(stream)) == 1
-    monkeypatch.setattr("natsproto.jetstream.reading.carrier.KEPT", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.carrier.KEPT", 0.1)
     assert numbers(await ordered.fetch(1)) == [10]
     await no_consumers(stream)
     await store(stream, [11])
@@ -278,7 +278,7 @@ async def test_configuration_that_the_server_refuses_is_told(jetstream: JetStrea
 async def test_deleted_consumer_is_replaced_without_gap_or_duplicate(
     jetstream: JetStream, nats_client: Client, push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream.reading.carrier.PUSH_HEARTBEAT", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.cursor.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=push)
     seen: list[int] = []
@@ -382,6 +382,7 @@ async def test_reader_that_lost_messages_on_the_way_gets_them_again(
     assert seen == list(range(1, 21))
 
 
+@pytest.mark.slow
 async def test_silence_makes_it_begin_anew(jetstream: JetStream, nats_client: Client, nats_server: Server) -> None:
     stream = await make(jetstream, 3)
     ordered = stream.ordered_consumer()

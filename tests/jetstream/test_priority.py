@@ -14,8 +14,8 @@ from natsproto.errors import PullRefused, RequestTimeout
 from tests.jetstream.reading import events, eventually, known, make, notices, numbers, store
 
 if TYPE_CHECKING:
-    from natsproto.jetstream.context import JetStream
-    from natsproto.testing.server import Server
+    from natsproto.jetstream._context import JetStream
+    from natsproto.testing._server import Server
 
 LONG = 30.0
 
@@ -76,6 +76,7 @@ async def test_prioritized_serves_the_lowest_number_first(jetstream: JetStream) 
     assert numbers(await last) == [2]
 
 
+@pytest.mark.slow
 async def test_pinned_client_gets_everything_until_it_goes(jetstream: JetStream, nats_server: Server) -> None:
     stream = await make(jetstream)
     consumer = await stream.create_consumer(

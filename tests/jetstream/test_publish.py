@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 import natsproto
-from natsproto.client import Client
-from natsproto.core.events import Disconnected, Reconnected
+from natsproto._client import Client
+from natsproto._core.events import Disconnected, Reconnected
 from natsproto.errors import (
     ConfigError,
     ConnectionClosed,
@@ -28,12 +28,12 @@ from natsproto.errors import (
     WrongExpectation,
     WrongLastSequence,
 )
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream._context import JetStream
 from natsproto.testing import Server, run_server
 from tests.faults.world import Diary
 from tests.jetstream.script import StreamScript
 from tests.jetstream.test_window import stage
-from tests.kit.clock import virtual_clock
+from tests.kit.clock import advance, virtual_clock
 from tests.kit.proxy import Direction, FaultProxy
 
 
@@ -223,6 +223,7 @@ async def test_a_denied_inbox_leaves_the_outcome_unknown_at_once() -> None:
 # ---------------------------------------------------------------- time to live
 
 
+@pytest.mark.slow
 async def test_a_message_goes_after_its_time_and_a_marker_stays(jetstream: JetStream) -> None:
     stream = await jetstream.create_stream(
         name="T",
@@ -378,6 +379,7 @@ async def test_a_publish_without_an_id_says_that_its_outcome_is_unknown(nats_ser
         await diary.wait(Reconnected)
 
 
+@pytest.mark.slow
 async def test_a_window_with_ids_stores_everything_once_and_in_order_over_many_cuts(nats_server: Server) -> None:
     async with through_a_proxy(nats_server) as (proxy, nc, diary):
         js = nc.jetstream(timeout=30)
@@ -391,6 +393,7 @@ async def test_a_window_with_ids_stores_everything_once_and_in_order_over_many_c
         assert [int(message.data) async for message in stream.get_batch()] == list(range(3000))
 
 
+@pytest.mark.slow
 async def test_a_window_without_ids_reports_what_it_does_not_know_and_stores_nothing_twice(nats_server: Server) -> None:
     async with through_a_proxy(nats_server) as (proxy, nc, _):
         js = nc.jetstream(timeout=30)
@@ -476,7 +479,7 @@ async def test_a_single_publish_is_sent_again_over_a_reconnect_only_with_an_id()
         place.down()
         with pytest.raises(PublishUncertain):
             await plain
-        await asyncio.sleep(3)
+        await advance(3)
         place.up()
         op = await stream.heard()
         assert op.payload == b"safe"
@@ -497,25 +500,113 @@ async def test_a_single_publish_ends_at_its_timeout_whatever_happens() -> None:
             return loop.time() - started
 
         assert list(await asyncio.gather(lasts(None), lasts("1"))) == [pytest.approx(4, abs=0.05)] * 2
-        assert len(await stream.heard_all(4)) == 4  # the one with an id again after one and three seconds
+        assert len(await stream.heard_all(5)) == 5  # the one with an id again after every second
         place.down()
-        await asyncio.sleep(0.1)
+        await advance(0.1)
         assert await lasts("2") == pytest.approx(4, abs=0.05)
 
 
 @virtual_clock
 async def test_no_stream_after_a_lost_connection_is_not_taken_for_not_stored() -> None:
     async with stage() as (place, nc, stream):
-        publishing = asyncio.create_task(nc.jetstream(timeout=30).publish("a", msg_id="1"))
+        publishing = asyncio.create_task(nc.jetstream(timeout=30).publish("a", msg_id="1", retry_attempts=2))
         await stream.heard()
         place.down()
-        await asyncio.sleep(0.1)
+        await advance(0.1)
         place.up()
         for _ in range(3):
             stream.nobody(await stream.heard())
         with pytest.raises(PublishUncertain) as caught:
             await publishing
         assert isinstance(caught.value.__cause__, NoStream)
+
+
+@virtual_clock
+async def test_publish_is_resent_every_second() -> None:
+    async with stage() as (_, nc, stream):
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        publishing = asyncio.create_task(nc.jetstream(timeout=60).publish("a", msg_id="1"))
+        ops = []
+        for second in range(6):  # a frozen leader
+            ops.append(await stream.heard())
+            assert loop.time() - started == pytest.approx(second, abs=0.1)
+        stream.ack(ops[-1], 3)
+        assert (await publishing).seq == 3
+
+
+@virtual_clock
+async def test_publish_hears_an_answer_that_takes_long() -> None:
+    async with stage() as (_, nc, stream):
+        publishing = asyncio.create_task(nc.jetstream(timeout=60).publish("a", msg_id="1"))
+        first, _, _ = await stream.heard_all(3)
+        stream.ack(first, 3)  # more than two seconds on its way
+        assert (await publishing).seq == 3
+
+
+@virtual_clock
+async def test_publish_with_id_outlives_an_election() -> None:
+    async with stage() as (_, nc, stream):
+        publishing = asyncio.create_task(nc.jetstream(timeout=20).publish("a", msg_id="1"))
+        for _ in range(30):  # more than seven seconds
+            stream.nobody(await stream.heard())
+        stream.ack(await stream.heard(), 3)
+        assert (await publishing).seq == 3
+
+
+@virtual_clock
+async def test_no_stream_with_an_id_costs_the_timeout() -> None:
+    async with stage() as (_, nc, stream):
+        loop = asyncio.get_running_loop()
+
+        async def deny() -> None:
+            while True:
+                stream.nobody(await stream.heard())
+
+        denying = asyncio.create_task(deny())
+        started = loop.time()
+        with pytest.raises(NoStream, match=r"'a' for 4 s \(a message with an id waits for an election"):
+            await nc.jetstream().publish("a", msg_id="1", timeout=4)
+        assert loop.time() - started == pytest.approx(4, abs=0.3)
+        started = loop.time()
+        with pytest.raises(NoStream) as caught:
+            await nc.jetstream().publish("a", msg_id="1", timeout=4, retry_attempts=1)
+        assert loop.time() - started == pytest.approx(0.25, abs=0.1)
+        assert caught.value.waited == 0.0
+        denying.cancel()
+
+
+@virtual_clock
+async def test_resent_and_then_refused_may_be_stored() -> None:
+    async with stage() as (_, nc, stream):
+        publishing = asyncio.create_task(nc.jetstream(timeout=3).publish("a", msg_id="1", retry_attempts=0))
+        await stream.heard()
+        stream.nobody(await stream.heard())  # the second copy; the first may be stored
+        with pytest.raises(PublishUncertain) as caught:
+            await publishing
+        assert isinstance(caught.value.__cause__, NoStream)
+
+
+async def test_publish_without_headers_has_no_block(js: JetStream) -> None:
+    stream = await js.stream("S")
+    await js.publish("s.a", b"x")
+    plain = (await stream.info()).state.bytes
+    cases: list[dict[str, object]] = [{"msg_id": None}, {"ttl": None}, {"headers": {}}, {"headers": {}, "msg_id": None}]
+    for args in cases:
+        before = (await stream.info()).state.bytes
+        await js.publish("s.a", b"x", **args)  # type: ignore[arg-type]  # each of its own type
+        assert (await stream.info()).state.bytes - before == plain, args
+    async with js.publisher() as pub:
+        before = (await stream.info()).state.bytes
+        await pub.publish("s.a", b"x", headers={}, ttl=None)
+        await pub.flush()
+        assert (await stream.info()).state.bytes - before == plain
+
+
+async def test_no_ack_stream_is_named_in_the_timeout(jetstream: JetStream) -> None:
+    await jetstream.create_stream(name="N", subjects=["n"], storage="memory", no_ack=True)
+    with pytest.raises(PublishTimeout, match="a stream with no_ack never sends one"):
+        await jetstream.publish("n", b"1", timeout=0.2)
 
 
 @virtual_clock

@@ -13,11 +13,11 @@ from contextlib import suppress
 import pytest
 
 import natsproto
-from natsproto.client import Client
+from natsproto._client import Client
 from natsproto.errors import NatsError, PublishFailed
-from natsproto.jetstream.direct import RawMessage
-from natsproto.jetstream.publishing.ackfuture import AckFuture
-from natsproto.jetstream.stream import Stream
+from natsproto.jetstream._direct import RawMessage
+from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._stream import Stream
 from natsproto.testing import Cluster, Server, run_cluster
 from tests.jetstream.reading import eventually
 from tests.kit.elections import another_leader
@@ -59,7 +59,7 @@ async def leader(nc: Client) -> str:
         try:
             info = await (await nc.jetstream().stream("S")).info(timeout=2)
         except NatsError:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.02)
             continue
         if info.cluster is not None and info.cluster.leader:
             return info.cluster.leader
@@ -73,12 +73,12 @@ async def whole(nc: Client, cluster: Cluster) -> None:
         try:
             info = await (await nc.jetstream().stream("S")).info(timeout=2)
         except NatsError:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.02)
             continue
         peers = info.cluster.replicas if info.cluster is not None and info.cluster.leader else ()
         if len(peers) == 2 and all(peer.current and not peer.offline for peer in peers):
             return
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.02)
 
 
 async def messages(nc: Client) -> list[RawMessage]:
@@ -128,7 +128,6 @@ class Caller:
             number += 1
 
 
-@pytest.mark.parametrize("seed", [1])
 async def test_rolling_kills_lose_nothing_and_double_nothing(cluster: Cluster, seed: int) -> None:
     rng = random.Random(seed)
     nc = await connect(cluster)
@@ -191,7 +190,7 @@ async def test_a_window_rides_through_the_loss_of_every_server_in_turn(cluster: 
 async def test_plain_messages_of_a_window_are_where_their_acknowledgements_say_through_elections(
     cluster: Cluster,
 ) -> None:
-    """They share reply tokens, and an old and a new leader may both have something to say."""
+    """An old and a new leader may both have something to say to a message."""
     nc = await connect(cluster)
     await replicated(nc)
     watcher = await connect(cluster)
@@ -203,7 +202,7 @@ async def test_plain_messages_of_a_window_are_where_their_acknowledgements_say_t
                 while not stop.is_set():
                     futures.append(await pub.publish("s.w", b"%08d" % len(futures)))
                     if len(futures) % 50 == 0:
-                        await asyncio.sleep(0.001)  # with nothing pending, tokens would be left behind
+                        await asyncio.sleep(0.001)
 
     publishing = asyncio.create_task(publish())
     for _ in range(3):

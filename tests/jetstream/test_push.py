@@ -10,7 +10,7 @@ import pytest
 import natsproto
 from natsproto import Client
 from natsproto.errors import ConfigError, ConsumerGone, ConsumerNotFound, HeartbeatMissed, StreamNotFound
-from natsproto.jetstream.reading.push import PushConsumer
+from natsproto.jetstream._consumer.push import PushConsumer
 from tests.core.world import World, until, world
 from tests.jetstream.reading import (
     api_calls,
@@ -24,11 +24,11 @@ from tests.jetstream.reading import (
     store,
     subscriptions,
 )
-from tests.kit.clock import virtual_clock
+from tests.kit.clock import advance, virtual_clock
 
 if TYPE_CHECKING:
-    from natsproto.jetstream.context import JetStream
-    from natsproto.testing.server import Server
+    from natsproto.jetstream._context import JetStream
+    from natsproto.testing._server import Server
 
 LONG = 30.0
 
@@ -136,6 +136,7 @@ async def test_pushing_goes_on_over_a_crash(jetstream: JetStream, nats_server: S
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["consumer", "stream"])
 async def test_deletion_is_noticed_by_the_heartbeats_that_do_not_come(
     jetstream: JetStream, nats_client: Client, what: str
@@ -154,7 +155,7 @@ async def test_deletion_is_noticed_by_the_heartbeats_that_do_not_come(
 async def test_ordered_push_reader_hears_of_the_end_of_its_stream(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream.reading.carrier.PUSH_HEARTBEAT", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.cursor.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream, 1)
     async with stream.ordered_consumer(push=True).messages() as messages:
         await messages.next(timeout=LONG)
@@ -228,14 +229,14 @@ async def test_three_heartbeats_may_be_late() -> None:
         async with events(nc) as seen, push.messages() as messages:
             await nc.flush()
             for _ in range(10):
-                await asyncio.sleep(14.0)
+                await advance(14.0)
                 deliver(place, b"", headers=heartbeat())
             await nc.flush()
             assert notices(seen) == []
             heard = loop.time()
-            await asyncio.sleep(14.5)
+            await advance(14.5)
             assert notices(seen) == []
-            await asyncio.sleep(1.0)
+            await advance(1.0)
             assert len(notices(seen)) == 1
             assert loop.time() - heard == 15.5
             assert messages.pending == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 from types import EllipsisType
 from typing import TYPE_CHECKING
@@ -15,11 +15,11 @@ import pytest
 from natsproto.errors import ConsumerGone, RequestTimeout
 from tests.core.world import World, world
 from tests.jetstream.reading import events, notices
-from tests.kit.clock import virtual_clock
+from tests.kit.clock import advance, virtual_clock
 
 if TYPE_CHECKING:
     from natsproto import Client
-    from natsproto.jetstream.stream import Stream
+    from natsproto.jetstream._stream import Stream
     from tests.kit.scripted import Op
 
 NEXT = "$JS.API.CONSUMER.MSG.NEXT.S."
@@ -156,7 +156,7 @@ async def test_death_of_the_server_is_noticed_in_a_moment_and_the_next_one_as_so
             assert loop.time() == pytest.approx(died + 0.3)
             (notice,) = notices(seen)
             assert isinstance(notice.error, ConsumerGone)
-            await asyncio.sleep(died + 5.0 - loop.time())
+            await advance(died + 5.0 - loop.time())
             await server.comes_back()
             last = await server.pulled()
             assert loop.time() <= died + 5.5
@@ -174,7 +174,7 @@ async def test_trickle_is_not_doubled_by_questions_and_a_pause_of_the_flow_is_as
             for _ in range(7):
                 server.messages(pull, 1)
                 await messages.next()
-                await asyncio.sleep(1.0)
+                await advance(1.0)
             server.messages(pull, 1)
             await messages.next()
             probe = await server.pulled(timeout=0.21)
@@ -189,9 +189,11 @@ async def test_ordered_consumer_that_is_not_made_is_given_up_for_another() -> No
     loop = asyncio.get_running_loop()
     async with leader() as (server, nc, stream), events(nc) as seen:
         ordered = stream.ordered_consumer()
-        async with ordered.messages() as messages:
+        async with AsyncExitStack() as stack:
+            entering = asyncio.ensure_future(stack.enter_async_context(ordered.messages()))
             first = await server.creates()
             pull = await server.pulled(first)
+            messages = await entering
             server.messages(pull, 1, first)
             await messages.next(timeout=1)
             begun = loop.time()

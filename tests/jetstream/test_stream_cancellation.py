@@ -14,8 +14,8 @@ from natsproto import Client
 from tests.kit.interruption import interruptions
 
 if TYPE_CHECKING:
-    from natsproto.jetstream.context import JetStream
-    from natsproto.jetstream.stream import Stream
+    from natsproto.jetstream._context import JetStream
+    from natsproto.jetstream._stream import Stream
 
 Call = Callable[["JetStream", "Stream", Path], Awaitable[object]]
 

@@ -10,20 +10,18 @@ import pytest
 
 from natsproto import Client, errors
 from natsproto.errors import UnsupportedByServer
-from natsproto.jetstream.config import (
+from natsproto.jetstream._config import (
     ConsumerConfig,
     Republish,
     StreamConfig,
     StreamConsumerLimits,
     SubjectTransform,
 )
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.publishing.fast import FastPublisher
-from natsproto.jetstream.publishing.outgoing import ExpectationArgs, MessageArgs
-from natsproto.jetstream.publishing.schedule import Schedule
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._publish.fast import FastPublisher
+from natsproto.jetstream._publish.outgoing import ExpectationArgs, MessageArgs
+from natsproto.jetstream._publish.schedule import Schedule
 from tests.kit.servers import SERIES, client_of, level, works_since
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(params=SERIES)
@@ -176,6 +174,7 @@ async def test_newer_fields_of_a_stream_arrive_or_are_refused(
     assert [name async for name in js.stream_names()] == ["S"] * there
 
 
+@pytest.mark.smoke
 async def test_messages_are_got_from_every_server(nc: Client) -> None:
     js = nc.jetstream()
     stream = await js.create_stream(name="S", subjects=["s.>"], storage="memory", allow_direct=True)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, TypeVarTuple, Unpack
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
-__all__ = ["DAY", "Deadlock", "TimeRanOut", "VirtualClockLoop", "run_virtual", "virtual_clock"]
+__all__ = ["DAY", "Deadlock", "TimeRanOut", "VirtualClockLoop", "advance", "run_virtual", "virtual_clock"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -134,6 +134,12 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         for task in asyncio.all_tasks(self):
             task.print_stack(file=text)
         return text.getvalue() or "(no task)"
+
+
+async def advance(seconds: float) -> None:
+    """Lets so much virtual time pass. AssertionError where time is real: nothing is waited for by sleeping there."""
+    assert isinstance(asyncio.get_running_loop(), VirtualClockLoop), "not on virtual time: wait for an event instead"
+    await asyncio.sleep(seconds)
 
 
 def run_virtual(main: Callable[[], Coroutine[object, object, T]], *, limit: float = DAY) -> T:

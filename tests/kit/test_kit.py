@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.kit.arguments import ACCEPTED, REFUSED
-from tests.kit.clock import Deadlock, TimeRanOut, run_virtual, virtual_clock
+from tests.kit.clock import Deadlock, TimeRanOut, advance, run_virtual, virtual_clock
 from tests.kit.hostile import HOSTILE, Outcome
 from tests.kit.memory import MemoryNetwork, MemoryPeer, MemoryTransport, PeerGone
 from tests.kit.proxy import Direction, End, FaultProxy
@@ -183,7 +183,7 @@ async def test_a_paused_reader_gets_nothing_until_it_resumes(kind: Kind) -> None
     transport, protocol, peer = await _pair(kind)
     transport.pause_reading()
     peer.send(b"abc")
-    await asyncio.sleep(1)
+    await advance(1)
     assert protocol.trace == ["made"]
     assert not transport.is_reading()
     transport.resume_reading()
@@ -203,7 +203,7 @@ async def test_a_stalled_peer_fills_the_write_buffer_and_pauses_the_writer(kind:
     transport.write(b"y")
     assert protocol.trace == ["made", "pause"]
     transport.close()
-    await asyncio.sleep(1)
+    await advance(1)
     assert not protocol.lost.is_set()
     peer.unstall()
     await protocol.lost.wait()
@@ -258,7 +258,7 @@ async def test_addresses_refuse_vanish_and_answer_as_told() -> None:
     network.listen("memory", 3, greet)
     transport, protocol = await network.connect(Plain, "memory", 3)
     transport.write(b"you\n")
-    await asyncio.sleep(0.1)
+    await advance(0.1)
     assert protocol.trace == ["made", b"hello you\n"]
     assert network.dialled == [("memory", 1), ("memory", 2), ("memory", 3)]
 

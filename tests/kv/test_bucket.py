@@ -15,8 +15,8 @@ from natsproto.errors import (
     KeyNotFound,
     WrongRevision,
 )
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.kv.bucket import KeyValue
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream.kv._bucket import KeyValue
 
 
 async def keys(kv: KeyValue, *filters: str) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from natsproto import Client
 from natsproto.errors import BucketNotFound, LocalProtocolError, RequestTimeout
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream._context import JetStream
 
 LONG = 20.0
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from natsproto.codecs import JSON, Codec, msgpack, msgspec, pydantic
 from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject, KeyDeleted
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.kv.keys import Base64Keys, KeyChain, KeyCodec, PathKeys, key_filter, key_name, without_covered
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream.kv._keys import Base64Keys, KeyChain, KeyCodec, PathKeys, key_filter, key_name, without_covered
 from natsproto.protocol.subject import matches
 
 _TERM = st.text(st.sampled_from("abzAZ09-/_="), min_size=1)

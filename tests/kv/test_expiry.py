@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from natsproto.errors import ConfigError, KeyNotFound, TtlRefused
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream._context import JetStream
 
 LONG = 20.0
 
 
+@pytest.mark.slow
 async def test_what_has_expired_is_told_to_watchers(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b", limit_marker_ttl=1, history=5)
     assert (await kv.status()).limit_marker_ttl == 1
@@ -34,6 +35,7 @@ async def test_what_has_expired_is_told_to_watchers(jetstream: JetStream) -> Non
         assert await kv.create(key, b"again")
 
 
+@pytest.mark.slow
 async def test_the_mark_of_a_purge_can_go_by_itself(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b", limit_marker_ttl=1)
     await kv.put("a", b"1")

@@ -18,9 +18,10 @@ from natsproto.errors import (
     KeyNotFound,
     RequestTimeout,
 )
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.kv import KeyValue, KeyValueEntry, store
-from natsproto.jetstream.timestamp import Timestamp
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream.kv import KeyValue, KeyValueEntry
+from natsproto.jetstream.kv import _store as store
 
 STORED = (
     b"NATS/1.0\r\nNats-Stream: KV_b\r\nNats-Subject: $KV.b.k\r\nNats-Sequence: 7\r\n"

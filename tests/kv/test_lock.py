@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError, LockLost, RequestTimeout, TtlRefused
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.kv.bucket import KeyValue
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream.kv._bucket import KeyValue
 
 LONG = 20.0
 
@@ -39,6 +39,7 @@ async def test_one_holds_it_and_the_next_one_gets_a_bigger_token(jetstream: JetS
     await first.release()
 
 
+@pytest.mark.slow
 async def test_it_is_renewed_as_long_as_it_is_held(jetstream: JetStream) -> None:
     kv = await bucket(jetstream)
     async with kv.lock("a", ttl=2) as lock:
@@ -51,6 +52,7 @@ async def test_it_is_renewed_as_long_as_it_is_held(jetstream: JetStream) -> None
         assert len(await kv.history("a")) == 1
 
 
+@pytest.mark.slow
 async def test_whoever_stops_renewing_is_followed_when_the_time_is_over(jetstream: JetStream) -> None:
     kv = await bucket(jetstream)
     # A holder that died: its entry is there, and nobody renews it.

@@ -16,7 +16,7 @@ from natsproto.errors import (
     UnsupportedByServer,
     WrongRevision,
 )
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream._context import JetStream
 
 
 async def test_several_keys_are_read_as_of_one_moment(jetstream: JetStream) -> None:

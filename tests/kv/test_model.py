@@ -7,14 +7,14 @@ from collections.abc import Coroutine
 from typing import TypeVar
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 import natsproto
 from natsproto.errors import KeyDeleted, KeyExists, KeyNotFound, WrongRevision
-from natsproto.jetstream.kv.bucket import KeyValue
+from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.testing import Server, run_server
+from tests.kit.examples import examples
 
 T = TypeVar("T")
 
@@ -160,7 +160,7 @@ def test_a_bucket_is_a_dict_with_revisions() -> None:
         try:
             run_state_machine_as_test(
                 BucketMachine,
-                settings=settings(max_examples=15, stateful_step_count=30, deadline=None),
+                settings=examples(15, steps=30),
             )
         finally:
             world.close()

@@ -22,8 +22,6 @@ from natsproto.jetstream import StreamSource
 from natsproto.jetstream.kv import KeyValue
 from tests.kit.servers import SERIES, client_of, level, works_since
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(params=SERIES)
 async def nc(request: pytest.FixtureRequest) -> AsyncIterator[Client]:

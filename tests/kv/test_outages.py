@@ -11,8 +11,8 @@ import pytest
 import natsproto
 from natsproto import Client
 from natsproto.errors import BucketNotFound, LockLost, NatsError, WrongRevision
-from natsproto.jetstream.kv.bucket import KeyValue
-from natsproto.jetstream.kv.watch import KeyWatcher
+from natsproto.jetstream.kv._bucket import KeyValue
+from natsproto.jetstream.kv._watch import KeyWatcher
 from natsproto.testing import Server, run_cluster, run_server
 from tests.kit.elections import another_leader
 from tests.kit.proxy import FaultProxy
@@ -85,6 +85,7 @@ async def test_a_watch_that_never_saw_anything_goes_on_as_well(outage: tuple[Ser
         assert await until(updates, revision) == [*range(2, revision + 1)]
 
 
+@pytest.mark.slow
 async def test_a_cache_and_a_lock_live_through_a_short_outage(outage: tuple[Server, Client]) -> None:
     server, nc = outage
     kv = await nc.jetstream().create_key_value(bucket="b", limit_marker_ttl=1)
@@ -99,6 +100,7 @@ async def test_a_cache_and_a_lock_live_through_a_short_outage(outage: tuple[Serv
         assert await lock.put("guarded", b"1") > revision
 
 
+@pytest.mark.slow
 async def test_a_lock_is_lost_when_nobody_can_be_told_in_time(outage: tuple[Server, Client]) -> None:
     server, nc = outage
     kv = await nc.jetstream().create_key_value(bucket="b", limit_marker_ttl=1)

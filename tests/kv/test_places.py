@@ -9,12 +9,12 @@ import pytest
 
 import natsproto
 from natsproto.errors import BucketNotFound, InvalidSubject, KeyExists, NoResponders, WrongRevision
-from natsproto.jetstream.config import ExternalStream, KeyValueConfig, Placement, StreamSource, SubjectTransform
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.kv.bucket import KeyValue
-from natsproto.jetstream.kv.watch import KeyWatcher
+from natsproto.jetstream._config import ExternalStream, KeyValueConfig, Placement, StreamSource, SubjectTransform
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream.kv._bucket import KeyValue
+from natsproto.jetstream.kv._watch import KeyWatcher
 from natsproto.testing import run_server
-from natsproto.testing.ports import HeldPort
+from natsproto.testing._ports import HeldPort
 
 LONG = 20.0
 

@@ -19,9 +19,9 @@ from natsproto.errors import (
     RequestTimeout,
     SubscriptionClosed,
 )
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.kv.entry import KeyValueEntry
-from natsproto.jetstream.kv.watch import KeyWatcher
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream.kv._entry import KeyValueEntry
+from natsproto.jetstream.kv._watch import KeyWatcher
 from natsproto.testing import run_server
 
 LONG = 20.0

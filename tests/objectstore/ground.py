@@ -51,3 +51,9 @@ async def read(reader: ObjectReader) -> bytes:
     """Everything that it gives."""
     async with reader:
         return b"".join([chunk async for chunk in reader])
+
+
+async def add_links(store: ObjectStore, count: int) -> None:
+    """n0, n1 and so on, a hundred at a time: more would have to wait for longer than a question does."""
+    for start in range(0, count, 100):
+        await asyncio.gather(*(store.add_bucket_link(f"n{number}", "x") for number in range(start, start + 100)))

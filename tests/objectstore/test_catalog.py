@@ -21,14 +21,14 @@ from natsproto.errors import (
     PublishUncertain,
     StreamNameInUse,
 )
-from natsproto.jetstream.config import ObjectStoreConfig, Placement, StorageType
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream._config import ObjectStoreConfig, Placement, StorageType
+from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.objectstore import ObjectInfo, ObjectLink, ObjectStore
-from natsproto.jetstream.objectstore.catalog import Catalog
-from natsproto.jetstream.objectstore.meta import meta_subject
+from natsproto.jetstream.objectstore._catalog import Catalog
+from natsproto.jetstream.objectstore._meta import meta_subject
 from natsproto.testing import run_server
 from tests.kit.interruption import interruptions
-from tests.objectstore.ground import chunks, content, names, only, read, settled
+from tests.objectstore.ground import add_links, chunks, content, names, only, read, settled
 
 
 async def made(js: JetStream, bucket: str = "files", **objects: bytes) -> ObjectStore:
@@ -55,9 +55,10 @@ async def test_a_list_holds_every_object_once_and_deleted_ones_if_wanted(jetstre
     assert await names(await made(jetstream, "empty")) == []
 
 
+@pytest.mark.slow
 async def test_a_list_may_be_long(jetstream: JetStream) -> None:
     store = await made(jetstream)
-    await asyncio.gather(*(store.add_bucket_link(f"n{number}", "other") for number in range(1500)))
+    await add_links(store, 1500)
     assert sorted(await names(store)) == sorted(f"n{number}" for number in range(1500))
 
 
@@ -396,6 +397,7 @@ async def test_stores_are_made_changed_found_and_deleted(jetstream: JetStream) -
                 await wrong
 
 
+@pytest.mark.slow
 async def test_objects_go_after_their_ttl(jetstream: JetStream) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory", ttl=0.3)
     await store.put("o", content(300_000))

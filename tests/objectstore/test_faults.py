@@ -11,13 +11,13 @@ import pytest
 
 import natsproto
 from natsproto.errors import BucketNotFound, ConnectionClosed, NatsError
-from natsproto.jetstream.backup import Progress
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream._backup import Progress
+from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.objectstore import ObjectReader
-from natsproto.jetstream.objectstore import reader as readers
-from natsproto.jetstream.objectstore.upload import Upload
+from natsproto.jetstream.objectstore import _reader as readers
+from natsproto.jetstream.objectstore._upload import Upload
 from natsproto.testing import run_cluster, run_server
-from natsproto.testing.server import Server
+from natsproto.testing._server import Server
 from tests.kit.elections import another_leader
 from tests.kit.proxy import FaultProxy
 from tests.objectstore.ground import CHUNK, chunks, content, names, only, settled
@@ -61,6 +61,7 @@ async def test_a_put_goes_on_over_a_restart(nats_server: Server, jetstream: JetS
     await only(store, ["o"])
 
 
+@pytest.mark.slow
 @BOTH
 async def test_a_put_fails_with_words_when_the_store_is_gone_after_a_restart(
     nats_server: Server, jetstream: JetStream, batched: bool
@@ -199,6 +200,7 @@ async def test_a_get_goes_on_over_a_restart_without_a_gap(nats_server: Server, j
     assert b"".join(got) == data
 
 
+@pytest.mark.slow
 async def test_a_get_waits_for_a_server_that_is_away(
     nats_server: Server, jetstream: JetStream, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
@@ -210,7 +212,7 @@ async def test_a_get_waits_for_a_server_that_is_away(
 
     async def away() -> None:
         await nats_server.stop()
-        await asyncio.sleep(1)  # longer than the get waits for an answer
+        await asyncio.sleep(1)  # longer than the get waits; what ends is the client's own time
         await nats_server.restart()
 
     def tell(progress: Progress) -> None:
@@ -284,6 +286,7 @@ async def test_chunks_that_were_stored_out_of_order_are_stored_again(
     await only(store, ["o"])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @BOTH
 async def test_new_leaders_cost_no_chunk(batched: bool) -> None:

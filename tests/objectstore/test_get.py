@@ -19,14 +19,14 @@ from natsproto.errors import (
     ObjectNotFound,
     ObjectStoreError,
 )
-from natsproto.jetstream.backup import Progress
-from natsproto.jetstream.codec import NEVER, dumps
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.message import JsMessage
+from natsproto.jetstream._backup import Progress
+from natsproto.jetstream._codec import NEVER, dumps
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream.objectstore import ObjectReader, ObjectStore
-from natsproto.jetstream.objectstore import download as downloads
-from natsproto.jetstream.objectstore import reader as readers
-from natsproto.jetstream.objectstore.meta import meta_subject
+from natsproto.jetstream.objectstore import _download as downloads
+from natsproto.jetstream.objectstore import _reader as readers
+from natsproto.jetstream.objectstore._meta import meta_subject
 from tests.jetstream.reading import subscriptions
 from tests.kit.interruption import interruptions
 from tests.objectstore.ground import CHUNK, content, read

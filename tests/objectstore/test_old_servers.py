@@ -11,8 +11,6 @@ from natsproto.errors import StreamProtected
 from tests.kit.servers import SERIES, client_of, works_since
 from tests.objectstore.ground import CHUNK, content, names, only, read, settled
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(params=SERIES)
 async def nc(request: pytest.FixtureRequest) -> AsyncIterator[Client]:

@@ -24,12 +24,12 @@ from natsproto.errors import (
     PayloadTooLarge,
     StreamProtected,
 )
-from natsproto.jetstream.backup import Progress
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream._backup import Progress
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._publish.fast import FastPublisher
+from natsproto.jetstream._publish.publish import Publisher
 from natsproto.jetstream.objectstore import ObjectStore
-from natsproto.jetstream.objectstore.upload import WINDOW, Upload
-from natsproto.jetstream.publishing.fast import FastPublisher
-from natsproto.jetstream.publishing.publish import Publisher
+from natsproto.jetstream.objectstore._upload import WINDOW, Upload
 from natsproto.testing import run_server
 from tests.kit.interruption import interruptions
 from tests.objectstore.ground import CHUNK, chunks, content, names, only, pieces, settled

@@ -12,10 +12,10 @@ import pytest
 from natsproto import Client
 from natsproto.errors import ConfigError, InvalidReply
 from natsproto.jetstream import StreamSource
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.direct import StoredMessages
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._direct import StoredMessages
+from natsproto.jetstream._stream import Stream
 from natsproto.jetstream.objectstore import ObjectStore
-from natsproto.jetstream.stream import Stream
 from natsproto.testing import Server
 from tests.objectstore.ground import CHUNK, chunks, content, names, only
 

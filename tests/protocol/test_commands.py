@@ -76,9 +76,10 @@ blocks = st.dictionaries(st.sampled_from(("A", "b", "Nats-Msg-Id")), st.text("xy
 @given(subjects, payloads)
 def test_a_plain_message_is_read_as_it_was_meant(subject: str, payload: bytes) -> None:
     heads = Heads()
-    head = heads.add_plain(subject, len(payload))
+    head = heads.plain(subject, len(payload))
     assert read_commands(head + payload + b"\r\n") == [Command("PUB", (subject,), b"", payload)]
-    assert heads.plain[subject, len(payload)] == head
+    assert heads.plain(subject, len(payload)) == heads.starts[subject] + heads.sizes[len(payload)] == head
+    assert heads.wire(subject) == subject.encode()
     assert heads.full(publish_subject(subject), None, None, len(payload)) == head
 
 
@@ -137,7 +138,7 @@ BLOCK = encode_headers({})
 LONG_LINES: dict[str, Callable[[Heads, int], bytes]] = {
     "SUB": lambda heads, size: commands.sub("s" * (size - 2), None, 7),
     "SUB with queue": lambda heads, size: commands.sub("s" * (size - 4), "q", 7),
-    "PUB from the cache": lambda heads, size: heads.add_plain("s" * (size - 2), 0),
+    "PUB of a new subject": lambda heads, size: heads.plain("s" * (size - 2), 0),
     "PUB": lambda heads, size: heads.full(b"s" * (size - 2), None, None, 0),
     "PUB with reply": lambda heads, size: heads.full(b"s" * (size - 4), b"r", None, 0),
     "HPUB": lambda heads, size: heads.full(b"s" * (size - 6), None, BLOCK, 0),
@@ -153,10 +154,10 @@ def test_a_control_line_may_be_as_long_as_the_server_reads_and_not_a_byte_longer
     heads = Heads()
     line = build(heads, MAX_CONTROL_LINE).partition(b"\r\n")[0]
     assert len(line.partition(b" ")[2]) == MAX_CONTROL_LINE
-    kept = dict(heads.plain)
+    kept = dict(heads.starts)
     with pytest.raises(InvalidSubject, match="makes a control line longer than 4096 bytes"):
         build(heads, MAX_CONTROL_LINE + 1)
-    assert heads.plain == kept
+    assert heads.starts == kept
 
 
 def test_max_payload_counts_headers_and_is_met_exactly() -> None:
@@ -165,11 +166,11 @@ def test_max_payload_counts_headers_and_is_met_exactly() -> None:
     block = encode_headers({"a": "b"})
     room = 100 - len(block)
     assert heads.max_payload == 100
-    assert heads.add_plain("a", 100) == b"PUB a 100\r\n"
+    assert heads.plain("a", 100) == b"PUB a 100\r\n"
     assert heads.full(b"a", b"r", None, 100) == b"PUB a r 100\r\n"
     assert heads.full(b"a", None, block, room) == b"HPUB a %d 100\r\n%b" % (len(block), block)
     calls: tuple[Callable[[], bytes], ...] = (
-        lambda: heads.add_plain("a", 101),
+        lambda: heads.plain("a", 101),
         lambda: heads.full(b"a", b"r", None, 101),
         lambda: heads.full(b"a", None, block, room + 1),
     )
@@ -180,35 +181,49 @@ def test_max_payload_counts_headers_and_is_met_exactly() -> None:
 
 
 def test_without_a_known_max_payload_any_size_passes() -> None:
-    assert Heads().add_plain("a", 10**9) == b"PUB a 1000000000\r\n"
+    assert Heads().plain("a", 10**9) == b"PUB a 1000000000\r\n"
 
 
-def test_another_max_payload_forgets_the_lines_it_allowed() -> None:
+def test_kept_subjects_are_bounded_and_stay_right() -> None:
     heads = Heads()
-    heads.limit(100)
-    heads.add_plain("a", 60)
-    heads.limit(100)
-    assert heads.plain == {("a", 60): b"PUB a 60\r\n"}
-    heads.limit(50)
-    assert heads.plain == {}
-    with pytest.raises(PayloadTooLarge):
-        heads.add_plain("a", 60)
+    for number in range(10_000):
+        subject = f"a.{number}"
+        assert heads.plain(subject, number) == b"PUB a.%d %d\r\n" % (number, number)
+        assert heads.starts[subject] == heads.start(subject) == b"PUB a.%d " % number
+        assert heads.wire(subject) == b"a.%d" % number
+        assert len(heads.starts) <= 4096
+    assert len(heads.sizes) <= 8192
 
 
-def test_ready_lines_are_bounded() -> None:
+def test_long_subject_is_not_kept() -> None:
     heads = Heads()
-    for size in range(10_000):
-        heads.add_plain("a", size)
-        assert heads.plain["a", size] == b"PUB a %d\r\n" % size
-        assert len(heads.plain) <= 4096
+    subject = "s" * (MAX_CONTROL_LINE - 2)
+    heads.plain(subject, 0)
+    assert heads.starts == {}  # with another length the line may be too long
+    with pytest.raises(InvalidSubject, match="control line"):
+        heads.plain(subject, 10)
 
 
 @pytest.mark.parametrize("subject", ["", "a b", "a.*", ">", "a\r\nPUB b 0"])
 def test_a_bad_subject_leaves_no_line_behind(subject: str) -> None:
     heads = Heads()
     with pytest.raises(InvalidSubject):
-        heads.add_plain(subject, 0)
-    assert heads.plain == {}
+        heads.plain(subject, 0)
+    assert heads.starts == {}
+
+
+def test_one_off_reply_subjects_are_not_kept() -> None:
+    heads = Heads()
+    for number in range(10):
+        assert heads.plain(f"_INBOX.x.{number}", 1) == b"PUB _INBOX.x.%d 1\r\n" % number
+        assert heads.wire(f"_INBOX.y.{number}") == b"_INBOX.y.%d" % number
+    assert heads.starts == {}
+
+
+@pytest.mark.parametrize("subject", [None, 1, b"a", ["a"]])
+def test_subject_that_is_no_text_is_a_type_error(subject: object) -> None:
+    with pytest.raises(TypeError, match="must be a str"):
+        Heads().wire(subject)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("subject", "queue"), [("", None), ("a b", None), ("a", ""), ("a", "q q"), ("a.>.b", "q")])

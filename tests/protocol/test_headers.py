@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from enum import Enum
 
@@ -112,6 +113,35 @@ def test_the_inline_status_is_three_digits_and_a_description(line: bytes, status
 def test_no_responders_of_a_current_server_has_a_status_and_a_header() -> None:
     headers = Headers.parse(b"NATS/1.0 503\r\nNats-Subject: orders.eu\r\n\r\n")
     assert (headers.status, headers["Nats-Subject"]) == (503, "orders.eu")
+
+
+@pytest.mark.parametrize(
+    ("block", "pairs", "invalid"),
+    [
+        (b"NATS/1.0\r\nA: 1\r\nB: 2\r\n\r\n", [("A", "1"), ("B", "2")], ()),
+        (b"NATS/1.0 503 No Responders\r\n\r\n", [], ()),
+        (b"NATS/1.0 \r\n\r\n", [], ()),
+        (b"garbage", [], ("garbage",)),
+        (b"A: 1\r\nbad line", [("A", "1")], ("bad line",)),
+        (b"NATS/1.0\r\none\r\nA: 1\r\n\xff\r\n\r\n", [("A", "1")], ("one", "\udcff")),
+        (b"NATS/1.0 abc\r\nA: 1\r\n\r\n", [("A", "1")], ("NATS/1.0 abc",)),
+        (b"NATS/1.05\r\n\r\n", [], ("NATS/1.05",)),
+    ],
+)
+def test_invalid_header_lines(block: bytes, pairs: list[tuple[str, str]], invalid: tuple[str, ...]) -> None:
+    headers = Headers.parse(block)
+    assert list(headers.pairs()) == pairs
+    assert headers.invalid_lines == invalid
+    assert ("invalid_lines" in repr(headers)) is bool(invalid)
+    assert pickle.loads(pickle.dumps(headers)).invalid_lines == invalid
+
+
+@given(st.binary(max_size=80))
+def test_no_header_line_is_lost_unseen(block: bytes) -> None:
+    headers = Headers.parse(block)
+    lines = [line for line in block.decode("utf-8", "surrogateescape").split("\r\n") if line]
+    status = bool(lines) and block.startswith(b"NATS/1.0") and lines[0] not in headers.invalid_lines
+    assert len(list(headers.pairs())) + len(headers.invalid_lines) + status == len(lines)
 
 
 def test_space_around_a_value_is_trimmed_and_a_name_is_left_as_it_is() -> None:

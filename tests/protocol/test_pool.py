@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -26,6 +26,7 @@ from natsproto.protocol.pool import (
     parse_servers,
     seconds,
 )
+from tests.kit.examples import examples
 
 SECRET = "hunter2"
 
@@ -711,4 +712,4 @@ class PoolLives(RuleBasedStateMachine):
 
 
 TestPoolLives = PoolLives.TestCase
-TestPoolLives.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPoolLives.settings = examples(60, steps=30)

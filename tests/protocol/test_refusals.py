@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from natsproto.errors import NatsError, NotAuthorized, PermissionDenied, ServerError
+from natsproto.errors import NatsError, NotAuthorized, PermissionDenied, ServerError, TooManySubscriptions
 from natsproto.protocol.frames import Err
 from natsproto.protocol.parser import Parser
 from natsproto.protocol.refusals import LONGEST, SubscriptionDenied, ends_connection, read_error
@@ -36,7 +36,6 @@ CUT = (
     "Server Shutdown",
 )
 HARMLESS = (
-    "maximum subscriptions exceeded",
     "Invalid Subject",
     "Invalid Publish Subject",
     "something no server has said so far",
@@ -197,6 +196,7 @@ FRAGMENTS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.one_of(st.text(max_size=30), st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join)))
 @example('permissions violation for publ\u0131sh to "a"')
 def test_every_text_has_an_error(text: str) -> None:
@@ -211,3 +211,11 @@ def test_every_err_line_has_an_error(data: bytes) -> None:
     (frame,) = parser.events
     assert isinstance(frame, Err)
     assert str(read_error(frame.text))
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_too_many_subscriptions(spelling: Callable[[str], str]) -> None:
+    error = heard(f"'{spelling('maximum subscriptions exceeded')}'")
+    assert isinstance(error, TooManySubscriptions)
+    assert (error.text, error.subject) == (spelling("maximum subscriptions exceeded"), "")
+    assert not ends_connection(error.text)

@@ -17,8 +17,8 @@ from typing import ParamSpec, Unpack, cast
 import pytest
 import uvloop
 
-from natsproto.client import Client, connect
-from natsproto.options import OptionArgs
+from natsproto._client import Client, connect
+from natsproto._options import OptionArgs
 
 P = ParamSpec("P")
 
@@ -29,12 +29,22 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 
 
 def both_loops(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Makes an async test two plain ones, on asyncio's loop and on uvloop.
+    """Makes an async test two plain ones, on asyncio's loop and on uvloop, both in every run.
 
-    Fixtures come by name (async ones would live on another loop). When the test is over no task may live, no
-    descriptor be open that was not before, and nothing may have been reported to the loop's exception handler.
+    For one representative file a verb; ``also_uvloop`` is for the others. Fixtures come by name (async ones would
+    live on another loop). When the test is over no task may live, no descriptor be open that was not before, and
+    nothing may have been reported to the loop's exception handler.
     """
 
+    return _on(test, *LOOPS)
+
+
+def also_uvloop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """As ``both_loops``, on uvloop in the long run only."""
+    return _on(test, "asyncio", pytest.param("uvloop", marks=pytest.mark.variant))
+
+
+def _on(test: Callable[P, Awaitable[None]], *loops: object) -> Callable[P, None]:
     @functools.wraps(test)
     def run(loop_name: str, *args: P.args, **kwargs: P.kwargs) -> None:
         with asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner:
@@ -48,7 +58,7 @@ def both_loops(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
     parameters = inspect.signature(test).parameters.values()
     name = inspect.Parameter("loop_name", inspect.Parameter.KEYWORD_ONLY)
     run.__signature__ = inspect.Signature([*parameters, name])  # type: ignore[attr-defined]
-    return cast("Callable[P, None]", pytest.mark.parametrize("loop_name", LOOPS)(run))
+    return cast("Callable[P, None]", pytest.mark.parametrize("loop_name", loops)(run))
 
 
 async def _checked(test: Callable[[], Awaitable[None]]) -> None:

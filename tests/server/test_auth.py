@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 import natsproto
-from natsproto.core.events import (
+from natsproto._core.events import (
     AttemptFailed,
     Closed,
     Connected,
@@ -23,8 +23,8 @@ from natsproto.core.events import (
     Reconnected,
     ServerComplained,
 )
+from natsproto._options import AuthChallenge, Options
 from natsproto.errors import ConnectFailed, InvalidCredentials, NotAuthorized, RequestTimeout, ServerError
-from natsproto.options import AuthChallenge, Options
 from natsproto.protocol.auth import Credentials
 from natsproto.testing import Server, run_server
 from tests.core.world import world
@@ -61,7 +61,7 @@ def given(way: Way, text: str, path: Path) -> Given:
     return ways[way]
 
 
-def connect(server: Server | str, **options: object) -> natsproto.client.Connecting:
+def connect(server: Server | str, **options: object) -> natsproto._client.Connecting:
     """natsproto.connect with options that are made at run time."""
     url = server if isinstance(server, str) else server.url
     return natsproto.connect(url, **options)  # type: ignore[arg-type]
@@ -299,6 +299,7 @@ def renewal(how: str, operator: Operator, path: Path) -> tuple[Renewed, Callable
     return ways[how], renew
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["file", "callable", "auth"])
 async def test_expired_jwt_is_reported_once_and_the_renewed_one_is_used(how: str, tmp_path: Path) -> None:
     operator = Operator()
@@ -317,6 +318,7 @@ async def test_expired_jwt_is_reported_once_and_the_renewed_one_is_used(how: str
     assert complaint.error.reason == "User Authentication Expired"
 
 
+@pytest.mark.slow
 async def test_renewal_that_waits_for_the_report_is_in_time(tmp_path: Path) -> None:
     """Nobody renewed before the expiry: the application does when it hears of it."""
     operator = Operator()
@@ -337,6 +339,7 @@ async def test_renewal_that_waits_for_the_report_is_in_time(tmp_path: Path) -> N
         assert watch.all(AttemptFailed) == []
 
 
+@pytest.mark.slow
 async def test_jwt_that_is_not_renewed_is_reported_and_ends_the_client(tmp_path: Path) -> None:
     operator = Operator()
     user = operator.account.user(lives=3)
@@ -399,6 +402,7 @@ async def test_one_server_that_accepts_is_enough() -> None:
             assert nc.connected_url == second.url
 
 
+@pytest.mark.slow
 async def test_first_connect_in_the_background_ends_when_the_server_goes_on_refusing() -> None:
     async with run_server(user="ann", password="right") as server:
         nc = await connect(server, user="ann", password="wrong", retry_on_failed_connect=True)
@@ -406,6 +410,7 @@ async def test_first_connect_in_the_background_ends_when_the_server_goes_on_refu
             assert isinstance(await nc.closed(), NotAuthorized)
 
 
+@pytest.mark.slow
 async def test_every_server_may_refuse_for_two_seconds_before_the_client_ends() -> None:
     refusing = Behaviour(refuse="Authorization Violation")
     async with ScriptedServer(Behaviour(), refusing) as first, ScriptedServer(refusing) as second:
@@ -433,6 +438,7 @@ async def test_repeated_refusals_are_borne_when_the_option_says_so() -> None:
         assert len(watch.all(AttemptFailed)) == 4
 
 
+@pytest.mark.slow
 async def test_revoked_user_is_told_and_turned_away() -> None:
     operator = Operator()
     user = operator.account.user()
@@ -449,6 +455,7 @@ async def test_revoked_user_is_told_and_turned_away() -> None:
         ]
 
 
+@pytest.mark.slow
 async def test_user_taken_out_of_the_configuration_is_turned_away() -> None:
     users = "authorization {{ users: [{{ user: {}, password: '1' }}] }}"
     async with run_server(config=users.format("ann")) as server:
@@ -491,6 +498,7 @@ async def test_callable_that_raises_fails_the_attempt(name: str) -> None:
     assert isinstance(cause.__cause__, RuntimeError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["token", "user", "jwt", "nkey_seed", "creds", "auth"])
 @virtual_clock
 async def test_callable_that_hangs_ends_at_the_connect_timeout(name: str) -> None:
@@ -562,6 +570,15 @@ async def test_file_that_is_missing_for_a_moment_is_waited_for(tmp_path: Path) -
             await watch.until(Reconnected)
     assert {type(event.cause) for event in watch.all(AttemptFailed)} == {InvalidCredentials}
     assert str(path) in str(watch.all(AttemptFailed)[0].cause)
+
+
+async def test_missing_creds_file_is_named(tmp_path: Path) -> None:
+    async with run_server() as server:
+        nope = tmp_path / "nope/user.creds"
+        for path, shown in (("/nope/a.creds", "/nope/a.creds"), (nope, str(nope)), (str(nope), str(nope)[:16] + "…")):
+            cause = await cause_of(server, creds=path)  # of a long str no more: it may be a secret, given as a path
+            assert isinstance(cause, InvalidCredentials)
+            assert str(cause) == f"creds file {shown!r}: cannot be read: No such file or directory"
 
 
 @pytest.mark.parametrize("kind", ["nkey_seed", "creds"])

@@ -13,12 +13,12 @@ from contextlib import suppress
 import pytest
 
 import natsproto
-from natsproto.client import Client
+from natsproto._client import Client
 from natsproto.errors import NatsError
 from natsproto.testing import Server, run_server
 from tests.kit.arguments import ACCEPTED, REFUSED, Argument, Target
 from tests.kit.proxy import Direction, FaultProxy
-from tests.server.ground import both_loops, client, until
+from tests.server.ground import also_uvloop, client, until
 
 HARMLESS = (b"PING\r\n", b"PONG\r\n")
 """What a client may write on its own while it refuses an argument."""
@@ -80,7 +80,7 @@ def judge(argument: Argument, error: BaseException) -> list[str]:
     return faults
 
 
-@both_loops
+@also_uvloop
 async def test_every_bad_argument_is_refused_before_a_byte_is_written(server: Server) -> None:
     faults: dict[str, list[str]] = {}
     async with FaultProxy(server.host, server.port) as proxy, client(proxy.url) as nc:
@@ -105,7 +105,7 @@ async def test_every_bad_argument_is_refused_before_a_byte_is_written(server: Se
         await works(nc)
 
 
-@both_loops
+@also_uvloop
 async def test_every_bad_option_is_refused_before_anything_is_dialled(server: Server) -> None:
     faults: dict[str, list[str]] = {}
     async with FaultProxy(server.host, server.port) as proxy, client(proxy.url) as nc:
@@ -123,7 +123,7 @@ async def test_every_bad_option_is_refused_before_anything_is_dialled(server: Se
 
 
 @pytest.mark.parametrize("argument", ACCEPTED, ids=str)
-@both_loops
+@also_uvloop
 async def test_what_looks_odd_and_is_right_is_accepted(server: Server, argument: Argument) -> None:
     async with client(server.url) as nc:
         result = await argument.call(Target(nc, natsproto.connect, server.url))
@@ -144,7 +144,7 @@ async def works(nc: Client) -> None:
     assert (await nc.request("echo", b"ok", timeout=5)).data == b"ok"
 
 
-@both_loops
+@also_uvloop
 async def test_bad_arguments_are_refused_without_a_connection_too(server: Server) -> None:
     """What waits for the next connection must not hold what would break it."""
     async with FaultProxy(server.host, server.port) as proxy, client(proxy.url) as nc:
@@ -162,7 +162,7 @@ async def test_bad_arguments_are_refused_without_a_connection_too(server: Server
         await works(nc)
 
 
-@both_loops
+@also_uvloop
 async def test_the_sentence_names_the_offender_and_the_rule(server: Server) -> None:
     async with client(server.url) as nc:
         for call, offender, rule in (
@@ -194,7 +194,7 @@ async def test_the_sentence_names_the_offender_and_the_rule(server: Server) -> N
         await works(nc)
 
 
-@both_loops
+@also_uvloop
 async def test_a_refused_subscription_leaves_no_trace(server: Server) -> None:
     async with client(server.url) as nc:
         for subject in ("", "a b", "a..b", ">.a", "a\r\n"):

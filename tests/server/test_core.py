@@ -12,10 +12,12 @@ from datetime import timedelta
 import pytest
 
 import natsproto
-from natsproto.core.engine import State
-from natsproto.core.events import Closed, Connected, Event
-from natsproto.core.subscription import TURN
-from natsproto.core.transport import SocketWire
+from natsproto import sync
+from natsproto._core.engine import State
+from natsproto._core.events import Closed, Connected, Event
+from natsproto._core.subscription import TURN
+from natsproto._core.transport import SocketWire
+from natsproto._options import Options
 from natsproto.errors import (
     ConnectionClosed,
     LocalProtocolError,
@@ -24,8 +26,8 @@ from natsproto.errors import (
     RequestTimeout,
     SubscriptionClosed,
 )
-from natsproto.options import Options
 from natsproto.protocol.frames import Message
+from natsproto.protocol.headers import HeadersLike
 from natsproto.testing import Server, run_server
 from tests.server.ground import both_loops, client, until
 
@@ -559,3 +561,46 @@ async def test_a_client_does_not_keep_a_program_from_ending(nats_server: Server)
     assert not thread.is_alive()
     assert failures == []
     await asyncio.get_running_loop().shutdown_default_executor()
+
+
+async def test_invalid_header_lines_of_others_are_told(nats_server: Server) -> None:
+    async with client(nats_server.url) as nc, nc.subscribe("s") as sub:
+        await nc.flush()
+        reader, writer = await asyncio.open_connection("127.0.0.1", nats_server.port)
+        try:
+            writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n')
+            for block in (b"garbage", b"A: 1\r\nbad line", b"NATS/1.0\r\nA: 1\r\n\r\n"):
+                writer.write(b"HPUB s %d %d\r\n%b\r\n" % (len(block), len(block), block))
+            writer.write(b"PING\r\n")
+            await reader.readuntil(b"PONG\r\n")
+            seen = [(await sub.next(timeout=10)).headers for _ in range(3)]
+        finally:
+            writer.close()
+            await writer.wait_closed()
+    assert [dict(headers) for headers in seen] == [{}, {"A": "1"}, {"A": "1"}]
+    assert [headers.invalid_lines for headers in seen] == [("garbage",), ("bad line",), ()]
+
+
+async def test_empty_headers_are_not_sent(nats_server: Server) -> None:
+    async with client(nats_server.url) as nc, nc.subscribe("s") as sub:
+        empties: list[HeadersLike] = [{}, [], iter(()), {"a": []}, natsproto.Headers()]
+        for empty in empties:
+            await nc.publish("s", b"x", headers=empty)
+            nc.publish_nowait("s", b"x", headers=empty)
+            for _ in range(2):
+                message = await sub.next(timeout=10)
+                assert (message.has_headers, message.size) == (False, 2)
+
+        async def echo(message: Message) -> None:
+            assert not message.has_headers
+            await message.respond(b"", headers={})
+
+        await nc.subscribe("r", cb=echo)
+        assert not (await nc.request("r", headers={})).has_headers
+        async for reply in nc.request_many("r", headers={}, max_msgs=1):
+            assert not reply.has_headers
+        await nc.publish("s", b"x", headers={"a": ""})
+        assert (await sub.next(timeout=10)).has_headers
+    with sync.connect(nats_server.url) as blocking, blocking.subscribe("s") as heard:
+        blocking.publish("s", b"x", headers={})
+        assert not heard.next(timeout=10).headers

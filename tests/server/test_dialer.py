@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 import natsproto
-from natsproto.core.events import AttemptFailed, Reconnected
+from natsproto._core.events import AttemptFailed, Reconnected
+from natsproto._options import Dialer
 from natsproto.errors import ConfigError, ConnectFailed, RequestTimeout
-from natsproto.options import Dialer
 from natsproto.protocol.pool import ServerAddress
 from natsproto.testing import Server, ServerTls, run_server
 from tests.kit.pki import Authority
 from tests.kit.watch import Watch
-from tests.server.ground import both_loops, client, descriptors
+from tests.server.ground import also_uvloop, client, descriptors
 
 
 def at_once(server: ServerAddress) -> socket.socket:
@@ -52,7 +52,7 @@ async def echoes(nc: natsproto.Client) -> None:
 
 
 @pytest.mark.parametrize("dialer", [at_once, in_time])
-@both_loops
+@also_uvloop
 async def test_a_connection_of_the_users_own_is_used_at_every_attempt(nats_server: Server, dialer: Dialer) -> None:
     watch = Watch()
     async with client(nats_server.url, dialer=dialer, on_event=watch, name="orders") as nc:
@@ -64,7 +64,7 @@ async def test_a_connection_of_the_users_own_is_used_at_every_attempt(nats_serve
 
 
 @pytest.mark.parametrize("kind", ["early", "TLS", "TLS first", "WebSocket", "WebSocket and TLS"])
-@both_loops
+@also_uvloop
 async def test_tls_and_websocket_are_done_on_top_of_it(tmp_path: Path, kind: str) -> None:
     authority = Authority(tmp_path)
     cert, key = authority.issue("127.0.0.1")

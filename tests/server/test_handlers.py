@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import natsproto
-from natsproto.core import engine
-from natsproto.core.events import Event, HandlerFailed
-from natsproto.core.subscription import Handler
+from natsproto._core import engine
+from natsproto._core.events import Event, HandlerFailed
+from natsproto._core.subscription import Handler
 from natsproto.errors import DrainTimeout
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server
 from tests.faults.world import Diary
-from tests.server.ground import both_loops, client
+from tests.server.ground import also_uvloop, client
 
 
 class Odd(BaseException):
@@ -68,7 +68,7 @@ ERRORS = [ValueError("wrong"), TimeoutError("late"), asyncio.CancelledError(), O
 
 @pytest.mark.parametrize("kind", [raising, raising_later, awaiting_something_cancelled, cancelling_itself])
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
-@both_loops
+@also_uvloop
 async def test_what_a_callback_raises_is_told_and_costs_nothing(
     nats_server: Server,
     caplog: pytest.LogCaptureFixture,
@@ -105,7 +105,7 @@ async def test_what_a_callback_raises_is_told_and_costs_nothing(
         assert all(record.exc_info for record in records), "with the traceback"
 
 
-@both_loops
+@also_uvloop
 async def test_a_callback_that_hangs_holds_up_nobody_else(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         release = asyncio.Event()
@@ -129,7 +129,7 @@ async def test_a_callback_that_hangs_holds_up_nobody_else(nats_server: Server) -
         assert handled == [b"0", b"1", b"2", b"3"]
 
 
-@both_loops
+@also_uvloop
 async def test_draining_the_client_with_a_hanging_callback_ends_at_the_deadline(nats_server: Server) -> None:
     nc = await natsproto.connect(nats_server.url)
     await nc.subscribe("a", cb=lambda _: asyncio.get_running_loop().create_future())
@@ -143,7 +143,7 @@ async def test_draining_the_client_with_a_hanging_callback_ends_at_the_deadline(
     assert 0.39 <= loop.time() - began < 10
 
 
-@both_loops
+@also_uvloop
 async def test_a_hanging_callback_does_not_keep_close_waiting(
     nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +164,7 @@ async def test_a_hanging_callback_does_not_keep_close_waiting(
     assert loop.time() - began < 10
 
 
-@both_loops
+@also_uvloop
 async def test_a_callback_may_use_every_verb_of_the_client_it_belongs_to(nats_server: Server) -> None:
     diary = Diary(HandlerFailed)
     async with client(nats_server.url, on_event=diary) as nc:
@@ -190,7 +190,7 @@ async def test_a_callback_may_use_every_verb_of_the_client_it_belongs_to(nats_se
 
 
 @pytest.mark.parametrize("verb", ["close", "drain", "drain the subscription", "unsubscribe"])
-@both_loops
+@also_uvloop
 async def test_a_callback_may_end_what_calls_it(
     nats_server: Server, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,7 +219,7 @@ async def test_a_callback_may_end_what_calls_it(
     await nc.close()
 
 
-@both_loops
+@also_uvloop
 async def test_an_event_callback_may_be_sync_or_async_and_may_raise(
     nats_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -265,7 +265,7 @@ async def main():
     nc = await natsproto.connect({nats_server.url!r})
     await nc.subscribe("a", cb=handler)
     await nc.publish("a")
-    await asyncio.sleep(20)
+    await asyncio.Event().wait()
 
 asyncio.run(main())
 """

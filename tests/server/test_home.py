@@ -9,14 +9,14 @@ import sys
 import pytest
 
 import natsproto
-from natsproto.core.engine import State
-from natsproto.core.events import Closed, Event
+from natsproto._core.engine import State
+from natsproto._core.events import Closed, Event
 from natsproto.errors import ConnectionClosed, ConnectionLost, LocalProtocolError
 from natsproto.testing import Server
-from tests.server.ground import both_loops, client
+from tests.server.ground import also_uvloop, client
 
 
-@both_loops
+@also_uvloop
 async def test_a_client_is_closed_when_its_task_is_cancelled_with_all_others(nats_server: Server) -> None:
     """As programs do in their last moment, and some earlier: nobody waits for a connection that never comes."""
     told: list[Event] = []
@@ -75,7 +75,7 @@ async def _every_verb(nc: natsproto.Client, sub: natsproto.Subscription) -> list
     return said
 
 
-@both_loops
+@also_uvloop
 async def test_in_another_event_loop_every_verb_says_so_and_at_home_the_client_goes_on(nats_server: Server) -> None:
     async with client(nats_server.url) as nc, nc.subscribe("a") as sub:
         said = await asyncio.to_thread(lambda: asyncio.run(_every_verb(nc, sub)))

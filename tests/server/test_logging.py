@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from natsproto.core.events import AttemptFailed, Closed, Event, HandlerFailed, Reconnecting
+from natsproto._core.events import AttemptFailed, Closed, Event, HandlerFailed, Reconnecting
 from natsproto.errors import ConnectFailed, ConsumerGone
-from natsproto.jetstream.reading.reader import ConsumerNotice
+from natsproto.jetstream._consumer.reader import ConsumerNotice
 from natsproto.testing import Server, run_server
-from tests.server.ground import both_loops, client, until
+from tests.server.ground import also_uvloop, client, until
 
-EVENTS = [ConsumerNotice, *(kind for kind in Event.__subclasses__() if kind.__module__ == "natsproto.core.events")]
+EVENTS = [ConsumerNotice, *(kind for kind in Event.__subclasses__() if kind.__module__ == "natsproto._core.events")]
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
@@ -29,7 +29,7 @@ def test_every_event_has_a_line_made_of_its_fields(kind: type[Event]) -> None:
     assert bool(kind.line) is (kind is not HandlerFailed), "which is logged by whoever called the handler"
 
 
-@both_loops
+@also_uvloop
 async def test_a_life_is_one_line_for_each_change_without_tracebacks(
     nats_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -52,14 +52,14 @@ async def test_a_life_is_one_line_for_each_change_without_tracebacks(
     assert found == [
         (logging.INFO, f"connected to {address}"),
         (logging.WARNING, f"disconnected from {address}"),
-        (logging.INFO, f"reconnecting to {address} failed"),
+        (logging.INFO, f"connecting to {address} failed"),
         (logging.INFO, f"reconnected to {address}"),
         (logging.INFO, "closed"),
     ]
     assert not any("\n" in line for _, line in lines(caplog))
 
 
-@both_loops
+@also_uvloop
 async def test_with_debug_lines_have_the_tracebacks_of_their_causes(
     nats_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -72,7 +72,7 @@ async def test_with_debug_lines_have_the_tracebacks_of_their_causes(
     assert any(line.startswith("attempt 1 to reconnect") for _, line in lines(caplog))
 
 
-@both_loops
+@also_uvloop
 async def test_what_is_raised_is_not_logged_as_an_error_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "natsproto")
     with pytest.raises(ConnectFailed):
@@ -81,7 +81,7 @@ async def test_what_is_raised_is_not_logged_as_an_error_too(caplog: pytest.LogCa
     assert all(level == logging.INFO for level, _ in lines(caplog))
 
 
-@both_loops
+@also_uvloop
 async def test_a_client_that_gives_up_says_why(nats_server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "natsproto")
     closed = asyncio.Event()
@@ -105,7 +105,7 @@ def strict() -> Iterator[Server]:
         yield server
 
 
-@both_loops
+@also_uvloop
 async def test_refusals_are_warnings_and_notices_of_consumers_information(
     strict: Server, nats_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:

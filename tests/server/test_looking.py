@@ -12,7 +12,7 @@ import pytest
 
 import natsproto
 from natsproto import sync
-from natsproto.core.engine import State
+from natsproto._core.engine import State
 from natsproto.errors import (
     ConfigError,
     InvalidSubject,
@@ -23,7 +23,7 @@ from natsproto.errors import (
 )
 from natsproto.system import ServerKind
 from natsproto.testing import Server, run_cluster, run_server
-from tests.server.ground import both_loops, client, until
+from tests.server.ground import also_uvloop, client, until
 
 ACCOUNTS = """
 accounts {
@@ -37,7 +37,7 @@ system_account: SYS
 # ---------------------------------------------------------------- health
 
 
-@both_loops
+@also_uvloop
 async def test_a_working_client_is_healthy_however_it_is_configured(nats_server: Server) -> None:
     for no_echo in (False, True):
         async with client(nats_server.url, no_echo=no_echo) as nc:
@@ -48,7 +48,7 @@ async def test_a_working_client_is_healthy_however_it_is_configured(nats_server:
             assert 0 < health.rtt < 5
 
 
-@both_loops
+@also_uvloop
 async def test_what_must_be_there_is_looked_for(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         js = nc.jetstream()
@@ -65,7 +65,8 @@ async def test_what_must_be_there_is_looked_for(nats_server: Server) -> None:
             await nc.health(consumer="c")
 
 
-@both_loops
+@pytest.mark.slow
+@also_uvloop
 async def test_a_frozen_server_is_noticed_and_so_are_its_death_and_the_end(nats_server: Server) -> None:
     async with client(nats_server.url, reconnect_wait=0.01) as nc:
         nats_server.freeze()
@@ -89,7 +90,7 @@ async def test_a_frozen_server_is_noticed_and_so_are_its_death_and_the_end(nats_
         assert (health.ok, health.alive, health.state) == (False, False, State.CLOSED)
 
 
-@both_loops
+@also_uvloop
 async def test_an_account_that_may_not_ask_itself_is_pinged() -> None:
     config = """authorization { users = [ { user: "a", password: "b", permissions: { publish: { allow: "x" } } } ] }"""
     with run_server(config=config) as server:
@@ -100,7 +101,7 @@ async def test_an_account_that_may_not_ask_itself_is_pinged() -> None:
 # ---------------------------------------------------------------- traces
 
 
-@both_loops
+@also_uvloop
 async def test_a_trace_tells_who_would_get_the_message_and_nobody_does(nats_server: Server) -> None:
     async with client(nats_server.url, name="tracer") as nc, client(nats_server.url, name="reader") as other:
         await nc.jetstream().create_stream(name="S", subjects=["orders.>"])
@@ -134,7 +135,8 @@ async def test_a_trace_tells_who_would_get_the_message_and_nobody_does(nats_serv
         assert "Nats-Trace-Only" not in message.headers
 
 
-@both_loops
+@pytest.mark.slow
+@also_uvloop
 async def test_a_trace_follows_a_message_through_a_cluster() -> None:
     async with run_cluster(3) as cluster:
         urls = cluster.urls
@@ -151,7 +153,7 @@ async def test_a_trace_follows_a_message_through_a_cluster() -> None:
             assert {server.cluster for server in trace.servers} != {""}
 
 
-@both_loops
+@also_uvloop
 async def test_a_message_that_is_refused_says_so_in_its_trace() -> None:
     config = """authorization { users = [ { user: "a", password: "b", permissions: { publish: { deny: "no" } } } ] }"""
     with run_server(config=config) as server:
@@ -162,7 +164,7 @@ async def test_a_message_that_is_refused_says_so_in_its_trace() -> None:
             assert "ERROR" in str(trace)
 
 
-@both_loops
+@also_uvloop
 async def test_bad_traces_are_refused(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         with pytest.raises(ConfigError, match="Nats-Trace-Dest"):
@@ -181,7 +183,7 @@ def accounts() -> Iterator[Server]:
         yield server
 
 
-@both_loops
+@also_uvloop
 async def test_servers_tell_the_system_account_about_themselves(accounts: Server) -> None:
     async with (
         client(accounts.url, user="sys", password="p") as nc,

@@ -28,12 +28,12 @@ from natsproto.errors import (
     ServiceError,
     WrongLastSequence,
 )
-from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.publishing.fast import FastPublisher
+from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._publish.fast import FastPublisher
 from natsproto.protocol.frames import Message
 from natsproto.service import Request
 from natsproto.testing import Server
-from tests.server.ground import both_loops, client, until
+from tests.server.ground import also_uvloop, client, until
 
 
 class Recorder:
@@ -89,7 +89,7 @@ def identity(span: ReadableSpan) -> int:
     return number
 
 
-@both_loops
+@also_uvloop
 async def test_one_trace_leads_from_the_request_through_the_service_to_what_it_publishes(
     nats_server: Server, recorder: Recorder
 ) -> None:
@@ -136,7 +136,7 @@ async def test_one_trace_leads_from_the_request_through_the_service_to_what_it_p
     assert [spans[name].kind for name in ("process order", "send audit")] == [SpanKind.CONSUMER, SpanKind.PRODUCER]
 
 
-@both_loops
+@also_uvloop
 async def test_jetstream_is_traced_from_publish_to_acknowledgement(nats_server: Server, recorder: Recorder) -> None:
     telemetry = recorder.telemetry
     async with telemetry.connect(nats_server.url) as nc:
@@ -171,7 +171,7 @@ def contexts(messages: list[JsMessage]) -> list[int]:
     return [int(message.headers["traceparent"].split("-")[2], 16) for message in messages]
 
 
-@both_loops
+@also_uvloop
 async def test_every_message_of_a_window_has_a_span_up_to_its_acknowledgement(
     nats_server: Server, recorder: Recorder
 ) -> None:
@@ -215,7 +215,7 @@ async def test_every_message_of_a_window_has_a_span_up_to_its_acknowledgement(
         assert (recorder.spans()["receive S"].attributes or {})["messaging.batch.message_count"] == 0
 
 
-@both_loops
+@also_uvloop
 async def test_a_batch_has_a_span_that_leads_to_those_of_its_messages(nats_server: Server, recorder: Recorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc:
         js = nc.jetstream()
@@ -266,7 +266,7 @@ async def test_a_batch_has_a_span_that_leads_to_those_of_its_messages(nats_serve
         assert recorder.names() == ["create s.1", "create s.1"], "nothing was sent"
 
 
-@both_loops
+@also_uvloop
 async def test_fast_ingest_has_a_span_for_what_is_waited_for(nats_server: Server, recorder: Recorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc:
         js = nc.jetstream()
@@ -294,7 +294,7 @@ async def test_fast_ingest_has_a_span_for_what_is_waited_for(nats_server: Server
         assert len(set(contexts(messages))) == 303
 
 
-@both_loops
+@also_uvloop
 async def test_what_is_not_sampled_is_marked_so_and_leaves_nothing(nats_server: Server) -> None:
     recorder = Recorder(ALWAYS_OFF)
     async with recorder.telemetry.connect(nats_server.url) as nc:
@@ -314,7 +314,7 @@ async def test_what_is_not_sampled_is_marked_so_and_leaves_nothing(nats_server: 
     recorder.close()
 
 
-@both_loops
+@also_uvloop
 async def test_errors_are_part_of_the_trace(nats_server: Server, recorder: Recorder) -> None:
     telemetry = recorder.telemetry
     async with telemetry.connect(nats_server.url) as nc:
@@ -338,7 +338,7 @@ async def test_errors_are_part_of_the_trace(nats_server: Server, recorder: Recor
         assert spans["request refuse"].status.status_code is StatusCode.UNSET, "it was answered"
 
 
-@both_loops
+@also_uvloop
 async def test_headers_are_kept_and_inboxes_have_no_names(nats_server: Server, recorder: Recorder) -> None:
     telemetry = recorder.telemetry
     async with telemetry.connect(nats_server.url) as nc, nc.subscribe(">") as sub:
@@ -355,7 +355,7 @@ async def test_headers_are_kept_and_inboxes_have_no_names(nats_server: Server, r
     assert (spans["send (temporary)"].attributes or {})["messaging.destination.temporary"] is True
 
 
-@both_loops
+@also_uvloop
 async def test_metrics_add_up_over_clients_that_come_and_go(nats_server: Server, recorder: Recorder) -> None:
     telemetry = recorder.telemetry
     nc = await telemetry.connect(nats_server.url)
@@ -379,7 +379,7 @@ async def test_metrics_add_up_over_clients_that_come_and_go(nats_server: Server,
     assert recorder.metrics()["messaging.client.sent.messages"] == 11
 
 
-@both_loops
+@also_uvloop
 async def test_a_client_that_is_closed_while_metrics_are_read_is_counted_once(
     nats_server: Server, recorder: Recorder
 ) -> None:
@@ -403,7 +403,7 @@ async def test_a_client_that_is_closed_while_metrics_are_read_is_counted_once(
     assert recorder.metrics()[sent] == 1
 
 
-@both_loops
+@also_uvloop
 async def test_a_plain_client_makes_none(nats_server: Server, recorder: Recorder) -> None:
     async with client(nats_server.url) as nc, nc.subscribe("a") as sub:
         with recorder.tracer.start_as_current_span("outside"):
@@ -418,7 +418,7 @@ def test_nothing_of_it_is_loaded_unless_it_is_asked_for() -> None:
     assert done.stdout == "False\n"
 
 
-@both_loops
+@also_uvloop
 async def test_without_a_provider_everything_works_and_nothing_is_added(nats_server: Server) -> None:
     seen: list[Message] = []
 

@@ -10,12 +10,12 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
 
-from natsproto.core.subscription import Subscription
+from natsproto._core.subscription import Subscription
 from natsproto.errors import RequestTimeout, SubscriptionClosed
-from natsproto.jetstream.reading.reader import Messages
+from natsproto.jetstream._consumer.reader import Messages
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server
-from tests.server.ground import both_loops, client
+from tests.server.ground import also_uvloop, client
 from tests.server.test_otel import Recorder, contexts, identity, linked, parent
 
 
@@ -32,7 +32,7 @@ def said(span: ReadableSpan) -> dict[str, object]:
     return {name: value for name, value in (span.attributes or {}).items() if not name.startswith(common)}
 
 
-@both_loops
+@also_uvloop
 async def test_the_next_message_of_a_subscription_is_received(nats_server: Server, recorder: Recorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc, nc.subscribe("orders.*", queue="q") as sub:
         await nc.publish("orders.eu", b"four")
@@ -65,7 +65,7 @@ async def test_the_next_message_of_a_subscription_is_received(nats_server: Serve
         assert parent(process) == identity(send), "processing belongs to the trace of whoever published"
 
 
-@both_loops
+@also_uvloop
 async def test_waiting_in_vain_is_not_receiving(nats_server: Server, recorder: Recorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc:
         sub = await nc.subscribe("a")
@@ -83,7 +83,7 @@ async def test_waiting_in_vain_is_not_receiving(nats_server: Server, recorder: R
     assert recorder.spans() == {}
 
 
-@both_loops
+@also_uvloop
 async def test_every_message_of_an_endless_loop_is_received(nats_server: Server, recorder: Recorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc, client(nats_server.url) as plain:
         sub = await nc.subscribe("orders.eu", max_msgs=4)
@@ -108,7 +108,7 @@ async def test_every_message_of_an_endless_loop_is_received(nats_server: Server,
         assert [len(link) for link in links] == [1, 1, 1, 0]
 
 
-@both_loops
+@also_uvloop
 async def test_a_batch_is_received_as_one(nats_server: Server, recorder: Recorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc, nc.subscribe("orders.>") as sub:
         for number in range(200):
@@ -123,7 +123,7 @@ async def test_a_batch_is_received_as_one(nats_server: Server, recorder: Recorde
         assert said(receive) == {"messaging.destination.template": "orders.>", "messaging.batch.message_count": 150}
 
 
-@both_loops
+@also_uvloop
 async def test_messages_of_consumers_are_received_one_by_one_and_in_batches(
     nats_server: Server, recorder: Recorder
 ) -> None:
@@ -163,7 +163,7 @@ async def test_messages_of_consumers_are_received_one_by_one_and_in_batches(
             assert linked(recorder.spans()["receive S"]) == contexts([message])
 
 
-@both_loops
+@also_uvloop
 async def test_answers_inboxes_and_what_is_the_servers_are_not_received(
     nats_server: Server, recorder: Recorder
 ) -> None:
@@ -187,7 +187,7 @@ async def test_answers_inboxes_and_what_is_the_servers_are_not_received(
         assert [name for name in recorder.names() if name.startswith("receive")] == []
 
 
-@both_loops
+@also_uvloop
 async def test_a_loop_that_is_left_gives_back_what_it_held(nats_server: Server, recorder: Recorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc:
         js = nc.jetstream()
@@ -203,7 +203,7 @@ async def test_a_loop_that_is_left_gives_back_what_it_held(nats_server: Server, 
         assert sorted(message.data for message in rest) == [b"4", b"5", b"6", b"7", b"8", b"9"]
 
 
-@both_loops
+@also_uvloop
 async def test_a_plain_client_has_nothing_of_it(nats_server: Server) -> None:
     async with client(nats_server.url) as nc, nc.subscribe("a") as sub:
         js = nc.jetstream()

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 import natsproto
-from natsproto.client import Client
-from natsproto.core.engine import State
-from natsproto.core.events import Closed, Disconnected, Event, Reconnected, Reconnecting
+from natsproto._client import Client
+from natsproto._core.engine import State
+from natsproto._core.events import Closed, Disconnected, Event, Reconnected, Reconnecting
 from natsproto.errors import (
     ConnectFailed,
     ConnectionClosed,
@@ -362,8 +362,16 @@ async def test_a_silent_server_fails_at_the_timeout(nats_server: Server) -> None
         loop = asyncio.get_running_loop()
         began = loop.time()
         with pytest.raises(ConnectFailed, match="waiting for INFO"):
-            await natsproto.connect(proxy.url, connect_timeout=0.3)
-        assert 0.29 <= loop.time() - began < 10
+            await natsproto.connect(proxy.url, connect_timeout=1.5)
+        assert 1.49 <= loop.time() - began < 10
+
+
+@both_loops
+async def test_the_monitoring_port_is_named(nats_server: Server) -> None:
+    port = nats_server.monitoring_url.rpartition(":")[2]
+    for user in (None, "ann"):
+        with pytest.raises(ConnectFailed, match="monitoring port"):
+            await natsproto.connect(f"nats://127.0.0.1:{port}", connect_timeout=1, user=user, password=user)
 
 
 @both_loops

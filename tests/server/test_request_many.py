@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from natsproto.client import Client
+from natsproto._client import Client
 from natsproto.errors import (
     ConnectionLost,
     NoResponders,

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from natsproto.client import Client
-from natsproto.core.events import HandlerFailed
+from natsproto._client import Client
+from natsproto._core.events import HandlerFailed
 from natsproto.errors import (
     ConfigError,
     ConnectionClosed,
@@ -42,7 +42,7 @@ async def add(request: Request) -> None:
 @both_loops
 async def test_every_instance_answers_every_level_exactly_once(nats_server: Server) -> None:
     async with client(nats_server.url) as one, client(nats_server.url) as two:
-        instances = [nc.add_service(name, "1.0.0") for nc in (one, two) for name in ("calc", "calc", "echo")]
+        instances = [await nc.add_service(name, "1.0.0") for nc in (one, two) for name in ("calc", "calc", "echo")]
         await asyncio.gather(one.flush(), two.flush())
         calc = [service.id for service in instances if service.name == "calc"]
         for verb in ("PING", "INFO", "STATS"):
@@ -496,7 +496,7 @@ async def test_closing_the_client_cancels_what_is_in_hand(nats_server: Server) -
         await until(lambda: not endpoint.in_progress)
         await service.stop()
         with pytest.raises(ConnectionClosed):
-            nc.add_service("calc", "1.0.0")
+            await nc.add_service("calc", "1.0.0")
 
 
 @both_loops
@@ -583,7 +583,7 @@ async def test_names_versions_and_the_rest_are_checked_before_anything_is_sent(n
     assert nc._engine.subscriptions == []
     assert nc._engine.herald._listeners == []
 
-    service = nc.add_service("a", "1.0.0")
+    service = await nc.add_service("a", "1.0.0")
     with pytest.raises(ConfigError):
         service.add_endpoint("a.b", add)
     with pytest.raises(InvalidSubject):

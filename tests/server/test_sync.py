@@ -17,8 +17,8 @@ import pytest
 
 import natsproto
 from natsproto import sync
-from natsproto.core.engine import State
-from natsproto.core.events import Disconnected, Event
+from natsproto._core.engine import State
+from natsproto._core.events import AttemptFailed, Disconnected, Event
 from natsproto.errors import (
     AlreadyAcked,
     ConfigError,
@@ -468,3 +468,29 @@ def test_a_pickled_client_connects_where_it_is_unpickled(nats_server: Server, nc
         copy.publish("a", b"1")
         assert sub.next(timeout=5).data == b"1"
         assert copy.server_info.client_id != nc.server_info.client_id
+
+
+def test_sync_retry_connect_for(nats_server: Server) -> None:
+    """A script that is up before its server waits for it."""
+    nats_server.kill()
+    failed = threading.Event()
+
+    def hear(event: Event) -> None:
+        if isinstance(event, AttemptFailed):
+            failed.set()
+
+    def restart() -> None:
+        assert failed.wait(30)
+        asyncio.run(nats_server.restart())
+
+    starting = threading.Thread(target=restart)
+    starting.start()
+    try:
+        with sync.connect(nats_server.url, retry_connect_for=60, on_event=hear) as nc:
+            nc.flush(timeout=10)
+    finally:
+        failed.set()
+        starting.join()
+    nats_server.kill()
+    with pytest.raises(ConnectFailed):
+        sync.connect(nats_server.url)

@@ -15,7 +15,7 @@ import pytest
 
 from natsproto import sync
 from natsproto.errors import ConnectionClosed, LocalProtocolError, NatsError, RequestTimeout
-from natsproto.sync.portal import Portal
+from natsproto.sync._portal import Portal
 from natsproto.testing import Server
 from tests.server.test_sync import loops
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from natsproto import sync
-from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.reading.fetch import Fetch
+from natsproto.jetstream._consumer.fetch import Fetch
+from natsproto.jetstream._message import JsMessage
 from natsproto.testing import Server
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")

@@ -27,9 +27,9 @@ from natsproto.errors import (
     RequestTimeout,
     WrongLastSequence,
 )
-from natsproto.jetstream import advisory
-from natsproto.sync import publishing
-from natsproto.sync.portal import Portal
+from natsproto.jetstream import _advisory as advisory
+from natsproto.sync import _publishing as publishing
+from natsproto.sync._portal import Portal
 from natsproto.testing import Server
 from tests.server.test_sync import loops
 

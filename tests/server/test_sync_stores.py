@@ -25,7 +25,7 @@ from natsproto.errors import (
     SubscriptionClosed,
     WrongRevision,
 )
-from natsproto.jetstream.kv.entry import Operation
+from natsproto.jetstream.kv._entry import Operation
 from natsproto.testing import Server
 from tests.server.test_sync import loops
 

@@ -35,8 +35,8 @@ from natsproto.testing import (
     run_cluster,
     run_server,
 )
-from natsproto.testing.config import ServerSettings
-from natsproto.testing.steps import drive, until
+from natsproto.testing._config import ServerSettings
+from natsproto.testing._steps import drive, until
 
 pytest_plugins = ["pytester"]
 
@@ -653,6 +653,7 @@ async def test_cluster_is_complete_when_the_block_is_entered(tmp_path: Path) -> 
     assert all(gone(pid) for pid in pids)
 
 
+@pytest.mark.slow
 async def test_killed_node_rejoins_its_cluster() -> None:
     async with run_cluster(3) as cluster:
         leader = await cluster.meta_leader()
@@ -683,6 +684,7 @@ def test_cluster_without_jetstream_starts_in_a_plain_block() -> None:
     assert all(refused(server) for server in cluster.servers)
 
 
+@pytest.mark.slow
 def test_node_that_cannot_start_takes_the_whole_cluster_down() -> None:
     with pytest.raises(ServerFailed, match="no_such_field"), run_cluster(3, config="no_such_field: 1"):
         pytest.fail("was never ready")
@@ -693,6 +695,7 @@ def test_cluster_of_one_is_refused() -> None:
         run_cluster(1)
 
 
+@pytest.mark.slow
 def test_cluster_that_never_completes_is_given_up_with_the_logs() -> None:
     lonely = "cluster { name: other, listen: '127.0.0.1:-1' }"
     with (
@@ -721,17 +724,20 @@ async def test_client(nats_server, nats_client):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "mark"), [("strict", "@pytest.mark.asyncio"), ("auto", "")])
 def test_fixtures_work_for_users_in_both_asyncio_modes(pytester: pytest.Pytester, mode: str, mark: str) -> None:
     pytester.makepyfile(ASYNC_TEST.format(mark=mark))
     pytester.runpytest_subprocess(f"--asyncio-mode={mode}").assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_server_fixture_needs_no_asyncio_plugin(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_server(nats_server): assert nats_server.running")
     pytester.runpytest_subprocess("-p", "no:asyncio").assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_missing_binary_is_an_error_of_the_test_that_needs_it(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

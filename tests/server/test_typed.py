@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import pytest
 
+from natsproto._core.events import HandlerFailed
 from natsproto.codecs import JSON, msgpack
-from natsproto.core.events import HandlerFailed
 from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject, NoResponders, ServiceError
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server
 from natsproto.typed import TypedMessage
 from tests.kit.watch import Watch
-from tests.server.ground import both_loops, client, until
+from tests.server.ground import also_uvloop, client, until
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Bill:
     total: float
 
 
-@both_loops
+@also_uvloop
 async def test_values_travel_through_every_verb(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         for codec in (JSON, msgpack()):
@@ -49,7 +49,7 @@ async def test_values_travel_through_every_verb(nats_server: Server) -> None:
         assert got == [Order("rose", 0), Order("rose", 1)]
 
 
-@both_loops
+@also_uvloop
 async def test_a_request_has_one_type_and_its_reply_another(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         prices = nc.typed(Order, Bill)
@@ -77,7 +77,7 @@ async def test_a_request_has_one_type_and_its_reply_another(nats_server: Server)
         await nc.publish("price", JSON.encode(Order("rose", 2)))  # asks for no answer, and gets none
 
 
-@both_loops
+@also_uvloop
 async def test_a_payload_that_does_not_fit_harms_only_who_reads_it(nats_server: Server) -> None:
     watch = Watch()
     async with client(nats_server.url, on_event=watch) as nc:
@@ -107,7 +107,7 @@ async def test_a_payload_that_does_not_fit_harms_only_who_reads_it(nats_server: 
             await orders.publish("orders", object())  # type: ignore[arg-type]
 
 
-@both_loops
+@also_uvloop
 async def test_endpoints_take_and_give_values(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         prices = nc.typed(Order, Bill)
@@ -130,14 +130,14 @@ async def test_endpoints_take_and_give_values(nats_server: Server) -> None:
             assert service.stats().endpoints[0].num_errors == 2
 
 
-@both_loops
+@also_uvloop
 async def test_types_beyond_classes_and_plain_messages_can_be_read(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         numbers = nc.typed(list[int])
         assert numbers.decode(numbers.encode([1, 2])) == [1, 2]
         assert repr(numbers) == "Typed(list[int], list[int], JSON)"
         message = Message("a", b"r", b"[5]", b"NATS/1.0\r\nA: b\r\n\r\n")
-        typed: TypedMessage[list[int]] = numbers._message.of(message)
+        typed: TypedMessage[list[int]] = TypedMessage.of(message, list[int], numbers.codec)
         assert (typed.value, typed.reply, typed.headers["A"]) == ([5], "r", "b")
         with pytest.raises(ConfigError, match="has no method decode"):
             nc.typed(Order, codec="json")  # type: ignore[call-overload]

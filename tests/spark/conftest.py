@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from natsproto import sync
-from natsproto.spark.config import SparkNats
-from natsproto.spark.worker import close_workers
+from natsproto.spark._config import SparkNats
+from natsproto.spark._worker import close_workers
 from natsproto.testing import Server, run_server
 from tests.spark.java import missing
 
@@ -32,12 +32,17 @@ def need_java() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """PySpark leaves sockets and temporary folders to the garbage collector, which is none of our business: it may
-    come in any test of a module with a session.
+    """What has a session is slow, and one worker has them all.
+
+    PySpark leaves sockets and temporary folders to the garbage collector, which is none of our business: it may come
+    in any test of a module with a session.
     """
     modules = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
     for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
         if item.path in modules:
+            item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import LocalProtocolError
-from natsproto.jetstream.direct import RawMessage
-from natsproto.jetstream.message import JsMessage
-from natsproto.jetstream.timestamp import Timestamp
+from natsproto.jetstream._direct import RawMessage
+from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.headers import Headers, encode_headers
-from natsproto.spark.arrow import arrow_schema, delivered_batch, stored_batch
+from natsproto.spark._arrow import arrow_schema, delivered_batch, stored_batch
 
 NANOS = 1_795_000_000_123_456_789
 WHEN = datetime.fromtimestamp(NANOS // 1_000_000_000, UTC).replace(microsecond=123_456)

@@ -15,10 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from natsproto import connect
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream._context import JetStream
 from natsproto.spark import register
-from natsproto.spark.reading import INACTIVE
-from natsproto.testing.server import Server
+from natsproto.spark._reading import INACTIVE
+from natsproto.testing._server import Server
 
 R = TypeVar("R")
 pytestmark = pytest.mark.timeout(600)
@@ -110,6 +110,7 @@ def seqs(frame: DataFrame) -> list[int]:
 # ---------------------------------------------------------------- reading
 
 
+@pytest.mark.smoke
 def test_a_stream_is_a_table(pipe: Pipe) -> None:
     pipe.publish(500)
     frame = pipe.read(minPartitions="3")

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 import pyarrow as pa
 import pytest
 
-from natsproto.client import Client
+from natsproto._client import Client
 from natsproto.errors import ConfigError, InvalidReply, StreamNotFound
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.stream import Stream
-from natsproto.spark.deliver import Delivered, Marker, Task, check_sink, deliver
-from natsproto.spark.settings import SinkSettings
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._stream import Stream
+from natsproto.spark._deliver import Delivered, Marker, Task, check_sink, deliver
+from natsproto.spark._settings import SinkSettings
 
 BASE = {"servers": "nats://127.0.0.1:4222", "stream": "OUT", "subject": "out.rows"}
 TASK = Task(owner="query", epoch=3, partition=1)
@@ -107,10 +107,11 @@ async def test_atomic_batches_are_exact_beyond_the_duplicate_window(
     assert await stored(out) == list(range(25))
 
 
-async def test_attempts_that_race_store_every_row_once(nats_client: Client, out: Stream) -> None:
+async def test_attempts_that_race_store_every_row_once(nats_client: Client, out: Stream, seed: int) -> None:
     attempts = []
-    for seed in range(4):
-        cuts = sorted(random.Random(seed).sample(range(1, 60), 3))
+    chance = random.Random(seed)
+    for _ in range(4):
+        cuts = sorted(chance.sample(range(1, 60), 3))
         bounds = [0, *cuts, 60]
         parts = [batch(bounds[place], bounds[place + 1]) for place in range(4)]
         attempts.append(run(nats_client, ATOMIC, TASK, rows(*parts)))

@@ -14,6 +14,7 @@ from tests.spark.conftest import need_java
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/spark_partitions.py"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_example_prints_what_it_says() -> None:
     need_java()

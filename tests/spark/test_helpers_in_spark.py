@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from natsproto import sync
-from natsproto.client import Client
+from natsproto._client import Client
 from natsproto.errors import ConfigError
 from natsproto.spark import (
     SecretRef,
@@ -31,7 +31,7 @@ from natsproto.spark import (
     stream_dataframe,
     worker_client,
 )
-from natsproto.spark.worker import call
+from natsproto.spark._worker import call
 from natsproto.testing import run_server
 
 if TYPE_CHECKING:

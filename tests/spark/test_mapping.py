@@ -11,7 +11,7 @@ from itertools import count
 
 import pytest
 
-from natsproto.client import Client
+from natsproto._client import Client
 from natsproto.errors import (
     BucketNotFound,
     ConfigError,
@@ -20,6 +20,7 @@ from natsproto.errors import (
     NoResponders,
     NoStream,
     PublishFailed,
+    PublishTimeout,
     RequestTimeout,
 )
 from natsproto.spark import (
@@ -32,7 +33,7 @@ from natsproto.spark import (
     request_partition,
     run_partition,
 )
-from natsproto.spark.worker import call
+from natsproto.spark._worker import call
 
 _names = (f"M{number}" for number in count())
 
@@ -348,7 +349,9 @@ def test_what_is_written_again_is_counted_and_not_stored(nats: SparkNats, name: 
 def test_row_that_no_stream_takes_fails_the_task(nats: SparkNats, name: str) -> None:
     with pytest.raises(PublishFailed) as caught:
         list(publish_partition(nats, write_id="w", subject="no.stream", timeout=2)([{"data": "1"}]))
-    assert "NoStream" in repr(caught.value.__cause__) or "no stream" in str(caught.value), NoStream
+    # A server that is silent for a second in between leaves it open whether the row is stored.
+    assert isinstance(caught.value.__cause__, (NoStream, PublishTimeout))
+    assert "'no.stream'" in str(caught.value)
 
 
 def test_row_that_is_no_message_fails_the_task(nats: SparkNats, name: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import ConfigError
-from natsproto.spark.offsets import Horizon, Offset, Span, advance, lost, pieces, span
+from natsproto.spark._offsets import Horizon, Offset, Span, advance, lost, pieces, span
 
 BORN = "2026-01-02T03:04:05.678901234Z"
 REBORN = "2026-02-02T03:04:05Z"

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from natsproto.errors import ConfigError
-from natsproto.spark.outgoing import batches_of, check_columns, outgoing
+from natsproto.spark._outgoing import batches_of, check_columns, outgoing
 
 LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 import natsproto
-from natsproto.testing.server import Server
+from natsproto.testing._server import Server
 from tests.spark.conftest import need_java
 
 FOLDER = Path(__file__).parent.parent.parent / "docs/examples/pipeline"

@@ -15,11 +15,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from natsproto import connect
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream._context import JetStream
 from natsproto.spark import register
-from natsproto.spark.reading import INACTIVE
+from natsproto.spark._reading import INACTIVE
 from natsproto.testing import run_server
-from natsproto.testing.server import Server
+from natsproto.testing._server import Server
 
 R = TypeVar("R")
 SECRET = "s3cr3t-h4ntor2"
@@ -103,7 +103,7 @@ def test_a_cancelled_job_leaves_nothing_behind(spark: SparkSession, nats_server:
 
     def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            time.sleep(1)
+            time.sleep(1)  # the job's own slowness
             yield batch
 
     options = {"servers": nats_server.url, "stream": "ORDERS", "batchRows": "100", "readMethod": "consumer"}
@@ -122,13 +122,13 @@ def test_a_cancelled_job_leaves_nothing_behind(spark: SparkSession, nats_server:
     deadline = time.monotonic() + 120
     while do(nats_server.url, consumers) == 0:
         assert time.monotonic() < deadline
-        time.sleep(0.1)
+        time.sleep(0.05)
     spark.sparkContext.cancelJobGroup("cancelled")
     thread.join()
     assert failed
     deadline = time.monotonic() + 2 * INACTIVE + 10
     while do(nats_server.url, consumers) and time.monotonic() < deadline:
-        time.sleep(0.5)
+        time.sleep(0.05)
     assert do(nats_server.url, consumers) == 0
 
 
@@ -143,7 +143,7 @@ def test_a_stall_downstream_costs_no_row_and_no_connection(
     def stall(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):
             if number == 1:
-                time.sleep(10)
+                time.sleep(10)  # the job's own stall
             yield batch
 
     options = {"servers": nats_server.url, "stream": "ORDERS", "batchRows": "500", "minPartitions": "1"}

@@ -17,8 +17,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from natsproto.spark.pushdown import Narrowing, narrow
-from natsproto.spark.settings import SourceSettings
+from natsproto.spark._pushdown import Narrowing, narrow
+from natsproto.spark._settings import SourceSettings
 
 SUBJECT, SEQ, TIME = ("subject",), ("seq",), ("timestamp",)
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -10,15 +10,16 @@ from typing import Unpack
 
 import pytest
 
-from natsproto.client import Client
+from natsproto._client import Client
 from natsproto.errors import ConfigError, DataLost, InvalidSubject, PermissionDenied, StreamNotFound
-from natsproto.jetstream.arguments import StreamArgs
-from natsproto.jetstream.config import RetentionPolicy, StreamConfig
-from natsproto.jetstream.info import StreamInfo
+from natsproto.jetstream._arguments import StreamArgs
+from natsproto.jetstream._config import RetentionPolicy, StreamConfig
+from natsproto.jetstream._info import StreamInfo
 from natsproto.protocol.headers import HeadersLike
-from natsproto.spark import SeqRange, SparkNats, plan_ranges, read_range, reading
-from natsproto.spark.reading import LossWatch, Method
-from natsproto.spark.worker import call, close_workers, worker
+from natsproto.spark import SeqRange, SparkNats, plan_ranges, read_range
+from natsproto.spark import _reading as reading
+from natsproto.spark._reading import LossWatch, Method
+from natsproto.spark._worker import call, close_workers, worker
 from natsproto.testing import Server, run_server
 
 METHODS: tuple[Method, ...] = ("consumer", "direct")

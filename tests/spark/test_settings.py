@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from natsproto.errors import ConfigError, InvalidCredentials, InvalidSubject
-from natsproto.spark.config import SecretRef
-from natsproto.spark.settings import SinkSettings, SourceSettings
+from natsproto.spark._config import SecretRef
+from natsproto.spark._settings import SinkSettings, SourceSettings
 
 BASE = {"servers": "nats://127.0.0.1:4222", "stream": "ORDERS"}
 

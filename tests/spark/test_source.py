@@ -11,11 +11,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from natsproto import sync
 from natsproto.errors import ConfigError, DataLost
-from natsproto.spark.config import SparkNats
-from natsproto.spark.settings import SourceSettings
-from natsproto.spark.source import StreamReader
-from natsproto.sync.jetstream import JetStream
-from natsproto.testing.server import Server
+from natsproto.spark._config import SparkNats
+from natsproto.spark._settings import SourceSettings
+from natsproto.spark._source import StreamReader
+from natsproto.sync._jetstream import JetStream
+from natsproto.testing._server import Server
 
 ALL = ReadAllAvailable()
 

@@ -4,8 +4,8 @@ from typing import assert_type
 
 from natsproto import Message, State, sync
 from natsproto.jetstream import ConsumerInfo, PubAck, RawMessage, StreamInfo
-from natsproto.jetstream.kv.entry import KeyValueEntry
-from natsproto.jetstream.message import Metadata
+from natsproto.jetstream._message import Metadata
+from natsproto.jetstream.kv._entry import KeyValueEntry
 from natsproto.jetstream.objectstore import ObjectInfo
 from natsproto.service import ServiceInfo
 

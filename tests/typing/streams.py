@@ -5,20 +5,20 @@ from datetime import UTC, datetime, timedelta
 from typing import assert_type
 
 from natsproto import Client, Headers
-from natsproto.jetstream.admin import Admin
-from natsproto.jetstream.advisory import Advisories, Advisory
-from natsproto.jetstream.backup import Progress
-from natsproto.jetstream.config import RetentionPolicy, StreamConfig
-from natsproto.jetstream.context import JetStream
-from natsproto.jetstream.direct import RawMessage, StoredMessages
-from natsproto.jetstream.exchange import ApiExchange
-from natsproto.jetstream.info import AccountInfo, ConsumerInfo, ConsumerPause, ConsumerReset, PubAck, StreamInfo
-from natsproto.jetstream.listing import Listing
-from natsproto.jetstream.publishing.ackfuture import AckFuture
-from natsproto.jetstream.publishing.fast import FastPublisher
-from natsproto.jetstream.publishing.publish import Publisher
-from natsproto.jetstream.stream import Stream
-from natsproto.jetstream.timestamp import Timestamp
+from natsproto.jetstream._admin import Admin
+from natsproto.jetstream._advisory import Advisories, Advisory
+from natsproto.jetstream._backup import Progress
+from natsproto.jetstream._config import RetentionPolicy, StreamConfig
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._direct import RawMessage, StoredMessages
+from natsproto.jetstream._exchange import ApiExchange
+from natsproto.jetstream._info import AccountInfo, ConsumerInfo, ConsumerPause, ConsumerReset, PubAck, StreamInfo
+from natsproto.jetstream._listing import Listing
+from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._publish.fast import FastPublisher
+from natsproto.jetstream._publish.publish import Publisher
+from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._timestamp import Timestamp
 
 
 async def managing(nc: Client) -> None:

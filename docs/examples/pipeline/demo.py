@@ -23,7 +23,7 @@ from pathlib import Path
 import generator
 
 import natsproto
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream import JetStream
 from natsproto.testing import run_server
 
 HERE = Path(__file__).parent

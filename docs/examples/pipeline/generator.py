@@ -11,7 +11,7 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import natsproto
-from natsproto.jetstream.context import JetStream
+from natsproto.jetstream import JetStream
 
 PRODUCTS = [(f"p{number}", f"category-{number % 4}", 100 + 7 * number) for number in range(20)]
 """Name, category and price in cents."""

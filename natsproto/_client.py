@@ -1,0 +1,318 @@
+"""The front door: connect(), and the client it returns."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar, Unpack, overload
+
+from natsproto._async_hints import Awaited, items
+from natsproto._core.connection import Connection
+from natsproto._core.runtime import Runtime
+from natsproto._core.transport import dial
+from natsproto._options import DEFAULT_SERVER, OptionArgs, Options
+from natsproto.errors import ConfigError
+from natsproto.protocol.pool import seconds
+
+if TYPE_CHECKING:
+    from natsproto.codecs import Codec
+    from natsproto.health import Health
+    from natsproto.jetstream._context import JetStream
+    from natsproto.jetstream._exchange import Trace
+    from natsproto.protocol.frames import Message, Payload
+    from natsproto.protocol.headers import HeadersLike
+    from natsproto.service._endpoint import StatsHandler
+    from natsproto.service._report import ServiceInfo, ServicePing, ServiceStats
+    from natsproto.service._service import Service
+    from natsproto.system import System
+    from natsproto.tracing import MessageTrace
+    from natsproto.typed import Typed
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+THE_WORLD = Runtime(dial=dial, rng=random.SystemRandom())
+"""Real sockets, real randomness. It holds no state."""
+
+
+class Client(Connection):
+    """A connected client; see Connection for the verbs."""
+
+    @classmethod
+    async def open(cls, options: Options, runtime: Runtime) -> Client:
+        """Connects in a world of one's own (tests, other transports); everybody else uses ``connect``."""
+        client = cls(options, runtime)
+        await client._engine.start()
+        return client
+
+    def jetstream(
+        self,
+        *,
+        domain: str | None = None,
+        prefix: str | None = None,
+        timeout: float | timedelta = 5.0,
+        trace: Trace | None = None,
+        inbox_prefix: str | None = None,
+    ) -> JetStream:
+        """JetStream of this account, of a ``domain``, or behind an API ``prefix`` (of another account).
+
+        ``timeout`` in seconds, more than 0, is the default of every call. ``trace`` is called with an ApiExchange for
+        every request to the API of JetStream when it is answered or has failed; what it raises is logged and told by a
+        HandlerFailed event. ``inbox_prefix`` begins the subjects that consumers and batches are delivered to (default:
+        the connection's option, which goes on to be that of replies). Sends nothing. ConfigError for bad arguments.
+        """
+        from natsproto.jetstream._context import JetStream  # not everybody needs it; importing natsproto is fast
+
+        options = self._options
+        if domain is None and prefix is None:
+            domain, prefix = options.jetstream_domain, options.jetstream_api_prefix
+        return JetStream(self, domain=domain, prefix=prefix, timeout=timeout, trace=trace, inbox_prefix=inbox_prefix)
+
+    # ---------------------------------------------------------------- looking
+
+    async def health(
+        self,
+        *,
+        timeout: float | timedelta = 2.0,
+        jetstream: bool = False,
+        stream: str | None = None,
+        consumer: str | None = None,
+    ) -> Health:
+        """Checks from end to end that the client works: a message goes to the server and an answer comes back.
+
+        With ``jetstream`` the account's JetStream must answer as well, with ``stream`` and ``consumer`` they must be
+        there. The result is true when all is well; see Health for what probes want. Takes at most ``timeout``
+        seconds, and no time while there is no connection. Raises nothing but ConfigError for a consumer without a
+        stream and for bad timeouts; cancelling changes nothing.
+        """
+        from natsproto.health import check
+
+        wait = seconds("timeout", timeout)
+        context = self.jetstream(timeout=max(wait, 0.001)) if jetstream or stream is not None else None
+        return await check(self, context, stream, consumer, wait)
+
+    async def trace(
+        self,
+        subject: str,
+        payload: Payload = b"",
+        *,
+        headers: HeadersLike | None = None,
+        deliver: bool = False,
+        timeout: float | timedelta = 2.0,
+    ) -> MessageTrace:
+        """Sends a message and asks every server it passes what became of it (ADR-41, server 2.11).
+
+        Without ``deliver`` nobody gets the message and no stream stores it; the servers tell who would have. Returns
+        when all have answered, or after ``timeout`` seconds with what there is; RequestTimeout when there is nothing.
+        ConfigError for headers that are the trace's own; and what ``publish`` raises. A subject that may not be
+        published to is no error here: the trace says so.
+        """
+        from natsproto.tracing import trace
+
+        wait = seconds("timeout", timeout)
+        return await trace(self, subject, payload, headers=headers, deliver=deliver, timeout=wait)
+
+    def system(self) -> System:
+        """Asks the servers what they tell of themselves: for users of the system account. Sends nothing."""
+        from natsproto.system import System
+
+        return System(self)
+
+    # ---------------------------------------------------------------- values
+
+    @overload
+    def typed(self, kind: type[T], /, *, codec: Codec | None = None) -> Typed[T, T]: ...
+
+    @overload
+    def typed(self, kind: type[T], reply: type[R], /, *, codec: Codec | None = None) -> Typed[T, R]: ...
+
+    def typed(
+        self, kind: type[T], reply: type[R] | None = None, /, *, codec: Codec | None = None
+    ) -> Typed[T, R] | Typed[T, T]:
+        """The verbs for messages that hold a ``kind``, and replies that hold a ``reply`` (default: the same).
+
+        ``codec`` (default: ``natsproto.codecs.JSON``) makes payloads of values and values of payloads. Sends
+        nothing; make it once and keep it. ConfigError for what is no codec.
+        """
+        from natsproto.codecs import JSON
+        from natsproto.typed import Typed
+
+        used = JSON if codec is None else codec
+        return Typed(self, kind, kind, used) if reply is None else Typed(self, kind, reply, used)
+
+    # ---------------------------------------------------------------- services
+
+    def add_service(
+        self,
+        name: str,
+        version: str,
+        *,
+        description: str = "",
+        metadata: Mapping[str, str] | None = None,
+        queue_group: str | None = "q",
+        stats_handler: StatsHandler | None = None,
+        prefix: str = "$SRV",
+    ) -> Service:
+        """An instance of a service (ADR-32): await it to start it, or enter it to have it stopped at the end as well.
+
+        ``name`` is made of letters, digits, dash and underscore, ``version`` is a semantic version. ``queue_group``
+        is that of its endpoints unless they say otherwise; None: every instance gets every request.
+        ``stats_handler`` is asked for the ``data`` of every endpoint's statistics, anything JSON can say.
+        ``prefix`` replaces ``$SRV`` in the subjects on which it is asked what it is.
+
+        ConfigError, InvalidSubject, TypeError for bad arguments; ConnectionClosed when it is started. Draining the
+        client stops it.
+        """
+        from natsproto.service._service import Service
+
+        return Service(
+            self,
+            name,
+            version,
+            description=description,
+            metadata=metadata,
+            queue_group=queue_group,
+            stats_handler=stats_handler,
+            prefix=prefix,
+        )
+
+    @items
+    def discover_services(
+        self,
+        name: str | None = None,
+        id: str | None = None,
+        *,
+        max_wait: float | timedelta = 2.0,
+        stall: float | timedelta | None = 0.5,
+        prefix: str = "$SRV",
+    ) -> AsyncGenerator[ServiceInfo]:
+        """Yields what every service instance of the account says of itself: all, those of a name, or one.
+
+        Ends ``max_wait`` seconds after the question, or when no other answer comes for ``stall`` seconds (None: no
+        such limit); at once when nobody is there. Answers that cannot be read are logged and skipped. Errors and
+        cancelling are those of ``request_many``; ConfigError for an id without a name.
+        """
+        from natsproto.service._discovery import ask
+        from natsproto.service._report import decode_info
+
+        return ask(self, "INFO", decode_info, name, id, max_wait=max_wait, stall=stall, prefix=prefix)
+
+    @items
+    def ping_services(
+        self,
+        name: str | None = None,
+        id: str | None = None,
+        *,
+        max_wait: float | timedelta = 2.0,
+        stall: float | timedelta | None = 0.5,
+        prefix: str = "$SRV",
+    ) -> AsyncGenerator[ServicePing]:
+        """Yields who is there, and how many seconds the answer took; otherwise as ``discover_services``."""
+        from natsproto.service._discovery import ask
+        from natsproto.service._report import decode_ping
+
+        return ask(self, "PING", decode_ping, name, id, max_wait=max_wait, stall=stall, prefix=prefix)
+
+    @items
+    def service_stats(
+        self,
+        name: str | None = None,
+        id: str | None = None,
+        *,
+        max_wait: float | timedelta = 2.0,
+        stall: float | timedelta | None = 0.5,
+        prefix: str = "$SRV",
+    ) -> AsyncGenerator[ServiceStats]:
+        """Yields what every service instance has done; otherwise as ``discover_services``."""
+        from natsproto.service._discovery import ask
+        from natsproto.service._report import decode_stats
+
+        return ask(self, "STATS", decode_stats, name, id, max_wait=max_wait, stall=stall, prefix=prefix)
+
+    async def call(
+        self,
+        subject: str,
+        payload: Payload = b"",
+        *,
+        timeout: float | timedelta | None = None,
+        headers: HeadersLike | None = None,
+    ) -> Message:
+        """Asks an endpoint of a service: ``request`` that raises the ServiceError with which it is answered."""
+        from natsproto.service._report import error_of
+
+        reply = await self.request(subject, payload, timeout=timeout, headers=headers)
+        error = error_of(reply)
+        if error is not None:
+            raise error
+        return reply
+
+
+class Connecting(Awaited):
+    """A connection in the making: ``await`` it, or enter it to have it drained at the end."""
+
+    _forgotten = "connect(...) was never awaited or entered"
+
+    def __init__(self, options: Options, runtime: Runtime) -> None:
+        self._options = options
+        self._runtime = runtime
+        self._client: Client | None = None
+        self._begun = False
+
+    def __await__(self) -> Generator[object, None, Client]:
+        self._begun = True
+        return self._open().__await__()
+
+    async def _open(self) -> Client:
+        return await Client.open(self._options, self._runtime)
+
+    async def __aenter__(self) -> Client:
+        self._client = await self
+        return self._client
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._client is not None
+        if exc is None:
+            await self._client.drain()
+        else:
+            await self._client.close()
+
+
+def connect(
+    servers: str | Sequence[str] | Options | None = None,
+    /,
+    *,
+    context: str | None = None,
+    **options: Unpack[OptionArgs],
+) -> Connecting:
+    """Connects to a NATS server or cluster.
+
+    ``servers`` is one URL, a comma list or a sequence (``nats://``, ``tls://``, bare ``host:port``; default:
+    ``nats://127.0.0.1:4222``), or a whole Options value. ``context`` is the name of a context of the ``nats`` command
+    line tool (ADR-21), or the absolute path of one: its servers are used unless others are given. Keyword options
+    amend either; they are those of ``Options``.
+
+    Returns something to ``await`` (close it yourself) or to enter with ``async with`` (drained at the end,
+    closed at once when the block raised). ConfigError for bad options before anything is dialled; ConnectFailed
+    with the cause of every server after one pass over the pool, each given ``connect_timeout`` seconds; with
+    ``retry_connect_for=30`` after 30 seconds of further ones. LoginRefused, which is also NotAuthorized, when all
+    servers refused the credentials.
+    Cancelling leaves nothing behind.
+    """
+    return Connecting(options_for(servers, context, options), THE_WORLD)
+
+
+def options_for(servers: str | Sequence[str] | Options | None, context: str | None, options: OptionArgs) -> Options:
+    """What ``connect`` is asked for; for others that connect."""
+    if context is not None:
+        if isinstance(servers, Options):
+            raise ConfigError("context", context, "cannot be given together with Options: use Options.from_context")
+        chosen = Options.from_context(context)
+        return chosen.but(**options) if servers is None else chosen.but(servers=servers, **options)
+    if isinstance(servers, Options):
+        return servers.merge(**options) if options else servers
+    return Options(DEFAULT_SERVER if servers is None else servers, **options)

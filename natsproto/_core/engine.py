@@ -1,0 +1,803 @@
+"""The engine: the life of a client, over all its connections.
+
+Owns the state, the supervisor task, what has to be told to a new connection, and the counters. One
+supervisor owns the current session; the end of a session, for whatever reason, is a disconnect, so the
+client is never "connected" without something that reads. It knows how to move bytes and frames but not
+what the public verbs promise; that is the Connection's.
+
+::
+
+    CONNECTING ──▶ OPEN ⇄ RECONNECTING        OPEN, RECONNECTING ──▶ DRAINING        any ──▶ CLOSED
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from time import monotonic
+from typing import TypeAlias
+
+from natsproto._core import events
+from natsproto._core.herald import Herald
+from natsproto._core.inbox import ReplyInbox
+from natsproto._core.limitcheck import LimitCheck, Probe
+from natsproto._core.outbox import Outbox
+from natsproto._core.requests import RequestMux
+from natsproto._core.runtime import Runtime, nuid
+from natsproto._core.session import Session
+from natsproto._core.subscription import SLICE, Subscription
+from natsproto._core.supervisor import Supervisor
+from natsproto._core.waiting import Waiters, elsewhere, running_loop
+from natsproto._options import Options
+from natsproto.errors import (
+    ConnectFailed,
+    ConnectionClosed,
+    ConnectionLost,
+    DrainTimeout,
+    NatsError,
+    NotAuthorized,
+    PayloadTooLarge,
+    PermissionDenied,
+    RequestTimeout,
+    SlowConsumer,
+    TooManySubscriptions,
+)
+from natsproto.protocol import commands
+from natsproto.protocol.commands import Heads
+from natsproto.protocol.frames import NO_INFO, Message, Responder, ServerInfo, Sink
+from natsproto.protocol.link import Complaint, InfoChanged, Link, LinkEvent, PongFor
+from natsproto.protocol.pool import ServerPool
+from natsproto.protocol.refusals import SubscriptionDenied
+from natsproto.protocol.table import Interest, SubscriptionTable
+
+log = logging.getLogger("natsproto")
+
+CONFIRM_EVERY = 1.0
+"""Seconds between the pings that find out what the server has got, while messages are being published."""
+
+LINGER = 2.0
+"""Seconds close() waits for written bytes to leave before it cuts, and for on_event to handle the last events."""
+
+_CLOSED = events.Closed(reason=None)
+
+
+Owner: TypeAlias = Subscription | RequestMux | ReplyInbox
+"""Whoever asked for what a sid stands for."""
+
+
+class State(StrEnum):
+    """Where a client is in its life."""
+
+    CONNECTING = "connecting"
+    OPEN = "open"
+    RECONNECTING = "reconnecting"
+    DRAINING = "draining"
+    CLOSED = "closed"
+
+
+TRANSITIONS: Mapping[State, frozenset[State]] = {
+    State.CONNECTING: frozenset({State.OPEN, State.RECONNECTING, State.DRAINING, State.CLOSED}),
+    State.OPEN: frozenset({State.RECONNECTING, State.DRAINING, State.CLOSED}),
+    State.RECONNECTING: frozenset({State.OPEN, State.DRAINING, State.CLOSED}),
+    State.DRAINING: frozenset({State.CLOSED}),
+    State.CLOSED: frozenset(),
+}
+
+
+class Barrier:
+    """A PING whose PONG shows that the server has handled everything before it: messages, and SUBs up to a sid."""
+
+    __slots__ = ("answered", "frames_out", "last_sid")
+
+    def __init__(self, answered: asyncio.Future[None] | None, frames_out: int, last_sid: int) -> None:
+        self.answered, self.frames_out, self.last_sid = answered, frames_out, last_sid
+
+
+class Retirement:
+    """A PING whose PONG says that a session which was left has delivered all it had."""
+
+    __slots__ = ("session",)
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+
+class Engine:
+    """Keeps a client connected.
+
+    ``origin`` is what messages answer through: the Connection.
+    """
+
+    def __init__(self, options: Options, runtime: Runtime, origin: Responder) -> None:
+        loop = asyncio.get_running_loop()
+        self.options = options
+        self.state = State.CONNECTING
+        self.info = NO_INFO
+        self.heads = Heads()
+        self.outbox = Outbox(options.outbox_limit, loop, self._ask_soon)
+        self.table: SubscriptionTable[Owner] = SubscriptionTable()
+        self.in_msgs = 0
+        self.in_bytes = 0
+        self._dropped_before = 0
+        self.session: Session | None = None
+        """The connection in use; None while there is none."""
+        self.herald = Herald(options.on_event)
+        self._supervisor = Supervisor(options, runtime, self, self.herald)
+        self.closed: asyncio.Future[Exception | None] = loop.create_future()
+        """Its result is the final reason; None when the application closed."""
+        self._loop = loop
+        self._runtime = runtime
+        self._origin = origin
+        self._subscriptions: dict[Subscription, Interest[Owner]] = {}
+        self._mux: RequestMux | None = None
+        self._inboxes: dict[ReplyInbox, Interest[Owner]] = {}
+        self._with_callback: weakref.WeakSet[Subscription] | None = None  # slow to make and to walk
+        self._holding: set[Subscription] = set()
+        self._limit_check = LimitCheck(self.table, self._probe, self._refused)
+        self._changed = Waiters()
+        self._moving_from: Session | None = None
+        """The session that was left and may not have handled all that was published on it."""
+        self._warned: Session | None = None
+        """The session whose server has announced its end."""
+        self._asking: asyncio.TimerHandle | None = None
+        """Set from the moment a confirmation is wanted until it has come."""
+
+    # ---------------------------------------------------------------- connecting
+
+    async def start(self) -> None:
+        """Connects to the first server of the pool that accepts.
+
+        One pass over the pool; then ConnectFailed with every cause, unless retry_on_failed_connect leaves it
+        to the supervisor and returns at once. Cancelling closes everything.
+        """
+        try:
+            session = await self._supervisor.first()
+        except BaseException as exc:
+            self._finish(exc if isinstance(exc, Exception) else None)
+            if isinstance(exc, Exception):
+                await self.herald.handled(LINGER)
+            raise
+        if session is None:
+            self._move(State.RECONNECTING)
+        else:
+            self.opened(session)
+            if self.herald.audible(events.Connected):
+                self.herald.announce(events.Connected(server=str(session.address)))
+        self._supervisor.run(session)
+
+    # ---------------------------------------------------------------- the supervisor reports
+
+    @property
+    def wants_connection(self) -> bool:
+        """Whether the client is not closed."""
+        return self.state is not State.CLOSED
+
+    @property
+    def may_move(self) -> bool:
+        """Whether a change of servers is in order."""
+        return self.state is State.OPEN
+
+    def make_link(self, *, tls_required: bool, secured: bool) -> Link:
+        """The protocol side of a new connection."""
+        return Link(
+            self.table.sinks,
+            tls_required=tls_required,
+            secured=secured,
+            max_message=self.options.max_message_size,
+            inbox_prefix=f"{self.options.inbox_prefix}.".encode(),
+        )
+
+    def opened(self, session: Session) -> None:
+        """Makes a session the current one: subscriptions first, then what waited to be published."""
+        self._supervisor.adopted(session)
+        self.session = session
+        self._take_info(session, session.link.info)
+        assert session.wire is not None
+        self._stop_asking()  # the answer, if one is out, comes from another server
+        self._limit_check.reset()
+        plan = self.table.resubscribe()
+        if plan:
+            session.wire.write(b"".join(plan))
+        self.outbox.attach(session.wire, paused=session.write_paused or self._moving_from is not None)
+        if self._holding:
+            session.hold(True)
+        if self.state in (State.DRAINING, State.OPEN):  # open after a move from one server to another
+            self._changed.wake()
+        else:
+            self._move(State.OPEN)
+        session.go_live()
+        for inbox in list(self._inboxes):
+            inbox.restored()
+
+    def leaving(self, session: Session) -> None:
+        """The session is about to be replaced while it still works.
+
+        What its server has sent already is taken in: it is asked to stop, and its connection ends when it
+        confirms. Only inboxes for replies are on both for a moment, as a reply that comes twice does no harm.
+        """
+        if session.wire is not None:
+            self.outbox.flush()
+            given_up = (i.sid for i in self.table if isinstance(i.owner, Subscription))
+            session.wire.write(b"".join(map(commands.unsub, given_up)))
+            self._moving_from = session
+            session.ping(Retirement(session))
+
+    def buried(self, session: Session) -> None:
+        """A session that was left has ended."""
+        self._is_behind(session)
+        self._fail_barriers(session, _lost(session))
+
+    def _is_behind(self, session: Session) -> None:
+        """The server that was left has handled all it was sent: what follows on the new one cannot overtake it."""
+        if self._moving_from is session:
+            self._moving_from = None
+            if self.session is not None and not self.session.write_paused:
+                self.outbox.resume()
+
+    def gave_up(self, reason: Exception | None, *, quiet: bool = False) -> None:
+        """There will be no other connection; ``quiet``: because the event loop ends."""
+        if reason is not None and not isinstance(reason, NatsError):
+            cause, reason = reason, ConnectionLost(f"{type(reason).__name__}: {reason}")
+            reason.__cause__ = cause
+        self._finish(reason, quiet=quiet)
+
+    def _lose(self, session: Session, cause: Exception) -> None:
+        """The session has ended: everything that depended on it hears of it now."""
+        server = str(session.address)
+        self.session = None
+        self._stop_asking()
+        self.outbox.detach()
+        self._supervisor.lost(session)
+        self._fail_barriers(session, _lost(session))
+        if self._mux is not None and self.options.fail_requests_on_disconnect:
+            reason = cause.reason if isinstance(cause, ConnectionLost) else cause
+            self._mux.fail(lambda subject: ConnectionLost(f"request to {subject!r} unanswered: {reason}", server))
+        for inbox in list(self._inboxes):
+            inbox.lost(_lost(session))
+        if self.state is State.OPEN:
+            self._move(State.RECONNECTING)
+        self.herald.announce(
+            events.Disconnected(server=server, cause=cause, in_flight=self.outbox.uncertain, waiting=self.outbox.frames)
+        )
+
+    @staticmethod
+    def _fail_barriers(session: Session, error: NatsError) -> None:
+        """Nobody waits any longer for answers to the pings of this session."""
+        for token in session.link.abandon():
+            if isinstance(token, Barrier) and token.answered is not None and not token.answered.done():
+                token.answered.set_exception(error)
+
+    @property
+    def pool(self) -> ServerPool:
+        """The servers."""
+        return self._supervisor.pool
+
+    @property
+    def reconnects(self) -> int:
+        """How often an outage was overcome."""
+        return self._supervisor.reconnects
+
+    async def reconnect(self) -> None:
+        """Gives up the current connection, or the wait for the next attempt.
+
+        What was published goes out first: the server confirms it, within LINGER seconds, before the connection
+        ends; what is published meanwhile waits for the next one.
+        """
+        session = self.session
+        if session is None:
+            self._supervisor.hurry()
+            return
+        answered: asyncio.Future[None] = self._loop.create_future()
+        try:
+            async with asyncio.timeout(LINGER):
+                await self.outbox.drained()
+                if session is self.session:
+                    self.outbox.detach()
+                    session.ping(Barrier(answered, self.outbox.frames_out, self.table.last_sid))
+                    await answered
+        except (TimeoutError, NatsError):
+            log.info("%s did not confirm what was sent before reconnect()", session.address)
+        finally:
+            session.end(ConnectionLost("reconnect() was called", str(session.address)))
+
+    # ---------------------------------------------------------------- a session reports
+
+    def arrived(self, touched: list[Sink]) -> None:
+        """Settles the account of every subscription that got something out of one chunk and calls its ``def`` callback,
+        in the order of each one's first message in it.
+        """
+        deadline = monotonic() + SLICE if len(touched) > 1 else 0.0
+        for sink in touched:
+            assert isinstance(sink, Interest)
+            count, octets, excess, ended = self.table.settle(sink)
+            self.in_msgs += count
+            self.in_bytes += octets
+            owner = sink.owner
+            if isinstance(owner, Subscription):
+                if ended:
+                    self._take_out(owner)
+                if count:
+                    owner.settle(count, octets, excess, deadline)
+                if ended:
+                    owner.end(None)
+            elif type(owner) is RequestMux:
+                if count > 1:
+                    self.outbox.collect()  # whoever was answered is about to ask again
+            else:
+                assert not isinstance(owner, RequestMux)
+                owner.settled()
+
+    def happened(self, session: Session, event: LinkEvent) -> None:
+        """Something came between the messages."""
+        if isinstance(event, PongFor):
+            if isinstance(event.token, Retirement):
+                self._is_behind(session)
+                # Replies to what was sent before the move may still come here; its time runs out then.
+                if not self._mux and not self._inboxes:
+                    self._supervisor.retire(event.token.session)
+            elif isinstance(event.token, Barrier):
+                self._take_confirmation(session, event.token)
+            elif isinstance(event.token, Probe) and session is self.session:
+                self._limit_check.on_pong(event.token)
+        elif isinstance(event, InfoChanged):
+            if session is self.session:
+                self._take_info(session, event.info)
+        elif isinstance(event, Complaint):
+            if not isinstance(event.error, TooManySubscriptions):
+                self._hear(event.error)
+            elif session is self.session:
+                self._limit_check.on_error()
+
+    def wire_paused(self, session: Session) -> None:
+        """The wire takes nothing for now."""
+        if session is self.session:
+            self.outbox.pause()
+
+    def wire_resumed(self, session: Session) -> None:
+        """The wire takes bytes again."""
+        if session is self.session and self._moving_from is None:
+            self.outbox.resume()
+
+    def wire_gone(self, session: Session) -> None:
+        """What depended on the connection hears of its end in this step: what is asked for from now on waits for
+        the next one.
+        """
+        if session is self.session:
+            if self.state is State.CLOSED:
+                self.outbox.detach()  # close() need not wait for a wire that has ended
+            else:
+                self._lose(session, session.ended.result())
+
+    def _take_confirmation(self, session: Session, barrier: Barrier) -> None:
+        if session is self.session:
+            self.outbox.confirm(barrier.frames_out)
+            self._limit_check.accepted(barrier.last_sid)
+            if barrier.answered is None:
+                self._stop_asking()
+                if self.outbox.uncertain:
+                    self._ask_soon()
+        if barrier.answered is not None and not barrier.answered.done():
+            barrier.answered.set_result(None)
+
+    def _ask_soon(self) -> None:
+        """Something was written: finds out within a second whether the server got it, so that an outage can
+        say how many messages it may have cost. An idle client sends nothing.
+        """
+        if self._asking is None:
+            self._asking = self._loop.call_later(CONFIRM_EVERY, self._ask)
+
+    def _ask(self) -> None:
+        if self.session is not None and self.outbox.uncertain:
+            self.session.ping(Barrier(None, self.outbox.frames_out, self.table.last_sid))
+        else:
+            self._asking = None
+
+    def _stop_asking(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
+
+    def _take_info(self, session: Session, info: ServerInfo) -> None:
+        self.info = info
+        self.heads.limit(info.max_payload)
+        self._drop_larger(info.max_payload)
+        if session.link.info_in_clear:
+            return  # anybody on the way may have written it; behind CONNECT the server says it again
+        found = self._supervisor.pool.discovered(info.connect_urls, session.address)
+        if found.added:
+            self.herald.announce(events.ServersDiscovered(servers=tuple(str(address) for address in found.added)))
+        if not info.ldm:
+            return
+        self._supervisor.move_soon()  # also when it was heard before: there may be servers now that were not then
+        if self._warned is not session:
+            self._warned = session
+            self.herald.announce(events.LameDuck(server=str(session.address)))
+
+    def _drop_larger(self, limit: int) -> None:
+        """What waits and is too large for this server would cost the connection, and everything behind it."""
+        for line, size in self.outbox.withdraw_larger(limit) if limit else ():
+            self._drop(line, PayloadTooLarge(size, limit))
+
+    def _drop(self, line: bytes, error: PayloadTooLarge) -> None:
+        _, *names = line.decode("utf-8", "surrogateescape").split(" ")[: -2 if line[:1] == b"H" else -1]
+        if len(names) < 2 or self._mux is None or not self._mux.fail(lambda _: error, names[1]):
+            self.herald.announce(events.MessageDropped(subject=names[0], error=error))
+
+    def _hear(self, error: NatsError) -> None:
+        """The server complained: whoever asked for what it complains of is told."""
+        if isinstance(error, SubscriptionDenied):
+            self._end_denied(error)
+        elif isinstance(error, PermissionDenied):
+            if self._mux is not None:
+                self._mux.fail(lambda subject: error, error.subject)
+            for inbox in list(self._inboxes):
+                inbox.denied(error)
+        if isinstance(error, PermissionDenied):
+            self.herald.announce(events.Denied(error=error))
+        else:
+            self.herald.announce(events.ServerComplained(error=error))
+
+    def _end_denied(self, error: SubscriptionDenied) -> None:
+        named = self.table.by_sid(error.sid) if error.sid else None
+        for interest in [named] if named is not None else list(self.table):
+            if interest.subject == error.subject and (interest.queue or "") == error.queue:
+                self._end_refused(interest, error)
+
+    def _end_refused(self, interest: Interest[Owner], error: NatsError) -> None:
+        """The server does not have this subscription."""
+        self.table.remove(interest)
+        if isinstance(interest.owner, Subscription):
+            self._take_out(interest.owner)
+            interest.owner.end(error)
+        elif isinstance(interest.owner, RequestMux):
+            interest.owner.fail(lambda subject: error)
+            self._mux = None
+        else:
+            del self._inboxes[interest.owner]
+            interest.owner.ended(error)
+
+    def _probe(self, steps: Sequence[tuple[bytes, Probe]]) -> None:
+        session = self.session
+        if session is not None and session.wire is not None:
+            session.wire.write(b"".join(line + session.link.ping(probe) for line, probe in steps))
+
+    def _refused(self, interest: Interest[Owner] | None) -> None:
+        """The server has as many subscriptions as it allows: not this one, or one that has ended meanwhile."""
+        error = TooManySubscriptions("maximum subscriptions exceeded")
+        if interest is not None:
+            error = TooManySubscriptions(error.text, interest.subject, interest.queue or "")
+            self._end_refused(interest, error)
+        self.herald.announce(events.ServerComplained(error=error))
+
+    # ---------------------------------------------------------------- subscriptions
+
+    def subscribe(self, subscription: Subscription, make: type[Message] = Message, note: object = None) -> None:
+        """Registers interest; the server is told now, or when there is one again."""
+        self.check_open("subscribe")
+        interest, wire = self.table.add(
+            subscription.subject,
+            subscription.queue,
+            subscription.inbox.append,
+            subscription,
+            make=make,
+            origin=self._origin,
+            note=note,
+        )
+        self._subscriptions[subscription] = interest
+        if subscription.has_callback:
+            if self._with_callback is None:
+                self._with_callback = weakref.WeakSet()
+            self._with_callback.add(subscription)
+        self._tell(wire)
+
+    def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
+        """Ends interest now, or after max_msgs in all."""
+        interest = self._subscriptions.get(subscription)
+        if interest is None:
+            return
+        if max_msgs is None:
+            self._tell(self.table.remove(interest))
+            self._take_out(subscription)
+            subscription.end(None, discard=True)
+            return
+        self._tell(self.table.limit(interest, max_msgs))
+        if interest.received >= max_msgs:
+            self._take_out(subscription)
+            subscription.end(None)
+
+    def stop_interest(self, subscription: Subscription) -> None:
+        """The server sends no more; what it has sent is still taken in."""
+        interest = self._subscriptions.get(subscription)
+        if interest is not None:
+            self._tell(self.table.stop(interest))
+            subscription.take_the_rest()
+
+    def forget(self, subscription: Subscription) -> None:
+        """Takes in no more."""
+        interest = self._take_out(subscription)
+        if interest is not None:
+            self._tell(self.table.remove(interest))
+
+    @property
+    def dropped(self) -> int:
+        """Messages lost by all subscriptions, ended ones included."""
+        return self._dropped_before + sum(subscription.dropped for subscription in self._subscriptions)
+
+    def handler_failed(self, where: str, error: BaseException) -> None:
+        """A callback raised."""
+        self.herald.handler_failed(where, error)
+
+    def slow(self, subscription: Subscription, error: SlowConsumer) -> None:
+        """A subscription starts to lose messages."""
+        self.herald.announce(events.SlowConsumerDetected(subscription=subscription, error=error))
+
+    def caught_up(self, subscription: Subscription, dropped: int) -> None:
+        """A subscription has ceased to lose messages."""
+        log.warning("subscription on %r has caught up; it lost %d messages in all", subscription.subject, dropped)
+
+    def let_readers_run(self) -> None:
+        """Stops reading from the socket for a turn of the event loop."""
+        if self.session is not None:
+            self.session.let_readers_run()
+
+    def hold(self, subscription: Subscription, wanted: bool) -> None:
+        """Stops reading while any subscription wants it stopped."""
+        if wanted:
+            self._holding.add(subscription)
+        else:
+            self._holding.discard(subscription)
+        if self.session is not None:
+            self.session.hold(bool(self._holding))
+
+    def mux(self) -> RequestMux:
+        """The request inbox, subscribed at its first use."""
+        if self.state is State.CLOSED:
+            raise ConnectionClosed("request")
+        if self._mux is None:
+            self.check_here()
+            prefix = f"{self.options.inbox_prefix}.{nuid(self._runtime.rng)}."
+            mux = RequestMux(prefix, self._loop, self.heads, self.outbox.put)
+            _, wire = self.table.add(mux.subject, None, mux.deliver, mux, origin=self._origin)
+            self._mux = mux
+            self._tell(wire)
+        return self._mux
+
+    def open_inbox(self, inbox: ReplyInbox) -> None:
+        """From now on the inbox gets its replies, and is told what becomes of the connection."""
+        self.check_open("publish")
+        interest, wire = self.table.add(inbox.subject, None, inbox.deliver, inbox, origin=self._origin)
+        self._inboxes[inbox] = interest
+        self._tell(wire)
+
+    def close_inbox(self, inbox: ReplyInbox) -> None:
+        """The inbox gets nothing more. Harmless when it has ended."""
+        interest = self._inboxes.pop(inbox, None)
+        if interest is not None:
+            self._tell(self.table.remove(interest))
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        """The live subscriptions."""
+        return list(self._subscriptions)
+
+    def _take_out(self, subscription: Subscription) -> Interest[Owner] | None:
+        interest = self._subscriptions.pop(subscription, None)
+        if interest is not None:
+            self._dropped_before += subscription.dropped
+            self._holding.discard(subscription)
+        return interest
+
+    def _tell(self, line: bytes) -> None:
+        """Sends a control line behind what is waiting. Without a connection there is nobody to tell: a new
+        one is told the whole table.
+        """
+        if line and self.session is not None and self.session.wire is not None:
+            self.outbox.flush()
+            self.session.wire.write(line)
+
+    # ---------------------------------------------------------------- waiting
+
+    def check_open(self, doing: str) -> None:
+        """ConnectionClosed unless the client can still do something new."""
+        if self.state in (State.DRAINING, State.CLOSED):
+            raise ConnectionClosed(doing)
+        self.check_here()
+
+    def check_here(self) -> None:
+        """LocalProtocolError in another event loop than the client's; after the end none is better than another."""
+        if running_loop() is not self._loop and self.state is not State.CLOSED:
+            raise elsewhere()
+
+    async def confirm(self, timeout: float) -> None:
+        """Waits until the server has handled everything sent so far, over a reconnect if need be.
+
+        RequestTimeout after ``timeout`` seconds, ConnectionLost when the connection breaks while the answer
+        is out, ConnectionClosed when the client is closed.
+        """
+        self.check_here()
+        answered: asyncio.Future[None] = self._loop.create_future()
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    if self.state is State.CLOSED:
+                        raise ConnectionClosed("flush")
+                    await self.outbox.drained()
+                    if self.session is not None and not self.session.ended.done():
+                        break
+                    await self._changed.wait()
+                self.session.ping(Barrier(answered, self.outbox.frames_out, self.table.last_sid))
+                await answered
+        except TimeoutError as exc:
+            if isinstance(exc, NatsError):
+                raise
+            raise RequestTimeout("flush", timeout) from None
+
+    @property
+    def living(self) -> bool:
+        """Whether the client goes on: it is neither closed nor is its own task being cancelled."""
+        return self.state is not State.CLOSED and self._supervisor.running
+
+    # ---------------------------------------------------------------- ending
+
+    async def drain(self, timeout: float) -> None:
+        """Ends subscriptions, handles what they have, sends what is waiting, closes.
+
+        DrainTimeout says what was left undone at the deadline. Whatever happens, and when cancelled, the
+        client is closed afterwards.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout
+        left: list[str] = []
+        if self.state is not State.CLOSED:
+            await self._drain(deadline, left)
+        else:
+            await self._end()
+        unhandled = await self.herald.handled(max(LINGER, deadline - self._loop.time()))
+        if unhandled:
+            left.append(f"{unhandled} events not handled by on_event")
+        if left:
+            raise DrainTimeout("drain", timeout, left)
+
+    async def _drain(self, deadline: float, left: list[str]) -> None:
+        """drain() up to the end of the client; adds what it leaves undone to ``left``."""
+        self.check_here()
+        if self.state is not State.DRAINING:
+            self._move(State.DRAINING)
+        try:
+            draining = self.subscriptions
+            for subscription in draining:
+                self.stop_interest(subscription)
+            failure = await self._confirm_by(deadline) if draining else None
+            if failure is not None:
+                left.append(f"the server did not confirm the end of {len(draining)} subscriptions ({failure})")
+            for subscription in draining:
+                self.forget(subscription)
+                subscription.end(None, reason="the client was drained")
+            for subscription in draining:
+                unread = await subscription.read_out(deadline)
+                if unread:
+                    left.append(f"{unread} messages of {subscription.subject!r} not handled")
+            failure = await self._confirm_by(deadline)
+            if failure is not None and (self.outbox.frames or not left):
+                left.append(f"{self.outbox.frames} messages not sent, the rest not confirmed ({failure})")
+        finally:
+            await self._end()
+
+    async def _confirm_by(self, deadline: float) -> NatsError | None:
+        """confirm(), on the next connection when this one breaks; returns why it came to nothing."""
+        if self.session is None and not self.outbox.frames:
+            return None  # nothing waits for a connection
+        while True:
+            try:
+                await self.confirm(max(0.0, deadline - self._loop.time()))
+            except ConnectionLost:
+                continue
+            except NatsError as exc:
+                return exc
+            return None
+
+    async def close(self) -> None:
+        """Ends everything now; bytes already published get up to LINGER seconds to leave, then on_event as many to
+        handle what it was told. Never raises.
+        """
+        await self._end()
+        unhandled = await self.herald.handled(LINGER)
+        if unhandled:
+            log.warning("closed with %d events not handled by on_event", unhandled)
+
+    async def _end(self) -> None:
+        """close() but for the callbacks of events."""
+        if self.state is State.CLOSED:
+            await asyncio.shield(self.closed)
+            return
+        self.check_here()
+        session = self.session
+        self._shut(None)
+        supervising = self._supervisor.cancel()
+        try:
+            if session is not None:
+                await self._linger(session)
+        finally:
+            tasks = [task for subscription in self._with_callback or () if (task := subscription.stop_callback())]
+            if supervising is not None and not supervising.done():
+                tasks.append(supervising)
+            if session is not None and not session.ended.done():
+                session.end(ConnectionClosed())
+            self._finish(None)
+        if tasks:
+            # They end within a few turns of the loop, unless a callback resists.
+            await asyncio.wait(tasks, timeout=LINGER)
+
+    async def _linger(self, session: Session) -> None:
+        if not self.outbox.frames and session.leaves_at_once:
+            session.close()
+            await session.gone
+            return
+        cut = self._loop.call_later(LINGER, self._cut, session)
+        try:
+            if self.outbox.frames or session.write_paused:
+                await self.outbox.drained()
+            session.close()
+            await session.gone
+        finally:
+            cut.cancel()
+
+    def _cut(self, session: Session) -> None:
+        log.warning("%s takes nothing; cut with %d messages unsent", session.address, self.outbox.frames)
+        session.end(ConnectionClosed())
+
+    def _shut(self, reason: Exception | None) -> None:
+        """No new work, and everybody who waits is told: that it is the end, or why it broke."""
+        self._move(State.CLOSED)
+        self.outbox.seal()
+        if self._mux is not None:
+            self._mux.fail(lambda subject: ConnectionClosed(f"request to {subject!r}"))
+            self._mux.close()
+        if self.session is not None:
+            self._fail_barriers(self.session, ConnectionClosed("flush"))
+        error = reason if reason is None or isinstance(reason, NatsError) else ConnectionLost(str(reason))
+        if isinstance(error, ConnectFailed) and not isinstance(error, NotAuthorized):
+            error = ConnectionLost(f"no server is left: {error}")  # what is over is a connection that there was
+            error.__cause__ = reason
+        inboxes, self._inboxes = self._inboxes, {}
+        for inbox in inboxes:
+            inbox.ended(error or ConnectionClosed("publish"))
+        for subscription in self.subscriptions:
+            self._take_out(subscription)
+            discard = reason is None and subscription.has_callback
+            subscription.end(error, discard=discard, reason="the client was closed")
+
+    def _finish(self, reason: Exception | None, *, quiet: bool = False) -> None:
+        """The last step: every way ends here, once."""
+        if self.closed.done():
+            return
+        if self.state is not State.CLOSED:
+            self._shut(reason)
+        self.outbox.detach()
+        if self.outbox.frames:
+            log.warning("closed with %d messages unsent", self.outbox.frames)
+        if self.session is not None:
+            if not self.session.ended.done():
+                self.session.end(ConnectionClosed())
+            self.session = None
+        self._supervisor.end_retired()
+        self._stop_asking()  # its timer would hold the client for a second
+        self.closed.set_result(reason)
+        self._changed.wake()
+        # A failed first connect is raised to the caller, who will log it; at the end of a program nobody cares.
+        end = _CLOSED if reason is None else events.Closed(reason=reason)
+        self.herald.announce(end, level=None if self._supervisor.started and not quiet else logging.INFO)
+
+    def _move(self, state: State) -> None:
+        """The only place where the state changes."""
+        assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
+        self.state = state
+        self._changed.wake()
+
+
+def _lost(session: Session) -> ConnectionLost:
+    """Why a session has ended, for those who waited for an answer."""
+    cause = session.ended.result()
+    return cause if isinstance(cause, ConnectionLost) else ConnectionLost(str(cause), str(session.address))

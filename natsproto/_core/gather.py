@@ -1,0 +1,111 @@
+"""One request with many replies (ADR-47): how long they are waited for, and what ends it.
+
+Owns the deadline, the stall timer and the count of one such request. It reads a subscription made for it alone,
+which ends with it; what is sent, and whether that is valid, is the Connection's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Literal, TypeAlias
+
+from natsproto._core.engine import Engine
+from natsproto._core.events import Denied, Disconnected, Event
+from natsproto._core.subscription import Subscription
+from natsproto.errors import (
+    ConnectionClosed,
+    ConnectionLost,
+    NatsError,
+    NoResponders,
+    RequestTimeout,
+    SubscriptionClosed,
+)
+from natsproto.protocol.frames import Message
+
+Sentinel: TypeAlias = Callable[[Message], bool] | Literal["empty"]
+"""Tells the message that ends the replies; "empty" is one without payload."""
+
+
+class Gathering:
+    """What comes back for one request.
+
+    ``max_wait`` seconds after it went out nothing more is taken in. ``stall`` is the longest wait in seconds for a
+    reply behind the first, 0 for any.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        subject: str,
+        *,
+        max_wait: float,
+        stall: float,
+        max_msgs: int | None,
+        sentinel: Sentinel | None,
+    ) -> None:
+        self._engine = engine
+        self._subject = subject
+        self._max_wait = max_wait
+        self._stall = stall or None
+        self._max_msgs = max_msgs
+        self._is_last = _is_empty if sentinel == "empty" else sentinel
+        self._over = False
+
+    async def replies(
+        self, subscribe: Callable[[], Subscription], ask: Callable[[str], None]
+    ) -> AsyncGenerator[Message]:
+        """Asks through the inbox that ``subscribe`` makes, and yields as Connection.request_many promises."""
+        engine = self._engine
+        if engine.outbox.wait_first:
+            await engine.outbox.turn()
+        inbox = self._inbox = subscribe()
+        # The deadline ends the intake and not the reading: a slow reader still gets what came in time.
+        timer = asyncio.get_running_loop().call_later(self._max_wait, self._end)
+        unlisten = engine.herald.listen(self._hear)
+        count = 0
+        try:
+            ask(inbox.subject)
+            while True:
+                try:
+                    message = await inbox.next(self._stall if count else None)
+                except RequestTimeout:
+                    return  # stalled
+                except SubscriptionClosed:
+                    break
+                if not message.data and message.has_headers and message.headers.status >= 200:
+                    if not count and message.is_no_responders:
+                        raise NoResponders(self._subject)
+                    yield message  # a status ends it and says why (a 1xx is only information)
+                    return
+                if self._is_last is not None and self._is_last(message):
+                    return
+                count += 1
+                yield message
+                if count == self._max_msgs:
+                    return
+        finally:
+            timer.cancel()
+            unlisten()
+            engine.unsubscribe(inbox, None)
+        if not self._over:
+            raise ConnectionClosed(f"request to {self._subject!r}")
+        if not count and engine.session is None:
+            raise RequestTimeout(f"request to {self._subject!r}", self._max_wait)  # there was nobody to ask
+
+    def _end(self, error: NatsError | None = None) -> None:
+        self._over = True
+        self._engine.forget(self._inbox)
+        self._inbox.end(error)
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, Denied):
+            if event.error.operation.startswith("publish") and event.error.subject == self._subject:
+                self._end(event.error)
+        elif isinstance(event, Disconnected) and self._engine.options.fail_requests_on_disconnect:
+            reason = f"replies to {self._subject!r} may be missing: {event.cause}"
+            self._end(ConnectionLost(reason, event.server))
+
+
+def _is_empty(message: Message) -> bool:
+    return not message.data

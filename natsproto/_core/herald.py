@@ -1,0 +1,148 @@
+"""Telling the application: the log, event streams, listeners and the on_event callback.
+
+Owns whoever wants to hear what happens to a client, and the task that runs asynchronous callbacks, one event after the
+other. It knows nothing of what happens; whatever a callback does ends here, in the log. An event is one line there:
+a record whose ``args`` are the fields of the event, and which has the event itself as ``nats_event``. The traceback of
+its cause goes with it only where DEBUG is on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine
+
+from natsproto._core import events
+from natsproto._core.waiting import running_loop
+
+log = logging.getLogger("natsproto")
+
+
+class Herald:
+    """Gives every event to every reader. ``callback`` is the option ``on_event``."""
+
+    def __init__(self, callback: Callable[..., object] | None) -> None:
+        self._callback = callback
+        self._streams: weakref.WeakSet[events.EventStream] | None = None  # costs more than all the rest, and few read
+        self._listeners: list[Callable[[events.Event], object]] = []
+        self._queue: deque[tuple[Coroutine[object, object, object], events.Event, str]] = deque()
+        self._worker: asyncio.Task[None] | None = None
+        """Runs the queue; the first of it is what is being handled."""
+        self._end: events.Closed | None = None
+        self._written: dict[type[events.Event], float] = {}
+
+    def announce(self, event: events.Event, *, level: int | None = None) -> None:
+        """Something happened; after Closed nothing does. ``level`` is that of its line, if not the usual one."""
+        usual, line = event.log_line()
+        level = usual if level is None else level
+        if event.pause and self._is_soon(event):
+            level = logging.DEBUG
+        if line and log.isEnabledFor(level):
+            _write(level, line, event)
+        if isinstance(event, events.Closed):
+            self._end = event
+        if self._streams is not None:
+            for stream in list(self._streams):
+                stream.put(event)
+        if self._listeners:
+            for listener in list(self._listeners):
+                self._call(listener, event, "listener")
+        if self._callback is not None:
+            self._call(self._callback, event, "on_event")
+
+    def audible(self, kind: type[events.Event]) -> bool:
+        """Whether anybody is there to whom such an event would matter. To make one nobody hears of takes time."""
+        heard = self._callback is not None or self._listeners or self._streams is not None
+        return bool(heard) or log.isEnabledFor(kind.level)
+
+    def _is_soon(self, event: events.Event) -> bool:
+        """Whether the log has told the like of it a moment ago."""
+        now = asyncio.get_running_loop().time()
+        if now < self._written.get(type(event), 0.0):
+            return True
+        self._written[type(event)] = now + event.pause
+        return False
+
+    def handler_failed(self, where: str, error: BaseException) -> None:
+        """A callback of the application raised."""
+        log.error("%s failed: %r", where, error, exc_info=error)
+        self.announce(events.HandlerFailed(where=where, error=error))
+
+    def listen(self, callback: Callable[[events.Event], object]) -> Callable[[], None]:
+        """Calls back at every event, in the step in which it happens; returns what ends that."""
+        self._listeners.append(callback)
+
+        def unlisten() -> None:
+            if callback in self._listeners:
+                self._listeners.remove(callback)
+
+        return unlisten
+
+    def open_stream(self) -> events.EventStream:
+        """Everything that happens from now on, for as long as somebody holds it."""
+        stream = events.EventStream()
+        if self._end is not None:
+            stream.put(self._end)
+        else:
+            if self._streams is None:
+                self._streams = weakref.WeakSet()
+            self._streams.add(stream)
+        return stream
+
+    def _call(self, callback: Callable[..., object], event: events.Event, what: str) -> None:
+        try:
+            result = callback(event)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as exc:  # a CancelledError of its own must not end whoever had something to tell
+            log.error("%s failed for %r", what, event, exc_info=exc)
+            return
+        if asyncio.iscoroutine(result):
+            self._queue.append((result, event, what))
+            if len(self._queue) == 1:
+                self._worker = asyncio.get_running_loop().create_task(self._work(), name="natsproto on_event")
+                self._worker.add_done_callback(self._stopped)
+
+    async def handled(self, timeout: float) -> int:
+        """Waits until asynchronous callbacks have handled every event, at most ``timeout`` seconds; returns how many
+        they have not. Returns at once for a callback that waits for itself. Cancelling changes nothing.
+        """
+        worker = self._worker
+        if not self._queue or worker is None or worker.get_loop() is not running_loop():
+            return 0
+        if worker is asyncio.current_task():
+            return 0
+        await asyncio.wait((worker,), timeout=timeout)
+        return len(self._queue)
+
+    async def _work(self) -> None:
+        """Runs what asynchronous callbacks have to do, one event after the other, then ends."""
+        queue = self._queue
+        while queue:
+            coroutine, event, what = queue[0]
+            try:
+                await coroutine
+            except (GeneratorExit, KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as exc:
+                task = asyncio.current_task()
+                if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
+                    raise
+                log.error("%s failed for %r", what, event, exc_info=exc)
+            queue.popleft()
+
+    def _stopped(self, worker: asyncio.Task[None]) -> None:
+        """The worker has ended; if it was cancelled, as at the end of a program, nobody handles the rest."""
+        if worker is self._worker:
+            while self._queue:
+                self._queue.popleft()[0].close()
+
+
+def _write(level: int, line: str, event: events.Event) -> None:
+    fields = event.fields()
+    trace = None
+    if log.isEnabledFor(logging.DEBUG):
+        trace = next((value for value in fields.values() if isinstance(value, BaseException)), None)
+    log.log(level, line, fields, exc_info=trace, extra={"nats_event": event})

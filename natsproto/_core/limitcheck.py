@@ -1,0 +1,100 @@
+"""Finds out which subscriptions a server refused without naming them.
+
+Behind ``-ERR 'maximum subscriptions exceeded'`` the server has forgotten a SUB and does not say which. There is one
+error for each, and errors and PONGs come in the order of what they answer. So the newest subscriptions, as many as
+there were errors, are sent again one by one: UNSUB, SUB, PING. What the server has is back before it reads anything
+else; what it has not is refused again, and this time the PONG says which it was. Those in front of an answered ping are
+not asked about. (SUB alone would not do: the server looks at the limit before it looks whether it knows the sid.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from natsproto.protocol.table import Interest, SubscriptionTable
+
+Owner = TypeVar("Owner")
+
+
+class Probe:
+    """A PING behind a subscription that was sent again, or (sid 0) in front of those. ``ends``: the last of a round."""
+
+    __slots__ = ("ends", "sid")
+
+    def __init__(self, sid: int = 0, *, ends: bool = False) -> None:
+        self.sid, self.ends = sid, ends
+
+
+class LimitCheck(Generic[Owner]):
+    """Asks about subscriptions when the server has refused some.
+
+    ``send`` writes lines with a PING for the probe behind each; ``refused`` is told of each subscription that the
+    server does not have, or of None when one could not be found.
+    """
+
+    def __init__(
+        self,
+        table: SubscriptionTable[Owner],
+        send: Callable[[Sequence[tuple[bytes, Probe]]], None],
+        refused: Callable[[Interest[Owner] | None], None],
+    ) -> None:
+        self._table, self._send, self._refused = table, send, refused
+        self._accepted = 0  # the server has all subscriptions with sids up to this one
+        self._missing = 0  # errors of which it is not known yet whom they were about
+        self._found: set[int] = set()  # sids that were asked about in vain
+        self._asking = False
+        self._probing = False  # whether an error is about the next probe
+        self._hit = False
+
+    def reset(self) -> None:
+        """There is another connection, or none."""
+        self._accepted = self._missing = 0
+        self._found.clear()
+        self._asking = self._probing = self._hit = False
+
+    def accepted(self, sid: int) -> None:
+        """The server has answered a ping behind the subscription with this sid."""
+        if not self._asking:
+            self._accepted = max(self._accepted, sid)
+
+    def on_error(self) -> None:
+        """The server has refused a subscription."""
+        if self._probing:
+            self._hit = True
+            return
+        self._missing += 1
+        if not self._asking:
+            self._asking = True
+            self._send([(b"", Probe(ends=True))])  # more errors may come; they are counted first
+
+    def on_pong(self, probe: Probe) -> None:
+        """The server has handled everything in front of a probe."""
+        if not self._asking:
+            return  # of a connection that is gone
+        if probe.sid:
+            if self._hit:
+                self._missing -= 1
+                interest = self._table.by_sid(str(probe.sid))
+                if interest is not None:
+                    self._refused(interest)
+            else:
+                self._found.add(probe.sid)
+        self._hit = False
+        self._probing = not probe.ends
+        if probe.ends:
+            self._ask()
+
+    def _ask(self) -> None:
+        suspects = [i for i in self._table if i.sid > self._accepted and i.sid not in self._found and not i.stopped]
+        chosen = suspects[-self._missing :] if self._missing > 0 else []
+        if chosen:
+            steps = [(b"", Probe())]
+            steps += [(self._table.again(interest), Probe(interest.sid)) for interest in chosen]
+            steps[-1][1].ends = True
+            self._send(steps)
+            return
+        for _ in range(self._missing):
+            self._refused(None)
+        self._asking, self._missing = False, 0
+        self._found.clear()

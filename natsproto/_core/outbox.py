@@ -1,0 +1,272 @@
+"""The outbox: messages published and not yet written.
+
+Owns whole PUB and HPUB frames in order, and the decision when they go to the wire. It survives reconnects:
+what was not handed to a wire waits for the next one. Control lines never lie here, because a new connection
+is told its subscriptions afresh.
+
+When it writes. The first message after a quiet moment goes out at once, so nothing waits on a timer and a
+single publish has left when the call returns. What follows in the same turn of the event loop is collected
+and goes out together at its end, or as soon as 64 KiB have come together. Whoever knows that more than one
+message is about to come says so before, and all of them are collected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from natsproto._core.runtime import Wire
+from natsproto._core.waiting import Waiters, elsewhere, running_loop
+from natsproto.errors import ConnectionClosed, OutboxFull
+
+FLUSH_AT = 65_536
+"""Bytes that are written without waiting for the end of the turn."""
+
+CONGESTED_AT = 262_144
+"""Bytes waiting behind a busy wire above which publish() waits."""
+
+
+class Turns(Protocol):
+    """An event loop, as far as it matters here."""
+
+    def call_soon(self, callback: Callable[[], None], /) -> object:
+        """Calls back in the next turn."""
+        ...
+
+
+class Outbox:
+    """Bytes on their way to the server.
+
+    While there is no connection at most ``limit`` of them; while a connection is busy one message more than
+    the larger of ``limit`` and CONGESTED_AT, so that a limit of 0 (keep nothing over an outage) can publish.
+    """
+
+    __slots__ = (
+        "_confirmed",
+        "_limit",
+        "_loop",
+        "_mark",
+        "_on_write",
+        "_parts",
+        "_paused",
+        "_running",
+        "_scheduled",
+        "_waiters",
+        "_wire",
+        "bytes_out",
+        "frames_out",
+        "size",
+        "wait_first",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        limit: int,
+        loop: Turns,
+        on_write: Callable[[], None],
+        running: Callable[[], object] = running_loop,
+    ) -> None:
+        self.size = 0
+        """Bytes waiting."""
+        self.frames_out = 0
+        """Messages handed to a wire."""
+        self.bytes_out = 0
+        """Bytes handed to a wire."""
+        self.wait_first = False
+        """Whether whoever can wait has to ``await turn()`` before the next put."""
+        self._limit = limit
+        self._loop, self._running = loop, running
+        self._on_write = on_write
+        self._parts: list[bytes] = []
+        self._mark = -1  # the size up to which put() need not think: one comparison instead of three
+        self._confirmed = 0
+        self._wire: Wire | None = None
+        self._paused = False
+        self._scheduled = False
+        self._waiters = Waiters()
+
+    @property
+    def frames(self) -> int:
+        """Messages waiting."""
+        return len(self._parts) // 3
+
+    @property
+    def uncertain(self) -> int:
+        """Messages handed to a wire of which the server has not shown, by a PONG, that it got them."""
+        return self.frames_out - self._confirmed
+
+    def confirm(self, frames_out: int) -> None:
+        """The server has handled everything up to this count of frames_out."""
+        self._confirmed = max(self._confirmed, frames_out)
+
+    def put(self, head: bytes, payload: bytes) -> None:
+        """Takes one message. OutboxFull when the bound would be passed, ConnectionClosed after seal(),
+        LocalProtocolError outside of the event loop if it is the first one of a turn.
+        """
+        size = self.size + len(head) + len(payload) + 2
+        if size > self._mark:
+            self._put_with_care(head, payload, size)
+        else:
+            parts = self._parts
+            parts.append(head)
+            parts.append(payload)
+            parts.append(b"\r\n")
+            self.size = size
+
+    def _put_with_care(self, head: bytes, payload: bytes, size: int) -> None:
+        """Everything but the plain case: the first message of a turn, a full outbox, a batch that is big enough."""
+        if size > self._limit:
+            self._check_room(size - self.size)
+        if not self._scheduled and self._running() is not self._loop:
+            raise elsewhere()
+        self._parts += (head, payload, b"\r\n")
+        self.size = size
+        if not self._scheduled:
+            self.collect()
+            self.flush()
+        elif size >= FLUSH_AT:
+            # A caller that never suspends would keep the loop from reading: it gives way once per write.
+            self.wait_first = True
+            self.flush()
+
+    def collect(self) -> None:
+        """What is put from now on goes out together at the end of this turn of the event loop."""
+        if not self._scheduled and self._limit >= 0:
+            self._scheduled = True
+            self._mark = min(self._limit, FLUSH_AT - 1)
+            self._loop.call_soon(self._end_of_turn)
+
+    async def turn(self) -> None:
+        """Lets the event loop run, and waits for room while the wire is congested.
+
+        Returns when there is room, the connection is lost or nothing is taken any more. Cancelling leaves the
+        outbox as it is.
+        """
+        # The flag stays up meanwhile: every other publisher has to stand in line as well.
+        await asyncio.sleep(0)
+        while self._paused and self.size >= CONGESTED_AT and self._limit >= 0:
+            await self._waiters.wait()
+        self.wait_first = False
+        self.collect()  # who has filled a write goes on
+
+    async def drained(self) -> None:
+        """Waits until everything put so far was handed to the wire, or the wire is gone.
+
+        What others put meanwhile is not waited for: they may never stop.
+        """
+        self.flush()
+        last = self.frames_out + self.frames
+        while self._wire is not None and self.frames_out < last:
+            await self._waiters.wait()
+
+    def flush(self) -> None:
+        """Hands everything to the wire, if there is one and it takes something."""
+        wire = self._wire
+        if wire is None or self._paused or not self._parts:
+            return
+        if self.size > CONGESTED_AT:
+            self._flush_in_pieces(wire)
+            return
+        data = b"".join(self._parts)
+        self.frames_out += self.frames
+        self.bytes_out += len(data)
+        self._parts.clear()
+        self.size = 0
+        wire.write(data)
+        self._on_write()
+
+    def _flush_in_pieces(self, wire: Wire) -> None:
+        """As flush(), for what has gathered over an outage or behind a busy wire.
+
+        Written in one piece, all the kernel does not take would lie in the transport and die with it.
+        """
+        parts, taken = self._parts, 0
+        while taken < len(parts) and not self._paused:
+            begin, size = taken, 0
+            while taken < len(parts) and size < FLUSH_AT:
+                size += len(parts[taken]) + len(parts[taken + 1]) + 2
+                taken += 3
+            self.frames_out += (taken - begin) // 3
+            self.bytes_out += size
+            self.size -= size
+            wire.write(b"".join(parts[begin:taken]))
+        del parts[:taken]
+        self._on_write()
+
+    def withdraw(self, mark: bytes) -> list[bytes]:
+        """Takes back what is waiting and has ``mark`` in its control line or headers; returns those in order."""
+        parts = self._parts
+        kept: list[bytes] = []
+        taken: list[bytes] = []
+        for place in range(0, len(parts), 3):
+            if mark in parts[place]:
+                taken.append(parts[place])
+            else:
+                kept += parts[place : place + 3]
+        if taken:
+            parts[:] = kept
+            self.size = sum(map(len, kept))
+        return taken
+
+    def withdraw_larger(self, limit: int) -> list[tuple[bytes, int]]:
+        """Takes back what is waiting with more than ``limit`` bytes of headers and payload; returns its control lines
+        without their ends, and those bytes.
+        """
+        parts = self._parts
+        found: list[tuple[bytes, int]] = []
+        kept: list[bytes] = []
+        for place in range(0, len(parts), 3):
+            size = 0
+            if len(parts[place]) + len(parts[place + 1]) > limit:
+                line = (parts[place] + parts[place + 1]).partition(b"\r\n")[0]
+                size = int(line.rpartition(b" ")[2])
+            if size > limit:
+                found.append((line, size))
+            else:
+                kept += parts[place : place + 3]
+        if found:
+            parts[:] = kept
+            self.size = sum(map(len, kept))
+        return found
+
+    def attach(self, wire: Wire, *, paused: bool) -> None:
+        """From now on this wire is written to, at once unless it is paused."""
+        self._wire, self._paused = wire, paused
+        self._confirmed = self.frames_out
+        self.flush()
+        self._waiters.wake()
+
+    def detach(self) -> None:
+        """The wire is gone; what waits goes on waiting."""
+        self._wire, self._paused = None, False
+        self._waiters.wake()
+
+    def pause(self) -> None:
+        """The wire takes nothing for now."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """The wire has passed on all it had."""
+        self._paused = False
+        self.flush()
+        self._waiters.wake()
+
+    def seal(self) -> None:
+        """Takes nothing more: every further put raises ConnectionClosed."""
+        self._limit = self._mark = -1
+        self._waiters.wake()
+
+    def _end_of_turn(self) -> None:
+        self._scheduled = False
+        self._mark = -1
+        self.flush()
+        if self._paused and self.size >= CONGESTED_AT:
+            self.wait_first = True
+
+    def _check_room(self, size: int) -> None:
+        """The slow half of put(): a wire that takes bytes makes room for any message."""
+        if self._limit < 0:
+            raise ConnectionClosed("publish")
+        if self._wire is None or (self._paused and self.size >= max(self._limit, CONGESTED_AT)):
+            raise OutboxFull(self.size, size, self._limit)

@@ -1,0 +1,507 @@
+"""A session: one connection to one server, from the dial to its end.
+
+Owns a Wire and a Link and carries bytes between them; does the handshake, which needs the world (TLS
+contexts, credentials), and keeps the connection alive with pings. What arrives for subscriptions, and every
+event of the link, goes to the client that opened the session. A session ends once, with a cause, and is
+then of no further use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Protocol, TypeVar
+
+from natsproto._core.runtime import DialPlan, Runtime, Wire
+from natsproto._options import Options
+from natsproto._version import __version__
+from natsproto.errors import (
+    ConnectionClosed,
+    ConnectionLost,
+    NatsError,
+    NotAuthorized,
+    RequestTimeout,
+    ServerError,
+    StaleConnection,
+    TlsFailed,
+    UnsupportedByServer,
+)
+from natsproto.protocol.auth import connect_fields
+from natsproto.protocol.frames import ServerInfo, Sink
+from natsproto.protocol.link import (
+    Broken,
+    Complaint,
+    Link,
+    LinkEvent,
+    LinkState,
+    NeedCredentials,
+    Ready,
+    UpgradeTls,
+    looks_like,
+)
+from natsproto.protocol.pool import ServerAddress
+from natsproto.protocol.refusals import ends_connection
+
+T = TypeVar("T")
+
+log = logging.getLogger("natsproto")
+
+_WAITING_FOR_INFO = "waiting for INFO"
+_WAITING = {
+    LinkState.AWAIT_INFO: _WAITING_FOR_INFO,
+    LinkState.AUTHENTICATING: "waiting for the server to accept the connection",
+}
+_OPEN = "open"
+_TLS_HANDSHAKE = "in the TLS handshake"
+_SILENT = (
+    "a server with handshake_first says nothing before TLS: then use tls_first=True; is it a NATS server at all? An "
+    "HTTP server, as on the monitoring port, waits for a request"
+)
+_UNCERTIFIED = "so ends a server that wants a client certificate, or another one than the context given as tls has"
+
+_KERNEL_PROBES = 7200.0
+"""Seconds of silence after which a kernel looks whether its peer is still there. Pings mostly come before that; to ask
+for it all the same costs three system calls and 2 % of a connect."""
+
+_COMPRESSED = 65_536
+"""Bytes that are compressed together. A server unpacks no more than its max_payload at once and hangs up otherwise;
+deflate looks back no further than 32 KiB anyway."""
+
+
+class SessionClient(Protocol):
+    """Whom a session works for."""
+
+    def arrived(self, touched: list[Sink]) -> None:
+        """Messages were put into these sinks."""
+        ...
+
+    def happened(self, session: Session, event: LinkEvent) -> None:
+        """The link has news; only after the handshake."""
+        ...
+
+    def wire_paused(self, session: Session) -> None:
+        """The wire takes nothing for now."""
+        ...
+
+    def wire_resumed(self, session: Session) -> None:
+        """The wire takes bytes again."""
+        ...
+
+    def wire_gone(self, session: Session) -> None:
+        """Nothing that is written to the wire from now on arrives."""
+        ...
+
+
+class Session:
+    """One connection to ``address``. ``open`` it, write to ``wire``, and wait for ``ended``."""
+
+    def __init__(
+        self, address: ServerAddress, options: Options, runtime: Runtime, client: SessionClient, link: Link
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.address = address
+        self.link = link
+        self.wire: Wire | None = None
+        self.ended: asyncio.Future[Exception] = loop.create_future()
+        """Its result is why the session ended."""
+        self.gone: asyncio.Future[None] = loop.create_future()
+        """Done when the wire is gone too; without a wire never."""
+        self._loop = loop
+        self._options = options
+        self._runtime = runtime
+        self._client = client
+        self.write_paused = False
+        """Whether the wire asked for a pause in writing."""
+        self._open = False
+        self._steps: deque[LinkEvent] = deque()
+        self._step_waiter: asyncio.Future[None] | None = None
+        self._closing = False
+        self._doing = "dialling"
+        self.encrypted = False
+        """Whether the connection is under TLS."""
+        self._held = False
+        self._resting = False
+        self._keep_alive: asyncio.TimerHandle | None = None
+        self._passed = 0
+        self._stuck = 0
+
+    # ---------------------------------------------------------------- opening
+
+    async def open(self, deadline: float) -> ServerInfo:
+        """Dials and does the handshake; returns the server's INFO.
+
+        Everything together ends at ``deadline``, ``connect_timeout`` after the attempt began; then RequestTimeout says
+        what was being waited for. NotAuthorized, UnsupportedByServer, RemoteProtocolError, ConnectionLost,
+        InvalidCredentials, OSError and ssl.SSLError otherwise. Cancelling and every error leave no connection behind.
+        """
+        try:
+            async with asyncio.timeout_at(deadline):
+                info = await self._handshake()
+        except TimeoutError as exc:
+            self.end(exc)
+            if isinstance(exc, NatsError):
+                raise
+            waited = self._options.connect_timeout
+            raise RequestTimeout(f"connecting to {self.address}, {self._stage}{self._hint()}", waited) from None
+        except BaseException as exc:
+            self.end(exc if isinstance(exc, Exception) else ConnectionLost("cancelled", str(self.address)))
+            if isinstance(exc, ssl.SSLError) or (isinstance(exc, ConnectionError) and self._stage == _TLS_HANDSHAKE):
+                raise tls_failure(exc, str(self.address)) from exc
+            if isinstance(exc, ConnectionError) and (blamed := self.ended.result()) is not exc:
+                raise blamed from exc
+            raise
+        return info
+
+    def go_live(self) -> None:
+        """From now on the client hears of everything, beginning with what came behind the handshake."""
+        self._open = True
+        self._doing = _OPEN
+        self._arm_keep_alive()
+        steps = list(self._steps)
+        self._steps.clear()
+        self._deal(steps)
+
+    async def _handshake(self) -> ServerInfo:
+        options, address = self._options, self.address
+        self._doing = "asking for the context of TLS and the headers of WebSocket"
+        first = options.tls_context_for(address) if options.tls_first or address.scheme == "wss" else None
+        hostname = options.tls_hostname_for(address)
+        plan = DialPlan(
+            context=first,
+            hostname=hostname,
+            timeout=options.connect_timeout,
+            probed=options.ping_interval >= _KERNEL_PROBES,
+            shuffle=self._runtime.rng.shuffle if options.randomize else None,
+            dialer=partial(options.dialled, address) if options.dialer is not None else None,
+            headers=await options.websocket_headers_for(address),
+            path=options.websocket_path_for(address),
+            compression=options.websocket_compression,
+            max_message=options.max_message_size,
+            largest_compressed=self._largest_compressed,
+        )
+        self.encrypted = first is not None
+        steps = ["dialling", "TLS handshake" if first else "", "WebSocket handshake" if address.websocket else ""]
+        self._doing = " and ".join(filter(None, steps))
+        self.wire = await self._runtime.dial(address, plan, self)
+        while True:
+            step = await self._next_step()
+            if isinstance(step, UpgradeTls):
+                self._doing = _TLS_HANDSHAKE
+                context = options.tls_context_for(address, demanded=True)
+                assert context is not None
+                await self.wire.upgrade(context, hostname)
+                self._check_alive()
+                self.encrypted = True
+                step = self.link.secured()
+            if _is_too_old(info := self.link.info):
+                raise UnsupportedByServer("headers", f"{address} runs nats-server {info.version}; 2.2 is needed")
+            if isinstance(step, NeedCredentials):
+                self.wire.write(self.link.authenticate(await self._introduction(step.info)))
+            elif isinstance(step, (Ready, Complaint)):
+                # Both at once: credentials that expire in this very second are accepted and refused in one breath.
+                if (refusal := self._refusal()) is not None:
+                    raise refusal
+                if isinstance(step, Ready):
+                    return info
+
+    def _largest_compressed(self) -> int:
+        return min(self.link.info.max_payload, _COMPRESSED) or _COMPRESSED
+
+    async def _next_step(self) -> LinkEvent:
+        while not self._steps or self.ended.done():
+            self._check_alive()
+            self._step_waiter = self._loop.create_future()
+            try:
+                await self._step_waiter
+            finally:
+                self._step_waiter = None
+        return self._steps.popleft()
+
+    def _check_alive(self) -> None:
+        """Raises why the session has ended, if it has."""
+        if self.ended.done():
+            raise self.ended.result()
+
+    async def _while_alive(self, work: Coroutine[object, object, T]) -> T:
+        """What ``work`` returns. The end of the session, which may come first, cancels it and is raised: a server
+        waits for credentials no longer than its own timeout.
+        """
+        task = self._loop.create_task(work)
+        try:
+            await asyncio.wait((task, self.ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            raise failure
+        self._check_alive()
+        return task.result()
+
+    async def _introduction(self, info: ServerInfo) -> dict[str, object]:
+        """What CONNECT says."""
+        options, address = self._options, self.address
+        self._doing = "finding credentials"
+        finding = options.credentials_for(address, info.nonce, info)
+        credentials = await (finding if options.credentials_at_hand else self._while_alive(finding))
+        tls = options.tls_required_for(address)
+        named = {} if options.name is None else {"name": options.name}
+        return {
+            "verbose": options.verbose,
+            "pedantic": options.pedantic,
+            "tls_required": tls,
+            **named,
+            "lang": "python-natsproto",
+            "version": __version__,
+            "protocol": 1,
+            "echo": not options.no_echo,
+            "headers": True,
+            "no_responders": True,
+            **connect_fields(credentials, info.nonce),
+        }
+
+    @property
+    def _stage(self) -> str:
+        """What is being waited for, in the words of an error."""
+        return self._doing if self.wire is None else _WAITING.get(self.link.state, self._doing)
+
+    # ---------------------------------------------------------------- the wire reports
+
+    def received(self, chunk: bytes) -> None:
+        """Bytes came. Whatever goes wrong with them ends this session and nothing else."""
+        self._take_in(self.link.receive, chunk)
+
+    def filled(self, count: int) -> None:
+        """So many bytes came and are where ``Wire.read_into`` said."""
+        self._take_in(self.link.receive_into_room, count)
+
+    def _take_in(self, receive: Callable[[T], list[LinkEvent]], what: T) -> None:
+        try:
+            link = self.link
+            events = receive(what)
+            if link.parser.touched:
+                self._client.arrived(link.take_touched())
+            if events:
+                self._deal(events)
+            if link.pongs_owed:
+                self._answer_pings()
+            room = link.parser.room
+            if room is not None and self.wire is not None:
+                self.wire.read_into(room)
+        except Exception as exc:
+            log.exception("receiving from %s failed", self.address)
+            self.end(exc)
+
+    def lost(self, cause: Exception | None) -> None:
+        """The wire has ended."""
+        if not self.gone.done():
+            self.gone.set_result(None)
+        if not self.ended.done():
+            self.end(ConnectionClosed() if self._closing else self._blame(cause))
+
+    def paused(self) -> None:
+        """The wire takes nothing for now."""
+        self.write_paused = True
+        self._client.wire_paused(self)
+
+    def resumed(self) -> None:
+        """The wire takes bytes again."""
+        self.write_paused = False
+        self._answer_pings()
+        self._client.wire_resumed(self)
+
+    def _answer_pings(self) -> None:
+        """Not while the wire is busy: who sends pings and does not read must not fill our memory with pongs."""
+        if self.link.pongs_owed and not self.write_paused and self.wire is not None:
+            self.wire.write(self.link.take_output())
+
+    def _deal(self, events: list[LinkEvent]) -> None:
+        for event in events:
+            if self._open:
+                self._client.happened(self, event)
+            else:
+                self._steps.append(event)
+            if isinstance(event, Broken):
+                self.end(event.error)
+        if self._steps and self._step_waiter is not None and not self._step_waiter.done():
+            self._step_waiter.set_result(None)
+
+    def let_readers_run(self) -> None:
+        """Stops reading until the readers that were woken have had their turn of the event loop."""
+        if not self._resting and not self._held and self.wire is not None and not self.ended.done():
+            self._resting = True
+            self.wire.pause_reading()
+            self._loop.call_soon(self._loop.call_soon, self._resume_reading)
+
+    def _resume_reading(self) -> None:
+        self._resting = False
+        if not self._held and not self.ended.done() and self.wire is not None:
+            self.wire.resume_reading()
+
+    def _refusal(self) -> NatsError | None:
+        """What the server said last, if it closes the connection behind that."""
+        complaint = self.link.complaint
+        if isinstance(complaint, NotAuthorized):
+            return NotAuthorized(complaint.reason, str(self.address))
+        final = isinstance(complaint, ServerError) and ends_connection(complaint.text)
+        return complaint if final else None
+
+    def _blame(self, cause: Exception | None) -> Exception:
+        """Why the wire ended: what the server said last, else what the socket says."""
+        if (refusal := self._refusal()) is not None:
+            return refusal
+        if isinstance(cause, NatsError):
+            return cause
+        server = str(self.address)
+        blamed: NatsError
+        if isinstance(cause, ssl.SSLError):
+            blamed = tls_failure(cause, server)
+        else:
+            reason = "closed by the server" if cause is None else f"{type(cause).__name__}: {cause}"
+            if self._stage != _OPEN:
+                reason += f" while {self._stage}{self._hint()}"
+            if self._certificate_judged():
+                blamed = TlsFailed(f"{reason}: {_UNCERTIFIED}", server)
+            else:
+                blamed = ConnectionLost(reason, server)
+        blamed.__cause__ = cause
+        return blamed
+
+    def _certificate_judged(self) -> bool:
+        """Whether the server may have ended because of our certificate: in TLS 1.3 it looks at it when we believe
+        to be done, and the reset that follows its alert often arrives first.
+        """
+        info = self.link.info
+        return self.encrypted and self._stage != _OPEN and (info.tls_verify or not info.version)
+
+    def _hint(self) -> str:
+        if self._stage != _WAITING_FOR_INFO or self.encrypted:
+            return ""
+        begun = self.link.parser.unread
+        if not begun:
+            return f" ({_SILENT})"
+        return f" (so far {begun!r}{'' if begun.startswith(b'INFO') else f': {looks_like(begun)}'})"
+
+    # ---------------------------------------------------------------- living
+
+    def hold(self, wanted: bool) -> None:
+        """Stops or goes on reading, at the wish of subscriptions that let the server wait."""
+        if wanted == self._held or self.wire is None or self.ended.done():
+            return
+        self._held = wanted
+        if wanted:
+            self.wire.pause_reading()
+        else:
+            self.wire.resume_reading()
+
+    def ping(self, token: object) -> None:
+        """Sends PING; its PONG comes as PongFor(token)."""
+        if self.wire is not None:
+            self.wire.write(self.link.ping(token))
+
+    def _arm_keep_alive(self) -> None:
+        self._keep_alive = self._loop.call_later(self._options.ping_interval, self._tick)
+
+    def _tick(self) -> None:
+        """A connection is never without somebody who looks after it: if that fails, for whatever reason, it ends."""
+        try:
+            self._look_after()
+        except Exception as exc:
+            log.exception("looking after the connection to %s failed", self.address)
+            self.end(exc)
+
+    def _look_after(self) -> None:
+        assert self.wire is not None
+        # A peer that talks but does not read is gone as well: nothing leaves, and no byte tells.
+        unsent, passed = self.wire.unsent(), self.wire.passed()
+        self._stuck = self._stuck + 1 if unsent and passed <= self._passed else 0
+        self._passed = passed
+        if self._stuck > self._options.max_outstanding_pings:
+            self.end(ConnectionLost(f"the server takes nothing: {unsent} bytes are stuck", str(self.address)))
+            return
+        silent = self.link.tick()
+        if silent > self._options.max_outstanding_pings and not self._held:
+            self.end(StaleConnection(silent - 1, str(self.address)))
+            return
+        self.ping(None)
+        self._arm_keep_alive()
+
+    # ---------------------------------------------------------------- ending
+
+    def end(self, cause: Exception) -> None:
+        """Ends the session at once: never waits for a peer that may be gone."""
+        if self._keep_alive is not None:
+            self._keep_alive.cancel()
+        if self.wire is not None:
+            self.wire.abort()
+        if not self.ended.done():
+            self.ended.set_result(cause)
+            self._client.wire_gone(self)
+        if self._step_waiter is not None and not self._step_waiter.done():
+            self._step_waiter.set_result(None)
+
+    def close(self) -> None:
+        """Ends the session in good order: what was written is passed on first."""
+        self._closing = True
+        if self.wire is not None:
+            self.wire.close()
+
+    @property
+    def leaves_at_once(self) -> bool:
+        """Whether close() takes no longer than a turn of the event loop: everything written was passed on, and there
+        is no farewell of TLS or WebSocket that a peer could keep us waiting for.
+        """
+        if self.wire is None or self.encrypted or self.address.websocket:
+            return False
+        return self.wire.unsent() == 0
+
+
+def _is_too_old(info: ServerInfo) -> bool:
+    return not info.headers and bool(info.version)
+
+
+def tls_failure(exc: OSError, server: str) -> TlsFailed:
+    """What OpenSSL says, in words that say what to do."""
+    if not isinstance(exc, ssl.SSLError):
+        return TlsFailed(f"the server ended the connection in the handshake: {_UNCERTIFIED}, or does no TLS", server)
+    said = getattr(exc, "verify_message", "") or exc.reason or str(exc)
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        if exc.verify_code in _HOST_MISMATCH:
+            hint = "the certificate is for another host: dial the name it was made for or give tls_hostname"
+        elif exc.verify_code in _EXPIRED:
+            hint = "the certificate is not valid at this time"
+        elif exc.verify_code in _NOT_STRICT:
+            hint = f"the certificate breaks rules of RFC 5280: {_LENIENT}"
+        else:
+            hint = "the certificate is not signed by a trusted CA: give tls=context that has the CA"
+    else:
+        hint = next((hint for words, hint in _HINTS if any(word in said for word in words)), "see the cause")
+    return TlsFailed(f"{hint} ({said})", server)
+
+
+_HINTS = (
+    (
+        ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE", "BAD_CERTIFICATE"),
+        "the server wants a client certificate: load one into the context given as tls",
+    ),
+    (
+        ("UNKNOWN_CA", "CERTIFICATE_UNKNOWN", "CERTIFICATE_EXPIRED", "CERTIFICATE_REVOKED"),
+        "the server does not trust the client certificate",
+    ),
+    (
+        ("WRONG_VERSION_NUMBER", "RECORD", "HTTP_REQUEST"),
+        "the server does not answer with TLS: leave out tls_first (or wss), or is it another port?",
+    ),
+    (("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"), "there is no version of TLS that both sides allow"),
+    (("EOF",), f"the server ended the connection in the handshake: {_UNCERTIFIED}, or does no TLS"),
+)
+"""Words of OpenSSL, and what can be done."""
+
+_HOST_MISMATCH = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+_EXPIRED = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
+_NOT_STRICT = range(80, 95)  # X509_V_ERR_PATHLEN_INVALID_FOR_NON_CA … X509_V_ERR_EC_KEY_EXPLICIT_PARAMS
+_LENIENT = "make a better one, or clear ssl.VERIFY_X509_STRICT, a default since Python 3.13, in a context given as tls"

@@ -1,0 +1,387 @@
+"""The supervisor: finds a server, watches the connection to it, and finds the next one.
+
+Owns the pool, the one task that does this, the back-off, and the sessions that were left behind in a move. It
+does not know what a connection is used for; the engine is told when there is a new one, and says itself when
+the current one has ended. Because one task does all of it, a client is never "connected" without somebody who
+will notice the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Protocol
+
+from natsproto._core import events
+from natsproto._core.herald import Herald
+from natsproto._core.runtime import Runtime
+from natsproto._core.session import Session, SessionClient
+from natsproto._core.waiting import release
+from natsproto._options import Options
+from natsproto.errors import (
+    ConnectFailed,
+    ConnectionClosed,
+    ConnectionLost,
+    LoginRefused,
+    NotAuthorized,
+)
+from natsproto.protocol.frames import NO_INFO, ServerInfo
+from natsproto.protocol.link import Link
+from natsproto.protocol.pool import Attempt, ServerAddress, ServerPool
+
+log = logging.getLogger("natsproto")
+
+LAME_DUCK_SPREAD = 1.0
+"""Seconds over which clients spread when their server announces its end; it waits 10 before it cuts any."""
+
+RETIRE_WITHIN = 2.0
+"""Seconds a connection that was left may still bring what its server had sent."""
+
+
+class Supervised(SessionClient, Protocol):
+    """Whom a supervisor works for."""
+
+    @property
+    def info(self) -> ServerInfo:
+        """The last INFO."""
+        ...
+
+    @property
+    def wants_connection(self) -> bool:
+        """Whether the client is not closed."""
+        ...
+
+    @property
+    def may_move(self) -> bool:
+        """Whether a change of servers is in order: the client is open, and neither draining nor closed."""
+        ...
+
+    def make_link(self, *, tls_required: bool, secured: bool) -> Link:
+        """The protocol side of a new connection."""
+        ...
+
+    def opened(self, session: Session) -> None:
+        """This is the current session from now on."""
+        ...
+
+    def leaving(self, session: Session) -> None:
+        """The current session is about to be replaced while it still works."""
+        ...
+
+    def buried(self, session: Session) -> None:
+        """A session that was left has ended."""
+        ...
+
+    def gave_up(self, reason: Exception | None, *, quiet: bool = False) -> None:
+        """There will be no other connection; ``quiet``: because the event loop ends."""
+        ...
+
+
+class Supervisor:
+    """Keeps ``client`` connected, from the first server to the last."""
+
+    def __init__(self, options: Options, runtime: Runtime, client: Supervised, herald: Herald) -> None:
+        self.pool: ServerPool = options.server_pool(runtime.rng.shuffle)
+        self.reconnects = 0
+        self._loop = asyncio.get_running_loop()
+        self._options, self._runtime, self._client, self._herald = options, runtime, client, herald
+        self._task: asyncio.Task[None] | None = None
+        self._hurry: asyncio.Future[None] | None = None
+        self._stirred: asyncio.Future[None] = self._loop.create_future()
+        """Done when the current session needs attention: it has ended, or its server is about to."""
+        self._retiring: set[Session] = set()
+        self._encrypted = False
+        """Whether any connection was under TLS; then all are, so that nobody can take it away on the way."""
+
+    # ---------------------------------------------------------------- the life of the task
+
+    async def first(self) -> Session | None:
+        """One pass over the pool, and more for ``retry_connect_for`` seconds; the first session that could be had.
+
+        ConnectFailed with the last cause of every server when there is none, or None with retry_on_failed_connect:
+        ``run`` goes on.
+        """
+        started = self._loop.time()
+        deadline = started + self._options.retry_connect_for
+        failures: dict[str, Exception] = {}
+        for address in self.pool.one_pass():
+            if (session := await self._try(address, failures)) is not None:
+                return session
+        number = 0
+        while (left := deadline - self._loop.time()) > 0 and (plan := self._next()) is not None:
+            number += 1
+            session = await self._try_in(min(plan.delay, left), number, plan.address, failures)
+            if session is not None:
+                return session
+        if self._options.retry_on_failed_connect and self._options.allow_reconnect:
+            return None
+        raise self._out_of_servers(failures, started) from next(reversed(failures.values()), None)
+
+    async def _try(self, address: ServerAddress, failures: dict[str, Exception]) -> Session | None:
+        """A session with this server; or None, told by an event, the cause among ``failures`` as the last one."""
+        server = str(address)
+        try:
+            return await self._attempt(address)
+        except Exception as exc:
+            self._note_failure(address, exc)
+            failures.pop(server, None)
+            failures[server] = exc
+            self._herald.announce(events.AttemptFailed(server=server, cause=exc))
+            return None
+
+    async def _try_in(
+        self, delay: float, number: int, address: ServerAddress, failures: dict[str, Exception]
+    ) -> Session | None:
+        """The same in so many seconds, and announced."""
+        self._herald.announce(events.Reconnecting(server=str(address), attempt=number, delay=delay))
+        await self._pause(delay)
+        return await self._try(address, failures)
+
+    def _next(self) -> Attempt | None:
+        """What to try next, or None when no server is left."""
+        plan = self.pool.next(
+            self._loop.time(),
+            self._runtime.rng.random(),
+            choose=self._options.reconnect_to_server,
+            info=self._client.info,
+        )
+        if plan is not None and plan.fault is not None:
+            self._herald.handler_failed("reconnect callback", plan.fault)
+        return plan
+
+    def _out_of_servers(self, failures: Mapping[str, Exception], started: float) -> ConnectFailed:
+        """What has become of all attempts."""
+        elapsed = self._loop.time() - started
+        refusals = [(server, exc) for server, exc in failures.items() if isinstance(exc, NotAuthorized)]
+        if refusals and len(refusals) == len(failures):
+            anonymous = all(map(self._options.anonymous_to, self._options.addresses))
+            return LoginRefused(refusals, elapsed, anonymous=anonymous)
+        return ConnectFailed(list(failures.items()), elapsed)
+
+    def run(self, session: Session | None) -> None:
+        """From now on there is always a session, or somebody looking for one."""
+        self._task = self._loop.create_task(self._supervise(session), name="natsproto supervisor")
+        self._task.add_done_callback(self._over)  # no handler in the task: it may end before it has begun
+
+    def _over(self, _: asyncio.Task[None]) -> None:
+        """Somebody else has cancelled the task, as event loops do at their end: nobody finds the next server."""
+        if self._client.wants_connection:
+            reason = ConnectionLost("the task of the client was cancelled, as at the end of a program")
+            self._client.gave_up(reason, quiet=True)
+
+    @property
+    def running(self) -> bool:
+        """Whether the task goes on: it was started, has not ended and is not being cancelled."""
+        return self._task is not None and not self._task.done() and not self._task.cancelling()
+
+    @property
+    def started(self) -> bool:
+        """Whether there ever was a connection, or background attempts at one."""
+        return self._task is not None
+
+    def cancel(self) -> asyncio.Task[None] | None:
+        """Ends the task; returns it to be waited for, unless it is what is running just now."""
+        if self._task is None or self._task is asyncio.current_task():
+            return None
+        self._task.cancel()
+        return self._task
+
+    def end_retired(self) -> None:
+        """Ends the connections that were left behind."""
+        for session in list(self._retiring):
+            session.end(ConnectionClosed())
+
+    async def _supervise(self, session: Session | None) -> None:
+        """Waits for the end of the session and finds the next one, until the client is closed."""
+        reason: Exception | None = None
+        try:
+            while True:
+                if session is None:
+                    session, failure = await self._reconnect()
+                    if session is None:
+                        reason = failure or reason
+                        break
+                session = await self._watch(session)
+                if not self._client.wants_connection:
+                    return
+                reason = session.ended.result()
+                session = None
+                if not self._options.allow_reconnect:
+                    break
+        except Exception as exc:
+            log.exception("the supervisor failed")
+            reason = exc
+        if self._client.wants_connection:
+            self._client.gave_up(reason)
+
+    # ---------------------------------------------------------------- one connection
+
+    async def _attempt(self, address: ServerAddress) -> Session:
+        """A session with this server."""
+        deadline = self._loop.time() + self._options.connect_timeout
+        options = self._options
+        link = self._client.make_link(
+            tls_required=self._encrypted or options.tls_required_for(address),
+            secured=options.tls_first or address.websocket,
+        )
+        session = Session(address, options, self._runtime, self._client, link)
+        try:
+            await session.open(deadline)
+        except asyncio.CancelledError as exc:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancelled us: a callable of the options awaited something that was.
+            raise ConnectionLost("a callable in the options was cancelled", str(address)) from exc
+        return session
+
+    def adopted(self, session: Session) -> None:
+        """The client has taken a session into use: the outage is over."""
+        self.pool.succeeded(session.address, self._loop.time())
+        self._encrypted = self._encrypted or session.encrypted
+        if self._stirred.done():
+            self._stirred = self._loop.create_future()
+
+    def lost(self, session: Session) -> None:
+        """The session in use has ended."""
+        # Credentials that were withdrawn or have expired were not refused yet: the next ones may be new.
+        self.pool.failed(session.address, self._loop.time())
+
+    def _note_failure(self, address: ServerAddress, exc: Exception) -> None:
+        refusal = exc.reason if isinstance(exc, NotAuthorized) else None
+        self.pool.failed(address, self._loop.time(), refusal)
+
+    async def _watch(self, session: Session) -> Session:
+        """Until the current session has ended; moves away from a server in lame duck mode before that.
+
+        Returns the session that ended, which after a move is not the one given.
+        """
+        while not session.ended.done():
+            stirred = self._stirred
+            session.ended.add_done_callback(partial(_stir, stirred))
+            await stirred
+            if not session.ended.done():
+                if stirred is self._stirred:
+                    self._stirred = self._loop.create_future()
+                session = await self._move_away(session)
+        return session
+
+    # ---------------------------------------------------------------- the next one, after an end
+
+    async def _reconnect(self) -> tuple[Session | None, Exception | None]:
+        """The next session, or None and the reason when no server is left to try."""
+        started = self._loop.time()
+        number = 0
+        failures: dict[str, Exception] = {}
+        while True:
+            plan = self._next()
+            if plan is None:
+                return None, self.pool.final_reason or (self._out_of_servers(failures, started) if failures else None)
+            number += 1
+            server = str(plan.address)
+            session = await self._try_in(plan.delay, number, plan.address, failures)
+            if session is None:
+                continue
+            if not self._client.wants_connection:  # closed by a callable in the options
+                session.end(ConnectionClosed())
+                return None, None
+            first = self._client.info is NO_INFO
+            self._client.opened(session)
+            if first:  # retry_on_failed_connect got there at last
+                self._herald.announce(events.Connected(server=server))
+                return session, None
+            self.reconnects += 1
+            outage = self._loop.time() - started
+            self._herald.announce(events.Reconnected(server=server, outage=outage))
+            return session, None
+
+    def hurry(self) -> None:
+        """Ends the wait for the next attempt."""
+        if self._hurry is not None:
+            release(self._hurry)
+
+    async def _pause(self, delay: float) -> None:
+        """Waits, unless somebody is in a hurry."""
+        if delay <= 0:
+            return
+        self._hurry = self._loop.create_future()
+        timer = self._loop.call_later(delay, release, self._hurry)
+        try:
+            await self._hurry
+        finally:
+            timer.cancel()
+            self._hurry = None
+
+    # ---------------------------------------------------------------- the next one, before an end
+
+    def move_soon(self) -> None:
+        """The server of the current session is going to shut down."""
+        release(self._stirred)
+
+    async def _move_away(self, session: Session) -> Session:
+        """Connects elsewhere first and switches then, so that nobody notices (ADR-5 leaves it to the client).
+
+        The wait before it is random, because all clients of the server are told in the same moment. Returns the
+        session in use afterwards: the old one if no other server could be had.
+        """
+        wait = min(LAME_DUCK_SPREAD * self._runtime.rng.random(), self._options.ping_interval)
+        await asyncio.wait((session.ended,), timeout=wait)
+        for address in self.pool.one_pass():
+            if session.ended.done() or not self._client.may_move:
+                break
+            if str(address) == str(session.address):
+                continue
+            following = await self._attempt_beside(session, address)
+            if following is not None:
+                self._switch(session, following)
+                return following
+        return session
+
+    async def _attempt_beside(self, session: Session, address: ServerAddress) -> Session | None:
+        """A new session while ``session`` lives; None when none could be had, or it has ended meanwhile."""
+        attempt = self._loop.create_task(self._attempt(address), name="natsproto move")
+        wanted = False
+        try:
+            await asyncio.wait((attempt, session.ended), return_when=asyncio.FIRST_COMPLETED)
+            wanted = not session.ended.done() and self._client.may_move
+        finally:
+            if not wanted:
+                attempt.cancel()
+                attempt.add_done_callback(_discard)
+        if not wanted:
+            return None
+        try:
+            return attempt.result()
+        except Exception as exc:
+            self._note_failure(address, exc)
+            return None
+
+    def _switch(self, old: Session, new: Session) -> None:
+        """Makes ``new`` the current session while ``old`` still works."""
+        self._client.leaving(old)
+        self._retiring.add(old)
+        self._loop.call_later(RETIRE_WITHIN, self.retire, old)
+        old.ended.add_done_callback(lambda _: self._bury(old))
+        self._client.opened(new)
+        self._herald.announce(events.Moved(left=str(old.address), server=str(new.address)))
+
+    @staticmethod
+    def retire(session: Session) -> None:
+        """A session that was left has delivered all it had."""
+        session.end(ConnectionLost("the client moved to another server"))
+
+    def _bury(self, session: Session) -> None:
+        self._retiring.discard(session)
+        self._client.buried(session)
+
+
+def _discard(attempt: asyncio.Task[Session]) -> None:
+    """Ends a session that came too late."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().end(ConnectionClosed())
+
+
+def _stir(stirred: asyncio.Future[None], _: asyncio.Future[Exception]) -> None:
+    release(stirred)

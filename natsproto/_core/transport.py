@@ -1,0 +1,191 @@
+"""Sockets: TCP, TLS behind INFO, TLS first.
+
+Owns the read buffer and the asyncio transport of one connection and translates both into the small Wire
+interface. It knows no protocol: bytes in, bytes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import cast
+
+from natsproto._core.runtime import DialPlan, Wire, WireHandler
+from natsproto.errors import ConfigError
+from natsproto.protocol.pool import ServerAddress
+
+READ_BUFFER = 65_536
+"""A plain Protocol is handed 250 KB objects by uvloop, each above malloc's mmap threshold: page faults cost
+174 to 285 ns a message. One buffer of this size that is reused costs none."""
+
+FIRST_READ_BUFFER = 4096
+"""What a connection begins with: the handshake fits, and clearing a large one costs more than all of it."""
+
+
+async def dial(address: ServerAddress, plan: DialPlan, handler: WireHandler) -> Wire:
+    """Connects to one server, over WebSocket where its URL says so.
+
+    Every address its name resolves to is tried, in random order if there is a shuffle (ADR-11). OSError and
+    ssl.SSLError as they come, of the last address; cancelling closes the socket.
+    """
+    if address.websocket:
+        from natsproto._core.websocket import dial_websocket  # needs a package that plain NATS does not
+
+        return await dial_websocket(address, plan, handler, connect)
+    return await connect(address, plan, handler)
+
+
+async def connect(address: ServerAddress, plan: DialPlan, handler: WireHandler) -> SocketWire:
+    """A TCP connection to one server, encrypted from the first byte if the plan has a context."""
+    loop = asyncio.get_running_loop()
+    if plan.dialer is not None:
+        return await _take_over(await plan.dialer(), plan, handler)
+    hosts = [address.host]
+    if not address.is_ip:  # asking for what is known already would cost a thread
+        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        hosts = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        if plan.shuffle is not None:
+            plan.shuffle(hosts)
+    while True:
+        host = hosts.pop(0)
+        wire = SocketWire(plan, handler)
+        try:
+            dialling = loop.create_connection(
+                lambda wire=wire: wire,
+                host,
+                address.port,
+                ssl=plan.context,
+                server_hostname=plan.hostname if plan.context is not None else None,
+            )
+            if hosts:  # one address that swallows packets must not eat the time of the others
+                async with asyncio.timeout(plan.timeout / (len(hosts) + 1)):
+                    await dialling
+            else:
+                await dialling
+            return wire
+        except (OSError, TimeoutError):
+            if not hosts:
+                raise
+
+
+async def _take_over(sock: object, plan: DialPlan, handler: WireHandler) -> SocketWire:
+    """A connection that somebody else has made."""
+    if not isinstance(sock, socket.socket):
+        raise _no_plain_socket(sock)
+    wire = SocketWire(plan, handler)
+    hostname = plan.hostname if plan.context is not None else None
+    try:
+        if sock.type != socket.SOCK_STREAM or isinstance(sock, ssl.SSLSocket):
+            raise _no_plain_socket(sock)
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: wire, sock=sock, ssl=plan.context, server_hostname=hostname)
+    except BaseException:
+        sock.close()
+        raise
+    return wire
+
+
+def _no_plain_socket(made: object) -> ConfigError:
+    return ConfigError("what dialer returned", made, "must be the socket of a stream, connected and not encrypted")
+
+
+class SocketWire(asyncio.BufferedProtocol):
+    """One TCP connection, encrypted or not."""
+
+    def __init__(self, plan: DialPlan, handler: WireHandler) -> None:
+        self._handler = handler
+        self._probed = plan.probed
+        self._view = memoryview(bytearray(FIRST_READ_BUFFER))
+        self._room: memoryview | None = None
+        self._transport: asyncio.Transport | None = None
+        self._upgrading = False
+        self._written = 0
+
+    # ---------------------------------------------------------------- Wire
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._written += len(data)
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def read_into(self, room: memoryview) -> None:
+        self._room = room
+
+    def unsent(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def passed(self) -> int:
+        return self._written - self.unsent()
+
+    async def upgrade(self, context: ssl.SSLContext, hostname: str) -> None:
+        plain = self._transport
+        if plain is None:
+            raise ConnectionResetError("the connection ended before the TLS handshake")
+        loop = asyncio.get_running_loop()
+        self._upgrading = True
+        try:
+            encrypted = await loop.start_tls(plain, self, context, server_hostname=hostname)
+        except BaseException:
+            plain.abort()
+            raise
+        finally:
+            self._upgrading = False
+        if encrypted is None:
+            raise ConnectionResetError("the connection ended during the TLS handshake")
+        self._adopt(encrypted)
+
+    # ---------------------------------------------------------------- asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._adopt(cast("asyncio.Transport", transport))  # uvloop's transports are no subclass of it
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view if self._room is None else self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._room is not None:
+            self._room = None
+            self._handler.filled(nbytes)
+            return
+        view = self._view
+        self._handler.received(bytes(view[:nbytes]))
+        if nbytes == FIRST_READ_BUFFER == len(view):
+            self._view = memoryview(bytearray(READ_BUFFER))
+
+    def pause_writing(self) -> None:
+        self._handler.paused()
+
+    def resume_writing(self) -> None:
+        self._handler.resumed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._handler.lost(exc)
+
+    def _adopt(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        # What the kernel does not take must stay in the outbox, where whole frames survive a reconnect, and
+        # not in asyncio's buffer, where they die with the socket. Hence: full as soon as anything is kept. (Not
+        # high=0: asyncio's TLS transport would then call an empty buffer full and never take it back.)
+        transport.set_write_buffer_limits(high=1, low=0)
+        sock = transport.get_extra_info("socket") if self._probed else None
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

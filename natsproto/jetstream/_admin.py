@@ -1,0 +1,204 @@
+"""Administration of a JetStream cluster: who leads, who holds what, who belongs to it.
+
+Owns the calls that operators make. Those about streams and consumers work in the account that has them; those about
+the cluster, its servers and whole accounts need a connection to the system account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from natsproto.errors import ApiError, ConfigError, JetStreamNotEnabled, LocalProtocolError
+from natsproto.jetstream._api import Api
+from natsproto.jetstream._api_errors import ErrCode, api_error
+from natsproto.jetstream._codec import Duration, decode, dumps, nanoseconds, parse
+from natsproto.jetstream._config import Placement, consumer_name, stream_name
+from natsproto.jetstream._info import AccountPurge, MetaRescue, StreamInfo
+from natsproto.protocol.subject import publish_subject
+
+RESCUE_QUIET = 0.5
+"""Seconds of silence after which no server is expected to answer a rescue any more."""
+
+
+class Admin:
+    """The administrative calls of the JetStream API. ``js.admin``.
+
+    Every call takes ``timeout`` in seconds (default: that of the JetStream context) and raises ApiError, with the
+    server's reason (JetStreamUnavailable, StreamNotFound, LimitReached when no peer can take over …), RequestTimeout,
+    PermissionDenied and ConnectionLost. LocalProtocolError at once when a call needs the system account and this
+    connection is known to be of another; UnsupportedByServer when the servers are too old.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    # ---------------------------------------------------------------- in the account of the stream
+
+    async def step_down_stream_leader(
+        self, stream: str, *, placement: Placement | None = None, timeout: Duration | None = None
+    ) -> None:
+        """Lets another server lead the stream: any, or (server 2.11) one that ``placement`` describes."""
+        name = stream_name(stream)
+        await self._do(f"STREAM.LEADER.STEPDOWN.{name}", _to(placement), f"step down leader of {name!r}", timeout)
+
+    async def step_down_consumer_leader(
+        self, stream: str, consumer: str, *, placement: Placement | None = None, timeout: Duration | None = None
+    ) -> None:
+        """Lets another server lead the consumer."""
+        names = f"{stream_name(stream)}.{consumer_name(consumer)}"
+        await self._do(f"CONSUMER.LEADER.STEPDOWN.{names}", _to(placement), f"step down leader of {names!r}", timeout)
+
+    async def remove_stream_peer(self, stream: str, peer: str, *, timeout: Duration | None = None) -> None:
+        """Takes a server (by name or peer id) out of the stream and its consumers at once; another one replaces it."""
+        name = stream_name(stream)
+        await self._do(
+            f"STREAM.PEER.REMOVE.{name}", {"peer": peer}, f"remove peer {peer!r} from stream {name!r}", timeout
+        )
+
+    async def evacuate_stream_peer(self, stream: str, peer: str, *, timeout: Duration | None = None) -> None:
+        """Moves the stream and its consumers off a server; it stays until another has caught up. Server 2.15."""
+        name = stream_name(stream)
+        asked = f"evacuate stream {name!r} from {peer!r}"
+        await self._api.demand(5, "2.15", asked, timeout)
+        await self._do(f"STREAM.PEER.EVACUATE.{name}", {"peer": peer}, asked, timeout)
+
+    async def cancel_stream_move(self, stream: str, *, timeout: Duration | None = None) -> None:
+        """Takes back a move, scaling or change of retention that is not finished. Server 2.15."""
+        name = stream_name(stream)
+        asked = f"cancel move of stream {name!r}"
+        await self._api.demand(5, "2.15", asked, timeout)
+        await self._call(f"STREAM.CANCEL_MOVE.{name}", {}, asked, timeout)
+
+    # ---------------------------------------------------------------- in the system account
+
+    async def step_down_meta_leader(
+        self, *, placement: Placement | None = None, timeout: Duration | None = None
+    ) -> None:
+        """Lets another server lead the cluster's metadata: any, or one that ``placement`` describes."""
+        asked = "step down meta leader"
+        self._check_account(asked)
+        await self._do("META.LEADER.STEPDOWN", _to(placement), asked, timeout)
+
+    async def remove_server(self, server: str = "", *, peer_id: str = "", timeout: Duration | None = None) -> None:
+        """Removes a server that will not come back, by its name, or by its peer id when it was not seen lately."""
+        body, asked = _server(server, peer_id), f"remove server {server or peer_id!r}"
+        self._check_account(asked)
+        await self._do("SERVER.REMOVE", body, asked, timeout)
+
+    async def evacuate_server(self, server: str = "", *, peer_id: str = "", timeout: Duration | None = None) -> None:
+        """Moves everything off a server, which stays in the cluster. Server 2.15."""
+        body, asked = _server(server, peer_id), f"evacuate server {server or peer_id!r}"
+        await self._api.demand(5, "2.15", asked, timeout)
+        await self._system_call("SERVER.EVACUATE", body, asked, timeout)
+
+    async def move_stream(
+        self,
+        account: str,
+        stream: str,
+        *,
+        server: str = "",
+        cluster: str = "",
+        domain: str = "",
+        tags: Iterable[str] = (),
+        timeout: Duration | None = None,
+    ) -> StreamInfo:
+        """Moves a stream off ``server``, or to where ``cluster`` and ``tags`` say; returns what it will be."""
+        body: dict[str, object] = {"server": server, "cluster": cluster, "domain": domain, "tags": list(tags)}
+        payload = await self._system_call(
+            f"ACCOUNT.STREAM.MOVE.{_account(account)}.{stream_name(stream)}",
+            {key: value for key, value in body.items() if value},
+            f"move stream {stream!r} of account {account!r}",
+            timeout,
+        )
+        return decode(StreamInfo, payload)
+
+    async def cancel_account_stream_move(self, account: str, stream: str, *, timeout: Duration | None = None) -> None:
+        """As ``cancel_stream_move``, for a stream of any account."""
+        await self._system_call(
+            f"ACCOUNT.STREAM.CANCEL_MOVE.{_account(account)}.{stream_name(stream)}",
+            {},
+            f"cancel move of stream {stream!r} of account {account!r}",
+            timeout,
+        )
+
+    async def purge_account(self, account: str, *, timeout: Duration | None = None) -> bool:
+        """Deletes every stream and consumer of an account for good; whether that has begun."""
+        payload = await self._system_call(
+            f"ACCOUNT.PURGE.{_account(account)}", {}, f"purge account {account!r}", timeout
+        )
+        return decode(AccountPurge, payload).initiated
+
+    async def rescue_meta(self, quorum: int, *, timeout: Duration | None = None) -> Sequence[MetaRescue]:
+        """Lowers the number of servers that can decide for the cluster, when the others are gone for good. UNSAFE: a
+        server that comes back may have other memories. Server 2.15.
+
+        Every running server answers for itself; those that agreed are returned. ApiError of the first one when none
+        did. The answers are complete after half a second of silence, or at ``timeout``.
+        """
+        api, asked = self._api, f"rescue meta with a quorum of {quorum}"
+        self._check_account(asked)
+        if type(quorum) is not int or quorum < 1:
+            raise ConfigError("quorum", quorum, "must be a positive number of servers")
+        await api.demand(5, "2.15", asked, timeout)
+        wait = nanoseconds(api.timeout if timeout is None else timeout) / 1e9
+        agreed: list[MetaRescue] = []
+        refused: list[ApiError] = []
+        inbox = api.connection.new_inbox()
+        async with api.connection.subscribe(inbox) as answers:
+            await api.connection.publish(f"{api.prefix}.META.RESCUE", dumps({"quorum_needed": quorum}), reply=inbox)
+            while came := await answers.take(RESCUE_QUIET if agreed or refused else wait):
+                for answer in came:
+                    if answer.is_no_responders:
+                        raise JetStreamNotEnabled(
+                            503, ErrCode.NOT_ENABLED, f"no server answers on {api.prefix}.META.RESCUE", asked
+                        )
+                    payload = parse(answer.data, asked)
+                    if "error" in payload:
+                        refused.append(api_error(payload, asked))
+                    else:
+                        agreed.append(decode(MetaRescue, payload))
+        if refused and not agreed:
+            raise refused[0]
+        return agreed
+
+    # ---------------------------------------------------------------- inside
+
+    async def _do(self, endpoint: str, body: Mapping[str, object], asked: str, timeout: Duration | None) -> None:
+        await self._api.do(endpoint, body or b"", asked=asked, timeout=timeout)
+
+    async def _call(
+        self, endpoint: str, body: Mapping[str, object], asked: str, timeout: Duration | None
+    ) -> dict[str, object]:
+        return await self._api.call(endpoint, body or b"", asked=asked, timeout=timeout)
+
+    async def _system_call(
+        self, endpoint: str, body: Mapping[str, object], asked: str, timeout: Duration | None
+    ) -> dict[str, object]:
+        self._check_account(asked)
+        return await self._call(endpoint, body, asked, timeout)
+
+    def _check_account(self, asked: str) -> None:
+        """The server drops these calls without a word when they come from another account."""
+        info = self._api.connection.server_info
+        if info.remote_account and not info.acc_is_sys:
+            raise LocalProtocolError(
+                f"{asked}: needs a connection to the system account; this one is of account {info.remote_account!r}"
+            )
+
+
+def _to(placement: Placement | None) -> dict[str, object]:
+    return {} if placement is None else {"placement": placement}
+
+
+def _server(server: str, peer_id: str) -> dict[str, str]:
+    if bool(server) == bool(peer_id):
+        raise ConfigError("server", server, "give the name of a server, or its peer id")
+    return {"peer": server} if server else {"peer": "", "peer_id": peer_id}
+
+
+def _account(account: str) -> str:
+    """The name as a token of a subject."""
+    publish_subject(account, "account")
+    if "." in account:
+        raise ConfigError("account", account, "must not contain a dot: it is a token of the subject")
+    return account

@@ -1,0 +1,380 @@
+"""What JetStream tells without being asked: advisories and metrics.
+
+Owns their types and the stream of them. What a newer server tells is an Advisory whose ``extra`` holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from natsproto._async_hints import AsyncIterated
+from natsproto._core.connection import Connection
+from natsproto.errors import InvalidReply
+from natsproto.jetstream._codec import (
+    NEVER,
+    Many,
+    Moment,
+    Record,
+    Seconds,
+    Strings,
+    decode,
+    flag,
+    instant,
+    integer,
+    many,
+    moment,
+    optional,
+    parse,
+    seconds,
+    strings,
+    text,
+)
+from natsproto.jetstream._info import PeerInfo, StreamState
+from natsproto.jetstream._timestamp import Timestamp
+from natsproto.protocol.frames import Message
+
+if TYPE_CHECKING:
+    from natsproto._core.subscription import Subscription
+
+
+class ClientInfo(Record):
+    """A client as the server knows it; ``rtt`` in seconds."""
+
+    start: Moment = moment(default=None)
+    stop: Moment = moment(default=None)
+    host: str = text(default="")
+    id: int = integer(default=0)
+    account: str = text(default="", key="acc")
+    service: str = text(default="", key="svc")
+    user: str = text(default="")
+    name: str = text(default="")
+    lang: str = text(default="")
+    version: str = text(default="", key="ver")
+    rtt: Seconds = seconds(default=0.0)
+    server: str = text(default="")
+    cluster: str = text(default="")
+    alternates: Strings = strings(default=(), key="alts")
+    jwt: str = text(default="")
+    issuer_key: str = text(default="")
+    name_tag: str = text(default="")
+    tags: Strings = strings(default=())
+    kind: str = text(default="")
+    client_type: str = text(default="")
+    client_id: str = text(default="")
+    nonce: str = text(default="")
+    reply: str = text(default="")
+
+
+class Advisory(Record):
+    """Something that happened. ``type`` says what, in the server's words; ``domain`` where.
+
+    An Advisory that is of no subclass is one that this version does not know: ``extra`` holds all it says.
+    """
+
+    type: str = text(default="")
+    id: str = text(default="")
+    time: Timestamp = instant(default=NEVER, key="timestamp")
+    domain: str = text(default="")
+
+
+class ApiAudit(Advisory):
+    """Somebody called the JetStream API: ``subject``, ``request`` and ``response`` as they were sent."""
+
+    server: str = text(default="")
+    client: ClientInfo | None = optional(ClientInfo, default=None)
+    subject: str = text(default="")
+    request: str = text(default="")
+    response: str = text(default="")
+
+
+class ApiLimitReached(Advisory):
+    """A server had too many calls of the API waiting and dropped so many."""
+
+    server: str = text(default="")
+    dropped: int = integer(default=0)
+
+
+class StreamAction(Advisory):
+    """A stream was created, changed or deleted: ``action`` is "create", "modify" or "delete"."""
+
+    stream: str = text(default="")
+    action: str = text(default="")
+    template: str = text(default="")
+
+
+class ConsumerAction(Advisory):
+    """A consumer was created or deleted."""
+
+    stream: str = text(default="")
+    consumer: str = text(default="")
+    action: str = text(default="")
+
+
+class ConsumerPaused(Advisory):
+    """A consumer was paused, or goes on."""
+
+    stream: str = text(default="")
+    consumer: str = text(default="")
+    paused: bool = flag(default=False)
+    pause_until: Moment = moment(default=None)
+
+
+class ConsumerAck(Advisory):
+    """METRIC: a message was acknowledged ``ack_time`` seconds after its delivery (consumers with ``sample_freq``)."""
+
+    stream: str = text(default="")
+    consumer: str = text(default="")
+    consumer_seq: int = integer(default=0)
+    stream_seq: int = integer(default=0)
+    ack_time: Seconds = seconds(default=0.0)
+    deliveries: int = integer(default=0)
+
+
+class MaxDeliveries(Advisory):
+    """A message was delivered as often as its consumer allows and not acknowledged; it is not delivered again."""
+
+    stream: str = text(default="")
+    consumer: str = text(default="")
+    stream_seq: int = integer(default=0)
+    deliveries: int = integer(default=0)
+
+
+class MessageNaked(Advisory):
+    """A message was refused (nak) and will be delivered again."""
+
+    stream: str = text(default="")
+    consumer: str = text(default="")
+    consumer_seq: int = integer(default=0)
+    stream_seq: int = integer(default=0)
+    deliveries: int = integer(default=0)
+
+
+class MessageTerminated(MessageNaked):
+    """A message was refused for good (term); ``reason`` is what the client said."""
+
+    reason: str = text(default="")
+
+
+class SnapshotStarted(Advisory):
+    """A backup of a stream begins."""
+
+    stream: str = text(default="")
+    state: StreamState | None = optional(StreamState, default=None)
+    client: ClientInfo | None = optional(ClientInfo, default=None)
+
+
+class SnapshotCompleted(Advisory):
+    """A backup of a stream has ended; ``error`` says why, if early."""
+
+    stream: str = text(default="")
+    start: Moment = moment(default=None)
+    end: Moment = moment(default=None)
+    client: ClientInfo | None = optional(ClientInfo, default=None)
+    error: str = text(default="")
+
+
+class RestoreStarted(Advisory):
+    """A stream is being restored."""
+
+    stream: str = text(default="")
+    client: ClientInfo | None = optional(ClientInfo, default=None)
+
+
+class RestoreCompleted(Advisory):
+    """The restore of a stream has ended, after so many bytes."""
+
+    stream: str = text(default="")
+    start: Moment = moment(default=None)
+    end: Moment = moment(default=None)
+    bytes: int = integer(default=0)
+    client: ClientInfo | None = optional(ClientInfo, default=None)
+
+
+class MetaLeaderElected(Advisory):
+    """The cluster, or domain, has a new meta leader."""
+
+    leader: str = text(default="")
+    replicas: Many[PeerInfo] = many(PeerInfo, default=())
+    cluster: str = text(default="")
+
+
+class StreamLeaderElected(Advisory):
+    """A replicated stream has a new leader."""
+
+    account: str = text(default="")
+    stream: str = text(default="")
+    leader: str = text(default="")
+    replicas: Many[PeerInfo] = many(PeerInfo, default=())
+
+
+class StreamQuorumLost(Advisory):
+    """A replicated stream has too few servers to go on."""
+
+    account: str = text(default="")
+    stream: str = text(default="")
+    replicas: Many[PeerInfo] = many(PeerInfo, default=())
+
+
+class BatchAbandoned(Advisory):
+    """An atomic batch was not committed and is gone.
+
+    ``reason`` is "timeout", "large", "incomplete" or "unsupported".
+    """
+
+    account: str = text(default="")
+    stream: str = text(default="")
+    batch: str = text(default="")
+    reason: str = text(default="")
+
+
+class ConsumerLeaderElected(Advisory):
+    """A replicated consumer has a new leader."""
+
+    account: str = text(default="")
+    stream: str = text(default="")
+    consumer: str = text(default="")
+    leader: str = text(default="")
+    replicas: Many[PeerInfo] = many(PeerInfo, default=())
+
+
+class ConsumerQuorumLost(Advisory):
+    """A replicated consumer has too few servers to go on."""
+
+    account: str = text(default="")
+    stream: str = text(default="")
+    consumer: str = text(default="")
+    replicas: Many[PeerInfo] = many(PeerInfo, default=())
+
+
+class GroupPinned(Advisory):
+    """A priority group is pinned to another client (ADR-42)."""
+
+    account: str = text(default="")
+    stream: str = text(default="")
+    consumer: str = text(default="")
+    group: str = text(default="")
+    pinned_id: str = text(default="")
+
+
+class GroupUnpinned(Advisory):
+    """A priority group lost its pin: ``reason`` is "admin" or "timeout"."""
+
+    account: str = text(default="")
+    stream: str = text(default="")
+    consumer: str = text(default="")
+    group: str = text(default="")
+    reason: str = text(default="")
+
+
+class ServerOutOfStorage(Advisory):
+    """A server has no room left."""
+
+    server: str = text(default="")
+    server_id: str = text(default="")
+    stream: str = text(default="")
+    cluster: str = text(default="")
+
+
+class ServerRemoved(Advisory):
+    """A server was removed from the cluster; its JetStream is off."""
+
+    server: str = text(default="")
+    server_id: str = text(default="")
+    cluster: str = text(default="")
+
+
+class MetaRescued(Advisory):
+    """A server has lowered the quorum of the metadata group."""
+
+    server: str = text(default="")
+    server_id: str = text(default="")
+    prev_quorum: int = integer(default=0)
+    new_quorum: int = integer(default=0)
+    cluster: str = text(default="")
+
+
+KINDS: Mapping[str, type[Advisory]] = {
+    f"io.nats.jetstream.{name}": kind
+    for name, kind in (
+        ("advisory.v1.api_audit", ApiAudit),
+        ("advisory.v1.api_limit_reached", ApiLimitReached),
+        ("advisory.v1.stream_action", StreamAction),
+        ("advisory.v1.consumer_action", ConsumerAction),
+        ("advisory.v1.consumer_pause", ConsumerPaused),
+        ("metric.v1.consumer_ack", ConsumerAck),
+        ("advisory.v1.max_deliver", MaxDeliveries),
+        ("advisory.v1.nak", MessageNaked),
+        ("advisory.v1.terminated", MessageTerminated),
+        ("advisory.v1.snapshot_create", SnapshotStarted),
+        ("advisory.v1.snapshot_complete", SnapshotCompleted),
+        ("advisory.v1.restore_create", RestoreStarted),
+        ("advisory.v1.restore_complete", RestoreCompleted),
+        ("advisory.v1.domain_leader_elected", MetaLeaderElected),
+        ("advisory.v1.stream_leader_elected", StreamLeaderElected),
+        ("advisory.v1.stream_quorum_lost", StreamQuorumLost),
+        ("advisory.v1.stream_batch_abandoned", BatchAbandoned),
+        ("advisory.v1.consumer_leader_elected", ConsumerLeaderElected),
+        ("advisory.v1.consumer_quorum_lost", ConsumerQuorumLost),
+        ("advisory.v1.consumer_group_pinned", GroupPinned),
+        ("advisory.v1.consumer_group_unpinned", GroupUnpinned),
+        ("advisory.v1.server_out_of_space", ServerOutOfStorage),
+        ("advisory.v1.server_removed", ServerRemoved),
+        ("advisory.v1.meta_rescue", MetaRescued),
+    )
+}
+"""Which class stands for which ``type``."""
+
+
+def read_advisory(data: bytes) -> Advisory:
+    """The event in a message. Never fails: what cannot be read is an Advisory with the text in ``extra["data"]``."""
+    try:
+        payload = parse(data, "advisory")
+        said = payload.get("type")
+        kind = KINDS.get(said, Advisory) if isinstance(said, str) else Advisory
+        try:
+            return decode(kind, payload)
+        except InvalidReply:
+            return decode(Advisory, payload)
+    except InvalidReply:
+        return Advisory(extra={"data": data.decode("utf-8", "replace")})
+
+
+class Advisories(AsyncIterated):
+    """The events of an account from the moment this was made: read them with ``async for``, leave with ``stop``.
+
+    Use it as ``async with js.advisories() as events`` to have it stopped at the end. Events that are not read wait, up
+    to the pending limits of the client's options.
+    """
+
+    def __init__(self, connection: Connection, subject: str) -> None:
+        self._subscription: Subscription = connection.subscribe(subject)
+
+    def __await__(self) -> Generator[object, None, Advisories]:
+        yield from ()
+        return self
+
+    async def __aenter__(self) -> Advisories:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def __aiter__(self) -> AsyncIterator[Advisory]:
+        return self._each()
+
+    async def _each(self) -> AsyncGenerator[Advisory]:
+        async for message in self._subscription:
+            yield read_advisory(message.data)
+
+    async def next(self, timeout: float | None = None) -> Advisory:
+        """The next event; waits at most ``timeout`` seconds (None: for ever). RequestTimeout; SubscriptionClosed."""
+        message: Message = await self._subscription.next(timeout)
+        return read_advisory(message.data)
+
+    async def stop(self) -> None:
+        """Ends it; what was not read is dropped."""
+        await self._subscription.unsubscribe()

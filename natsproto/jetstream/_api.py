@@ -1,0 +1,283 @@
+"""Requests to the JetStream API: subject, JSON and errors.
+
+Owns the API prefix (and with it domain and account), the default timeout and the way a refusal becomes an
+exception. Of endpoints it knows which may be asked twice, and keeps nothing between calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from itertools import chain, repeat
+from time import perf_counter
+from typing import NoReturn, TypeVar
+
+from natsproto._core.connection import Connection
+from natsproto._core.events import HandlerFailed
+from natsproto._core.subscription import Subscription
+from natsproto.errors import (
+    ConfigError,
+    ConnectionClosed,
+    InvalidReply,
+    JetStreamNotEnabled,
+    NatsError,
+    NoResponders,
+    SubscriptionClosed,
+    UnsupportedByServer,
+)
+from natsproto.jetstream._api_errors import ErrCode, api_error
+from natsproto.jetstream._asking import first_answer
+from natsproto.jetstream._codec import Duration, Record, decode, dumps, parse
+from natsproto.jetstream._exchange import ApiExchange, Trace, told
+from natsproto.jetstream._info import AccountInfo, level_of
+from natsproto.protocol.frames import Message
+from natsproto.protocol.pool import positive_seconds
+from natsproto.protocol.subject import publish_subject, subscribe_subject
+
+R = TypeVar("R", bound=Record)
+
+DEFAULT_PREFIX = "$JS.API"
+
+REQUIRED_LEVEL = "Nats-Required-Api-Level"
+"""Header by which a request demands an API of some level (ADR-44); known to servers since 2.12."""
+
+REPEATABLE = (
+    "INFO",
+    "STREAM.CREATE.",
+    "STREAM.INFO.",
+    "STREAM.NAMES",
+    "STREAM.MSG.GET.",
+    "CONSUMER.CREATE.",
+    "CONSUMER.INFO.",
+    "CONSUMER.NAMES.",
+)
+"""What may be asked for twice: it changes nothing, or the second time is told the same as the first. Lists are not
+among it, as each makes every server work, and takes its time.
+"""
+PAUSES = (1.0, 2.0)
+"""Seconds of silence after which it is asked for again, and after which always."""
+
+log = logging.getLogger("natsproto")
+
+
+async def raise_end(subscription: Subscription, asked: str) -> NoReturn:
+    """Raises what ended an inbox that was still needed: a refusal of the server, or that the client was closed."""
+    try:
+        await subscription.next(0)
+    except SubscriptionClosed:
+        pass
+    raise ConnectionClosed(asked)
+
+
+class Api:
+    """The JetStream API of one account, or of a domain, as seen through one connection."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        domain: str | None,
+        prefix: str | None,
+        timeout: Duration,
+        trace: Trace | None = None,
+        inbox_prefix: str | None = None,
+    ) -> None:
+        if trace is not None and not callable(trace):
+            raise ConfigError("trace", trace, "must be a callable with one ApiExchange")
+        if domain is not None and prefix is not None:
+            raise ConfigError("prefix", prefix, "cannot be given together with a domain: a domain is a prefix")
+        if domain is not None:
+            if "." in publish_subject(domain, "domain").decode():
+                raise ConfigError("domain", domain, "must be one word, without dots")
+            prefix = f"$JS.{domain}.API"
+        elif prefix is not None and not isinstance(prefix, str):
+            raise TypeError(f"prefix must be a str, not {type(prefix).__name__}")
+        self.connection = connection
+        self.domain = domain
+        self.prefix = (prefix or DEFAULT_PREFIX).removesuffix(".")
+        self.timeout = positive_seconds("timeout", timeout)
+        self._trace = trace
+        publish_subject(self.prefix, "JetStream API prefix")
+        if inbox_prefix is not None:
+            publish_subject(inbox_prefix, "inbox_prefix")
+        self._inbox_prefix = inbox_prefix
+
+    def new_inbox(self) -> str:
+        """A subject that nobody else uses, to have messages delivered to."""
+        connection = self.connection
+        return connection.new_inbox() if self._inbox_prefix is None else f"{self._inbox_prefix}.{connection.new_id()}"
+
+    async def call(
+        self,
+        endpoint: str,
+        body: Record | Mapping[str, object] | bytes = b"",
+        *,
+        asked: str,
+        timeout: Duration | None = None,
+        level: int = 0,
+        once: bool = False,
+    ) -> dict[str, object]:
+        """Sends a request to ``<prefix>.<endpoint>`` and returns the reply's JSON object.
+
+        ``asked`` says in words what is wanted, for the error; ``level`` is the level of the API that the request
+        demands (servers before 2.12 do not look at it). What may be done twice is asked again while nobody answers, or
+        the answer is that JetStream is temporarily unavailable, unless it is to be asked ``once``: a cluster without a
+        leader forgets what it was asked.
+
+        ApiError (or the subclass of its code) when the server refuses; JetStreamNotEnabled at once when nobody serves
+        the prefix: JetStream is off, the account may not use it, or there is no such domain; RequestTimeout,
+        ConnectionLost and PermissionDenied of the request itself; InvalidReply. Cancelling drops the reply: what was
+        asked for may have been done.
+        """
+        data = body if isinstance(body, bytes) else dumps(body)
+        headers = {REQUIRED_LEVEL: str(level)} if level else None
+        wait = self.timeout if timeout is None else positive_seconds("timeout", timeout)
+        repeatable = not once and endpoint.startswith(REPEATABLE)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        while True:
+            payload = parse((await self._reply(endpoint, data, wait, headers, repeatable, asked)).data, asked)
+            if "error" not in payload:
+                return payload
+            error = api_error(payload, asked)
+            wait = deadline - loop.time() - PAUSES[0]
+            if not repeatable or error.err_code != ErrCode.CLUSTER_NOT_AVAIL or wait <= 0:
+                raise error
+            await asyncio.sleep(PAUSES[0])  # the servers are choosing a leader
+
+    async def _reply(
+        self, endpoint: str, data: bytes, wait: float, headers: Mapping[str, str] | None, repeatable: bool, asked: str
+    ) -> Message:
+        """The reply to a request, which is sent again while there is none if it is ``repeatable``."""
+
+        def ask(patience: float) -> Awaitable[Message]:
+            return self.request(endpoint, data, timeout=patience, headers=headers)
+
+        try:
+            if not repeatable or wait <= PAUSES[0]:
+                return await ask(wait)
+            pauses = chain(PAUSES, repeat(PAUSES[-1]))
+            return await first_answer(ask, pauses, wait, f"request to {f'{self.prefix}.{endpoint}'!r}")
+        except NoResponders:
+            reason = f"nobody serves {self.prefix}: JetStream is off, or the domain does not exist"
+            raise JetStreamNotEnabled(503, ErrCode.NOT_ENABLED, reason, asked) from None
+
+    def request(
+        self,
+        endpoint: str,
+        payload: bytes = b"",
+        *,
+        timeout: Duration | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Awaitable[Message]:
+        """Sends one request to ``<prefix>.<endpoint>``, where wildcards stand for themselves; await it for the reply.
+
+        Raises what ``Connection.request`` does.
+        """
+        subject = f"{self.prefix}.{endpoint}"
+        wait = self.timeout if timeout is None else timeout
+        if self._trace is not None:
+            subscribe_subject(subject)  # with a bad one nothing is asked that could be told of
+            return self._watch(self._trace, subject, payload, wait, headers)
+        return self.connection.request_literally(subject, payload, timeout=wait, headers=headers)
+
+    def request_empty(self, subject: str, wire: bytes, timeout: Duration | None) -> Awaitable[Message]:
+        """``request`` without a payload to a subject of which the wire form is known, prefix included."""
+        if self._trace is not None:
+            return self.request(subject[len(self.prefix) + 1 :], timeout=timeout)
+        return self.connection.request_empty(subject, wire, self.timeout if timeout is None else timeout)
+
+    async def _watch(
+        self, trace: Trace, subject: str, payload: bytes, timeout: Duration, headers: Mapping[str, str] | None
+    ) -> Message:
+        begun = perf_counter()
+        response, status = b"", 0
+        fault: BaseException | None = None
+        try:
+            reply = await self.connection.request_literally(subject, payload, timeout=timeout, headers=headers)
+            response, status = told(subject, reply.data), reply.headers.status
+            return reply
+        except BaseException as exc:
+            fault = exc
+            raise
+        finally:
+            exchange = ApiExchange(
+                subject=subject,
+                request=payload,
+                response=response,
+                status=status,
+                duration=perf_counter() - begun,
+                error=fault,
+            )
+            try:
+                trace(exchange)
+            except Exception as exc:  # whatever it does, the call goes on
+                log.error("trace of %s failed: %r", subject, exc, exc_info=exc)
+                self.connection.announce(HandlerFailed(where="trace of the JetStream API", error=exc))
+
+    async def demand(self, level: int, version: str, asked: str, timeout: Duration | None) -> None:
+        """UnsupportedByServer when the API is older than ``level``: it would not answer to a call it does not know."""
+        if not await self.knows(level, asked, timeout):
+            raise UnsupportedByServer(asked, f"needs nats-server {version} or newer")
+
+    async def knows(self, level: int, asked: str, timeout: Duration | None) -> bool:
+        """Whether the API is of this level (1 since nats-server 2.11); also when that cannot be found out.
+
+        The connected server's own level decides, without a word to anybody, unless it is too low: the JetStream that
+        answers may be another server's, so that one is asked.
+        """
+        if level_of(self.connection.server_info) >= level:
+            return True
+        try:
+            found = await self.call("INFO", asked=asked, timeout=timeout)
+        except NatsError:
+            return True  # perhaps this client may not ask for it; what comes next will tell
+        return decode(AccountInfo, found).api.level >= level
+
+    async def get(
+        self,
+        kind: type[R],
+        endpoint: str,
+        body: Record | Mapping[str, object] | bytes = b"",
+        *,
+        asked: str,
+        timeout: Duration | None = None,
+        level: int = 0,
+        once: bool = False,
+    ) -> R:
+        """``call``, with the reply read as a record."""
+        return decode(kind, await self.call(endpoint, body, asked=asked, timeout=timeout, level=level, once=once))
+
+    async def do(
+        self,
+        endpoint: str,
+        body: Record | Mapping[str, object] | bytes = b"",
+        *,
+        asked: str,
+        timeout: Duration | None = None,
+    ) -> None:
+        """``call`` for what is answered with success and nothing else. InvalidReply for any other answer."""
+        payload = await self.call(endpoint, body, asked=asked, timeout=timeout)
+        if payload.get("success") is not True:
+            raise InvalidReply(asked, "success", payload.get("success"), "must be true where there is no error")
+
+    async def pages(
+        self,
+        kind: type[R],
+        endpoint: str,
+        body: Mapping[str, object],
+        *,
+        asked: str,
+        size: Callable[[R], int],
+        total: Callable[[R], int],
+        timeout: Duration | None = None,
+    ) -> AsyncGenerator[R]:
+        """Every page of a paged reply; ``size`` and ``total`` read how much a page holds and how much there is."""
+        offset = 0
+        while True:
+            page = await self.get(kind, endpoint, {**body, "offset": offset}, asked=asked, timeout=timeout)
+            yield page
+            offset += size(page)
+            if size(page) == 0 or offset >= total(page):
+                return

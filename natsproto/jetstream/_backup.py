@@ -1,0 +1,276 @@
+"""Streams saved to files and brought back.
+
+Owns the format of the file and the flow of the chunks. A file is one line of JSON (the ``config`` and ``state`` of the
+stream, and the version of the format), then the snapshot as the server sent it. It does not look into the snapshot.
+
+Reading and writing is done in a thread, so that a slow disk does not stop the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from natsproto._core.events import Closed, Denied, Disconnected, Event, Moved
+from natsproto._core.subscription import Subscription
+from natsproto._value import Value
+from natsproto.errors import (
+    ApiError,
+    ConfigError,
+    ConnectionLost,
+    InvalidReply,
+    NatsError,
+    RequestTimeout,
+    UnsupportedByServer,
+)
+from natsproto.jetstream._api import Api, raise_end
+from natsproto.jetstream._api_errors import ErrCode, api_error
+from natsproto.jetstream._codec import Duration, decode, encode, nanoseconds, parse
+from natsproto.jetstream._config import StreamConfig
+from natsproto.jetstream._info import RestoreStarted, SnapshotStarted, StreamInfo
+from natsproto.protocol.frames import Message
+
+CHUNK = 128 * 1024
+"""Bytes of a chunk unless asked for otherwise; what the server chooses too."""
+WINDOW = 8 * 2**20
+"""Bytes that may be on their way, unacknowledged."""
+MAGIC = "natsproto stream backup"
+VERSION = 1
+_HEADER_LIMIT = 16 * 2**20
+
+
+class Progress(Value):
+    """How far a backup or restore is.
+
+    ``bytes`` and ``chunks`` were written or sent so far; ``total`` is the size of the stream in its store when a backup
+    began (its file is smaller, as it is compressed), and the size of the file in a restore.
+    """
+
+    bytes: int
+    chunks: int
+    total: int
+
+
+async def save(
+    api: Api,
+    stream: str,
+    path: str | os.PathLike[str],
+    *,
+    consumers: bool,
+    check: bool,
+    chunk_size: int,
+    window_size: int,
+    progress: Callable[[Progress], object] | None,
+    timeout: Duration | None,
+) -> Progress:
+    """Writes a stream to a file; see Stream.backup."""
+    for what, size, most in (("chunk_size", chunk_size, 2**20), ("window_size", window_size, 32 * 2**20)):
+        if not 1024 <= size <= most:
+            raise ConfigError(what, size, f"must be from 1,024 to {most:,} bytes")
+    target = Path(path)
+    partial = target.with_name(f"{target.name}.{api.connection.new_inbox().rpartition('.')[2]}.partial")
+    try:
+        with _opened(partial, "xb") as file:
+            async with _Line(api, f"backup of stream {stream!r}", timeout) as line:
+                body: dict[str, object] = {"deliver_subject": line.inbox, "chunk_size": chunk_size}
+                body["window_size"] = window_size
+                if not consumers:
+                    body["no_consumers"] = True
+                if check:
+                    body["jsck"] = True
+                started = await _begin(api, stream, body, line.asked, timeout)
+                done = await _receive(line, file, started, progress)
+            await asyncio.to_thread(_finish, file)
+        os.replace(partial, target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    return done
+
+
+async def _begin(
+    api: Api, stream: str, body: dict[str, object], asked: str, timeout: Duration | None
+) -> SnapshotStarted:
+    try:
+        return await api.get(SnapshotStarted, f"STREAM.SNAPSHOT.{stream}", body, asked=asked, timeout=timeout)
+    except ApiError as exc:
+        if exc.err_code == ErrCode.STREAM_SNAPSHOT and "no impl" in exc.description:
+            raise UnsupportedByServer(asked, "a stream in memory can be saved by nats-server 2.15 or newer") from exc
+        raise
+
+
+async def _receive(
+    line: _Line, file: BinaryIO, started: SnapshotStarted, progress: Callable[[Progress], object] | None
+) -> Progress:
+    """Writes what comes and acknowledges what is written, until the server says that this was all."""
+    head = {"format": MAGIC, "version": VERSION, "config": encode(started.config), "state": encode(started.state)}
+    await asyncio.to_thread(file.write, json.dumps(head).encode() + b"\n")
+    size = chunks = 0
+    total = started.state.bytes
+    while True:
+        came = await line.take()
+        end = next((place for place, message in enumerate(came) if not message.data), None)
+        full = came if end is None else came[:end]
+        for message in full:
+            chunks += 1
+            _check_order(message, chunks, line.asked)
+        if full:
+            await asyncio.to_thread(file.writelines, [message.data for message in full])
+            for message in full:
+                if message.has_reply:
+                    await message.respond()
+            size += sum(len(message.data) for message in full)
+            if progress is not None:
+                progress(Progress(bytes=size, chunks=chunks, total=total))
+        if end is not None:
+            headers = came[end].headers
+            if headers.status not in (0, 204):
+                raise ApiError(headers.status, 0, headers.description, line.asked)
+            return Progress(bytes=size, chunks=chunks, total=total)
+
+
+def _check_order(message: Message, number: int, asked: str) -> None:
+    """The ack subject of a chunk ends with its size and number; the last chunk may have none."""
+    if message.reply is None:
+        return
+    words = message.reply.split(".")[-2:]
+    if words != [str(len(message.data)), str(number)]:
+        raise InvalidReply(asked, f"chunk {number}", message.reply, "is not the chunk that follows")
+
+
+async def restore(
+    api: Api,
+    path: str | os.PathLike[str],
+    change: Callable[[StreamConfig], StreamConfig],
+    *,
+    progress: Callable[[Progress], object] | None,
+    timeout: Duration | None,
+) -> StreamInfo:
+    """Brings a stream back from a file; see JetStream.restore_stream."""
+    with _opened(Path(path), "rb") as file:
+        total = os.fstat(file.fileno()).st_size
+        saved = _read_head(await asyncio.to_thread(file.readline, _HEADER_LIMIT), os.fspath(path))
+        config = change(saved.config)
+        config.check()
+        asked = f"restore of stream {config.name!r}"
+        if config.first_seq and saved.state.last_seq and not await api.knows(1, asked, timeout):
+            config = config.replace(first_seq=0)  # nats-server 2.10 would begin anew behind the messages it restored
+        body = {"config": config, "state": saved.state}
+        async with _Line(api, asked, timeout) as line:
+            started = await api.get(RestoreStarted, f"STREAM.RESTORE.{config.name}", body, asked=asked, timeout=timeout)
+            return await _send(line, file, started.deliver_subject, total, progress)
+
+
+async def _send(
+    line: _Line, file: BinaryIO, subject: str, total: int, progress: Callable[[Progress], object] | None
+) -> StreamInfo:
+    """Sends the rest of the file, a window ahead of the acknowledgements, and reads what the server makes of it."""
+    connection = line.connection
+    chunk = min(CHUNK, connection.max_payload or CHUNK)
+    ahead = max(1, WINDOW // chunk)
+    sent = acked = size = 0
+    while data := await asyncio.to_thread(file.read, chunk):
+        await connection.publish(subject, data, reply=line.inbox)
+        sent += 1
+        size += len(data)
+        for answer in line.take_nowait() if sent - acked < ahead else await line.take():
+            _check_answer(answer, line.asked)
+            acked += 1
+        if progress is not None:
+            progress(Progress(bytes=size, chunks=sent, total=total))
+    while acked < sent:
+        for answer in await line.take():
+            _check_answer(answer, line.asked)
+            acked += 1
+    await connection.publish(subject, b"", reply=line.inbox)
+    while not (came := await line.take()):
+        pass
+    return decode(StreamInfo, _check_answer(came[-1], line.asked))
+
+
+def _check_answer(answer: Message, asked: str) -> dict[str, object]:
+    """What the server answers to a chunk: nothing, or why it gives up."""
+    payload = parse(answer.data, asked) if answer.data else {}
+    if "error" in payload:
+        raise api_error(payload, asked)
+    if answer.headers.status >= 400:
+        raise ApiError(answer.headers.status, 0, answer.headers.description or "nobody takes the chunks", asked)
+    return payload
+
+
+def _read_head(line: bytes, path: str) -> SnapshotStarted:
+    try:
+        head = parse(line, path)
+    except InvalidReply:
+        head = {}
+    if head.get("format") != MAGIC:
+        raise ConfigError("path", path, "is not a backup of a stream")
+    if head.get("version") != VERSION:
+        raise ConfigError("path", path, f"is a backup in format {head.get('version')}; this version reads {VERSION}")
+    return decode(SnapshotStarted, head)
+
+
+def _opened(path: Path, mode: str) -> BinaryIO:
+    """The open file. Not in a thread, and neither is closing it: cancelling must find it here."""
+    return cast(BinaryIO, path.open(mode))
+
+
+def _finish(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+class _Line:
+    """An inbox for one backup or restore, which cannot outlive its connection."""
+
+    def __init__(self, api: Api, asked: str, timeout: Duration | None) -> None:
+        self.connection = api.connection
+        self.asked = asked
+        self.inbox = api.new_inbox()
+        self._timeout = nanoseconds(api.timeout if timeout is None else timeout) / 1e9
+        self._broken: NatsError | None = None
+
+    async def __aenter__(self) -> _Line:
+        # Not bounded here: the window bounds what is sent.
+        self._subscription: Subscription = self.connection.subscribe(
+            self.inbox, pending_msgs_limit=0, pending_bytes_limit=0
+        )
+        self._silence = self.connection.listen(self._hear)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._silence()
+        await self._subscription.unsubscribe()
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, Disconnected):
+            self._broken = ConnectionLost(f"{self.asked} cannot go on", event.server)
+        elif isinstance(event, Moved):
+            self._broken = ConnectionLost(f"{self.asked} cannot go on", event.left)
+        elif isinstance(event, Denied) and event.error.subject.startswith("$JS.SNAPSHOT."):
+            self._broken = event.error
+        elif not isinstance(event, Closed):
+            return
+        self._subscription.poke()
+
+    async def take(self) -> list[Message]:
+        """What has come, at least one message; raises when none came in time or none will come any more."""
+        if self._broken is None:
+            came = await self._subscription.take(self._timeout)
+            if came and self._broken is None:
+                return came
+        if self._broken is not None:
+            raise self._broken
+        if self._subscription.closed:
+            await raise_end(self._subscription, self.asked)
+        raise RequestTimeout(self.asked, self._timeout)
+
+    def take_nowait(self) -> list[Message]:
+        """What has come, if anything has."""
+        if self._broken is not None:
+            raise self._broken
+        return self._subscription.take_nowait()

@@ -1,0 +1,446 @@
+"""A consumer: what it is, the calls that change or end it, and the verbs that get its messages.
+
+Owns the handle: two names, the info that was heard last, and the messages that came for a reader who had left. How
+messages are pulled is known to ``pull``, how they are read and handled to ``reader`` and ``handling``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from datetime import datetime
+
+from natsproto._core.connection import Connection
+from natsproto._core.engine import State
+from natsproto.errors import ConfigError, ConnectionClosed, LocalProtocolError, NatsError, RequestTimeout
+from natsproto.jetstream._api import Api
+from natsproto.jetstream._codec import UINT64, Duration
+from natsproto.jetstream._config import AckPolicy, ConsumerConfig, consumer_name, priority_group
+from natsproto.jetstream._consumer.fetch import Fetch
+from natsproto.jetstream._consumer.handling import Consumption, Failure, Handler, NakDelay, Policy, Success
+from natsproto.jetstream._consumer.inbox import PullInbox
+from natsproto.jetstream._consumer.ledger import EXPIRES, PullLedger
+from natsproto.jetstream._consumer.pull import Puller
+from natsproto.jetstream._consumer.reader import Feed, Messages
+from natsproto.jetstream._info import ConsumerInfo, ConsumerPause, ConsumerReset
+from natsproto.jetstream._message import AckWait, JsMessage
+from natsproto.jetstream._timestamp import Timestamp
+from natsproto.protocol.pool import seconds
+
+
+class Consumer:
+    """A consumer of a stream, as something to manage; as cheap as two names.
+
+    Every call of the API takes ``timeout`` in seconds (default: that of the JetStream context) and raises
+    ConsumerNotFound, StreamNotFound, and what every call of the JetStream API raises: ApiError, JetStreamNotEnabled,
+    RequestTimeout, PermissionDenied, ConnectionLost, ConnectionClosed. After cancelling it may have been done all the
+    same.
+    """
+
+    def __init__(self, api: Api, stream: str, name: str, info: ConsumerInfo | None = None) -> None:
+        self._api = api
+        self._info = info
+        self.stream_name = stream
+        """The stream it belongs to."""
+        self.name = consumer_name(name)
+        """Its name, which is the durable name if it has one."""
+
+    @property
+    def cached_info(self) -> ConsumerInfo:
+        """The info that was heard last. LocalProtocolError for a handle that was bound without asking."""
+        if self._info is None:
+            raise LocalProtocolError(f"{self._what} was bound without asking the server: call info() first")
+        return self._info
+
+    async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
+        """How it is configured and how far it is."""
+        self._info = await self._api.get(
+            ConsumerInfo, self._endpoint("INFO"), asked=f"info of {self._what}", timeout=timeout
+        )
+        return self._info
+
+    async def delete(self, *, timeout: Duration | None = None) -> None:
+        """Deletes it, and with it what it knows of acknowledgements."""
+        await self._api.do(self._endpoint("DELETE"), asked=f"delete {self._what}", timeout=timeout)
+
+    async def pause(self, until: datetime, *, timeout: Duration | None = None) -> ConsumerPause:
+        """Delivers nothing until then (an aware datetime). ConfigError for a naive one.
+
+        Needs nats-server 2.11, else UnsupportedByServer.
+        """
+        try:
+            moment = Timestamp.of(until)
+        except ValueError as exc:
+            raise ConfigError("until", until, str(exc)) from None
+        asked = f"pause {self._what}"
+        await self._api.demand(1, "2.11", asked, timeout)
+        body = {"pause_until": moment.rfc3339()}
+        return await self._api.get(ConsumerPause, self._endpoint("PAUSE"), body, asked=asked, timeout=timeout)
+
+    async def resume(self, *, timeout: Duration | None = None) -> ConsumerPause:
+        """Ends a pause; harmless when there is none. Needs nats-server 2.11, else UnsupportedByServer."""
+        asked = f"resume {self._what}"
+        await self._api.demand(1, "2.11", asked, timeout)
+        return await self._api.get(ConsumerPause, self._endpoint("PAUSE"), asked=asked, timeout=timeout)
+
+    async def unpin(self, group: str, *, timeout: Duration | None = None) -> None:
+        """Takes the pin of a priority group from the client that has it (ADR-42).
+
+        Needs nats-server 2.11, else UnsupportedByServer.
+        """
+        body = {"group": priority_group(group)}
+        asked = f"unpin {self._what}"
+        await self._api.demand(1, "2.11", asked, timeout)
+        await self._api.call(self._endpoint("UNPIN"), body, asked=asked, timeout=timeout)
+
+    async def reset(self, sequence: int | None = None, *, timeout: Duration | None = None) -> ConsumerReset:
+        """Delivers again from ``sequence`` of the stream on, or from behind the last acknowledged message (ADR-60).
+
+        Only consumers that deliver all, or from a start sequence or time on. Needs nats-server 2.14, else
+        UnsupportedByServer.
+        """
+        body = {} if sequence is None else {"seq": stream_sequence("sequence", sequence)}
+        asked = f"reset {self._what}"
+        await self._api.demand(4, "2.14", asked, timeout)
+        reset = await self._api.get(ConsumerReset, self._endpoint("RESET"), body, asked=asked, timeout=timeout)
+        self._info = reset
+        return reset
+
+    @property
+    def _waits_for_answers(self) -> bool:
+        """Whether it is known that the server delivers again what nobody answers for."""
+        return self._info is not None and self._info.config.ack_policy != AckPolicy.NONE
+
+    @property
+    def _ack_wait(self) -> AckWait:
+        """How long the server waits for an answer, if known, and where its API is."""
+        wait = 0.0
+        if self._info is not None:
+            config = self._info.config
+            wait = min(config.backoff, default=config.ack_wait)
+        return AckWait.of(wait, self._api.prefix)
+
+    # ---------------------------------------------------------------- inside
+
+    def _reading(self, feed: Feed, give_back: Callable[[list[JsMessage]], None]) -> Messages:
+        """The one place where endless streams of messages are made."""
+        return Messages(feed, self._what, give_back)
+
+    def _endpoint(self, verb: str) -> str:
+        return f"CONSUMER.{verb}.{self.stream_name}.{self.name}"
+
+    @property
+    def _what(self) -> str:
+        return f"consumer {self.name!r} of stream {self.stream_name!r}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(stream_name={self.stream_name!r}, name={self.name!r})"
+
+
+class PullConsumer(Consumer):
+    """A consumer of a stream. Made by the stream's ``create_consumer`` and ``consumer``.
+
+    ``fetch`` and ``next`` pull a bounded number of messages, ``messages`` reads without end, ``consume`` calls a
+    handler. None of them makes any call of the API but pulls, unless nobody takes those: then it is looked up once a
+    second whether the consumer is still there, if the account may. Reading ends with ConsumerGone when it is deleted
+    or push based, PullRefused when its pulls are wrong, PermissionDenied when the account may not pull.
+
+    All verbs take the demands of priority groups (ADR-42): ``group``, and for an overflow group ``min_pending`` and
+    ``min_ack_pending``, for a prioritized one ``priority`` (0 is served first, 9 last). The pin of a pinned client is
+    kept by the handle.
+    """
+
+    def __init__(self, api: Api, stream: str, name: str, info: ConsumerInfo | None = None) -> None:
+        super().__init__(api, stream, name, info)
+        self._pins: dict[str, str] = {}
+        self._inbox: PullInbox | None = None
+
+    def fetch(
+        self,
+        max_messages: int | None = None,
+        *,
+        timeout: Duration = 5.0,
+        max_bytes: int | None = None,
+        no_wait: bool = False,
+        heartbeat: Duration | None = None,
+        group: str = "",
+        min_pending: int = 0,
+        min_ack_pending: int = 0,
+        priority: int = 0,
+    ) -> Fetch:
+        """Pulls up to ``max_messages`` (default 500) and ``max_bytes``: ``await`` it for a list, or iterate it.
+
+        The list is there as soon as it is full, and after ``timeout`` seconds with what has come, which may be
+        nothing. With ``no_wait`` (or a timeout of 0) it is what the consumer has now; for what it has, but at least one
+        message, see ``fetch_available``. ``max_bytes`` counts subject,
+        ack subject, headers and payload; without ``max_messages`` it bounds alone. ``heartbeat`` (seconds, 0 for none,
+        default 2 at most) is how often the server shows that the pull lives; when two are missed it pulls again.
+
+        ConfigError at once for wrong arguments. Waiting, over outages and elections too, raises only what ends reading
+        (see the class) when nothing came before. Cancelling ends the pull on the server and loses nothing: the next
+        reader of this handle gets first what had come and comes late; when nobody reads, it goes back to the server.
+        """
+        return self._fetch(
+            max_messages,
+            timeout=timeout,
+            max_bytes=max_bytes,
+            no_wait=no_wait,
+            heartbeat=heartbeat,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+        )
+
+    def fetch_available(
+        self,
+        max_messages: int | None = None,
+        *,
+        timeout: Duration = 5.0,
+        max_bytes: int | None = None,
+        heartbeat: Duration | None = None,
+        group: str = "",
+        min_pending: int = 0,
+        min_ack_pending: int = 0,
+        priority: int = 0,
+    ) -> Fetch:
+        """Pulls up to ``max_messages`` (default 500) as soon as there is at least one.
+
+        What the consumer has now is returned at once. If that is nothing, waits for a message, at most ``timeout``
+        seconds; the list is empty when none came. The rest is as in ``fetch``.
+        """
+        return self._fetch(
+            max_messages,
+            timeout=timeout,
+            max_bytes=max_bytes,
+            early=True,
+            heartbeat=heartbeat,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+        )
+
+    def _fetch(
+        self,
+        max_messages: int | None,
+        *,
+        timeout: Duration,
+        max_bytes: int | None = None,
+        no_wait: bool = False,
+        early: bool = False,
+        heartbeat: Duration | None = None,
+        group: str,
+        min_pending: int,
+        min_ack_pending: int,
+        priority: int,
+        acking: JsMessage | None = None,
+    ) -> Fetch:
+        wait = seconds("timeout", timeout)
+        no_wait = no_wait or wait == 0
+        beat = None if heartbeat is None else seconds("heartbeat", heartbeat)
+
+        def ledger(most: int | None, most_bytes: int | None) -> PullLedger:
+            return PullLedger(
+                max_messages=most,
+                max_bytes=most_bytes or 0,
+                expires=wait or self._api.timeout,
+                heartbeat=beat,
+                once=True,
+                no_wait=no_wait,
+                early=early,
+                group=group,
+                min_pending=min_pending,
+                min_ack_pending=min_ack_pending,
+                priority=priority,
+                consumer=self.name,
+            )
+
+        inbox = self._pull_inbox(group)
+        whole = ledger(max_messages, max_bytes)
+
+        def begin() -> tuple[list[JsMessage], Puller | None]:
+            stashed = inbox.take(whole.max_messages)
+            if not stashed:
+                return stashed, Puller(inbox, whole, lasting=False, acking=acking)
+            if acking is not None:
+                acking.ack_nowait()
+            most, most_bytes = whole.max_messages - len(stashed), whole.max_bytes
+            if most_bytes:
+                most_bytes -= sum(message.counted_size for message in stashed)
+            if early or most <= 0 or (whole.max_bytes and most_bytes <= 0):
+                return stashed, None
+            return stashed, Puller(inbox, ledger(most, most_bytes), lasting=False)
+
+        return self._gather(begin, inbox.put_back)
+
+    def _gather(
+        self, begin: Callable[[], tuple[list[JsMessage], Puller | None]], put_back: Callable[[list[JsMessage]], None]
+    ) -> Fetch:
+        """The one place where fetches are made."""
+        return Fetch(begin, put_back)
+
+    async def next(
+        self,
+        timeout: Duration = 5.0,
+        *,
+        group: str = "",
+        min_pending: int = 0,
+        min_ack_pending: int = 0,
+        priority: int = 0,
+        acking: JsMessage | None = None,
+    ) -> JsMessage:
+        """Pulls one message; RequestTimeout when none came within ``timeout`` seconds (0: when there is none now),
+        ConnectionClosed when the client is closed meanwhile.
+
+        With ``acking``, a message of this consumer, that one is acknowledged in the same trip (AlreadyAcked when it was
+        answered for).
+        """
+        if acking is not None and acking.is_acked:
+            acking.ack_nowait()  # raises
+        messages = await self._fetch(
+            1,
+            timeout=timeout,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+            acking=acking,
+        )
+        if not messages:
+            raise none_came(self._api.connection, self._what, timeout)
+        return messages[0]
+
+    def messages(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        expires: Duration = EXPIRES,
+        heartbeat: Duration | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        stop_after: int = 0,
+        group: str = "",
+        min_pending: int = 0,
+        min_ack_pending: int = 0,
+        priority: int = 0,
+    ) -> Messages:
+        """An endless stream of messages, pulled ahead: enter it, then iterate it.
+
+        Up to ``max_messages`` (default 500) and ``max_bytes`` wait to be read or are on their way; ``max_bytes`` alone
+        is possible too. It pulls again when half of either is free, or when no more is left than the thresholds say.
+        Each pull waits ``expires`` seconds. ``stop_after`` ends it after so many messages. ``heartbeat`` as in
+        ``fetch``. With ``max_messages=1`` a message is pulled when the one before it was dealt with.
+
+        ConfigError at once for wrong arguments. What was survived is told by ConsumerNotice events.
+        """
+        ledger = PullLedger(
+            max_messages=max_messages,
+            max_bytes=max_bytes or 0,
+            expires=seconds("expires", expires),
+            heartbeat=None if heartbeat is None else seconds("heartbeat", heartbeat),
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            total=stop_after,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+            consumer=self.name,
+        )
+        inbox = self._pull_inbox(group)
+        return self._reading(Puller(inbox, ledger, lasting=True), inbox.return_unread)
+
+    def consume(
+        self,
+        handler: Handler,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        expires: Duration = EXPIRES,
+        heartbeat: Duration | None = None,
+        threshold_messages: int | None = None,
+        threshold_bytes: int | None = None,
+        stop_after: int = 0,
+        concurrency: int = 1,
+        key: Callable[[JsMessage], Hashable] | None = None,
+        on_success: Success = "ack",
+        on_error: Failure = "nak",
+        nak_delay: NakDelay | None = None,
+        keep_alive: bool | Duration = False,
+        error_cb: Callable[[JsMessage, BaseException], object] | None = None,
+        group: str = "",
+        min_pending: int = 0,
+        min_ack_pending: int = 0,
+        priority: int = 0,
+    ) -> Consumption:
+        """Calls ``handler`` (def or async def) with every message: enter it, or ``await`` it to run until it ends.
+
+        ``concurrency`` messages are handled at a time; 1 keeps their order. With ``key`` (a function of the message)
+        those of one key are handled in order, one after the other. A message that was handled is answered with
+        ``on_success`` ("ack", "ack_sync" or "nothing"), one for which the handler raised with ``on_error`` ("nak",
+        "term" or "nothing"), unless the handler has answered it itself. A nak asks for the next delivery after
+        ``nak_delay`` seconds, or what a callable ``nak_delay`` returns for the message; by default (None) the
+        consumer's ``backoff`` decides by the number of deliveries, and without one it is 0.25 s, doubling up to 30 s.
+        What the handler raises is logged, told by a HandlerFailed event and given to ``error_cb`` (message, error).
+        ``keep_alive`` says in_progress while the handler runs (see JsMessage.keep_alive; seconds or True).
+        ``stop_after`` ends it after so many messages. The rest is as in ``messages``.
+        """
+        messages = self.messages(
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            expires=expires,
+            heartbeat=heartbeat,
+            threshold_messages=threshold_messages,
+            threshold_bytes=threshold_bytes,
+            stop_after=stop_after,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+        )
+        policy = Policy(
+            concurrency=concurrency,
+            key=key,
+            on_success=on_success,
+            on_error=on_error,
+            nak_delay=nak_delay,
+            keep_alive=keep_alive,
+            error_cb=error_cb,
+            backoff=() if self._info is None else self._info.config.backoff,
+        )
+        return Consumption(self._api.connection, self._what, messages, handler, policy)
+
+    def _pull_inbox(self, group: str) -> PullInbox:
+        if group:
+            priority_group(group)
+        if self._inbox is None:
+            self._inbox = PullInbox(self._api, self.stream_name, self.name, pins=self._pins, config=self._known_config)
+        return self._inbox
+
+    def _known_config(self) -> ConsumerConfig | None:
+        return None if self._info is None else self._info.config
+
+
+def create_endpoint(stream: str, config: ConsumerConfig) -> str:
+    """Where a consumer is asked for: with its filter when it is one, so that permissions can tell it apart."""
+    parts = ("CONSUMER.CREATE", stream, config.durable_name or config.name)
+    named = ".".join(part for part in parts if part)
+    return f"{named}.{config.filter_subject}" if parts[-1] and config.filter_subject else named
+
+
+def none_came(connection: Connection, what: str, timeout: Duration) -> NatsError:
+    """Why there is no next message."""
+    asked = f"next message of {what}"
+    if connection.state is State.CLOSED:
+        return ConnectionClosed(asked)
+    return RequestTimeout(asked, seconds("timeout", timeout))
+
+
+def stream_sequence(what: str, sequence: int) -> int:
+    """A sequence of a stream, or ConfigError."""
+    if not isinstance(sequence, int) or isinstance(sequence, bool):
+        raise TypeError(f"{what} must be an int, not {type(sequence).__name__}")
+    if not 1 <= sequence <= UINT64:
+        raise ConfigError(what, sequence, "must be from 1 to 2**64 - 1: sequences begin with 1")
+    return sequence

@@ -1,0 +1,144 @@
+"""How far a reader in order is, and what comes next, without I/O (ADR-17).
+
+Owns the last message that was good and the consumer that carries what follows. It says what is next, what is stale and
+what is a gap; the driver makes the consumers.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from natsproto.errors import ConfigError
+from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy
+from natsproto.jetstream._consumer.pulse import Backoff
+from natsproto.jetstream._info import ConsumerInfo
+
+PUSH_HEARTBEAT_S = 1.0
+"""Seconds between heartbeats of a consumer that pushes, unless it is said. Nothing else tells of its end: when three
+are missed it is lost.
+"""
+
+
+class Place(Enum):
+    """Where a message belongs."""
+
+    NEXT = "next"
+    """It follows the last one: deliver it."""
+    STALE = "stale"
+    """It is of a consumer given up: drop it."""
+    GAP = "gap"
+    """Something before it is missing: drop it and make the next consumer."""
+
+
+class OrderedCursor:
+    """How far an ordered reader is, and the consumers that carry it (ADR-17).
+
+    ``config`` says where to begin and what to filter; what an ordered consumer cannot have is a ConfigError. The names
+    of the consumers are ``prefix`` and a serial, so that messages of one given up are told from those of its
+    successor.
+    """
+
+    def __init__(self, prefix: str, config: ConsumerConfig, *, push: bool = False) -> None:
+        for what, value, wanted in (
+            ("durable_name", config.durable_name, ""),
+            ("name", config.name, ""),
+            ("deliver_subject", config.deliver_subject, ""),
+            ("deliver_group", config.deliver_group, ""),
+            ("max_deliver", config.max_deliver in (-1, 1), True),
+            ("num_replicas", config.num_replicas in (0, 1), True),
+            ("ack_policy", config.ack_policy in (AckPolicy.NONE, AckPolicy.EXPLICIT), True),  # the latter by default
+            ("backoff", config.backoff, ()),
+            ("ack_wait", config.ack_wait, 0.0),  # nothing is acknowledged
+        ):
+            if value != wanted:
+                raise ConfigError(what, getattr(config, what), "an ordered consumer chooses this itself")
+        if not push:
+            for what in ("idle_heartbeat", "flow_control"):
+                if value := getattr(config, what):
+                    raise ConfigError(what, value, "is for push=True; one that pulls has messages(heartbeat=...)")
+        self._base, self._prefix = config, prefix
+        self.serial = 0
+        self.name = ""
+        self.stream_seq = 0  # of the last message delivered
+        self.consumer_seq = 0
+        self._begin = 0  # where the stream stood when "new" began, plus one
+        self._backoff = Backoff()
+
+    def next_consumer(self, *, deliver_subject: str = "") -> ConsumerConfig:
+        """The consumer to create now, from the message after the last one on. All before it are stale from here.
+
+        With ``deliver_subject`` a push consumer with flow control and heartbeats.
+        """
+        self.serial += 1
+        self.name = f"{self._prefix}_{self.serial}"
+        self.consumer_seq = 0
+        base = self._base
+        filters = base.filters
+        if base.deliver_policy == DeliverPolicy.LAST_PER_SUBJECT and not filters:
+            filters = (">",)  # the server insists on a filter there
+        config = base.replace(
+            name=self.name,
+            ack_policy=AckPolicy.NONE,
+            max_deliver=1,
+            num_replicas=1,
+            mem_storage=True,
+            inactive_threshold=base.inactive_threshold or 300.0,
+            filter_subject=filters[0] if len(filters) == 1 else "",
+            filter_subjects=filters if len(filters) > 1 else (),
+        )
+        begin = self.stream_seq + 1 if self.stream_seq else self._begin
+        if begin:
+            config = config.replace(
+                deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=begin, opt_start_time=None
+            )
+        if deliver_subject:
+            config = config.replace(
+                deliver_subject=deliver_subject,
+                flow_control=True,
+                idle_heartbeat=base.idle_heartbeat or PUSH_HEARTBEAT_S,
+                ack_wait=22 * 3600.0,
+            )
+        return config
+
+    def on_created(self, info: ConsumerInfo) -> None:
+        """The consumer is there. Where "new" began is remembered, for the case that it is lost before a message."""
+        if self._base.deliver_policy == DeliverPolicy.NEW and not self.stream_seq and not self._begin:
+            self._begin = info.delivered.stream_seq + 1
+
+    def on_failed(self) -> float:
+        """No consumer could be made, or one was lost before it was heard of: seconds to wait before the next one.
+
+        0.1 at first, 4 % of the time that it has failed for, 10 at most.
+        """
+        return self._backoff.fail()
+
+    def on_message(self, consumer: str, consumer_seq: int, stream_seq: int) -> Place:
+        """Where a message belongs; the cursor moves when it is next."""
+        if consumer != self.name:
+            return Place.STALE
+        if consumer_seq != self.consumer_seq + 1:
+            return Place.GAP
+        self.consumer_seq = consumer_seq
+        self.stream_seq = stream_seq
+        self._backoff.reset()
+        return Place.NEXT
+
+    def on_run(self, count: int, consumer_seq: int, stream_seq: int) -> bool:
+        """Whether ``count`` messages that this consumer alone can have sent, the last of them with these sequences,
+        are the next ones; the cursor moves if so. If not, ``on_message`` tells for each.
+
+        A consumer numbers what it sends one after the other and a connection keeps their order. So when the last of
+        n messages is n further than the one before them, none of them is missing, doubled or out of order.
+        """
+        if consumer_seq != self.consumer_seq + count or stream_seq < self.stream_seq + count:
+            return False
+        self.consumer_seq, self.stream_seq = consumer_seq, stream_seq
+        self._backoff.reset()
+        return True
+
+    def on_heartbeat(self, last_consumer_seq: int) -> Place:
+        """A heartbeat told the last sequence delivered (``Nats-Last-Consumer``): NEXT when all of it came."""
+        if last_consumer_seq > self.consumer_seq:
+            return Place.GAP
+        self._backoff.reset()
+        return Place.NEXT

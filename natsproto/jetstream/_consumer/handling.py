@@ -1,0 +1,382 @@
+"""Handling: a callback for every message, several at a time if wanted, and an answer for each.
+
+Owns the tasks that call the handler and what is in their hands; they are apart from what users hold, whose attributes
+take longer to read. What a success and what a failure are answered with
+is said by whoever starts it; nothing is acknowledged behind anybody's back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Hashable, Sequence
+from types import TracebackType
+from typing import Literal, TypeAlias
+
+from natsproto._async_hints import Awaited
+from natsproto._core.connection import Connection
+from natsproto._core.events import HandlerFailed
+from natsproto.errors import AlreadyAcked, ConfigError, LocalProtocolError, NatsError
+from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._consumer.reader import Messages
+from natsproto.jetstream._message import JsMessage
+from natsproto.protocol.pool import seconds
+
+log = logging.getLogger("natsproto")
+
+FIRST_NAK_DELAY_S, MAX_NAK_DELAY_S = 0.25, 30.0
+"""Seconds until a message whose handler has failed is delivered again: doubling with every delivery, and at most."""
+
+TURN = 256
+"""Messages that a handler which never suspends deals with before other tasks get a turn."""
+
+Handler: TypeAlias = Callable[[JsMessage], Awaitable[object] | object]
+Success: TypeAlias = Literal["ack", "ack_sync", "nothing"]
+Failure: TypeAlias = Literal["nak", "term", "nothing"]
+NakDelay: TypeAlias = Duration | Callable[[JsMessage], Duration | None]
+
+
+class Policy:
+    """How messages are handled: how many at a time, in which order, and how they are answered.
+
+    ``backoff`` is that of the consumer, as far as known: a nak goes around it on the server.
+    """
+
+    def __init__(
+        self,
+        *,
+        concurrency: int = 1,
+        key: Callable[[JsMessage], Hashable] | None = None,
+        on_success: Success = "ack",
+        on_error: Failure = "nak",
+        nak_delay: NakDelay | None = None,
+        keep_alive: bool | Duration = False,
+        error_cb: Callable[[JsMessage, BaseException], object] | None = None,
+        backoff: Sequence[float] = (),
+    ) -> None:
+        if type(concurrency) is not int or concurrency < 1:
+            raise ConfigError("concurrency", concurrency, "must be a positive number of messages")
+        if on_success not in ("ack", "ack_sync", "nothing"):
+            raise ConfigError("on_success", on_success, 'must be "ack", "ack_sync" or "nothing"')
+        if on_error not in ("nak", "term", "nothing"):
+            raise ConfigError("on_error", on_error, 'must be "nak", "term" or "nothing"')
+        self.concurrency, self.key = concurrency, key
+        self.on_success, self.on_error = on_success, on_error
+        self.nak_delay = nak_delay if nak_delay is None or callable(nak_delay) else seconds("nak_delay", nak_delay)
+        self.backoff = backoff
+        self.keep_alive = keep_alive
+        self.error_cb = error_cb
+
+    def delay_of(self, message: JsMessage) -> float:
+        """Seconds until a message that has failed is delivered again. Raises what a callable ``nak_delay`` raises."""
+        delay = self.nak_delay(message) if callable(self.nak_delay) else self.nak_delay
+        if delay is not None:
+            return seconds("nak_delay", delay)
+        before = message.metadata.num_delivered - 1
+        if self.backoff:
+            return self.backoff[min(before, len(self.backoff) - 1)]
+        return min(FIRST_NAK_DELAY_S * 2.0 ** min(before, 10), MAX_NAK_DELAY_S)
+
+
+class Calls:
+    """Calls a handler for the messages that come, in as many tasks as the policy says, and answers them.
+
+    Owns what is in the hands of the handler. ``in_progress``, ``handled`` and ``failed`` are what Consumption says.
+    """
+
+    def __init__(self, connection: Connection, what: str, messages: Messages, handler: Handler, policy: Policy) -> None:
+        if not callable(handler):
+            raise TypeError(f"handler must be callable with one message, not {type(handler).__name__}")
+        self.handled = self.failed = self.in_progress = 0
+        self.is_stopping = False
+        self.fault: Exception | None = None
+        """What the key function raised."""
+        self._connection, self._what = connection, what
+        self._messages, self._handler, self._policy = messages, handler, policy
+        is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+            getattr(handler, "__call__", None)  # noqa: B004  # a callable object with an async __call__
+        )
+        self._is_plain = is_async and policy.keep_alive is False
+        self._lanes: list[deque[JsMessage]] = [deque() for _ in range(policy.concurrency)] if policy.key else []
+        messages.add_queues(self._lanes)
+
+    def start(self) -> list[asyncio.Task[None]]:
+        """The tasks that do it, until nothing more comes or ``is_stopping`` is set."""
+        loop = asyncio.get_running_loop()
+        return [
+            loop.create_task(self._work(lane), name=f"natsproto handler {lane} of {self._what}")
+            for lane in range(self._policy.concurrency)
+        ]
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait for their key's turn."""
+        return sum(map(len, self._lanes))
+
+    def put_back(self) -> None:
+        """Gives those to the server, or to whom else the reader does."""
+        for lane in self._lanes:
+            self._messages.put_back(list(lane))
+            lane.clear()
+
+    async def _work(self, lane: int) -> None:
+        messages, policy = self._messages, self._policy
+        take = messages.take if policy.key is None else lambda: self._take_for(lane)
+        turn = 0
+        try:
+            while True:
+                while not self.is_stopping and (message := take()) is not None:
+                    self.in_progress += 1
+                    try:
+                        await self._handle(message)
+                    finally:
+                        self.in_progress -= 1
+                        self.handled += 1
+                        messages.release(message)
+                    turn += 1
+                    if turn >= TURN:
+                        turn = 0
+                        await asyncio.sleep(0)
+                more = not self.is_stopping and await messages.wait()
+                if self.is_stopping or not (more or (self._lanes and self._lanes[lane])):
+                    return
+        except Exception as exc:  # the key function failed: nothing can be handled in its order any more
+            log.error("consuming %s failed: %r", self._what, exc, exc_info=exc)
+            self.fault = self.fault or exc
+            self.is_stopping = True
+            messages.wake()
+
+    def _take_for(self, lane: int) -> JsMessage | None:
+        """The next message whose key belongs to this lane: messages of one key are handled one after the other."""
+        lanes, key = self._lanes, self._policy.key
+        assert key is not None
+        own = lanes[lane]
+        if own:
+            return own.popleft()
+        others = False
+        found: JsMessage | None = None
+        while found is None and (message := self._messages.take()) is not None:
+            place = hash(key(message)) % len(lanes)
+            if place == lane:
+                found = message
+            else:
+                lanes[place].append(message)
+                others = True
+        if others:
+            self._messages.wake()
+        return found
+
+    async def _handle(self, message: JsMessage) -> None:
+        policy = self._policy
+        try:
+            if self._is_plain:  # as nearly always; every coroutine less is 0.2 µs less
+                await self._handler(message)  # type: ignore[misc]  # awaitable, as found out before
+            elif policy.keep_alive is False:
+                await self._call(message)
+            else:
+                interval = None if policy.keep_alive is True else policy.keep_alive
+                async with message.keep_alive(interval):
+                    await self._call(message)
+        except (GeneratorExit, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as exc:
+            if isinstance(exc, asyncio.CancelledError) and _is_cancelled():
+                if policy.on_error == "nak":
+                    self._give_up(message)
+                raise
+            await self._failed(message, exc)
+        else:
+            if policy.on_success == "nothing" or message.is_acked:
+                return
+            try:
+                if policy.on_success == "ack":
+                    await message.ack()
+                else:
+                    await message.ack_sync()
+            except NatsError as exc:
+                self._not_answered(policy.on_success, exc)
+
+    async def _call(self, message: JsMessage) -> None:
+        result = self._handler(message)
+        if result is not None and inspect.isawaitable(result):
+            await result
+
+    async def _failed(self, message: JsMessage, error: BaseException) -> None:
+        self.failed += 1
+        where = f"handler of {self._what}"
+        log.error("%s failed for a message of %r: %r", where, message.subject, error, exc_info=error)
+        self._connection.announce(HandlerFailed(where=where, error=error))
+        how = self._policy.on_error
+        if how != "nothing" and not message.is_acked:
+            try:
+                if how == "nak":
+                    await message.nak(self._delay_of(message))
+                else:
+                    await message.term()
+            except NatsError as exc:
+                self._not_answered(how, exc)
+        if self._policy.error_cb is not None:
+            try:
+                result = self._policy.error_cb(message, error)
+                if inspect.isawaitable(result):
+                    await result
+            except Exception as exc:
+                log.error("error_cb of %s failed: %r", self._what, exc, exc_info=exc)
+
+    def _delay_of(self, message: JsMessage) -> float:
+        try:
+            return self._policy.delay_of(message)
+        except Exception as exc:
+            log.error("nak_delay of %s failed: %r", self._what, exc, exc_info=exc)
+            self._connection.announce(HandlerFailed(where=f"nak_delay of {self._what}", error=exc))
+            return MAX_NAK_DELAY_S
+
+    def _not_answered(self, how: Success | Failure, error: NatsError) -> None:
+        if not isinstance(error, AlreadyAcked):  # which is the handler's own doing, in another task
+            # No connection: the server delivers it again, and whoever listens is told.
+            where = f"{how} of a message of {self._what}"
+            log.warning("%s failed: %s", where, error)
+            self._connection.announce(HandlerFailed(where=where, error=error))
+
+    @staticmethod
+    def _give_up(message: JsMessage) -> None:
+        """The call for it was cancelled: somebody else may have it at once."""
+        try:
+            if not message.is_acked:
+                message.nak_nowait()
+        except NatsError:
+            return  # the server delivers it again after ack_wait
+
+
+class Consumption(Awaited):
+    """Messages being given to a handler. Enter it, or ``await`` it to run until it ends by itself.
+
+    It ends after ``stop_after`` messages, by ``stop`` or ``drain``, with the client, or when the consumer becomes
+    unusable: then ``wait``, the ``await`` and leaving the block raise why. Leaving the block stops; leaving it with
+    an error also cancels the calls at work.
+    """
+
+    _forgotten = "consume(...) was never awaited or entered"
+
+    def __init__(self, connection: Connection, what: str, messages: Messages, handler: Handler, policy: Policy) -> None:
+        self._calls = Calls(connection, what, messages, handler, policy)
+        self._messages, self._what = messages, what
+        self._tasks: list[asyncio.Task[None]] = []
+        self._begun = False
+
+    @property
+    def handled(self) -> int:
+        """Messages that the handler has dealt with, failures included."""
+        return self._calls.handled
+
+    @property
+    def failed(self) -> int:
+        """Messages for which the handler raised."""
+        return self._calls.failed
+
+    @property
+    def in_progress(self) -> int:
+        """Messages in the hands of the handler now."""
+        return self._calls.in_progress
+
+    @property
+    def pending(self) -> int:
+        """Messages that are here and wait for the handler."""
+        return self._messages.pending + self._calls.waiting
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended: no handler is at work and none will be called."""
+        return bool(self._tasks) and all(task.done() for task in self._tasks)
+
+    async def __aenter__(self) -> Consumption:
+        self._begun = True
+        if not self._tasks:
+            await self._messages.__aenter__()
+            self._tasks = self._calls.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if exc is not None:
+            self._cancel()
+        await self.stop()
+        if exc is None:
+            self._raise_fault()
+
+    def __await__(self) -> Generator[object, None, None]:
+        self._begun = True
+        return self._run().__await__()
+
+    async def _run(self) -> None:
+        async with self:
+            await self.wait()
+
+    async def wait(self) -> None:
+        """Until it has ended. Raises what made the consumer unusable (ConsumerGone, PullRefused).
+
+        Cancelling it ends only the wait.
+        """
+        self._check_started()
+        await self._all_done()
+        self._raise_fault()
+
+    async def stop(self) -> None:
+        """Calls the handler no more, waits for the calls at work, and gives what waits back to the server.
+
+        There is no limit to how long those take: ``asyncio.timeout`` sets one. Cancelling it cancels them too; their
+        messages go back as well where ``on_error`` is ``"nak"``, and are not answered where it is not.
+        """
+        self._begun = True
+        if not self._tasks:
+            return
+        self._calls.is_stopping = True
+        try:
+            await self._messages.stop()
+            self._calls.put_back()
+            await self._all_done()
+        except asyncio.CancelledError:
+            self._cancel()
+            raise
+
+    async def drain(self) -> None:
+        """Asks for nothing more, handles everything that is here or on its way, then ends.
+
+        Cancelling it ends only the wait.
+        """
+        self._check_started()
+        await self._messages.drain()
+        await self._all_done()
+
+    # ---------------------------------------------------------------- inside
+
+    def _cancel(self) -> None:
+        me = asyncio.current_task()
+        for task in self._tasks:
+            if task is not me:
+                task.cancel()
+
+    def _check_started(self) -> None:
+        self._begun = True  # or it is said now
+        if not self._tasks:
+            raise LocalProtocolError(f"consume() of {self._what} is to be entered or awaited first")
+
+    async def _all_done(self) -> None:
+        me = asyncio.current_task()
+        while busy := [task for task in self._tasks if not task.done() and task is not me]:
+            await asyncio.wait(busy)
+
+    def _raise_fault(self) -> None:
+        if self._calls.fault is not None:
+            raise self._calls.fault
+        if self._messages.error is not None:
+            raise self._messages.error.with_traceback(None)
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancelled this task; a handler may raise CancelledError of something else."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,164 @@
+"""Watching: what there is now, and then everything that changes, without an end.
+
+Owns what was read ahead and the moment at which what there was at the beginning is complete. Order, and going on
+behind the last message after whatever broke, are the ordered consumer's; what a message means is the subclass's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from natsproto._async_hints import AsyncIterated
+from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
+from natsproto.jetstream._bugs import ending
+from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._consumer.ordered import OrderedConsumer
+from natsproto.jetstream._consumer.reader import Messages
+from natsproto.jetstream._message import JsMessage
+from natsproto.protocol.pool import seconds
+
+H = TypeVar("H")
+
+POLL_INTERVAL_S = 1.0
+"""Seconds of silence after which the server is asked whether initial messages are still to come: some may be gone."""
+
+
+class Watching(AsyncIterated, Generic[H]):
+    """Holds an H for what was read ahead. ``what`` names the watch in errors."""
+
+    def __init__(self, ordered: OrderedConsumer, what: str, *, updates_only: bool) -> None:
+        self.what = what
+        """What it is called in errors."""
+        self._ordered, self._updates_only = ordered, updates_only
+        self._messages: Messages | None = None
+        self._poll: asyncio.Task[None] | None = None
+        self._held: deque[H] = deque()
+        self._consumer = ""  # whose messages are counted
+        self._left = 0  # how many of them belong to the beginning
+        self._came = 0
+        self._complete = False
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the beginning is complete and everything that has come was read."""
+        return self._complete and not self._held
+
+    async def ready(self) -> None:
+        """Waits until what there was at the beginning is complete: at once when there was nothing, and for
+        ``updates_only`` as soon as no update can be missed any more.
+
+        It need not be read meanwhile; however much it is, it is held here. Raises what ends the watch;
+        SubscriptionClosed when it was stopped. Cancelling ends the wait.
+        """
+        while not self._complete:
+            if not await self._more():
+                raise SubscriptionClosed(self.what, "stopped")
+
+    async def stop(self) -> None:
+        """Ends it. What has come and was not read is gone. Never raises."""
+        poll, self._poll = self._poll, None
+        if poll is not None:
+            poll.cancel()
+        self._held.clear()
+        if self._messages is not None:
+            await self._messages.stop()
+            await self._ordered.close()
+
+    async def __aenter__(self) -> Self:
+        if self._messages is None:
+            messages = self._messages = self._ordered.messages()
+            try:
+                await messages.__aenter__()
+            except BaseException:
+                self._messages = None
+                raise
+            if not messages.closed:
+                self._begin(messages)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # ---------------------------------------------------------------- for subclasses
+
+    def _take_in(self, messages: Messages) -> bool:
+        """Holds what the messages say that have come, and counts them while the beginning is not complete. Whether
+        there were any.
+        """
+        raise NotImplementedError
+
+    def _end(self, error: NatsError) -> NatsError:
+        """What readers are told when this has ended the reading."""
+        return error.with_traceback(None)
+
+    async def _one(self, timeout: Duration | None, name: str) -> H:
+        """The next of what is held; waits at most ``timeout`` seconds for it (None: for ever)."""
+        held = self._held
+        wait = None if timeout is None else seconds("timeout", timeout)
+        try:
+            async with asyncio.timeout(wait):
+                while not held:
+                    if not await self._more() and not held:
+                        raise SubscriptionClosed(self.what, "stopped")
+        except TimeoutError:
+            if not held:
+                raise RequestTimeout(f"next {name} of {self.what}", wait or 0.0) from None
+        return held.popleft()
+
+    async def _more(self) -> bool:
+        """Takes in what has come, or waits until something has changed; False when nothing more will come."""
+        messages = self._messages
+        if messages is None:
+            raise LocalProtocolError(f"{self.what} is to be entered first: async with … as watcher")
+        going = await messages.wait()
+        if not self._take_in(messages) and not going and messages.error is not None:
+            raise self._end(messages.error)
+        return going
+
+    def _count(self, batch: Sequence[JsMessage]) -> None:
+        """Whether the beginning ends in this batch. What was written meanwhile may follow it at once, so it is not
+        waited for a message with nothing behind it; another consumer may go on, so its own count is used then.
+        """
+        last = batch[-1].metadata
+        if last.consumer != self._consumer:
+            self._consumer, self._left = last.consumer, last.num_pending
+        else:
+            self._left -= len(batch)
+        self._complete = self._left <= 0 or last.num_pending == 0
+
+    # ---------------------------------------------------------------- inside
+
+    def _begin(self, messages: Messages) -> None:
+        """The consumer exists: what there was when it was made is the beginning."""
+        pending = 0 if self._updates_only else self._ordered.cached_info.num_pending
+        if pending:
+            self._poll = asyncio.create_task(self._poll_pending(messages, pending), name="natsproto watch")
+        else:
+            self._complete = True
+
+    async def _poll_pending(self, messages: Messages, pending: int) -> None:
+        """Finds out that what is to come was removed before it came."""
+        try:
+            while pending and not self._complete:
+                came = self._came
+                await asyncio.sleep(POLL_INTERVAL_S)
+                if came == self._came and not messages.pending:
+                    pending = await self._pending(pending)
+        except Exception as exc:
+            messages.fail(ending(f"reading {self.what}", exc))
+            return
+        if not self._complete:
+            self._complete = True
+            messages.wake()
+
+    async def _pending(self, before: int) -> int:
+        try:
+            return (await self._ordered.info()).num_pending
+        except NatsError:
+            return before

@@ -1,0 +1,75 @@
+"""Counters: subjects of a stream whose last message holds a number of any size (ADR-49, nats-server 2.12).
+
+Owns what a counter message says. Adding is publishing, and reading is getting the last message of the subject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from natsproto._value import Value
+from natsproto.errors import ConfigError, InvalidReply
+from natsproto.jetstream._codec import parse
+from natsproto.jetstream._direct import RawMessage
+
+INCREMENT = "Nats-Incr"
+
+
+class CounterValue(Value):
+    """A counter as a stream holds it.
+
+    ``increment`` is the last step. ``sources`` says what came in from which streams and subjects: the value that was
+    last seen of each (for a stream that adds up others). ``stream`` and ``seq`` name the message.
+    """
+
+    subject: str
+    value: int
+    increment: int = 0
+    sources: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+    stream: str = ""
+    seq: int = 0
+
+    @classmethod
+    def read(cls, message: RawMessage) -> CounterValue:
+        """What a stored message says; InvalidReply when it is no counter."""
+        value = _number("val", parse(message.data, "counter").get("val"))
+        said = message.headers.last("Nats-Counter-Sources")
+        sources: dict[str, Mapping[str, int]] = {}
+        for stream, subjects in parse(said, "Nats-Counter-Sources").items() if said else ():
+            if not isinstance(subjects, dict):
+                raise InvalidReply("Nats-Counter-Sources", stream, subjects, "must be an object")
+            sources[stream] = {subject: _number(subject, seen) for subject, seen in subjects.items()}
+        step = message.headers.last(INCREMENT, "0")
+        return cls(
+            subject=message.subject,
+            value=value,
+            increment=_number(INCREMENT, step),
+            sources=sources,
+            stream=message.stream,
+            seq=message.seq,
+        )
+
+
+def increment(number: object) -> str:
+    """A step as the server reads it; ConfigError for what is no whole number."""
+    if type(number) is not int:
+        raise ConfigError("n", number, "must be an int")
+    try:
+        return f"{number:+d}"
+    except ValueError:
+        raise ConfigError("n", "of thousands of digits", "is longer than Python writes numbers") from None
+
+
+def value_of(digits: str) -> int:
+    """The value that an acknowledgement tells."""
+    return _number("val", digits)
+
+
+def _number(place: str, digits: object) -> int:
+    try:
+        if isinstance(digits, str) and digits.isascii():
+            return int(digits)
+    except ValueError:
+        pass
+    raise InvalidReply("counter", place, digits, "must be a whole number in a string")

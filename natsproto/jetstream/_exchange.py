@@ -1,0 +1,48 @@
+"""What passes between a JetStream context and the API, for whoever looks on.
+
+Owns the record of one request with its response, and what of it is not told: what users have stored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TypeAlias
+
+from natsproto._value import Value
+
+
+class ApiExchange(Value):
+    """One request to the JetStream API. ``subject`` is what it was sent to, ``duration`` how many seconds it took.
+
+    ``request`` and ``response`` are as they were on the wire, but for the contents of stored messages: their size
+    stands for them. ``status`` is that of the response's headers, 0 for none. ``error`` is what came instead of a
+    response: NoResponders, RequestTimeout, ConnectionLost, PermissionDenied …, or the CancelledError of the caller.
+    """
+
+    subject: str
+    request: bytes
+    response: bytes = b""
+    status: int = 0
+    duration: float
+    error: BaseException | None = None
+
+
+Trace: TypeAlias = Callable[[ApiExchange], object]
+"""Is called with every exchange when it is over, in the step in which it is: it must be quick, and must not wait."""
+
+
+def told(subject: str, response: bytes) -> bytes:
+    """The response without what was stored in messages."""
+    if ".DIRECT.GET." in subject:
+        return b"(%d bytes)" % len(response) if response else b""
+    if ".STREAM.MSG.GET." not in subject:
+        return response
+    try:
+        said = json.loads(response)
+        message = said.get("message", {})
+        for name in {"data", "hdrs"} & message.keys():
+            message[name] = f"({len(message[name])} characters)"
+    except (ValueError, AttributeError, TypeError, RecursionError):  # not what a server says
+        return b"(%d bytes)" % len(response)
+    return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()

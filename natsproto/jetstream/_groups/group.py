@@ -1,0 +1,336 @@
+"""Groups: creating and deleting them, their members, and taking part.
+
+Owns the handles that programs use. Everything about a group is in its configuration, which lies in a key/value bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Mapping
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from natsproto._async_hints import items
+from natsproto.errors import (
+    BucketNotFound,
+    ConfigError,
+    ConsumerNotFound,
+    GroupChanged,
+    GroupNotFound,
+    KeyExists,
+    KeyNotFound,
+    WrongRevision,
+)
+from natsproto.jetstream._codec import Duration, decode, dumps, encode, loads, parse
+from natsproto.jetstream._config import ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, consumer_name
+from natsproto.jetstream._consumer.handling import Policy
+from natsproto.jetstream._groups.layout import (
+    PRIORITY_GROUP,
+    ElasticGroupConfig,
+    GroupConfig,
+    PartitioningFilter,
+    StaticGroupConfig,
+    key_of,
+    mappings_of,
+)
+from natsproto.jetstream._groups.member import Member, Work
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from natsproto.jetstream._arguments import ConsumerArgs
+    from natsproto.jetstream._consumer.handling import Failure, Handler, NakDelay, Success
+    from natsproto.jetstream._context import JetStream
+    from natsproto.jetstream._message import JsMessage
+    from natsproto.jetstream._stream import Stream
+    from natsproto.jetstream.kv._bucket import KeyValue
+
+C = TypeVar("C", bound=GroupConfig)
+
+
+class Group(Generic[C]):
+    """What both kinds of groups can. All calls raise what calls of the JetStream API and of key/value buckets raise."""
+
+    _bucket_name: ClassVar[str]
+
+    def __init__(self, js: JetStream, stream: str, name: str, config: C, bucket: KeyValue, members_on: Stream) -> None:
+        self.stream_name = stream
+        """The stream that is shared."""
+        self.name = name
+        """The group's name."""
+        self.config = config
+        """The configuration that was heard last."""
+        self._js, self._bucket, self._stream = js, bucket, members_on
+        self._key = key_of(stream, name)
+
+    @classmethod
+    @items
+    async def names(cls, js: JetStream, stream: str) -> AsyncGenerator[str]:
+        """Yields the names of the stream's groups of this kind."""
+        bucket = await js.key_value(cls._bucket_name, bind=True)
+        async with aclosing(bucket.keys(f"{stream}.*")) as keys:
+            with suppress(BucketNotFound):  # there never was one
+                async for key in keys:
+                    yield key.partition(".")[2]
+
+    async def info(self) -> C:
+        """The configuration as it is now. GroupNotFound."""
+        self.config = loads(type(self.config), await self._read())
+        return self.config
+
+    def consume(
+        self,
+        member: str,
+        handler: Handler,
+        *,
+        max_messages: int | None = None,
+        concurrency: int = 1,
+        key: Callable[[JsMessage], Hashable] | None = None,
+        on_success: Success = "ack",
+        on_error: Failure = "nak",
+        nak_delay: NakDelay | None = None,
+        keep_alive: bool | Duration = False,
+        error_cb: Callable[[JsMessage, BaseException], object] | None = None,
+        **fields: Unpack[ConsumerArgs],
+    ) -> Member:
+        """Takes part as an instance of this member: enter it, or ``await`` it to run until it ends.
+
+        The handler gets the messages of the member's partitions, under their own subjects. Several instances of a
+        member may run; one is served, and when it is gone for ``ack_wait`` seconds (default 5) another one is.
+        ``max_ack_pending=1`` makes sure that a message is not handled before the one in front of it was. The other
+        arguments are those of PullConsumer.consume, ``fields`` those of ConsumerConfig.
+
+        ConfigError for what a group chooses itself, and for a stranger in a static group.
+        """
+        consumer_name(member)
+        if isinstance(self.config, StaticGroupConfig) and not self.config.partitions(member):
+            raise ConfigError("member", member, f"has no partition of the static group {self.name!r}")
+        policy = Policy(
+            concurrency=concurrency,
+            key=key,
+            on_success=on_success,
+            on_error=on_error,
+            nak_delay=nak_delay,
+            keep_alive=keep_alive,
+            error_cb=error_cb,
+        )
+        work = Work(handler, policy, max_messages)
+        template = ConsumerConfig().replace(**fields)
+        return Member(self._bucket, self._stream, self._key, member, self.config, template, work)
+
+    async def step_down(self, member: str) -> None:
+        """Lets another instance of the member be served. ConsumerNotFound when it has none."""
+        await self._stream.unpin_consumer(self._consumer_of(member), PRIORITY_GROUP)
+
+    async def active_members(self) -> list[str]:
+        """The members of which an instance takes part now, as far as the server knows."""
+        names = {self._consumer_of(member): member for member in (await self.info()).names}
+        return [
+            names[info.name]
+            async for info in self._stream.consumers()
+            if info.name in names and (info.num_waiting or isinstance(self.config, ElasticGroupConfig))
+        ]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(stream_name={self.stream_name!r}, name={self.name!r})"
+
+    # ---------------------------------------------------------------- inside
+
+    def _consumer_of(self, member: str) -> str:
+        return member
+
+    async def _read(self) -> bytes:
+        try:
+            return (await self._bucket.get(self._key, direct=False)).data
+        except (KeyNotFound, BucketNotFound):
+            raise GroupNotFound(self.stream_name, self.name) from None
+
+
+class StaticGroup(Group[StaticGroupConfig]):
+    """A group on a stream whose subjects begin with the partition, as a subject transform with ``{{partition()}}``
+    makes them. Members are named once and for all; every change of its configuration ends it.
+    """
+
+    _bucket_name = StaticGroupConfig.bucket
+
+    @classmethod
+    async def create(
+        cls,
+        js: JetStream,
+        stream: str,
+        name: str,
+        *,
+        max_members: int,
+        members: Iterable[str] = (),
+        mappings: Mapping[str, Iterable[int]] | None = None,
+        filters: Iterable[str] = (),
+    ) -> StaticGroup:
+        """Creates a group of ``max_members`` partitions, given evenly to ``members`` or as ``mappings`` says.
+
+        ``filters`` are subjects without the partition (default: all). The same group may be created twice; GroupChanged
+        when the one of that name is configured otherwise. ConfigError; StreamNotFound.
+        """
+        config = StaticGroupConfig(
+            max_members=max_members,
+            members=[consumer_name(member) for member in members],
+            member_mappings=mappings_of(mappings or {}),
+            filters=filters,
+        )
+        config.check()
+        if not config.names:
+            raise ConfigError("members", (), "a static group needs them from the beginning")
+        of = await js.stream(stream)
+        bucket = await _write_first(js, stream, name, config, of)
+        return cls(js, stream, name, config, bucket, of)
+
+    @classmethod
+    async def open(cls, js: JetStream, stream: str, name: str) -> StaticGroup:
+        """The group of that name. GroupNotFound."""
+        bucket = await js.key_value(cls._bucket_name, bind=True)
+        of = await js.stream(stream, bind=True)
+        group = cls(js, stream, name, StaticGroupConfig(max_members=1), bucket, of)
+        await group.info()
+        return group
+
+    async def delete(self) -> None:
+        """Ends the group, and with it the work of all members; deletes their consumers."""
+        await self._bucket.delete(self._key)
+        async for consumer in self._stream.consumer_names():
+            if consumer.startswith(f"{self.name}-"):
+                with suppress(ConsumerNotFound):  # its member was faster
+                    await self._stream.delete_consumer(consumer)
+
+    def _consumer_of(self, member: str) -> str:
+        return f"{self.name}-{member}"
+
+
+class ElasticGroup(Group[ElasticGroupConfig]):
+    """A group on any stream: what it takes in goes through a work queue stream, ``STREAM-GROUP``, that puts the
+    partition in front of the subjects. Members may be added and dropped at any time.
+    """
+
+    _bucket_name = ElasticGroupConfig.bucket
+
+    @classmethod
+    async def create(
+        cls,
+        js: JetStream,
+        stream: str,
+        name: str,
+        *,
+        max_members: int,
+        filters: Mapping[str, Iterable[int]] | Iterable[str] = (),
+        max_buffered_msgs: int = 0,
+        max_buffered_bytes: int = 0,
+    ) -> ElasticGroup:
+        """Creates a group of ``max_members`` partitions without members, and the stream between.
+
+        ``filters`` are the subjects that take part (default: all), and for each, if given, the numbers of the ``*``
+        that make the key, from 1 on: ``{"orders.*.*": [1]}`` keeps what has the same second token together. Without
+        numbers the whole subject is the key. ``max_buffered_msgs`` and ``max_buffered_bytes`` bound the stream between
+        (0: no bound); give it more than a second's work, as a full one is filled again after a second.
+
+        The same group may be created twice; GroupChanged when the one of that name is configured otherwise, members
+        aside. ConfigError; StreamNotFound. Needs nats-server 2.11.
+        """
+        numbers = filters if isinstance(filters, Mapping) else dict.fromkeys(filters, ())
+        config = ElasticGroupConfig(
+            max_members=max_members,
+            partitioning_filters=[
+                PartitioningFilter(filter=pattern, partitioning_wildcards=tuple(chosen))
+                for pattern, chosen in numbers.items()
+            ],
+            max_buffered_msgs=max_buffered_msgs,
+            max_buffered_bytes=max_buffered_bytes,
+        )
+        config.check()
+        of = await js.stream(stream)
+        bucket = await _write_first(js, stream, name, config, of)
+        between = await js.create_stream(
+            name=f"{stream}-{name}",
+            retention=RetentionPolicy.WORK_QUEUE,
+            num_replicas=of.cached_info.config.num_replicas,
+            storage=of.cached_info.config.storage,
+            max_msgs=max_buffered_msgs or -1,
+            max_bytes=max_buffered_bytes or -1,
+            discard=DiscardPolicy.NEW,
+            sources=[config.source(stream)],
+            allow_direct=True,
+        )
+        return cls(js, stream, name, config, bucket, between)
+
+    @classmethod
+    async def open(cls, js: JetStream, stream: str, name: str) -> ElasticGroup:
+        """The group of that name. GroupNotFound."""
+        bucket = await js.key_value(cls._bucket_name, bind=True)
+        between = await js.stream(f"{stream}-{consumer_name(name)}", bind=True)
+        group = cls(js, stream, name, ElasticGroupConfig(max_members=1), bucket, between)
+        await group.info()
+        return group
+
+    async def add_members(self, *names: str) -> tuple[str, ...]:
+        """Gives these members partitions as well, which the others lose; returns all members.
+
+        ConfigError where partitions are given by hand; GroupNotFound. Nothing happens to members that keep theirs.
+        """
+        new = {consumer_name(name) for name in names}
+        return await self._change_members(lambda members: members | new)
+
+    async def drop_members(self, *names: str) -> tuple[str, ...]:
+        """Takes these members' partitions, which the others get; returns who is left. Else as ``add_members``."""
+        return await self._change_members(lambda members: members - set(names))
+
+    async def set_mappings(self, mappings: Mapping[str, Iterable[int]]) -> None:
+        """Gives partitions by hand, instead of evenly to members; ``{}`` ends that, and the group has no members then.
+
+        ConfigError unless each partition is given once; GroupNotFound.
+        """
+        written = [encode(mapping) for mapping in mappings_of(mappings)]
+        await self._rewrite(lambda config: {"members": [], "member_mappings": written})
+
+    async def delete(self) -> None:
+        """Ends the group, and with it the work of all members; deletes the stream between."""
+        await self._bucket.delete(self._key)
+        await self._js.delete_stream(self._stream.name)
+
+    async def _change_members(self, change: Callable[[set[str]], set[str]]) -> tuple[str, ...]:
+        def changed(config: ElasticGroupConfig) -> dict[str, object]:
+            if config.member_mappings:
+                raise ConfigError("members", config.names, "are given partitions by hand: change the mappings")
+            return {"members": sorted(change(set(config.members)))}
+
+        return tuple((await self._rewrite(changed)).members)
+
+    async def _rewrite(self, change: Callable[[ElasticGroupConfig], dict[str, object]]) -> ElasticGroupConfig:
+        """Changes some fields of what is written; all others stay as they are, down to the way they are written:
+        members compare them.
+        """
+        while True:
+            try:
+                entry = await self._bucket.get(self._key, direct=False)
+            except (KeyNotFound, BucketNotFound):
+                raise GroupNotFound(self.stream_name, self.name) from None
+            written = parse(entry.data) | change(loads(ElasticGroupConfig, entry.data))
+            config = decode(ElasticGroupConfig, written)
+            config.check()
+            with suppress(WrongRevision):  # somebody else was faster
+                await self._bucket.update(self._key, dumps(written), entry.revision)
+                self.config = config
+                return config
+
+
+async def _write_first(js: JetStream, stream: str, name: str, config: GroupConfig, of: Stream) -> KeyValue:
+    """Writes the configuration of a new group, or finds the same one there; returns the bucket."""
+    try:
+        bucket = await js.key_value(config.bucket)
+    except BucketNotFound:
+        bucket = await js.create_key_value(
+            bucket=config.bucket, num_replicas=of.cached_info.config.num_replicas, storage=StorageType.FILE
+        )
+    key = key_of(stream, name)
+    try:
+        await bucket.create(key, dumps(config))
+    except KeyExists:
+        found = loads(type(config), (await bucket.get(key, direct=False)).data)
+        if (isinstance(config, StaticGroupConfig) and found != config) or not config.same_but_members(found):
+            raise GroupChanged(stream, name, "exists and is configured otherwise: delete it first") from None
+    return bucket

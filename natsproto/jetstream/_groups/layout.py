@@ -1,0 +1,178 @@
+"""Groups on paper: their configurations, who has which partitions, and the names of everything on the server.
+
+Knows no connection. All of it is what orbit.go's pcgroups does, to the last name and the last remainder, because
+members agree on who handles what by computing the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, Final
+
+from natsproto.errors import ConfigError
+from natsproto.jetstream._codec import Many, Record, Strings, integer, integers, many, strings, text
+from natsproto.jetstream._config import StreamSource, SubjectTransform, consumer_name
+from natsproto.protocol.subject import subscribe_subject
+
+PRIORITY_GROUP: Final = "PCG"
+"""The priority group of every member's consumer: of several instances of a member one is served (ADR-42)."""
+ACK_WAIT: Final = 5.0
+LEAST: Final = 1.0
+"""Seconds, the least that a pull and a pin may last."""
+
+
+class MemberMapping(Record):
+    """A member, and the partitions that were given to it by hand."""
+
+    member: str = text()
+    partitions: tuple[int, ...] = integers(default=())
+
+
+class PartitioningFilter(Record):
+    """Subjects that take part, and which of the filter's ``*`` make the key: their numbers, from 1 on.
+
+    Without numbers the whole subject is the key.
+    """
+
+    filter: str = text()
+    partitioning_wildcards: tuple[int, ...] = integers(default=())
+
+    def check(self) -> None:
+        """ConfigError when it does not say which partition a subject is in."""
+        subscribe_subject(self.filter, "filter")
+        tokens = self.filter.split(".")
+        wildcards = tokens.count("*")
+        if not wildcards and tokens[-1] != ">":
+            raise ConfigError("filter", self.filter, "needs a * or a > at its end")
+        chosen = self.partitioning_wildcards
+        if len(set(chosen)) != len(chosen) or not all(1 <= number <= wildcards for number in chosen):
+            raise ConfigError("partitioning_wildcards", chosen, f"must be different numbers from 1 to {wildcards}")
+
+    def transform(self, partitions: int) -> SubjectTransform:
+        """What puts the partition in front of a subject."""
+        tokens = self.filter.split(".")
+        number = 0
+        for place, token in enumerate(tokens):
+            if token == "*":
+                number += 1
+                tokens[place] = f"{{{{Wildcard({number})}}}}"
+        arguments = ",".join(map(str, (partitions, *self.partitioning_wildcards)))
+        return SubjectTransform(src=self.filter, dest=f"{{{{Partition({arguments})}}}}.{'.'.join(tokens)}")
+
+
+class GroupConfig(Record):
+    """What both kinds have: ``max_members`` partitions, given to ``members`` evenly or by ``member_mappings``."""
+
+    max_members: int = integer()
+    members: Strings = strings(default=())
+    member_mappings: Many[MemberMapping] = many(MemberMapping, default=())
+
+    bucket: ClassVar[str]
+    """The key/value bucket that holds configurations of this kind."""
+
+    def check(self) -> None:
+        """ConfigError when it gives a partition to nobody, twice, or to who cannot be."""
+        if self.max_members < 1:
+            raise ConfigError("max_members", self.max_members, "a group has at least 1 partition")
+        mappings = self.member_mappings
+        if self.members and mappings:
+            raise ConfigError("member_mappings", mappings, "cannot be given together with members")
+        if mappings:
+            given = sorted(partition for mapping in mappings for partition in mapping.partitions)
+            if given != list(range(self.max_members)):
+                rule = f"must give each partition from 0 to {self.max_members - 1} to one member"
+                raise ConfigError("member_mappings", mappings, rule)
+            if len({mapping.member for mapping in mappings}) != len(mappings) or len(mappings) > self.max_members:
+                raise ConfigError("member_mappings", mappings, "must name each member once, no more than partitions")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The members."""
+        return tuple(mapping.member for mapping in self.member_mappings) or self.members
+
+    def partitions(self, member: str) -> tuple[int, ...]:
+        """The partitions of a member, none for a stranger.
+
+        Members are sorted by name and get a block of partitions each; what is left over goes round. More members than
+        partitions have none.
+        """
+        if self.member_mappings:
+            return next((mapping.partitions for mapping in self.member_mappings if mapping.member == member), ())
+        names = sorted(set(self.members))[: self.max_members]
+        if member not in names:
+            return ()
+        block = self.max_members // len(names)
+        place, even = names.index(member), block * len(names)
+        own = range(place * block, (place + 1) * block)
+        return (*own, *(number for number in range(even, self.max_members) if number - even == place))
+
+    def subjects(self, member: str) -> tuple[str, ...]:
+        """The subjects of a member's consumer."""
+        patterns = (">",) if self.member_mappings else self.patterns
+        return tuple(f"{number}.{pattern}" for pattern in patterns for number in self.partitions(member))
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The subjects that take part, without the partition in front."""
+        raise NotImplementedError
+
+    def same_but_members(self, other: GroupConfig) -> bool:
+        """Whether the other differs in its members only."""
+        return self == other.replace(members=self.members, member_mappings=self.member_mappings, extra=self.extra)
+
+
+class StaticGroupConfig(GroupConfig):
+    """A group on a stream whose subjects begin with the partition. It cannot be changed."""
+
+    filters: Strings = strings(default=())
+
+    bucket = "static-consumer-groups"
+
+    def check(self) -> None:
+        """As for every group, and that the filters are subjects."""
+        super().check()
+        for pattern in self.filters:
+            subscribe_subject(pattern, "filters")
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The filters, or everything."""
+        return self.filters or (">",)
+
+
+class ElasticGroupConfig(GroupConfig):
+    """A group on any stream; its members may come and go. Limits are of the stream between (0: none)."""
+
+    partitioning_filters: Many[PartitioningFilter] = many(PartitioningFilter, default=())
+    max_buffered_msgs: int = integer(default=0, key="max_buffered_msg")
+    max_buffered_bytes: int = integer(default=0)
+
+    bucket = "elastic-consumer-groups"
+
+    def check(self) -> None:
+        """As for every group, and that the filters say which partition a subject is in."""
+        super().check()
+        for one in self.partitioning_filters:
+            one.check()
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The filters, or everything."""
+        return tuple(one.filter for one in self.partitioning_filters) or (">",)
+
+    def source(self, stream: str) -> StreamSource:
+        """How the stream between is filled."""
+        filters = self.partitioning_filters or (PartitioningFilter(filter=">"),)
+        return StreamSource(name=stream, subject_transforms=[one.transform(self.max_members) for one in filters])
+
+
+def key_of(stream: str, group: str) -> str:
+    """Where a configuration is kept."""
+    return f"{stream}.{consumer_name(group)}"
+
+
+def mappings_of(given: Mapping[str, Iterable[int]]) -> tuple[MemberMapping, ...]:
+    """What is said by hand, as the configuration has it."""
+    return tuple(
+        MemberMapping(member=consumer_name(name), partitions=tuple(numbers)) for name, numbers in given.items()
+    )

@@ -1,0 +1,355 @@
+"""A member at work: joining, giving way when the members change, and joining again.
+
+Owns the task that watches the group's configuration and the consumer of the member while it is read. Who has which
+partitions is computed by ``layout``; nobody but the configuration decides, so members never talk to each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from natsproto._async_hints import Awaited
+from natsproto.errors import (
+    ApiError,
+    ConfigError,
+    ConnectionLost,
+    ConsumerExists,
+    ConsumerGone,
+    ConsumerNotFound,
+    GroupChanged,
+    InvalidReply,
+    JetStreamUnavailable,
+    LocalProtocolError,
+    NatsError,
+    RequestTimeout,
+    SubscriptionClosed,
+)
+from natsproto.jetstream._api_errors import ErrCode
+from natsproto.jetstream._codec import loads
+from natsproto.jetstream._config import AckPolicy, ConsumerConfig, PriorityPolicy
+from natsproto.jetstream._groups.layout import ACK_WAIT, LEAST, PRIORITY_GROUP, GroupConfig, StaticGroupConfig
+
+if TYPE_CHECKING:
+    from natsproto.jetstream._consumer.consumer import PullConsumer
+    from natsproto.jetstream._consumer.handling import Consumption, Handler, Policy
+    from natsproto.jetstream._message import JsMessage
+    from natsproto.jetstream._stream import Stream
+    from natsproto.jetstream.kv._bucket import KeyValue
+    from natsproto.jetstream.kv._entry import KeyValueEntry
+
+AGAIN: Final = 0.5
+"""Seconds until it is tried again to join: the members before may not have left their partitions yet."""
+GIVE_WAY: Final = 0.4
+"""Seconds, and up to a tenth more, that an instance without the pin leaves to the one that has it."""
+
+
+class Work:
+    """What a member does with messages: at most ``max_messages`` wait here, ``policy`` says how they are handled."""
+
+    def __init__(self, handler: Handler, policy: Policy, max_messages: int | None) -> None:
+        if not callable(handler):
+            raise TypeError(f"handler must be callable with one message, not {type(handler).__name__}")
+        if max_messages is not None and max_messages < 1:
+            raise ConfigError("max_messages", max_messages, "must be at least 1")
+        self.handler, self.policy, self.max_messages = handler, policy, max_messages
+        self.pin = ""
+        """What the server calls the instance that it serves, as the last message told it."""
+
+    def begin(self, consumer: PullConsumer, expires: float) -> Consumption:
+        """Starts to handle what a consumer has."""
+        policy = self.policy
+        return consumer.consume(
+            self._handle,
+            group=PRIORITY_GROUP,
+            max_messages=self.max_messages,
+            expires=expires,
+            concurrency=policy.concurrency,
+            key=policy.key,
+            on_success=policy.on_success,
+            on_error=policy.on_error,
+            nak_delay=policy.nak_delay,
+            keep_alive=policy.keep_alive,
+            error_cb=policy.error_cb,
+        )
+
+    async def _handle(self, message: JsMessage) -> None:
+        if pin := message.headers.last("Nats-Pin-Id"):
+            self.pin = pin
+        message.subject = message.subject.partition(".")[2]  # the partition is no part of the user's subject
+        result = self.handler(message)
+        if inspect.isawaitable(result):
+            await result
+
+
+class Member(Awaited):
+    """One instance of a member. Made by ``consume`` of a group: enter it, or ``await`` it to run until it ends.
+
+    It ends by ``stop``, when the group is deleted, or when it cannot go on: then ``wait``, the ``await`` and leaving
+    the block raise why (GroupChanged, PermissionDenied, BucketNotFound …). Leaving the block stops.
+    """
+
+    _forgotten = "consume(...) of a group was never awaited or entered"
+
+    def __init__(
+        self,
+        bucket: KeyValue,
+        stream: Stream,
+        key: str,
+        name: str,
+        config: GroupConfig,
+        template: ConsumerConfig,
+        work: Work,
+    ) -> None:
+        self.name = name
+        """The member it is an instance of."""
+        self._bucket, self._stream, self._key = bucket, stream, key
+        self._config, self._work = config, work
+        self._static = isinstance(config, StaticGroupConfig)
+        self._consumer_config = _prepared(template, key.partition(".")[2], name, static=self._static)
+        self._consumer: PullConsumer | None = None
+        self._reading: Consumption | None = None
+        self._ended: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._joined = asyncio.Event()
+        self._begun = False
+
+    # ---------------------------------------------------------------- what it is
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The partitions of the member, as the configuration that was seen last has it."""
+        return self._config.partitions(self.name)
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether it reads the member's consumer now; of several instances the server serves one."""
+        return self._reading is not None
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+        return self._task is not None and self._task.done()
+
+    async def joined(self) -> None:
+        """Waits until it reads the member's consumer. Raises what ended it; LocalProtocolError when it was stopped.
+
+        Cancelling ends the wait.
+        """
+        task = self._started()
+        waiting = asyncio.ensure_future(self._joined.wait())
+        try:
+            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if not self._joined.is_set():
+            await self.wait()
+            raise LocalProtocolError(f"member {self.name!r} has ended before it joined")
+
+    # ---------------------------------------------------------------- running
+
+    async def __aenter__(self) -> Member:
+        self._begun = True
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"natsproto member {self.name}")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+        if exc is None:
+            await self.wait()
+
+    def __await__(self) -> Generator[object, None, None]:
+        self._begun = True
+        return self._run_to_its_end().__await__()
+
+    async def _run_to_its_end(self) -> None:
+        async with self:
+            await self.wait()
+
+    async def wait(self) -> None:
+        """Until it has ended; raises why, unless it was stopped or the group deleted. Cancelling ends the wait."""
+        task = self._started()
+        await asyncio.wait({task})
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error.with_traceback(None)
+
+    async def stop(self) -> None:
+        """Waits for the handlers at work and ends; another instance takes over. Never raises.
+
+        The consumer stays; that of an elastic group goes after ``ack_wait`` without instances.
+        """
+        self._begun = True
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def _started(self) -> asyncio.Task[None]:
+        self._begun = True  # or it is said now
+        if self._task is None:
+            raise LocalProtocolError(f"member {self.name!r} is to be entered or awaited first")
+        return self._task
+
+    # ---------------------------------------------------------------- inside
+
+    async def _run(self) -> None:
+        async with self._bucket.watch(self._key) as changes:
+            change = asyncio.ensure_future(changes.next())
+            lost = False
+            try:
+                while True:
+                    if self._reading is None and not lost:  # or whoever took it is about to say why
+                        await self._join()
+                    lost = False
+                    waiting: set[asyncio.Future[object]] = {change}  # type: ignore[arg-type]
+                    if self._ended is not None:
+                        waiting.add(self._ended)  # type: ignore[arg-type]
+                    patience = AGAIN if self._reading is None and self.partitions else None
+                    done, _ = await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                    if change in done:
+                        entry = change.result()
+                        change = asyncio.ensure_future(changes.next())
+                        if not await self._changed(entry):
+                            return
+                    elif done:
+                        await self._lost()
+                        lost = True
+            except SubscriptionClosed:
+                return  # the client is closed
+            finally:
+                change.cancel()
+                await self._leave()
+
+    async def _changed(self, entry: KeyValueEntry) -> bool:
+        """The configuration was written or deleted. False when the group is no more."""
+        config = self._config
+        if entry.is_deleted:
+            if self._static:
+                await self._delete_consumer()
+            return False
+        try:
+            new = loads(type(config), entry.data)
+            new.check()
+        except (ConfigError, InvalidReply) as exc:
+            raise await self._over(f"its configuration is wrong: {exc}") from exc
+        if new == config:
+            return True
+        if self._static:
+            raise await self._over("its configuration was changed, which ends a static group")
+        if not config.same_but_members(new):
+            raise await self._over("more than its members was changed")
+        await self._hand_over(new)
+        return True
+
+    async def _over(self, reason: str) -> GroupChanged:
+        if self._static:
+            await self._delete_consumer()
+        stream, _, group = self._key.partition(".")
+        return GroupChanged(stream, group, reason)
+
+    async def _hand_over(self, new: GroupConfig) -> None:
+        """Other partitions: the consumer is replaced, since one that is changed would not go back to what it has
+        skipped so far. The instance with the pin deletes it; the others let it go first.
+        """
+        if self._config.subjects(self.name) == new.subjects(self.name) and self._reading is not None:
+            self._config = new  # the others changed, and nothing is to be done
+            return
+        pinned = await self._is_pinned()
+        if pinned:
+            await self._delete_consumer()
+        elif self.partitions:
+            await self._leave()
+            await asyncio.sleep(GIVE_WAY * random.uniform(1.0, 1.25))  # noqa: S311  # no secret
+        self._config = new
+
+    async def _is_pinned(self) -> bool:
+        if self._consumer is None or not self._work.pin:
+            return False
+        try:
+            info = await self._consumer.info()
+        except NatsError:
+            return False
+        return any(
+            state.group == PRIORITY_GROUP and state.pinned_client_id == self._work.pin for state in info.priority_groups
+        )
+
+    async def _join(self) -> None:
+        subjects = self._config.subjects(self.name)
+        if not subjects:
+            return
+        config = self._consumer_config.replace(filter_subjects=tuple(dict.fromkeys(subjects)))
+        try:
+            try:
+                self._consumer = await self._stream.create_consumer(config)
+            except ConsumerExists:
+                if self._static:
+                    raise
+                await self._stream.delete_consumer(self.name)  # of other partitions
+                self._consumer = await self._stream.create_consumer(config)
+        except (ConsumerNotFound, RequestTimeout, ConnectionLost, JetStreamUnavailable):
+            return  # in a moment
+        except ApiError as exc:
+            if exc.err_code == ErrCode.CONSUMER_WQ_CONSUMER_NOT_UNIQUE:
+                return  # whoever had one of the partitions has not left it yet
+            raise
+        reading = self._work.begin(self._consumer, max(config.ack_wait / 2, LEAST))
+        await reading.__aenter__()
+        self._reading, self._ended = reading, asyncio.ensure_future(reading.wait())
+        self._joined.set()
+
+    async def _lost(self) -> None:
+        """Reading has ended by itself. When somebody replaced the consumer it begins anew."""
+        ended = self._ended
+        assert ended is not None
+        error = ended.exception()
+        await self._leave()
+        if error is None:
+            raise SubscriptionClosed(f"member {self.name!r}", "the client is closed")
+        if not isinstance(error, ConsumerGone):
+            raise error.with_traceback(None)
+
+    async def _leave(self) -> None:
+        """Reads no more: handlers at work come to their end, what waits goes back."""
+        reading, self._reading = self._reading, None
+        ended, self._ended = self._ended, None
+        self._joined.clear()
+        if reading is not None:
+            await reading.stop()
+        if ended is not None:
+            ended.cancel()
+            await asyncio.wait({ended})
+            if not ended.cancelled():
+                ended.exception()  # was told before, or is of no interest any more
+
+    async def _delete_consumer(self) -> None:
+        await self._leave()
+        try:
+            await self._stream.delete_consumer(self._consumer_config.durable_name or self.name)
+        except NatsError:
+            return  # it is gone, or goes after its inactive_threshold
+
+
+def _prepared(template: ConsumerConfig, group: str, member: str, *, static: bool) -> ConsumerConfig:
+    """The member's consumer, but for its subjects. ConfigError for what a group chooses itself."""
+    for what in ("name", "durable_name", "filter_subject", "filter_subjects", "priority_groups", "deliver_subject"):
+        if getattr(template, what):
+            raise ConfigError(what, getattr(template, what), "a consumer group chooses this itself")
+    ack_wait = template.ack_wait or ACK_WAIT
+    config = template.replace(
+        ack_wait=ack_wait,
+        priority_groups=[PRIORITY_GROUP],
+        priority_policy=PriorityPolicy.PINNED_CLIENT,
+        priority_timeout=max(ack_wait, LEAST),
+    )
+    config.check()
+    if static:
+        return config.replace(durable_name=f"{group}-{member}")
+    if config.ack_policy != AckPolicy.EXPLICIT:
+        raise ConfigError("ack_policy", str(config.ack_policy), "members of an elastic group acknowledge each message")
+    return config.replace(name=member, inactive_threshold=ack_wait)

@@ -1,0 +1,437 @@
+"""What JetStream answers: the state of streams, consumers and accounts, and the replies of its API.
+
+Owns the fields of those answers, under the server's own names. Nothing here is checked beyond its type, nothing is
+asked for, and what a newer server adds is kept in ``extra``. Sequences and sizes are ints of up to 64 bits without
+a sign; durations are seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from natsproto.errors import InvalidReply
+from natsproto.jetstream._api_errors import api_error
+from natsproto.jetstream._codec import (
+    NEVER,
+    Many,
+    Moment,
+    Record,
+    Seconds,
+    Strings,
+    age,
+    blob,
+    choice,
+    counts,
+    decode,
+    flag,
+    instant,
+    integer,
+    integers,
+    labels,
+    many,
+    moment,
+    nested,
+    optional,
+    parse,
+    records,
+    restored,
+    seconds,
+    strings,
+    text,
+)
+from natsproto.jetstream._config import (
+    ConsumerConfig,
+    ExternalStream,
+    Placement,
+    RetentionPolicy,
+    StreamConfig,
+    SubjectTransform,
+)
+from natsproto.jetstream._timestamp import Timestamp
+from natsproto.protocol.frames import ServerInfo
+
+
+def level_of(server: ServerInfo) -> int:
+    """The level of a server's API. That of 2.11 is 1, which it does not say."""
+    return server.api_lvl or int(server.version.startswith("2.11."))
+
+
+# ---------------------------------------------------------------- clusters
+
+
+class PeerInfo(Record):
+    """One server of a replicated stream or consumer; ``active`` seconds ago it was heard of, None for never."""
+
+    name: str = text(default="")
+    current: bool = flag(default=False)
+    offline: bool = flag(default=False)
+    active: float | None = age(default=None)
+    lag: int = integer(default=0)
+    peer: str = text(default="")
+    pending: bool = flag(default=False)
+
+
+class ReconfigurationOrigin(Record):
+    """What a stream or consumer was before the reconfiguration in progress."""
+
+    replicas: int = integer(default=0)
+    placement: Placement | None = optional(Placement, default=None)
+    retention: RetentionPolicy | str = choice(RetentionPolicy, default=RetentionPolicy.LIMITS)
+
+
+class ReconfigurationStatus(Record):
+    """What a reconfiguration waits for: ``type`` to match on, ``description`` to read."""
+
+    description: str = text(default="")
+    type: str = text(default="")
+    err: str = text(default="")
+
+
+class DesiredCluster(Record):
+    """The servers that shall make up the stream or consumer, while it moves or scales."""
+
+    name: str = text(default="")
+    replicas: Many[PeerInfo] = many(PeerInfo, default=())
+    origin: ReconfigurationOrigin | None = optional(ReconfigurationOrigin, default=None)
+    status: ReconfigurationStatus | None = optional(ReconfigurationStatus, default=None)
+
+
+class ClusterInfo(Record):
+    """The servers that make up a stream or consumer. ``replicas`` are the others than ``leader``, "" for none."""
+
+    name: str = text(default="")
+    raft_group: str = text(default="")
+    leader: str = text(default="")
+    leader_since: Moment = moment(default=None)
+    system_account: bool = flag(default=False)
+    traffic_account: str = text(default="")
+    replicas: Many[PeerInfo] = many(PeerInfo, default=())
+    desired: DesiredCluster | None = optional(DesiredCluster, default=None)
+
+
+class ErrorInfo(Record):
+    """An error that is told, not raised."""
+
+    code: int = integer(default=0)
+    err_code: int = integer(default=0)
+    description: str = text(default="")
+
+
+# ---------------------------------------------------------------- streams
+
+
+class LostStreamData(Record):
+    """Messages that storage lost."""
+
+    msgs: tuple[int, ...] = integers(default=())
+    bytes: int = integer(default=0)
+
+
+class StreamState(Record):
+    """What a stream holds. The times are None when it holds nothing.
+
+    ``subjects`` (messages by subject) and ``deleted`` (sequences) are filled only when asked for.
+    """
+
+    messages: int = integer(default=0)
+    bytes: int = integer(default=0)
+    first_seq: int = integer(default=0)
+    first_ts: Moment = moment(default=None)
+    last_seq: int = integer(default=0)
+    last_ts: Moment = moment(default=None)
+    num_subjects: int = integer(default=0)
+    subjects: Mapping[str, int] = counts(default=None)
+    num_deleted: int = integer(default=0)
+    deleted: tuple[int, ...] = integers(default=())
+    lost: LostStreamData | None = optional(LostStreamData, default=None)
+    consumer_count: int = integer(default=0)
+
+
+class StreamSourceInfo(Record):
+    """How a mirror or source is doing: ``lag`` messages behind, heard of ``active`` seconds ago (None: never)."""
+
+    name: str = text(default="")
+    external: ExternalStream | None = optional(ExternalStream, default=None)
+    lag: int = integer(default=0)
+    active: float | None = age(default=None)
+    error: ErrorInfo | None = optional(ErrorInfo, default=None)
+    filter_subject: str = text(default="")
+    subject_transforms: Many[SubjectTransform] = many(SubjectTransform, default=())
+
+
+class StreamAlternate(Record):
+    """The stream itself or a mirror of it, the nearest first."""
+
+    name: str = text(default="")
+    domain: str = text(default="")
+    cluster: str = text(default="")
+
+
+class StreamInfo(Record):
+    """A stream: how it is configured and what it holds. ``did_create`` is the word of the create call only."""
+
+    config: StreamConfig = nested(StreamConfig)
+    created: Timestamp = instant(default=NEVER)
+    state: StreamState = nested(StreamState, default=StreamState())
+    domain: str = text(default="")
+    cluster: ClusterInfo | None = optional(ClusterInfo, default=None)
+    mirror: StreamSourceInfo | None = optional(StreamSourceInfo, default=None)
+    sources: Many[StreamSourceInfo] = many(StreamSourceInfo, default=())
+    alternates: Many[StreamAlternate] = many(StreamAlternate, default=())
+    ts: Timestamp = instant(default=NEVER)
+    did_create: bool = flag(default=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the stream."""
+        return self.config.name
+
+
+# ---------------------------------------------------------------- consumers
+
+
+class SequenceInfo(Record):
+    """A place: ``consumer_seq`` counts deliveries, ``stream_seq`` is the message's sequence."""
+
+    consumer_seq: int = integer(default=0)
+    stream_seq: int = integer(default=0)
+    last_active: Moment = moment(default=None)
+
+
+class PriorityGroupState(Record):
+    """A priority group (ADR-42) and the client it is pinned to."""
+
+    group: str = text(default="")
+    pinned_client_id: str = text(default="")
+    pinned_ts: Moment = moment(default=None)
+
+
+class ConsumerInfo(Record):
+    """A consumer: how it is configured and how far it is."""
+
+    stream_name: str = text()
+    name: str = text()
+    created: Timestamp = instant(default=NEVER)
+    config: ConsumerConfig = nested(ConsumerConfig, default=ConsumerConfig())
+    delivered: SequenceInfo = nested(SequenceInfo, default=SequenceInfo())
+    ack_floor: SequenceInfo = nested(SequenceInfo, default=SequenceInfo())
+    num_ack_pending: int = integer(default=0)
+    num_redelivered: int = integer(default=0)
+    num_waiting: int = integer(default=0)
+    num_pending: int = integer(default=0)
+    cluster: ClusterInfo | None = optional(ClusterInfo, default=None)
+    push_bound: bool = flag(default=False)
+    paused: bool = flag(default=False)
+    pause_remaining: Seconds = seconds(default=0.0)
+    ts: Timestamp = instant(default=NEVER)
+    priority_groups: Many[PriorityGroupState] = many(PriorityGroupState, default=())
+
+
+class ConsumerReset(ConsumerInfo):
+    """A consumer after its reset (ADR-60); the next message is at ``reset_seq`` or after it."""
+
+    reset_seq: int = integer(default=0)
+
+
+class ConsumerPause(Record):
+    """Whether a consumer is paused, until when and for how many seconds from now."""
+
+    paused: bool = flag(default=False)
+    pause_until: Moment = moment(default=None)
+    pause_remaining: Seconds = seconds(default=0.0)
+
+
+# ---------------------------------------------------------------- the account
+
+
+class AccountLimits(Record):
+    """What an account or tier may use; -1 is no limit, bytes for sizes."""
+
+    max_memory: int = integer(default=0, low=-1)
+    max_storage: int = integer(default=0, low=-1)
+    max_streams: int = integer(default=0, low=-1)
+    max_consumers: int = integer(default=0, low=-1)
+    max_ack_pending: int = integer(default=0, low=-1)
+    memory_max_stream_bytes: int = integer(default=0, low=-1)
+    storage_max_stream_bytes: int = integer(default=0, low=-1)
+    max_bytes_required: bool = flag(default=False)
+
+
+class AccountTier(Record):
+    """What is used of a tier."""
+
+    memory: int = integer(default=0)
+    storage: int = integer(default=0)
+    reserved_memory: int = integer(default=0)
+    reserved_storage: int = integer(default=0)
+    streams: int = integer(default=0)
+    consumers: int = integer(default=0)
+    limits: AccountLimits = nested(AccountLimits, default=AccountLimits())
+
+
+class ApiStats(Record):
+    """Requests to the API of this account. ``level`` is the API level of the server, 0 before 2.11."""
+
+    level: int = integer(default=0)
+    total: int = integer(default=0)
+    errors: int = integer(default=0)
+    inflight: int = integer(default=0)
+
+
+class AccountInfo(AccountTier):
+    """What the account uses and may use of JetStream. With ``tiers`` (by name, "R1", "R3") the limits are there."""
+
+    domain: str = text(default="")
+    api: ApiStats = nested(ApiStats, default=ApiStats())
+    tiers: Mapping[str, AccountTier] = records(AccountTier, default=None)
+
+
+# ---------------------------------------------------------------- messages
+
+
+class PubAck(Record):
+    """The stream has the message. ``duplicate``: it had it before, as ``seq``.
+
+    ``val`` is the new value of a counter, as decimal digits. ``batch`` and ``count`` close a batch: the id and the
+    number of messages (of an atomic batch) or the highest batch sequence (of a fast-ingest one).
+    """
+
+    stream: str = text()
+    seq: int = integer()
+    domain: str = text(default="")
+    duplicate: bool = flag(default=False)
+    val: str = text(default="")
+    batch: str = text(default="")
+    count: int = integer(default=0)
+
+
+PLAIN_ACK = re.compile(
+    rb'\{"stream":"([^"\\]+)", ?(?:"domain":"([^"\\]+)", ?)?"seq": ?([0-9]{1,20})(, ?"duplicate": ?true)?\}'
+)
+"""What a server writes for nearly every message. Read so, an ack costs 1.6 µs; by way of JSON 2.6."""
+
+
+def pub_ack(data: bytes, asked: str = "") -> PubAck:
+    """The acknowledgement in a reply to a publish. Raises ApiError when it is a refusal, else InvalidReply."""
+    if plain := PLAIN_ACK.fullmatch(data):
+        stream, domain, seq, duplicate = plain.groups()
+        name, where = stream.decode("utf-8", "replace"), domain.decode("utf-8", "replace") if domain else ""
+        return restored(PubAck, ({}, name, int(seq), where, duplicate is not None, "", "", 0))
+    payload = parse(data, "PubAck")
+    if "error" in payload:  # such a reply has a stream and a sequence too
+        raise api_error(payload, asked)
+    return ack_of(payload)
+
+
+def ack_of(payload: dict[str, object]) -> PubAck:
+    """The acknowledgement that a JSON object stands for, or InvalidReply."""
+    ack = decode(PubAck, payload)
+    for name, number in (("seq", ack.seq), ("count", ack.count)):
+        if number < 0:
+            raise InvalidReply("PubAck", name, number, "must not be negative")
+    return ack
+
+
+class StoredMessage(Record):
+    """A message as the stream's management API tells it; ``hdrs`` is the raw header block."""
+
+    subject: str = text()
+    seq: int = integer()
+    hdrs: bytes = blob(default=b"")
+    data: bytes = blob(default=b"")
+    time: Timestamp = instant(default=NEVER)
+
+
+# ---------------------------------------------------------------- pages
+
+
+class StreamNamesPage(Record):
+    """Up to 1,024 names out of ``total``, from ``offset`` on."""
+
+    total: int = integer(default=0)
+    offset: int = integer(default=0)
+    limit: int = integer(default=0)
+    streams: Strings = strings(default=())
+
+
+class StreamPage(Record):
+    """Up to 256 streams out of ``total``; ``missing`` did not answer, ``offline`` tells why by name."""
+
+    total: int = integer(default=0)
+    offset: int = integer(default=0)
+    limit: int = integer(default=0)
+    streams: Many[StreamInfo] = many(StreamInfo, default=())
+    missing: Strings = strings(default=())
+    offline: Mapping[str, str] = labels(default=None)
+
+
+class ConsumerNamesPage(Record):
+    """Up to 1,024 names out of ``total``, from ``offset`` on."""
+
+    total: int = integer(default=0)
+    offset: int = integer(default=0)
+    limit: int = integer(default=0)
+    consumers: Strings = strings(default=())
+
+
+class ConsumerPage(Record):
+    """Up to 256 consumers out of ``total``; ``missing`` did not answer, ``offline`` tells why by name."""
+
+    total: int = integer(default=0)
+    offset: int = integer(default=0)
+    limit: int = integer(default=0)
+    consumers: Many[ConsumerInfo] = many(ConsumerInfo, default=())
+    missing: Strings = strings(default=())
+    offline: Mapping[str, str] = labels(default=None)
+
+
+class SubjectsPage(Record):
+    """Where the ``subjects`` of a stream's info stand among all of them: up to 100,000 a page."""
+
+    total: int = integer(default=0)
+    offset: int = integer(default=0)
+    limit: int = integer(default=0)
+
+
+# ---------------------------------------------------------------- small replies
+
+
+class Done(Record):
+    """Deleted, stepped down, removed: the server says whether it did so."""
+
+    success: bool = flag(default=False)
+
+
+class Purged(Done):
+    """How many messages a purge removed."""
+
+    purged: int = integer(default=0)
+
+
+class SnapshotStarted(Record):
+    """What the chunks of a snapshot will restore; both are needed to restore it."""
+
+    config: StreamConfig = nested(StreamConfig)
+    state: StreamState = nested(StreamState, default=StreamState())
+
+
+class RestoreStarted(Record):
+    """Where the chunks of a snapshot are to be sent."""
+
+    deliver_subject: str = text()
+
+
+class AccountPurge(Record):
+    """Whether the removal of all of an account's assets has begun (system account only)."""
+
+    initiated: bool = flag(default=False)
+
+
+class MetaRescue(Record):
+    """One server's answer to a meta rescue: the quorum it needed and needs (system account only, 2.15)."""
+
+    server: str = text(default="")
+    server_id: str = text(default="")
+    prev_quorum: int = integer(default=0)
+    new_quorum: int = integer(default=0)

@@ -1,0 +1,40 @@
+"""Lists that the server gives in pages.
+
+Owns the view of them as one list, and what such a list says on the side: which assets did not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import aclosing
+from typing import Generic, TypeVar
+
+from natsproto._async_hints import AsyncIterated
+
+T = TypeVar("T")
+
+Page = tuple[Iterable[T], Iterable[str], Mapping[str, str]]
+
+
+class Listing(AsyncIterated, Generic[T]):
+    """The streams of an account, or the consumers of a stream, as ``async for`` gives them; asked for page by page.
+
+    ``missing`` names those that did not answer in time, ``offline`` those that no running server can serve and why.
+    Both grow while the list is read. Read it once.
+    """
+
+    def __init__(self, pages: AsyncGenerator[Page[T]]) -> None:
+        self._pages = pages
+        self.missing: list[str] = []
+        self.offline: dict[str, str] = {}
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self._each()
+
+    async def _each(self) -> AsyncGenerator[T]:
+        async with aclosing(self._pages) as pages:
+            async for found, missing, offline in pages:
+                self.missing += missing
+                self.offline.update(offline)
+                for one in found:
+                    yield one

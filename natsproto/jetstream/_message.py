@@ -1,0 +1,454 @@
+"""JetStream messages: where a message stands in its stream, and answering for it once.
+
+Owns the ack subject (v1 and v2, ADR-15) and whether this message was acknowledged. It knows nothing of how
+the message was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from natsproto._value import Value
+from natsproto.errors import (
+    AlreadyAcked,
+    ConfigError,
+    ConnectionClosed,
+    ConnectionLost,
+    ConsumerGone,
+    ConsumerNotFound,
+    DeliveryUnknown,
+    LocalProtocolError,
+    NatsError,
+    NoResponders,
+    RequestTimeout,
+    StreamNotFound,
+)
+from natsproto.jetstream._api_errors import api_error
+from natsproto.jetstream._codec import Duration, decode, nanoseconds, parse
+from natsproto.jetstream._info import ConsumerInfo
+from natsproto.jetstream._timestamp import Timestamp
+from natsproto.protocol.frames import Message
+from natsproto.protocol.pool import positive_seconds, seconds
+
+if TYPE_CHECKING:
+    from natsproto._core.connection import Connection
+    from natsproto.protocol.headers import Headers
+
+_ACK_PREFIX = b"$JS.ACK."
+_API_PREFIX = "$JS.API"
+_ACK_WAIT = 1.5  # seconds
+RESEND_INTERVAL_S = 1.0
+"""Seconds of silence after which an acknowledgement is sent again; doubled each time."""
+RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.02, 0.5
+"""Seconds to wait before an acknowledgement that nobody took is sent again: at first, doubling, and at most."""
+_NANOS = 2**63  # as many as a server counts, from 1970 to 2262
+
+
+class Metadata(Value):
+    """What the ack subject of a message tells.
+
+    ``num_delivered`` counts deliveries, 1 for the first; ``num_pending`` the messages behind it that match the
+    consumer. ``domain`` is empty outside of one.
+    """
+
+    domain: str
+    stream: str
+    consumer: str
+    num_delivered: int
+    stream_seq: int
+    consumer_seq: int
+    timestamp: Timestamp
+    num_pending: int
+
+    def __getattr__(self, name: str) -> Timestamp:
+        # A timestamp costs as much as all the rest, and few ask for it.
+        nanos = self.__dict__.get("_nanos")
+        if name != "timestamp" or nanos is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        self.__dict__["timestamp"] = timestamp = Timestamp.from_ns(nanos)
+        return timestamp
+
+
+class AckWait(float):
+    """Seconds that a consumer waits for an answer (0: not known), and the prefix of the API that knows the consumer."""
+
+    __slots__ = ("api_prefix",)
+
+    api_prefix: str
+
+    @classmethod
+    def of(cls, seconds: float, api_prefix: str) -> AckWait:
+        """Both of them."""
+        made = cls(seconds)
+        made.api_prefix = api_prefix
+        return made
+
+
+class JsMessage(Message):
+    """A message that a consumer delivered.
+
+    Answer for it once: ``ack``, ``nak`` or ``term``, each with a twin that never waits. ``in_progress`` may be said
+    any number of times before. A second answer raises AlreadyAcked and sends nothing.
+    """
+
+    __slots__ = ()
+
+    _note: float | bytes | None
+    """First the ack_wait of its consumer, if known; then how it was answered for."""
+
+    @classmethod
+    def of(cls, message: Message, api_prefix: str = _API_PREFIX) -> JsMessage:
+        """A core message that came from a stream, as a JetStream message (the same bytes, nothing is copied).
+
+        LocalProtocolError when its reply subject is no ack subject.
+        """
+        made = cls(message.subject, None, message.data, None, message._origin)
+        made._reply, made._head = message._reply, message._head
+        made._note = AckWait.of(0.0, api_prefix)
+        made.metadata  # noqa: B018  # raises for what did not come from a stream
+        return made
+
+    @property
+    def ack_wait(self) -> float:
+        """Seconds after which the server delivers it again unless it hears of it, as far as known. Nobody says so in a
+        message: of a consumer that was bound without asking, and once it was answered for, this is 1.5, as short as
+        anybody sets it.
+        """
+        note = self._note
+        return float(note) if isinstance(note, float) and note else _ACK_WAIT
+
+    @property
+    def metadata(self) -> Metadata:
+        """Where the message stands. Read from the ack subject at every call; keep it if you need it often."""
+        return read_ack_subject(self._ack_subject().decode("utf-8", "surrogateescape"))
+
+    @property
+    def counted_size(self) -> int:
+        """What the server counts for it: not the pin header, which it adds afterwards (ADR-37)."""
+        head = self._head
+        if head is None or (type(head) is bytes and b"Nats-Pin-Id" not in head):
+            return self.size  # nearly always: headers stay unread
+        pin = self.headers.get("Nats-Pin-Id")
+        return self.size - (0 if pin is None else len(pin) + len("Nats-Pin-Id: \r\n"))
+
+    @property
+    def position(self) -> tuple[str, int, int]:
+        """Consumer, consumer sequence and stream sequence: a third of what ``metadata`` reads, at a third of its cost.
+
+        LocalProtocolError when it was not delivered by a consumer.
+        """
+        tokens = self._ack_subject().split(b".")
+        first = 5 if len(tokens) > 10 else 3 if len(tokens) == 9 else len(tokens)
+        try:
+            return tokens[first].decode(), int(tokens[first + 3]), int(tokens[first + 2])
+        except (ValueError, IndexError):
+            raise LocalProtocolError(f"{self.reply!r} is no ack subject") from None
+
+    @property
+    def stream_seq(self) -> int:
+        """The stream sequence alone: a third of what ``position`` costs. LocalProtocolError as there."""
+        reply = self._reply
+        if type(reply) is bytes:
+            words = reply.rsplit(b".", 4)
+            if words[0] in _known:
+                try:
+                    return int(words[1])
+                except ValueError:
+                    pass  # it is told below
+        return self._stream_seq()
+
+    @property
+    def is_status(self) -> bool:
+        """Whether it is a word of the server to whoever reads, and no message of a stream.
+
+        The status line alone does not tell: a publisher may have written one. But what comes from a stream has an ack
+        subject.
+        """
+        if self._head is None:
+            return False
+        reply = self._reply
+        start = reply[:8].encode() if isinstance(reply, str) else reply
+        if start is not None and start.startswith(_ACK_PREFIX):
+            return False
+        return self.headers.status > 0
+
+    @property
+    def is_acked(self) -> bool:
+        """Whether this object was answered for."""
+        return type(self._note) is bytes
+
+    # ---------------------------------------------------------------- answering
+
+    async def ack(self) -> None:
+        """It is handled. Not confirmed: see ``ack_sync``. Waits only while the connection is congested."""
+        if (origin := self._origin) is not None and (outbox := origin.outbox).wait_first:  # type: ignore[attr-defined]
+            await outbox.turn()
+        self.ack_nowait()
+
+    def ack_nowait(self) -> None:
+        """``ack`` that never waits: OutboxFull when the bound on waiting bytes is reached."""
+        # What _say_nowait does, written out: a call for each would cost a tenth more.
+        reply, origin = self._reply, self._origin
+        if type(self._note) is bytes or type(reply) is not bytes or origin is None or reply[:8] != _ACK_PREFIX:
+            self._say_nowait(b"+ACK")  # raises, or the reply was looked at
+        else:
+            origin.answer_nowait(reply, b"+ACK")  # type: ignore[attr-defined]
+            self._note = b"+ACK"
+
+    async def ack_sync(self, timeout: float | None = None) -> None:
+        """``ack``, and waits until the server has it: what makes handling exactly once (with a message id).
+
+        It is sent again, which is harmless, when the connection is lost, nobody takes it or nobody answers, until
+        ``timeout`` seconds have passed (default: the option ``request_timeout``, 5 s). Then RequestTimeout,
+        NoResponders (JetStream is not there) or ConnectionLost: whether the server has it is unknown, and the message
+        may be answered for again. ConsumerGone when the consumer or its stream was deleted; DeliveryUnknown when the
+        server was restarted and does not know the delivery, which it repeats; ConnectionClosed. Cancelling leaves the
+        doubt of a timeout.
+        """
+        before = self._claim(b"+ACK")
+        try:
+            connection = self._connection()
+            wait = connection.request_timeout if timeout is None else positive_seconds("timeout", timeout)
+            await self._confirm(connection, wait, before.api_prefix if isinstance(before, AckWait) else _API_PREFIX)
+        except BaseException:
+            self._note = before
+            raise
+
+    async def _confirm(self, connection: Connection, wait: float, api_prefix: str) -> None:
+        """Sends the acknowledgement until it is answered."""
+        subject = self._ack_subject().decode("utf-8", "surrogateescape")
+        loop = asyncio.get_running_loop()
+        deadline, left = loop.time() + wait, wait
+        resend, pause = RESEND_INTERVAL_S, RETRY_WAIT_S
+        while True:
+            try:
+                await connection.request(subject, b"+ACK", timeout=min(resend, left))
+                return
+            except RequestTimeout:
+                error: NatsError = RequestTimeout(f"ack_sync of a message of {self.subject!r}", wait)
+                resend *= 2
+            except (NoResponders, ConnectionLost) as exc:
+                error = exc
+            if (left := deadline - loop.time()) > 0 and not isinstance(error, ConnectionLost):
+                await self._check_delivery(connection, min(left, RESEND_INTERVAL_S), api_prefix)
+                left = deadline - loop.time()
+            if left <= 0:
+                raise error
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, MAX_RETRY_WAIT_S)
+            if (left := deadline - loop.time()) <= 0:
+                raise error
+
+    async def _check_delivery(self, connection: Connection, wait: float, api_prefix: str) -> None:
+        """Raises ConsumerGone or DeliveryUnknown when that is why nobody answers."""
+        stream, consumer, mine = self.metadata.stream, *self.position[:2]
+        asked = f"info of consumer {consumer!r} of stream {stream!r}"
+        try:
+            endpoint = f"{api_prefix}.CONSUMER.INFO.{stream}.{consumer}"
+            payload = parse((await connection.request(endpoint, timeout=wait)).data, asked)
+        except ConnectionClosed:
+            raise
+        except NatsError:
+            return
+        if "error" in payload:
+            error = api_error(payload, asked)
+            if isinstance(error, (ConsumerNotFound, StreamNotFound)):
+                raise ConsumerGone(error.description, consumer, stream)
+            return
+        last_known = decode(ConsumerInfo, payload).delivered.consumer_seq
+        if last_known < mine:
+            raise DeliveryUnknown(stream, consumer, mine, last_known)
+
+    def ack_next_nowait(self, request: bytes, reply: str) -> None:
+        """``ack``, and a pull request in the same message. For layers on top: ``PullConsumer.next(acking=…)``."""
+        self._check_unanswered(b"+ACK")
+        subject = self._ack_subject().decode("utf-8", "surrogateescape")
+        self._connection().publish_nowait(subject, b"+NXT " + request, reply=reply)
+        self._note = b"+ACK"
+
+    async def nak(self, delay: Duration | None = None) -> None:
+        """It was not handled: deliver it again, now or after ``delay`` seconds."""
+        await self._say(_nak(delay))
+
+    def nak_nowait(self, delay: Duration | None = None) -> None:
+        """``nak`` that never waits."""
+        self._say_nowait(_nak(delay))
+
+    async def term(self, reason: str = "") -> None:
+        """Never deliver it again. The reason is part of the server's advisory."""
+        await self._say(_term(reason))
+
+    def term_nowait(self, reason: str = "") -> None:
+        """``term`` that never waits."""
+        self._say_nowait(_term(reason))
+
+    async def in_progress(self) -> None:
+        """It is being handled: the time to acknowledge it starts anew. AlreadyAcked when it was answered for."""
+        before = self._note
+        await self._say(b"+WPI")
+        self._note = before
+
+    @asynccontextmanager
+    async def keep_alive(self, interval: Duration | None = None) -> AsyncGenerator[None]:
+        """Says ``in_progress`` every ``interval`` seconds while the block runs, so that long work is not delivered to
+        somebody else. Ends with the block or the answer.
+
+        The default is a third of the consumer's ack_wait; 0.5 s when it is not known, because the consumer was bound
+        without asking or the message made by ``js.message``.
+        """
+        pause = self.ack_wait / 3 if interval is None else seconds("interval", interval)
+        if pause <= 0:
+            raise ConfigError("interval", interval, "must be more than 0 seconds")
+        teller = asyncio.create_task(self._tell_progress(pause), name="natsproto keep_alive")
+        try:
+            yield
+        finally:
+            teller.cancel()
+
+    async def _tell_progress(self, pause: float) -> None:
+        while True:
+            await asyncio.sleep(pause)
+            if self.is_acked:
+                return
+            try:
+                await self.in_progress()
+            except NatsError:
+                continue  # a full outbox or a closed client: the answer to the message will say so
+
+    # ---------------------------------------------------------------- how
+
+    async def _say(self, words: bytes) -> None:
+        if not self.is_acked:
+            await self._connection().breathe()
+        self._say_nowait(words)
+
+    def _say_nowait(self, words: bytes) -> None:
+        self._check_unanswered(words)
+        reply = self._ack_subject()
+        self._connection().answer_nowait(reply, words)
+        self._note = words
+
+    def _claim(self, words: bytes) -> float | bytes | None:
+        """Answers for it, and returns what takes that back."""
+        self._check_unanswered(words)
+        before, self._note = self._note, words
+        return before
+
+    def _check_unanswered(self, words: bytes) -> None:
+        if type(self._note) is bytes:
+            raise AlreadyAcked(self.subject, _word(self._note), _word(words))
+
+    def _ack_subject(self) -> bytes:
+        reply = self._reply
+        if type(reply) is bytes and reply.startswith(_ACK_PREFIX):
+            return reply  # nearly always
+        if isinstance(reply, str):
+            reply = reply.encode("utf-8", "surrogateescape")
+        if reply is None or not reply.startswith(_ACK_PREFIX):
+            raise LocalProtocolError(f"message on {self.subject!r} was not delivered by a consumer: nothing to ack")
+        return reply
+
+    def _stream_seq(self) -> int:
+        subject, (*_, seq) = self._ack_subject(), self.position
+        if subject.count(b".") in (8, 10):  # neither has words at its end that nobody knows yet
+            if len(_known) >= 100:
+                _known.clear()
+            _known.add(subject.rsplit(b".", 4)[0])
+        return seq
+
+    def _connection(self) -> Connection:
+        if self._origin is None:
+            raise LocalProtocolError(f"message on {self.subject!r} came from no connection: there is nobody to answer")
+        return self._origin  # type: ignore[return-value]  # what made the message
+
+    def __repr__(self) -> str:
+        answered = f", {_word(self._note)}" if type(self._note) is bytes else ""
+        return f"JsMessage(subject={self.subject!r}, {len(self.data)} bytes{answered})"
+
+
+_known: set[bytes] = set()
+"""Ack subjects without their last four words: the same for all first deliveries of a consumer. 100 at most."""
+
+
+_head_of = attrgetter("_head")
+_reply_of = attrgetter("_reply")
+
+
+def consumer_seq(message: JsMessage) -> int:
+    """Its consumer sequence; 0 when it was not delivered by a consumer: anybody may write to an inbox."""
+    try:
+        return message.position[1]
+    except LocalProtocolError:
+        return 0
+
+
+def ack_subjects(messages: Iterable[Message]) -> list[bytes | str | None]:
+    """Their ack subjects as they came off the wire, for readers of many at once: str where somebody looked before."""
+    return list(map(_reply_of, messages))
+
+
+def header_blocks(messages: Iterable[Message]) -> list[bytes | Headers | None]:
+    """Their headers as they came off the wire, unread; Headers where somebody looked before, None where there are none.
+
+    Reading a block costs 1.5 us; who makes columns of them reads a thousand at once.
+    """
+    return list(map(_head_of, messages))
+
+
+def none_has_headers(messages: list[JsMessage]) -> bool:
+    """Whether none of them, as they came off the wire, carries headers."""
+    return not any(map(_head_of, messages))  # 25 ns a message; has_headers costs 60
+
+
+def read_ack_subject(subject: str) -> Metadata:
+    """What an ack subject tells; LocalProtocolError when it is none.
+
+    v1 has 9 tokens, v2 (feature flag js_ack_fc_v2) 11 or more with domain (``_`` for none) and account hash in front.
+    """
+    tokens = subject.split(".")
+    if len(tokens) == 9:
+        domain, rest = "", tokens[2:]
+    elif len(tokens) >= 11:
+        domain, rest = ("" if tokens[2] == "_" else tokens[2]), tokens[4:11]
+    else:
+        raise LocalProtocolError(f"{subject!r} is no ack subject: {len(tokens)} tokens")
+    stream, consumer, *numbers = rest
+    try:
+        delivered, stream_seq, consumer_seq, nanos, pending = map(int, numbers)
+        if not -_NANOS < nanos < _NANOS:
+            raise ValueError("no time")
+    except ValueError:
+        raise LocalProtocolError(f"{subject!r} is no ack subject: its numbers cannot be read") from None
+    made = Metadata.__new__(Metadata)
+    made.__dict__.update(
+        domain=domain,
+        stream=stream,
+        consumer=consumer,
+        num_delivered=delivered,
+        stream_seq=stream_seq,
+        consumer_seq=consumer_seq,
+        num_pending=pending,
+        _nanos=nanos,
+    )
+    return made
+
+
+def _nak(delay: Duration | None) -> bytes:
+    if delay is None:
+        return b"-NAK"
+    wait = nanoseconds(delay)
+    if wait < 0:
+        raise ConfigError("delay", delay, "must be 0 seconds or more")
+    return b'-NAK {"delay": %d}' % wait
+
+
+def _term(reason: str) -> bytes:
+    return b"+TERM " + reason.encode() if reason else b"+TERM"
+
+
+def _word(words: bytes) -> str:
+    return {b"+ACK": "ack", b"-NAK": "nak", b"+TER": "term", b"+WPI": "in_progress"}[words[:4]]

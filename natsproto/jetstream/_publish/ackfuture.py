@@ -1,0 +1,110 @@
+"""The acknowledgement of one message, before and after it has come.
+
+Owns who waits for it, and what can be read of it. What became of the message is found out elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+
+from natsproto._core.waiting import release
+from natsproto.errors import NatsError
+from natsproto.jetstream._info import PubAck, pub_ack
+
+
+class AckFuture:
+    """The acknowledgement of one message, now or later. ``await`` it for the PubAck, or for the error.
+
+    Any number of tasks may await it, and cancelling one changes nothing for the others. It costs a fifth of an
+    asyncio.Future: nobody is called back, and what the server said is read when somebody looks.
+    """
+
+    # There is no __init__, which would take as long as all the rest of making it: who makes it gives it both.
+    __slots__ = ("_head", "_payload", "_seen", "outcome", "subject")
+
+    subject: str
+    outcome: list[asyncio.Future[None]] | bytes | PubAck | NatsError | None
+    """While it is open, who waits, or None; then what the server said, as it came or read; or the error."""
+    _head: bytes
+    _payload: bytes
+    """For the window: the message as it is sent, as long as it is not settled."""
+
+    def done(self) -> bool:
+        """Whether it is known what became of the message."""
+        return self.outcome is not None and type(self.outcome) is not list
+
+    def result(self) -> PubAck:
+        """The acknowledgement. Raises the error if there is one, and asyncio.InvalidStateError before done()."""
+        outcome = self.outcome
+        if type(outcome) is bytes:
+            self.outcome = outcome = pub_ack(outcome, f"publish to {self.subject!r}")
+        if type(outcome) is PubAck:
+            return outcome
+        if isinstance(outcome, NatsError):
+            self._seen = True
+            raise outcome.with_traceback(None)
+        raise asyncio.InvalidStateError(f"message to {self.subject!r} is not acknowledged yet")
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the stream had a message of this id already. Cheaper than ``result``; False before done()."""
+        outcome = self.outcome
+        if type(outcome) is bytes and b'"duplicate"' not in outcome:
+            return False  # nearly always
+        return self.done() and not isinstance(outcome, NatsError) and self.result().duplicate
+
+    def exception(self) -> NatsError | None:
+        """The error, or None for a message that was stored. asyncio.InvalidStateError before done()."""
+        try:
+            self.result()
+        except NatsError as exc:
+            return exc
+        return None
+
+    def __await__(self) -> Generator[object, None, PubAck]:
+        if not self.done():
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            waiters = self._wait_with(waiter)
+            try:
+                yield from waiter
+            finally:
+                if waiter in waiters:
+                    waiters.remove(waiter)
+        return self.result()
+
+    def add_done_callback(self, callback: Callable[[AckFuture], object]) -> None:
+        """Calls back soon after it is done, in a step of the event loop of its own; what it raises is logged there.
+
+        The error may be looked at there as ``future.outcome``: ``result`` and ``exception`` mark it as seen.
+        """
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter.add_done_callback(lambda _: callback(self))
+        if self.done():
+            waiter.set_result(None)
+        else:
+            self._wait_with(waiter)
+
+    def _wait_with(self, waiter: asyncio.Future[None]) -> list[asyncio.Future[None]]:
+        """The waiter is released when there is an outcome; returns those among which it is until then."""
+        waiters = self.outcome
+        if type(waiters) is not list:
+            self.outcome = waiters = []
+        waiters.append(waiter)
+        return waiters
+
+    def _settle(self, outcome: bytes | NatsError) -> None:
+        """For the window: what became of the message. Wakes those who wait."""
+        waiters, self.outcome = self.outcome, outcome
+        if type(waiters) is list:  # nobody waits for most of them
+            for waiter in waiters:
+                release(waiter)
+
+    def unseen(self) -> NatsError | None:
+        """The error, if there is one that nobody has looked at; for the window."""
+        outcome = self.outcome
+        return outcome if isinstance(outcome, NatsError) and not hasattr(self, "_seen") else None
+
+    def __repr__(self) -> str:
+        failed = isinstance(self.outcome, NatsError)
+        return f"AckFuture({self.subject!r}, {'failed' if failed else 'acknowledged' if self.done() else 'waiting'})"

@@ -1,0 +1,312 @@
+"""Atomic batches: messages that a stream stores all together, or not at all (ADR-50).
+
+Owns the messages of one batch and the steps in which the server is told of them. Nothing of a batch is stored before
+it is committed, so until then everything that goes wrong on the way is met by telling it again from the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import NamedTuple, Unpack
+
+from natsproto._core.connection import Connection
+from natsproto._core.engine import State
+from natsproto.errors import (
+    ApiError,
+    ConfigError,
+    ConnectionLost,
+    LocalProtocolError,
+    NatsError,
+    NoResponders,
+    NoStream,
+    PublishUncertain,
+    RequestTimeout,
+    UnsupportedByServer,
+)
+from natsproto.jetstream._api_errors import ErrCode
+from natsproto.jetstream._asking import EARLY
+from natsproto.jetstream._info import PubAck, pub_ack
+from natsproto.jetstream._publish.outgoing import MessageArgs, Novelty, as_bytes, header_pairs
+from natsproto.jetstream._publish.retry import BUSY, RESEND_AFTER, pause_after
+from natsproto.jetstream._publish.waiting import connected
+from natsproto.protocol.frames import Payload
+from natsproto.protocol.headers import HeadersLike, encode_headers
+from natsproto.protocol.refusals import SubscriptionDenied
+
+API_LEVEL = 2
+"""Of the first servers that know atomic batches."""
+
+_NEED = Novelty("atomic batch", "2.12", API_LEVEL)
+
+MAX_MESSAGES = 1000
+"""Messages in a batch, unless the server is configured otherwise."""
+
+_FORGOTTEN = frozenset({ErrCode.ATOMIC_PUBLISH_INCOMPLETE_BATCH, ErrCode.ATOMIC_PUBLISH_INVALID_BATCH_COMMIT})
+"""Refusals after which the batch can be told again: parts were lost, the leader changed, more than 10 s of silence;
+or the server is older than 2.14 and knows no end without a message."""
+
+
+class _Message(NamedTuple):
+    subject: str
+    payload: bytes
+    pairs: list[tuple[str, str]]
+
+
+class AtomicBatch:
+    """Messages to subjects of one stream that are stored together. Made by ``js.atomic_batch()``; enter it.
+
+    Leaving the block commits; leaving it with an exception abandons the batch, and nothing is stored. ``ack`` is
+    the acknowledgement afterwards.
+
+    The last message is held back until the next one comes, as it may be the one that commits.
+    """
+
+    def __init__(
+        self, connection: Connection, *, timeout: float, max_messages: int, retry_attempts: int, retry_wait: float
+    ) -> None:
+        self._connection = connection
+        self._timeout, self._max = timeout, max_messages
+        self._retry_attempts, self._retry_wait = retry_attempts, retry_wait
+        self._messages: list[_Message] = []
+        self._id = ""
+        self._told = 0  # how many of them this server-side batch was told
+        self._over = False
+        self._ack: PubAck | None = None
+
+    @property
+    def ack(self) -> PubAck:
+        """The acknowledgement of the whole: ``seq`` is the sequence of the last message, ``count`` how many.
+
+        LocalProtocolError for a batch that was not committed, or has no messages.
+        """
+        if self._ack is None:
+            why = "it has no messages" if self._over and not self._messages else "it was not committed"
+            raise LocalProtocolError(f"a batch is acknowledged as a whole when it is committed: {why}")
+        return self._ack
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    async def publish(
+        self,
+        subject: str,
+        payload: Payload = b"",
+        *,
+        headers: HeadersLike | None = None,
+        **args: Unpack[MessageArgs],
+    ) -> None:
+        """Adds a message. The arguments are those of ``JetStream.publish``; expectations are checked at the commit,
+        against what the stream holds then.
+
+        Only the first message may have ``expected_last_seq``, none ``expected_last_msg_id`` (ADR-50): ConfigError.
+        BatchRefused, NoStream and every other ApiError when the server refuses the batch at once. LocalProtocolError
+        when it is full or was committed. Cancelling may leave the message out; abandon the batch then.
+        """
+        self._check_open()
+        if len(self._messages) >= self._max:
+            raise LocalProtocolError(f"an atomic batch holds {self._max} messages at most: commit it and begin another")
+        if args.get("expected_last_msg_id") is not None:
+            raise ConfigError("expected_last_msg_id", args["expected_last_msg_id"], "cannot be used in a batch")
+        if args.get("expected_last_seq") is not None and self._messages:
+            raise ConfigError("expected_last_seq", args["expected_last_seq"], "belongs to the first message of a batch")
+        message = _Message(subject, as_bytes(payload), header_pairs(subject, headers, args))
+        self._check_message(message)
+        self._messages.append(message)
+        if len(self._messages) > 1:
+            await self._tell_up_to(len(self._messages) - 1)
+
+    async def flush(self) -> None:
+        """Tells the server everything so far, the last message included, and waits until it has it.
+
+        What is told at least every ten seconds is not forgotten. Raises what ``publish`` raises.
+        """
+        self._check_open()
+        if self._told < len(self._messages):
+            await self._tell_up_to(len(self._messages), confirm=True)
+
+    async def commit(self) -> PubAck | None:
+        """Commits the batch and returns the acknowledgement; None when it has no messages.
+
+        WrongLastSequence, BatchRefused and every other ApiError when the server refuses: nothing is stored then, and
+        the batch is over. NoStream; PublishUncertain when the connection was lost or ``timeout`` seconds passed
+        after the commit was sent: all of it may be stored, or nothing. Cancelling leaves that open as well.
+        """
+        self._check_open()
+        self._over = True
+        if not self._messages:
+            return None
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        unheard = busy = again = 0
+        while True:
+            pause = 0.0
+            try:
+                await self._tell_up_to(max(self._told, len(self._messages) - 1))
+                self._ack = await self._end()
+                return self._ack
+            except NoResponders:
+                failure: NatsError = NoStream(self._messages[0].subject)
+                unheard += 1
+                pause = self._retry_wait
+                if unheard > self._retry_attempts >= 0:
+                    deadline = 0.0
+            except ConnectionLost as exc:  # before the commit was sent
+                failure = exc
+                await connected(self._connection, deadline)
+            except ApiError as exc:
+                failure = exc
+                if exc.err_code in _FORGOTTEN and again < 3:
+                    again += 1
+                elif exc.err_code in BUSY:
+                    pause = pause_after(busy, self._retry_wait)
+                    busy += 1
+                else:
+                    raise
+            self._restart()
+            if loop.time() + pause >= deadline:
+                raise failure
+            await asyncio.sleep(pause)
+
+    async def __aenter__(self) -> AtomicBatch:
+        self._check_server()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._over:
+            return
+        if exc is None:
+            await self.commit()
+        else:
+            self._over = True
+            self._abandon()
+
+    # ---------------------------------------------------------------- inside
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise LocalProtocolError("the batch is over: it was committed or abandoned")
+
+    def _check_server(self) -> None:
+        """UnsupportedByServer for one that would store the first message, and each for itself."""
+        if (refusal := _NEED.refusal(self._connection.server_info)) is not None:
+            raise refusal
+
+    async def _find_server(self) -> None:
+        """Waits until it is known to whom the next message is told: perhaps to another server than those before."""
+        if self._connection.state is State.RECONNECTING:
+            await connected(self._connection, asyncio.get_running_loop().time() + self._timeout)
+            if self._connection.state is State.RECONNECTING:
+                raise RequestTimeout("atomic batch, which waited for a connection and was not sent", self._timeout)
+        self._check_server()
+
+    def _check_message(self, message: _Message) -> None:
+        """Raises for what cannot be sent, so that it does not end the batch half way."""
+        block = encode_headers([*message.pairs, *self._headers(self._max + 1, "1")])
+        wire = self._connection.heads.wire(message.subject)
+        self._connection.heads.full(wire, b"_" * 96, block, len(message.payload))
+
+    def _headers(self, sequence: int, commit: str = "") -> list[tuple[str, str]]:
+        self._id = self._id or self._connection.new_inbox().rpartition(".")[2]
+        found = [("Nats-Batch-Id", self._id), ("Nats-Batch-Sequence", str(sequence))]
+        return [*found, ("Nats-Batch-Commit", commit)] if commit else found
+
+    def _restart(self) -> None:
+        """What the server was told is void; another batch begins."""
+        self._id = ""
+        self._told = 0
+
+    async def _tell_up_to(self, count: int, *, confirm: bool = False) -> None:
+        """Tells messages until ``count`` were told; ``confirm`` waits until the server has the last of them."""
+        while self._told < count:
+            sequence = self._told + 1
+            message = self._messages[self._told]
+            await self._find_server()
+            if sequence == 1 or (confirm and sequence == count):
+                try:
+                    await self._ask(message, sequence)
+                except ConnectionLost:
+                    if self._over:
+                        raise
+                    self._restart()  # nothing is stored yet: it is all told again with the next message
+                    return
+            else:
+                pairs = [*message.pairs, *self._headers(sequence)]
+                await self._connection.publish(message.subject, message.payload, headers=pairs)
+            self._told = sequence
+
+    async def _ask(self, message: _Message, sequence: int) -> None:
+        """Tells one message and waits for the word that it was taken. A leader that steps down takes no message and
+        says nothing: the first one is told to the next leader, as one of another batch.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        request = self._connection.request
+        unheard = busy = 0
+        patience = RESEND_AFTER if sequence == 1 else self._timeout
+        while True:
+            failure: NatsError
+            pairs = [*message.pairs, *self._headers(sequence)]
+            wait = min(patience, max(EARLY, deadline - loop.time()))
+            try:
+                reply = await request(message.subject, message.payload, headers=pairs, timeout=wait)
+                if not reply.data:
+                    return
+                raise _alone(pub_ack(reply.data, f"atomic batch to {message.subject!r}"))
+            except RequestTimeout as exc:
+                failure = RequestTimeout(exc.doing, self._timeout)
+                if sequence == 1:
+                    self._restart()
+                patience, pause = 2 * patience, 0.0
+            except NoResponders:
+                failure = NoStream(message.subject)
+                unheard += 1
+                pause = self._retry_wait
+                if unheard > self._retry_attempts >= 0:
+                    raise failure from None
+            except ApiError as exc:
+                if exc.err_code not in BUSY:
+                    raise
+                failure = exc
+                pause = pause_after(busy, self._retry_wait)
+                busy += 1
+            if loop.time() + pause >= deadline - EARLY:
+                raise failure
+            await asyncio.sleep(pause)
+
+    async def _end(self) -> PubAck:
+        """Commits: with the last message, or when that was told already, with a word of its own (2.14)."""
+        count = len(self._messages)
+        message = self._messages[-1]
+        await self._find_server()
+        if self._told < count:
+            payload, pairs = message.payload, [*message.pairs, *self._headers(count, "1")]
+        else:
+            payload, pairs = b"", self._headers(count + 1, "eob")
+        request = self._connection.request
+        try:
+            reply = await request(message.subject, payload, headers=pairs, timeout=self._timeout)
+        except (ConnectionLost, RequestTimeout, SubscriptionDenied) as exc:
+            raise PublishUncertain(message.subject, f"commit of a batch of {count}: {exc}") from exc
+        ack = pub_ack(reply.data, f"atomic batch of {count} messages to {self._messages[0].subject!r}")
+        if not ack.batch:
+            raise _alone(ack)
+        return ack
+
+    def _abandon(self) -> None:
+        """Lets the server forget the batch now instead of ten seconds later: a gap in the sequence ends it."""
+        if not self._told or not self._connection.is_connected or _NEED.refusal(self._connection.server_info):
+            return
+        pairs = self._headers(self._told + 2)
+        try:
+            self._connection.publish_nowait(self._messages[0].subject, headers=pairs)
+        except NatsError:
+            pass  # it is forgotten in ten seconds
+
+
+def _alone(ack: PubAck) -> UnsupportedByServer:
+    """What to raise of a stream that has acknowledged a message of a batch as any other."""
+    reason = f"stream {ack.stream!r} stored the message alone (nats-server 2.12 is needed)"
+    return UnsupportedByServer("atomic batch", reason)

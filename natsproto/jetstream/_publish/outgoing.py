@@ -1,0 +1,208 @@
+"""What a message to a stream can say beside its payload: named arguments, as the headers the server reads.
+
+Owns the names of those headers and the rules for their values. It publishes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
+from typing import Literal, NamedTuple, TypedDict
+
+from natsproto._value import did_you_mean
+from natsproto.errors import ConfigError, UnsupportedByServer
+from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._config import stream_name
+from natsproto.jetstream._info import level_of
+from natsproto.jetstream._publish.schedule import Schedule, ttl_text
+from natsproto.protocol.frames import ServerInfo
+from natsproto.protocol.headers import Headers, HeadersLike, encode_headers
+from natsproto.protocol.subject import subscribe_subject
+
+MSG_ID = "Nats-Msg-Id"
+
+
+class ExpectationArgs(TypedDict, total=False):
+    """Named arguments of every call that publishes to a stream. None is the same as not given.
+
+    Nothing is stored, and WrongExpectation raised, unless: ``expected_stream`` is the stream that would store it;
+    ``expected_last_seq`` is the last sequence of the stream; ``expected_last_msg_id`` is the id of its last message;
+    ``expected_last_subject_seq`` is the last sequence of the message's subject (0: there is none), or of
+    ``expected_last_subject_seq_subject``, in which wildcards are allowed.
+
+    ``ttl``: seconds (at least 1) after which the message goes, or "never" (the stream needs ``allow_msg_ttl``).
+    ``rollup``: everything before it goes, of its subject ("sub") or of the stream ("all").
+    ``schedule``: when the stream publishes it, to ``schedule_target`` (or the target that the Schedule names).
+    """
+
+    expected_stream: str | None
+    expected_last_seq: int | None
+    expected_last_msg_id: str | None
+    expected_last_subject_seq: int | None
+    expected_last_subject_seq_subject: str | None
+    ttl: Duration | Literal["never"] | None
+    rollup: Literal["sub", "all"] | None
+    schedule: Schedule | str | None
+    schedule_target: str | None
+
+
+class MessageArgs(ExpectationArgs, total=False):
+    """The same with ``msg_id``: the stream takes messages with one id once within its ``duplicate_window``."""
+
+    msg_id: str | None
+
+
+class Novelty(NamedTuple):
+    """Something that not every server heeds: the first one that does, and the level of its API."""
+
+    what: str
+    version: str
+    level: int
+
+    def refusal(self, server: ServerInfo) -> UnsupportedByServer | None:
+        """Why this server must not get it; None also before any was heard of."""
+        if not server.version or level_of(server) >= self.level:
+            return None
+        return UnsupportedByServer(self.what, f"nats-server {self.version} is needed, this is {server.version}")
+
+
+_NOVELTIES = {
+    "ttl": ("2.11", 1),
+    "expected_last_subject_seq_subject": ("2.11", 1),
+    "schedule": ("2.12", 2),
+}
+"""What older servers store the message without, and say nothing: the server that knows it first, its API's level."""
+
+
+def novelty(args: Mapping[str, object]) -> Novelty | None:
+    """The newest of these arguments that not every server heeds."""
+    if _NOVELTIES.keys().isdisjoint(args):
+        return None
+    wanted = [Novelty(name, *need) for name, need in _NOVELTIES.items() if args.get(name) is not None]
+    return max(wanted, key=attrgetter("level"), default=None)
+
+
+def as_bytes(payload: object) -> bytes:
+    """A payload that is not bytes, copied; TypeError for what is no bytes at all."""
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        return bytes(payload)
+    raise TypeError(f"payload must be bytes, not {type(payload).__name__}: encode it first")
+
+
+def header_pairs(subject: str, headers: HeadersLike | None, args: Mapping[str, object]) -> list[tuple[str, str]]:
+    """The headers of a message: the user's, left as they are, and those that the named arguments stand for.
+
+    ConfigError for a bad argument, and for one that the headers contradict or repeat; TypeError for an argument
+    that does not exist. What is wrong with the user's headers is found when they are encoded.
+    """
+    named = list(_named(subject, args))
+    if headers is None:
+        return named
+    own = Headers(headers)
+    for name, _ in named:
+        if name in own:
+            raise ConfigError("headers", name, "is said by a named argument already: leave one of them out")
+    return [*own.pairs(), *named]
+
+
+def header_block(subject: str, headers: HeadersLike | None, args: Mapping[str, object]) -> bytes | None:
+    """As header_pairs, encoded; None when there are none."""
+    pairs = header_pairs(subject, headers, args)
+    return encode_headers(pairs) if pairs else None
+
+
+def has_msg_id(block: bytes | None) -> bool:
+    """Whether an encoded header block holds a message id, so that the message may be sent twice."""
+    return block is not None and b"\r\nNats-Msg-Id: " in block
+
+
+def id_block(msg_id: str) -> bytes:
+    """The header block of a message that has an id and nothing else: what most messages with headers are."""
+    if type(msg_id) is str and msg_id.isascii() and msg_id.isprintable() and msg_id and msg_id.strip(" ") == msg_id:
+        return b"NATS/1.0\r\nNats-Msg-Id: " + msg_id.encode() + b"\r\n\r\n"
+    return encode_headers([(MSG_ID, _text("msg_id", msg_id))])
+
+
+def _named(subject: str, args: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    schedule = target = None
+    for name, value in args.items():
+        if value is None:
+            continue
+        if name == "schedule":
+            schedule = value
+        elif name == "schedule_target":
+            target = value
+        else:
+            try:
+                header, write = _HEADERS[name]
+            except KeyError:
+                near = did_you_mean(name, (*_HEADERS, "schedule", "schedule_target"))
+                raise TypeError(f"there is no argument {name!r} when publishing to a stream{near}") from None
+            yield header, write(name, value)
+    pattern = args.get("expected_last_subject_seq_subject")
+    if pattern is not None and args.get("expected_last_subject_seq") is None:
+        raise ConfigError("expected_last_subject_seq_subject", pattern, "needs expected_last_subject_seq as well")
+    if schedule is not None:
+        yield from _schedule(schedule, target).headers(subject)
+    elif target is not None:
+        raise ConfigError("schedule_target", target, "says nothing without a schedule")
+
+
+def _schedule(schedule: object, target: object) -> Schedule:
+    if isinstance(schedule, str):
+        schedule = Schedule(pattern=schedule)
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule must be a Schedule or a str, not {type(schedule).__name__}")
+    if target is None:
+        return schedule
+    if not isinstance(target, str):
+        raise TypeError(f"schedule_target must be a str, not {type(target).__name__}")
+    if schedule.target and schedule.target != target:
+        raise ConfigError("schedule_target", target, f"the schedule itself says {schedule.target!r}")
+    return schedule.but(target=target)
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    if not value or value != value.strip():
+        raise ConfigError(name, value, "must not be empty, nor begin or end with a space")
+    return value
+
+
+def _number(name: str, value: object) -> str:
+    if type(value) is not int:
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if not 0 <= value < 2**64:
+        raise ConfigError(name, value, "must be a sequence: 0 or more")
+    return str(value)
+
+
+def _stream(name: str, value: object) -> str:
+    return stream_name(_text(name, value))
+
+
+def _pattern(name: str, value: object) -> str:
+    return subscribe_subject(_text(name, value), name).decode()
+
+
+def _ttl(name: str, value: object) -> str:
+    return ttl_text(value)
+
+
+def _rollup(name: str, value: object) -> str:
+    if value not in ("sub", "all"):
+        raise ConfigError(name, value, 'must be "sub" or "all"')
+    return str(value)
+
+
+_HEADERS: Mapping[str, tuple[str, Callable[[str, object], str]]] = {
+    "msg_id": (MSG_ID, _text),
+    "expected_stream": ("Nats-Expected-Stream", _stream),
+    "expected_last_seq": ("Nats-Expected-Last-Sequence", _number),
+    "expected_last_msg_id": ("Nats-Expected-Last-Msg-Id", _text),
+    "expected_last_subject_seq": ("Nats-Expected-Last-Subject-Sequence", _number),
+    "expected_last_subject_seq_subject": ("Nats-Expected-Last-Subject-Sequence-Subject", _pattern),
+    "ttl": ("Nats-TTL", _ttl),
+    "rollup": ("Nats-Rollup", _rollup),
+}

@@ -1,0 +1,172 @@
+"""Schedules: messages that a stream publishes later, or again and again (ADR-51).
+
+Owns how a schedule is written. When it fires, and what happens to it, is the server's; it needs nats-server 2.12
+(sources, time zones and rollups 2.14) and a stream with ``allow_msg_schedules``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import TypedDict, Unpack
+
+from natsproto._value import Value
+from natsproto.errors import ConfigError
+from natsproto.jetstream._codec import Duration, nanoseconds
+from natsproto.jetstream._timestamp import Timestamp
+from natsproto.protocol.subject import publish_subject
+
+PREDEFINED = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
+SCHEDULER, SCHEDULE_NEXT = "Nats-Scheduler", "Nats-Schedule-Next"
+"""Headers of what a schedule has published: the schedule's subject, and when it comes next or "purge"."""
+
+_SHORTEST = 1_000_000_000
+
+
+class ScheduleArgs(TypedDict, total=False):
+    """What can be said of the messages that a schedule publishes; see Schedule."""
+
+    target: str
+    source: str
+    ttl: Duration | str
+    rollup: bool
+
+
+class Schedule(Value):
+    """When a stream publishes a message, where to, and what becomes of it. Made by ``at``, ``every``, ``cron`` …
+
+    The message that carries the schedule is stored under a subject of its own, one schedule a subject; what it
+    publishes goes to ``target``, another subject of the same stream, and is stored there but not delivered to
+    plain subscribers. ``source`` publishes the last message of that subject instead of the schedule's own payload.
+    ``ttl`` (seconds, or "never") is the lifetime of what is published, ``rollup`` keeps only the newest of it.
+    """
+
+    pattern: str
+    target: str = ""
+    source: str = ""
+    ttl: Duration | str = ""
+    rollup: bool = False
+    time_zone: str = ""
+
+    @classmethod
+    def at(cls, moment: datetime, **more: Unpack[ScheduleArgs]) -> Schedule:
+        """Once, at this moment (an aware datetime); at once when it has passed. The schedule is gone afterwards."""
+        if not isinstance(moment, datetime):
+            raise TypeError(f"a schedule is at a datetime, not a {type(moment).__name__}")
+        if moment.utcoffset() is None:
+            raise ConfigError("at", moment, "a naive datetime names no moment: give it a tzinfo, such as datetime.UTC")
+        return cls(pattern=f"@at {Timestamp.of(moment).rfc3339()}", **more)
+
+    @classmethod
+    def after(cls, delay: Duration, **more: Unpack[ScheduleArgs]) -> Schedule:
+        """Once, so many seconds after now by the clock of this machine."""
+        ns = _positive("after", delay)
+        return cls.at(Timestamp.of(datetime.now().astimezone() + timedelta(microseconds=ns / 1000)), **more)
+
+    @classmethod
+    def every(cls, interval: Duration, **more: Unpack[ScheduleArgs]) -> Schedule:
+        """Again and again, every so many seconds (at least one) from the time the server has it."""
+        ns = _positive("every", interval)
+        if ns < _SHORTEST:
+            raise ConfigError("every", interval, "must be at least one second")
+        return cls(pattern=f"@every {go_duration(ns)}", **more)
+
+    @classmethod
+    def cron(cls, expression: str, *, time_zone: str = "", **more: Unpack[ScheduleArgs]) -> Schedule:
+        """By a crontab line of six fields, seconds first: ``0 30 9 * * mon-fri``.
+
+        In UTC, or in a ``time_zone`` by its IANA name, such as "Europe/Berlin" (2.14).
+        """
+        return cls(pattern=expression, time_zone=time_zone, **more)
+
+    @classmethod
+    def yearly(cls, **more: Unpack[ScheduleArgs]) -> Schedule:
+        """On the first of January at midnight, UTC."""
+        return cls(pattern="@yearly", **more)
+
+    @classmethod
+    def monthly(cls, **more: Unpack[ScheduleArgs]) -> Schedule:
+        """On the first of every month at midnight, UTC."""
+        return cls(pattern="@monthly", **more)
+
+    @classmethod
+    def weekly(cls, **more: Unpack[ScheduleArgs]) -> Schedule:
+        """At midnight between Saturday and Sunday, UTC."""
+        return cls(pattern="@weekly", **more)
+
+    @classmethod
+    def daily(cls, **more: Unpack[ScheduleArgs]) -> Schedule:
+        """Every day at midnight, UTC."""
+        return cls(pattern="@daily", **more)
+
+    @classmethod
+    def hourly(cls, **more: Unpack[ScheduleArgs]) -> Schedule:
+        """At the full hour."""
+        return cls(pattern="@hourly", **more)
+
+    def _check(self) -> None:
+        pattern = self.pattern
+        if not isinstance(pattern, str):
+            raise TypeError(f"a schedule is a str, not {type(pattern).__name__}")
+        if pattern.startswith("@"):
+            if self.time_zone and pattern not in PREDEFINED:
+                raise ConfigError("time_zone", self.time_zone, f"goes with a crontab line, not with {pattern!r}")
+            if pattern not in PREDEFINED and not pattern.startswith(("@at ", "@every ")):
+                known = ", ".join(PREDEFINED)
+                raise ConfigError("schedule", pattern, f"must be @at TIME, @every DURATION, six fields, or of {known}")
+        elif len(pattern.split()) != 6:
+            raise ConfigError("schedule", pattern, "must have six fields: second minute hour day month weekday")
+        for what, subject in (("target", self.target), ("source", self.source)):
+            if subject:
+                publish_subject(subject, what)
+        if self.ttl:
+            ttl_text(self.ttl)
+
+    def headers(self, subject: str) -> Iterator[tuple[str, str]]:
+        """The headers of a message to ``subject`` that carries this schedule. ConfigError without a target."""
+        if not self.target:
+            raise ConfigError("schedule_target", self.target, "a schedule needs a subject to publish to")
+        if self.target == subject:
+            raise ConfigError("schedule_target", self.target, "must not be the subject of the schedule itself")
+        yield "Nats-Schedule", self.pattern
+        yield "Nats-Schedule-Target", self.target
+        if self.time_zone:
+            yield "Nats-Schedule-Time-Zone", self.time_zone
+        if self.source:
+            yield "Nats-Schedule-Source", self.source
+        if self.ttl:
+            yield "Nats-Schedule-TTL", ttl_text(self.ttl)
+        if self.rollup:
+            yield "Nats-Schedule-Rollup", "sub"
+
+
+def ttl_text(ttl: object) -> str:
+    """A time to live as the server reads it (ADR-43): whole seconds, or "never"; ConfigError below 1 s."""
+    if ttl == "never":
+        return "never"
+    if isinstance(ttl, bool) or not isinstance(ttl, (int, float, timedelta)):
+        raise ConfigError("ttl", ttl, 'must be seconds (1 or more), a timedelta, or "never"')
+    ns = _positive("ttl", ttl)
+    if ns < _SHORTEST:
+        raise ConfigError("ttl", ttl, "must be at least one second")
+    return str(-(-ns // _SHORTEST))  # rounded up: servers drop fractions, and nothing may go before its time
+
+
+def go_duration(ns: int) -> str:
+    """Nanoseconds in the notation of Go, in the largest unit that says them exactly."""
+    for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000)):
+        if ns % size == 0:
+            return f"{ns // size}{unit}"
+    return f"{ns}ns"
+
+
+def _positive(what: str, duration: object) -> int:
+    if isinstance(duration, bool) or not isinstance(duration, (int, float, timedelta)):
+        raise TypeError(f"{what} takes seconds or a timedelta, not {type(duration).__name__}")
+    try:
+        ns = nanoseconds(duration)
+    except (ValueError, OverflowError):  # not a number, or infinite
+        ns = 0
+    if not 0 < ns < 2**63:
+        raise ConfigError(what, duration, "must be a positive number of seconds")
+    return ns

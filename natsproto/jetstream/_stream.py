@@ -1,0 +1,719 @@
+"""A stream: its state, its messages, its consumers.
+
+Owns the handle: a name, the info that was heard last, and whether direct get works. How a message is fetched is
+known to ``direct``, how a stream is saved to ``backup``; here is what users call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from datetime import datetime
+from operator import itemgetter
+from os import PathLike
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+
+from natsproto._async_hints import items
+from natsproto.errors import (
+    ApiError,
+    ConfigError,
+    LocalProtocolError,
+    NoResponders,
+    UnsupportedByServer,
+)
+from natsproto.jetstream._api import Api
+from natsproto.jetstream._api_errors import ErrCode
+from natsproto.jetstream._codec import NEVER, Duration, Record, amended, decode, encode
+from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig, stream_name
+from natsproto.jetstream._consumer.consumer import PullConsumer, create_endpoint, stream_sequence
+from natsproto.jetstream._consumer.cursor import PUSH_HEARTBEAT_S
+from natsproto.jetstream._consumer.ordered import OrderedConsumer
+from natsproto.jetstream._consumer.push import PushConsumer
+from natsproto.jetstream._direct import (
+    BatchGet,
+    Cursor,
+    RawMessage,
+    StoredMessages,
+    check_since,
+    direct_get,
+    leader_get,
+)
+from natsproto.jetstream._info import (
+    ConsumerInfo,
+    ConsumerNamesPage,
+    ConsumerPage,
+    ConsumerPause,
+    ConsumerReset,
+    Purged,
+    StreamInfo,
+    SubjectsPage,
+)
+from natsproto.jetstream._lasts import LastMessages
+from natsproto.jetstream._listing import Listing, Page
+from natsproto.jetstream._timestamp import Timestamp
+from natsproto.protocol.subject import subscribe_subject
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from natsproto.jetstream._arguments import ConsumerArgs, StreamArgs
+    from natsproto.jetstream._backup import Progress
+
+# What older servers leave out without a word, by the server that knows it first and the level of its API.
+_STREAM_NOVELTIES = {
+    "allow_msg_ttl": ("2.11", 1),
+    "subject_delete_marker_ttl": ("2.11", 1),
+    "allow_msg_counter": ("2.12", 2),
+    "allow_atomic": ("2.12", 2),
+    "allow_msg_schedules": ("2.12", 2),
+    "persist_mode": ("2.12", 2),
+    "allow_batched": ("2.14", 4),
+}
+_CONSUMER_NOVELTIES = {"pause_until": ("2.11", 1), "priority_groups": ("2.11", 1), "priority_policy": ("2.11", 1)}
+
+
+class Stream:
+    """A stream of this account or domain. Made by the JetStream context; as cheap as its name.
+
+    Every call takes ``timeout`` in seconds (default: that of the JetStream context) and raises StreamNotFound and what
+    every call of the JetStream API raises: ApiError or the subclass of its code, JetStreamNotEnabled,
+    RequestTimeout, PermissionDenied, ConnectionLost, ConnectionClosed. Names and subjects that break their rules are
+    InvalidSubject before anything is sent. After cancelling it may have been done all the same.
+
+    Messages are got from any server that has the stream when the stream allows it (``allow_direct``), else, and always
+    with ``direct=False``, from its leader: only the leader surely knows what was acknowledged just now.
+    """
+
+    # What it makes; a stream that is instrumented makes its own.
+    _ordered: ClassVar[type[OrderedConsumer]] = OrderedConsumer
+    _pushed: ClassVar[type[PushConsumer]] = PushConsumer
+
+    def __init__(self, api: Api, name: str, info: StreamInfo | None = None) -> None:
+        self._api = api
+        self.name = stream_name(name)
+        """The name of the stream."""
+        self._info = info
+        self.reads_directly = info is None or info.config.allow_direct
+        """Whether messages are got from any server that has the stream, as far as is known by now."""
+
+    def __repr__(self) -> str:
+        return f"Stream(name={self.name!r})"
+
+    # ---------------------------------------------------------------- what it is
+
+    @property
+    def cached_info(self) -> StreamInfo:
+        """The info that was heard last. LocalProtocolError for a handle that was bound without asking."""
+        if self._info is None:
+            raise LocalProtocolError(f"{self._what} was bound without asking the server: call info() first")
+        return self._info
+
+    async def info(
+        self, *, deleted_details: bool = False, subjects_filter: str = "", timeout: Duration | None = None
+    ) -> StreamInfo:
+        """How the stream is configured and what it holds.
+
+        ``deleted_details`` adds the sequences of deleted messages (``state.deleted``), ``subjects_filter`` the number
+        of messages of each subject that matches (``state.subjects``), however many pages that takes.
+        """
+        body: dict[str, object] = {"deleted_details": True} if deleted_details else {}
+        if subjects_filter:
+            subscribe_subject(subjects_filter, "subjects_filter")
+            body["subjects_filter"] = subjects_filter
+        info, page = await self._info_page(body, timeout)
+        self._heard(info)
+        if subjects_filter:
+            subjects = dict(info.state.subjects)
+            while 0 < len(subjects) < page.total:
+                more, page = await self._info_page({**body, "offset": len(subjects)}, timeout)
+                if not more.state.subjects:
+                    break
+                subjects |= more.state.subjects
+            info = info.replace(state=info.state.replace(subjects=subjects))
+        return info
+
+    @items
+    async def subjects(
+        self, subjects_filter: str = ">", *, timeout: Duration | None = None
+    ) -> AsyncGenerator[tuple[str, int]]:
+        """Yields every subject that matches, with the number of its messages; asked for 100,000 at a time."""
+        subscribe_subject(subjects_filter, "subjects_filter")
+        offset = 0
+        while True:
+            info, page = await self._info_page({"subjects_filter": subjects_filter, "offset": offset}, timeout)
+            for subject, count in info.state.subjects.items():
+                yield subject, count
+            offset += len(info.state.subjects)
+            if not info.state.subjects or offset >= page.total:
+                return
+
+    async def _info_page(self, body: dict[str, object], timeout: Duration | None) -> tuple[StreamInfo, SubjectsPage]:
+        payload = await self._api.call(
+            f"STREAM.INFO.{self.name}", body or b"", asked=f"info of {self._what}", timeout=timeout
+        )
+        return decode(StreamInfo, payload), decode(SubjectsPage, payload)
+
+    def _heard(self, info: StreamInfo) -> StreamInfo:
+        if info.state.subjects or info.state.deleted:
+            info = info.replace(state=info.state.replace(subjects={}, deleted=()))
+        self._info, self.reads_directly = info, info.config.allow_direct
+        return info
+
+    # ---------------------------------------------------------------- changing it
+
+    async def update(
+        self,
+        config: StreamConfig | None = None,
+        /,
+        *,
+        pedantic: bool = False,
+        timeout: Duration | None = None,
+        **changes: Unpack[StreamArgs],
+    ) -> StreamInfo:
+        """Changes the configuration: to ``config``, or only the fields given, on top of what the server has now.
+
+        ConfigError when ``config`` is of another stream; InvalidStreamConfig for what cannot be changed;
+        UnsupportedByServer when an older server left out what was asked for. ``pedantic`` (server 2.11) makes the
+        server refuse what it would otherwise adapt.
+        """
+        if config is None:
+            config = (await self.info(timeout=timeout)).config
+        config = amended(StreamConfig, config, changes)
+        if config.name != self.name:
+            raise ConfigError("name", config.name, f"this is {self._what}: a stream cannot be renamed")
+        return self._heard(await write_stream(self._api, "UPDATE", config, pedantic, timeout))
+
+    async def seal(self, *, timeout: Duration | None = None) -> StreamInfo:
+        """Makes it read-only for good: nothing is stored, deleted, purged or expired any more."""
+        return await self.update(sealed=True, timeout=timeout)
+
+    async def purge(
+        self,
+        *,
+        subject: str = "",
+        keep: int = 0,
+        sequence: int = 0,
+        timeout: Duration | None = None,
+    ) -> int:
+        """Removes all messages, or those of the subjects that match ``subject``; returns how many.
+
+        ``sequence``: only those before it. ``keep``: all but so many of the newest. ConfigError when both are given;
+        StreamProtected when the stream does not allow it.
+        """
+        body: dict[str, object] = {}
+        if subject:
+            subscribe_subject(subject)
+            body["filter"] = subject
+        if keep and sequence:
+            raise ConfigError("keep", keep, "cannot be given together with a sequence")
+        if keep:
+            body["keep"] = stream_sequence("keep", keep)
+        if sequence:
+            body["seq"] = stream_sequence("sequence", sequence)
+        done = await self._api.get(
+            Purged, f"STREAM.PURGE.{self.name}", body or b"", asked=f"purge {self._what}", timeout=timeout
+        )
+        return done.purged
+
+    async def delete_message(self, sequence: int, *, erase: bool = False, timeout: Duration | None = None) -> None:
+        """Deletes one message; ``erase`` overwrites it with random data first, which is slower.
+
+        MessageNotFound; StreamProtected when the stream does not allow it.
+        """
+        body = {"seq": stream_sequence("sequence", sequence), "no_erase": not erase}
+        asked = f"delete message {sequence} of {self._what}"
+        await self._api.do(f"STREAM.MSG.DELETE.{self.name}", body, asked=asked, timeout=timeout)
+
+    async def backup(
+        self,
+        path: str | PathLike[str],
+        *,
+        consumers: bool = True,
+        check: bool = False,
+        chunk_size: int = 128 * 1024,
+        window_size: int = 8 * 2**20,
+        progress: Callable[[Progress], object] | None = None,
+        timeout: Duration | None = None,
+    ) -> Progress:
+        """Saves the stream, and its ``consumers``, into one file that ``JetStream.restore_stream`` reads.
+
+        The file appears when it is complete. ``check`` lets the server verify every message first. The server sends
+        chunks of ``chunk_size`` bytes (1 KiB to 1 MiB), at most ``window_size`` bytes (up to 32 MiB) ahead of what was
+        written. ``progress`` is called after every write. ``timeout`` is for every answer, not for the whole.
+
+        ApiError with the status (408, 500) when the server gives up; UnsupportedByServer for a stream in memory on a
+        server before 2.15; RequestTimeout; ConnectionLost; OSError of the file. Cancelling, like every failure, leaves
+        no file.
+        """
+        from natsproto.jetstream import _backup as backup  # hardly anybody needs it
+
+        return await backup.save(
+            self._api,
+            self.name,
+            path,
+            consumers=consumers,
+            check=check,
+            chunk_size=chunk_size,
+            window_size=window_size,
+            progress=progress,
+            timeout=timeout,
+        )
+
+    # ---------------------------------------------------------------- one message
+
+    async def get_message(
+        self, sequence: int, *, headers: bool = True, direct: bool = True, timeout: Duration | None = None
+    ) -> RawMessage:
+        """The message of that sequence. MessageNotFound when there is none (any more).
+
+        ``headers=False`` leaves out the publisher's headers (``no_hdr``, ADR-31). Such a message comes from the leader,
+        here and in the two calls below: by direct get it would come without sequence, subject and time as well.
+        """
+        body = {"seq": stream_sequence("sequence", sequence)}
+        return await self._get(body, "", headers, direct, f"message {sequence} of {self._what}", timeout)
+
+    async def get_last_message(
+        self, subject: str, *, headers: bool = True, direct: bool = True, timeout: Duration | None = None
+    ) -> RawMessage:
+        """The newest message of the subject, which may have wildcards. MessageNotFound when there is none."""
+        subscribe_subject(subject)
+        wild = _has_wildcard(subject)
+        asked = f"last message of {subject!r} in {self._what}"
+        return await self._get({"last_by_subj": subject}, "" if wild else subject, headers, direct, asked, timeout)
+
+    async def get_next_message(
+        self,
+        subject: str = ">",
+        *,
+        start_sequence: int | None = None,
+        start_time: datetime | None = None,
+        headers: bool = True,
+        direct: bool = True,
+        timeout: Duration | None = None,
+    ) -> RawMessage:
+        """The first message of the subjects that match, from that sequence or (server 2.11) that time on.
+
+        MessageNotFound when there is none. ConfigError when both starts are given, and for a naive time;
+        UnsupportedByServer when the server does not know start times.
+        """
+        subscribe_subject(subject)
+        body = {**_start(start_sequence, start_time), "next_by_subj": subject}
+        asked = f"next message of {subject!r} in {self._what}"
+        message = await self._get(body, "", headers, direct, asked, timeout)
+        if start_time is not None:
+            check_since(message, start_time, asked)
+        return message
+
+    async def _get(
+        self,
+        body: Mapping[str, object],
+        key: str,
+        headers: bool,
+        direct: bool,
+        asked: str,
+        timeout: Duration | None,
+    ) -> RawMessage:
+        if not headers:
+            body = {**body, "no_hdr": True}
+        elif direct and self.reads_directly:
+            try:
+                return await direct_get(self._api, self.name, body, key=key, asked=asked, timeout=timeout)
+            except NoResponders:
+                pass  # not allowed, or no stream: the leader will say
+            message = await leader_get(self._api, self.name, body, asked=asked, timeout=timeout)
+            self.reads_directly = False  # until the next info says otherwise
+            return message
+        return await leader_get(self._api, self.name, body, asked=asked, timeout=timeout)
+
+    # ---------------------------------------------------------------- many messages
+
+    def get_batch(
+        self,
+        *,
+        subject: str = "",
+        start_sequence: int | None = None,
+        start_time: datetime | None = None,
+        batch: int | None = None,
+        max_bytes: int | None = None,
+        direct: bool = True,
+        timeout: Duration | None = None,
+    ) -> StoredMessages:
+        """Messages in order, those of the subjects that match: read them with ``async for`` or ``batches()`` (ADR-31).
+
+        From the first, or from ``start_sequence`` or ``start_time`` on. At most ``batch`` messages and, but for the
+        last one, ``max_bytes`` bytes of subjects, headers and payloads; without them all up to the stream's end.
+        Deleted messages are passed over. They come in pages, each asked for while the one before is read.
+
+        Without direct get, or before server 2.11, the messages are got one by one, which is slow. ``timeout`` is
+        how long nothing may come. ConfigError for wrong arguments at once; while reading RequestTimeout,
+        StreamNotFound, PermissionDenied and ConnectionClosed. A connection that breaks meanwhile costs no message.
+        """
+        body: dict[str, object] = {}
+        if subject:
+            subscribe_subject(subject)
+            body["next_by_subj"] = subject
+        first = _start(start_sequence, start_time)
+        cursor = Cursor(body, first, limit=_positive("batch", batch), max_bytes=_positive("max_bytes", max_bytes))
+        asked = f"messages of {self._what}"
+        run = BatchGet(
+            self._api,
+            self.name,
+            cursor,
+            alone=True,
+            direct=direct and self.reads_directly,
+            asked=asked,
+            timeout=timeout,
+            since=start_time,
+        )
+        return StoredMessages(run.batches(), asked)
+
+    def get_last_messages(
+        self,
+        subjects: Iterable[str],
+        *,
+        up_to_sequence: int | None = None,
+        up_to_time: datetime | None = None,
+        batch: int | None = None,
+        timeout: Duration | None = None,
+    ) -> StoredMessages:
+        """The newest message of every subject that matches, all as of one moment (ADR-31): what the subjects were then.
+
+        ``up_to_sequence`` and ``up_to_time`` (inclusive) choose a moment of the past, as far as the stream still holds
+        it; without them it is now, and a subject that is written again while it is read, in a stream that keeps only
+        the newest, comes with what was written. At most ``batch`` messages. Up to 1,024 subjects come in the order of
+        the stream; more are fetched a thousand at a time, each thousand in its order.
+
+        ``timeout`` is how long nothing may come. ConfigError for wrong arguments at once; while reading
+        UnsupportedByServer when the stream does not have ``allow_direct`` or the server is older than 2.11;
+        RequestTimeout, StreamNotFound, PermissionDenied, ConnectionClosed.
+        """
+        if isinstance(subjects, str):
+            raise TypeError("subjects must be a list of subjects, not one str")
+        wanted = tuple(subjects)
+        if not wanted:
+            raise ConfigError("subjects", wanted, "must name at least one subject")
+        for subject in wanted:
+            subscribe_subject(subject)
+        moment: dict[str, object] = {}
+        if up_to_sequence is not None:
+            moment["up_to_seq"] = stream_sequence("up_to_sequence", up_to_sequence)
+        if up_to_time is not None:
+            if moment:
+                raise ConfigError("up_to_time", up_to_time, "cannot be given together with up_to_sequence")
+            # A nanosecond on top, as the server (2.15) leaves out what was stored at this very moment.
+            _moment("up_to_time", up_to_time)
+            moment["up_to_time"] = Timestamp.from_ns(Timestamp.of(up_to_time).ns + 1).rfc3339()
+        limit = _positive("batch", batch)
+        run = LastMessages(self._api, self, wanted, moment, direct=self.reads_directly, limit=limit, timeout=timeout)
+        return StoredMessages(run.batches(), f"last messages of {self._what}")
+
+    # ---------------------------------------------------------------- consumers
+
+    async def create_consumer(
+        self,
+        config: ConsumerConfig | None = None,
+        /,
+        *,
+        pedantic: bool = False,
+        timeout: Duration | None = None,
+        **fields: Unpack[ConsumerArgs],
+    ) -> PullConsumer:
+        """Creates a consumer from a ConsumerConfig, from its fields, or from both (the fields win).
+
+        The same consumer may be created twice; ConsumerExists when one of that name is configured otherwise.
+        ConfigError and InvalidConsumerConfig; UnsupportedByServer when an older server does not know what was asked for
+        (before 2.12 the consumer exists then, without it). ``pedantic`` makes the server refuse what it would otherwise
+        adapt.
+        """
+        return await self._write_consumer("create", config, fields, pedantic, timeout)
+
+    async def update_consumer(
+        self,
+        config: ConsumerConfig | None = None,
+        /,
+        *,
+        pedantic: bool = False,
+        timeout: Duration | None = None,
+        **fields: Unpack[ConsumerArgs],
+    ) -> PullConsumer:
+        """Changes the consumer of that name to this whole configuration. ConsumerNotFound when there is none."""
+        return await self._write_consumer("update", config, fields, pedantic, timeout)
+
+    async def create_or_update_consumer(
+        self,
+        config: ConsumerConfig | None = None,
+        /,
+        *,
+        pedantic: bool = False,
+        timeout: Duration | None = None,
+        **fields: Unpack[ConsumerArgs],
+    ) -> PullConsumer:
+        """Creates the consumer, or changes the one of that name to this whole configuration."""
+        return await self._write_consumer("", config, fields, pedantic, timeout)
+
+    async def consumer(self, name: str, *, bind: bool = False, timeout: Duration | None = None) -> PullConsumer:
+        """The consumer of that name. With ``bind`` nothing is asked, so that it may not exist."""
+        consumer = self._consumer(name, None)
+        if not bind:
+            await consumer.info(timeout=timeout)
+        return consumer
+
+    def ordered_consumer(
+        self,
+        config: ConsumerConfig | None = None,
+        /,
+        *,
+        start_sequence: int | None = None,
+        start_time: datetime | None = None,
+        push: bool = False,
+        name_prefix: str = "",
+        **fields: Unpack[ConsumerArgs],
+    ) -> OrderedConsumer:
+        """Reads the stream in order, each message once, whatever happens (ADR-17). Sends nothing until it is read.
+
+        ``start_sequence`` or ``start_time`` is where to begin; else ``deliver_policy`` says it (default: all). Other
+        fields are ``filter_subjects``, ``headers_only``, ``replay_policy`` …; ConfigError for those that an ordered
+        consumer chooses itself. With ``push`` the server sends without being asked, under flow control: the first
+        message comes a round trip earlier, and ``fetch`` and ``next`` do not exist. ``idle_heartbeat`` is how often it
+        shows that it lives then (default 1 s); when three are missed the consumer is replaced. ``name_prefix`` begins
+        the names of the consumers, ``<prefix>_1`` and so on; a number that another reader has is passed over.
+        """
+        if push and not fields.get("flow_control", True):
+            raise ConfigError("flow_control", False, "an ordered consumer that is pushed to needs it")
+        config = amended(ConsumerConfig, config, fields)
+        if start_sequence is not None:
+            start_sequence = stream_sequence("start_sequence", start_sequence)
+            config = config.replace(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=start_sequence)
+        if start_time is not None:
+            if start_sequence is not None:
+                raise ConfigError("start_time", start_time, "cannot be given together with start_sequence")
+            config = config.replace(deliver_policy=DeliverPolicy.BY_START_TIME, opt_start_time=start_time)
+        made = NEVER if self._info is None else self._info.created
+        return self._ordered(self._api, self.name, config, push=push, made=made, name_prefix=name_prefix)
+
+    async def push_consumer(
+        self,
+        config: ConsumerConfig | str | None = None,
+        /,
+        *,
+        timeout: Duration | None = None,
+        **fields: Unpack[ConsumerArgs],
+    ) -> PushConsumer:
+        """A consumer whose messages the server sends without being asked (ADR-9).
+
+        Given a name it is the existing one; with ``deliver_subject`` as well (and ``deliver_group`` and
+        ``idle_heartbeat`` if it has them) nothing is asked. Else it is created, from a ConsumerConfig, its fields, or
+        both; ``deliver_subject`` is a new inbox by default, and ``idle_heartbeat`` 1 s then, so that the end of the
+        consumer is noticed; 0 is for none. ConfigError when the existing one is no push consumer;
+        ConsumerNotFound; and what ``create_consumer`` raises.
+        """
+        if isinstance(config, str):
+            unknown = sorted(fields.keys() - {"deliver_subject", "deliver_group", "idle_heartbeat"})
+            if unknown:
+                raise ConfigError(unknown[0], config, "is not asked of an existing consumer: update it instead")
+            info = None if "deliver_subject" in fields else await self.consumer_info(config, timeout=timeout)
+            return self._pushed(
+                self._api,
+                self.name,
+                config,
+                info,
+                deliver_subject=fields.get("deliver_subject", ""),
+                deliver_group=fields.get("deliver_group", ""),
+                idle_heartbeat=fields.get("idle_heartbeat"),
+            )
+        config = amended(ConsumerConfig, config, fields)
+        if not config.deliver_subject:
+            config = config.replace(deliver_subject=self._api.new_inbox())
+            if "idle_heartbeat" not in fields and not config.idle_heartbeat:
+                config = config.replace(idle_heartbeat=PUSH_HEARTBEAT_S)
+        info = await self._put_consumer("create", config, False, timeout)
+        return self._pushed(self._api, self.name, info.name, info)
+
+    async def delete_consumer(self, name: str, *, timeout: Duration | None = None) -> None:
+        """Deletes a consumer. ConsumerNotFound."""
+        await self._consumer(name, None).delete(timeout=timeout)
+
+    async def consumer_info(self, name: str, *, timeout: Duration | None = None) -> ConsumerInfo:
+        """How a consumer is configured and how far it is. ConsumerNotFound."""
+        return await self._consumer(name, None).info(timeout=timeout)
+
+    def consumers(self, *, timeout: Duration | None = None) -> Listing[ConsumerInfo]:
+        """The info of every consumer: read it with ``async for``."""
+        return Listing(self._consumer_pages(timeout))
+
+    async def _consumer_pages(self, timeout: Duration | None) -> AsyncGenerator[Page[ConsumerInfo]]:
+        pages = self._api.pages(
+            ConsumerPage,
+            f"CONSUMER.LIST.{self.name}",
+            {},
+            asked=f"consumers of {self._what}",
+            size=lambda page: len(page.consumers) + len(page.missing) + len(page.offline),
+            total=lambda page: page.total,
+            timeout=timeout,
+        )
+        async with aclosing(pages):
+            async for page in pages:
+                yield page.consumers, page.missing, page.offline
+
+    @items
+    async def consumer_names(self, *, timeout: Duration | None = None) -> AsyncGenerator[str]:
+        """Yields the name of every consumer."""
+        pages = self._api.pages(
+            ConsumerNamesPage,
+            f"CONSUMER.NAMES.{self.name}",
+            {},
+            asked=f"names of the consumers of {self._what}",
+            size=lambda page: len(page.consumers),
+            total=lambda page: page.total,
+            timeout=timeout,
+        )
+        async with aclosing(pages):
+            async for page in pages:
+                for name in page.consumers:
+                    yield name
+
+    async def pause_consumer(self, name: str, until: datetime, *, timeout: Duration | None = None) -> ConsumerPause:
+        """Lets a consumer deliver nothing until then. See Consumer.pause."""
+        return await self._consumer(name, None).pause(until, timeout=timeout)
+
+    async def resume_consumer(self, name: str, *, timeout: Duration | None = None) -> ConsumerPause:
+        """Ends the pause of a consumer. See Consumer.resume."""
+        return await self._consumer(name, None).resume(timeout=timeout)
+
+    async def unpin_consumer(self, name: str, group: str, *, timeout: Duration | None = None) -> None:
+        """Takes the pin of a priority group from the client that has it. See Consumer.unpin."""
+        await self._consumer(name, None).unpin(group, timeout=timeout)
+
+    async def reset_consumer(
+        self, name: str, sequence: int | None = None, *, timeout: Duration | None = None
+    ) -> ConsumerReset:
+        """Lets a consumer deliver again from a sequence on. See Consumer.reset."""
+        return await self._consumer(name, None).reset(sequence, timeout=timeout)
+
+    async def _write_consumer(
+        self,
+        action: str,
+        config: ConsumerConfig | None,
+        fields: ConsumerArgs,
+        pedantic: bool,
+        timeout: Duration | None,
+    ) -> PullConsumer:
+        config = amended(ConsumerConfig, config, fields)
+        info = await self._put_consumer(action, config, pedantic, timeout)
+        return self._consumer(info.name, info)
+
+    async def _put_consumer(
+        self, action: str, config: ConsumerConfig, pedantic: bool, timeout: Duration | None
+    ) -> ConsumerInfo:
+        config.check()
+        name = config.durable_name or config.name
+        if action == "update" and not name:
+            raise ConfigError("name", name, "is needed to update a consumer")
+        body: dict[str, object] = {"stream_name": self.name, "config": config}
+        if action:
+            body["action"] = action
+        if pedantic:
+            body["pedantic"] = True
+        asked = f"{action or 'create or update'} consumer {name!r} of {self._what}"
+        what, version, level = _need(config, _CONSUMER_NOVELTIES)
+        if config.ack_policy == AckPolicy.FLOW_CONTROL:
+            what, version, level = "ack_policy", "2.14", 4
+        await self._api.demand(level, version, f"{asked} with {what}", timeout)
+        with _old_server(asked):
+            info = await self._api.get(
+                ConsumerInfo,
+                create_endpoint(self.name, config),
+                body,
+                asked=asked,
+                timeout=timeout,
+                level=level,
+                once=not name or action != "create",  # else each time would make another one, or undo a change
+            )
+        _check_novelties(config, info.config, _CONSUMER_NOVELTIES, asked)
+        return info
+
+    def _consumer(self, name: str, info: ConsumerInfo | None) -> PullConsumer:
+        """The one place where consumers of this stream are made."""
+        return PullConsumer(self._api, self.name, name, info)
+
+    @property
+    def _what(self) -> str:
+        return f"stream {self.name!r}"
+
+
+async def write_stream(
+    api: Api, verb: str, config: StreamConfig, pedantic: bool, timeout: Duration | None
+) -> StreamInfo:
+    """CREATE or UPDATE a stream, and see to it that the server did what it was asked for."""
+    config.check()
+    body = encode(config)
+    if pedantic:
+        body["pedantic"] = True
+    asked = f"{verb.lower()} stream {config.name!r}"
+    what, version, level = _need(config, _STREAM_NOVELTIES)
+    await api.demand(level, version, f"{asked} with {what}", timeout)
+    with _old_server(asked):
+        info = await api.get(
+            StreamInfo, f"STREAM.{verb}.{config.name}", body, asked=asked, timeout=timeout, level=level
+        )
+    _check_novelties(config, info.config, _STREAM_NOVELTIES, asked)
+    return info
+
+
+@contextmanager
+def _old_server(asked: str) -> Iterator[None]:
+    """UnsupportedByServer instead of a complaint about the level, a field (both from 2.12 on) or a value."""
+    try:
+        yield
+    except ApiError as exc:
+        unknown = exc.err_code == ErrCode.INVALID_JSON and re.search("unknown |can not unmarshal", exc.description)
+        if unknown or exc.err_code == ErrCode.REQUIRED_API_LEVEL:
+            raise UnsupportedByServer(asked, f"a newer server is needed: {exc.description}") from exc
+        raise
+
+
+_Novelties: TypeAlias = Mapping[str, tuple[str, int]]
+
+
+def _need(asked: Record, novelties: _Novelties) -> tuple[str, str, int]:
+    """The newest thing asked for, the server that knows it first and the level of its API (ADR-44); 0 for any."""
+    plain = type(asked)()
+    wanted = [(name, *need) for name, need in novelties.items() if getattr(asked, name) != getattr(plain, name)]
+    return max(wanted, key=itemgetter(2), default=("", "", 0))
+
+
+def _check_novelties(asked: Record, got: Record, novelties: _Novelties, what: str) -> None:
+    """UnsupportedByServer for what was asked for and is not there: a server before 2.12 whose level nobody could find
+    out says nothing about it.
+    """
+    plain = type(asked)()
+    for name, (version, _) in novelties.items():
+        default = getattr(plain, name)
+        if getattr(asked, name) != default and getattr(got, name) == default:
+            raise UnsupportedByServer(what, f"the server left out {name}, which needs nats-server {version} or newer")
+
+
+def _start(sequence: int | None, time: datetime | None) -> dict[str, object]:
+    if time is None:
+        return {"seq": 1 if sequence is None else stream_sequence("start_sequence", sequence)}
+    if sequence is not None:
+        raise ConfigError("start_time", time, "cannot be given together with start_sequence")
+    return {"start_time": _moment("start_time", time)}
+
+
+def _moment(what: str, time: datetime) -> str:
+    try:
+        return Timestamp.of(time).rfc3339()
+    except ValueError as exc:
+        raise ConfigError(what, time, str(exc)) from None
+
+
+def _positive(what: str, number: int | None) -> int | None:
+    if number is not None and (type(number) is not int or number < 1):
+        raise ConfigError(what, number, "must be a positive number")
+    return number
+
+
+def _has_wildcard(subject: str) -> bool:
+    return not {"*", ">"}.isdisjoint(subject.split("."))

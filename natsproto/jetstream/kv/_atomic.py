@@ -1,0 +1,120 @@
+"""Several keys written together, or none of them (ADR-50).
+
+Owns what was asked of each key, so that a refusal of the whole can be told as that of one key.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Generic, Literal, NamedTuple
+
+from natsproto.errors import ConfigError, KeyExists, WrongLastSequence, WrongRevision
+from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._publish.batch import AtomicBatch
+from natsproto.jetstream._publish.outgoing import MessageArgs
+from natsproto.jetstream.kv._entry import OPERATION, Operation
+from natsproto.jetstream.kv._layout import V
+from natsproto.jetstream.kv._store import Store
+
+
+class _Write(NamedTuple):
+    key: str
+    expected: int | None
+
+
+class KeyValueBatch(Generic[V]):
+    """Writes to keys of one bucket that happen all together, or not at all. Made by ``kv.atomic()``; enter it.
+
+    Leaving the block commits; leaving it with an exception abandons everything. ``revisions`` holds the new revision of
+    every key afterwards. Revisions that were expected are compared at the commit: WrongRevision names the first key
+    that was not at its own.
+    """
+
+    def __init__(self, store: Store[V], batch: AtomicBatch, timeout: Duration | None) -> None:
+        self._store, self._batch, self._timeout = store, batch, timeout
+        self._writes: list[_Write] = []
+        self._committed = False
+        self.revisions: dict[str, int] = {}
+        """The revision of each key, once committed."""
+
+    def __len__(self) -> int:
+        return len(self._writes)
+
+    async def put(self, key: str, value: V) -> None:
+        """Writes a value, whatever was there. Raises what ``AtomicBatch.publish`` raises, like all of these."""
+        await self._add(key, self._store.layout.encode(value), None, None, {})
+
+    async def create(self, key: str, value: V, *, ttl: Duration | Literal["never"] | None = None) -> None:
+        """Writes a value if the key has none then. KeyExists when it has one now."""
+        payload = self._store.layout.encode(value)
+        last = await self._store.last_or_none(key, self._timeout)
+        if last is not None and not last.is_deleted:
+            raise KeyExists(self._store.bucket, key, last.revision)
+        expected = 0 if last is None else last.revision
+        await self._add(key, payload, None, expected, {} if ttl is None else {"ttl": ttl, "rollup": "sub"})
+
+    async def update(self, key: str, value: V, revision: int) -> None:
+        """Writes a value if the key's last revision is this one then."""
+        await self._add(key, self._store.layout.encode(value), None, revision, {})
+
+    async def delete(self, key: str, *, revision: int | None = None) -> None:
+        """Marks the key as deleted."""
+        await self._add(key, b"", {OPERATION: Operation.DELETE}, revision, {})
+
+    async def purge(self, key: str, *, revision: int | None = None) -> None:
+        """Deletes the key with its history. ConfigError when this batch has written it before."""
+        await self._add(key, b"", {OPERATION: Operation.PURGE}, revision, {"rollup": "sub"})
+
+    async def commit(self) -> dict[str, int]:
+        """Commits, and returns ``revisions``. WrongRevision (KeyExists) when a key is not as it was expected;
+        BatchRefused and every other ApiError; PublishUncertain when nobody can tell whether it was committed.
+        """
+        self._committed = True
+        try:
+            ack = await self._batch.commit()
+        except WrongLastSequence as exc:
+            raise await self._told(exc) from exc
+        if ack is not None:
+            first = ack.seq - len(self._writes) + 1
+            self.revisions = {write.key: first + place for place, write in enumerate(self._writes)}
+        return self.revisions
+
+    async def __aenter__(self) -> KeyValueBatch[V]:
+        await self._batch.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if exc is None and not self._committed:
+            await self.commit()
+        else:
+            await self._batch.__aexit__(kind, exc, trace)
+
+    async def _add(
+        self, key: str, payload: bytes, headers: dict[str, str] | None, expected: int | None, args: MessageArgs
+    ) -> None:
+        layout = self._store.layout
+        subject = layout.written + layout.encoded(key)
+        if (expected is not None or "rollup" in args) and any(write.key == key for write in self._writes):
+            why = "its revision cannot be compared" if expected is not None else "it cannot be purged"
+            raise ConfigError("key", key, f"was written in this batch before: {why}")
+        if expected is not None:
+            args = {**args, "expected_last_subject_seq": expected}
+        await self._batch.publish(subject, payload, headers=headers, **args)
+        self._writes.append(_Write(key, expected))
+
+    async def _told(self, error: WrongLastSequence) -> WrongRevision | WrongLastSequence:
+        """Which key it was; the refusal itself when all of them are as expected by now."""
+        first: dict[str, int] = {}
+        for key, expected in self._writes:
+            if expected is not None:
+                first.setdefault(key, expected)
+        for key, expected in first.items():
+            actual = await self._store.last_revision(key, self._timeout)
+            if actual not in (expected, None):
+                return WrongRevision(self._store.bucket, key, expected, actual)
+        return error
+
+    def __repr__(self) -> str:
+        return f"KeyValueBatch(bucket={self._store.bucket!r}, {len(self)} writes)"

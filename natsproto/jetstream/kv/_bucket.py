@@ -1,0 +1,373 @@
+"""A key/value bucket (ADR-8).
+
+Owns the handle that programs use; each verb is a thin, documented call into the module that knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Generic, Literal
+
+from natsproto._async_hints import items
+from natsproto.codecs import JSON, Codec
+from natsproto.errors import (
+    BucketNotFound,
+    KeyDeleted,
+    KeyExists,
+    NoResponders,
+    StreamNotFound,
+    UnsupportedByServer,
+    WrongRevision,
+)
+from natsproto.jetstream._api import Api
+from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._config import KV_STREAM, bucket_name
+from natsproto.jetstream._publish.batch import MAX_MESSAGES, AtomicBatch
+from natsproto.jetstream._publish.retry import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream._stream import Stream
+from natsproto.jetstream.kv._atomic import KeyValueBatch
+from natsproto.jetstream.kv._cache import KeyValueCache
+from natsproto.jetstream.kv._entry import OPERATION, KeyValueEntry, Operation, StoredEntry, UnreadEntry
+from natsproto.jetstream.kv._layout import Layout, T, V
+from natsproto.jetstream.kv._lock import Lock
+from natsproto.jetstream.kv._status import KeyValueStatus
+from natsproto.jetstream.kv._store import Store
+from natsproto.jetstream.kv._watch import KeyWatcher, watch
+from natsproto.protocol.frames import Payload
+from natsproto.protocol.pool import positive_seconds, seconds
+
+if TYPE_CHECKING:
+    from natsproto.jetstream._info import StreamInfo
+    from natsproto.jetstream._publish.outgoing import MessageArgs
+    from natsproto.jetstream.kv._keys import KeyCodec
+
+Ttl = Duration | Literal["never"]
+
+LOOKS, LOOK_AGAIN = 20, 0.05
+"""How often ``create`` looks for the deletion that it is to follow where only a mirror can be asked, and the seconds in
+between.
+"""
+AT_ONCE = 64
+"""Keys of which ``purge_deletes`` removes the remains at a time."""
+DELETES_KEPT = 30 * 60.0
+"""Seconds for which ``purge_deletes`` keeps the marks of deletions."""
+
+
+class KeyValue(Generic[V]):
+    """A bucket of keys and values. Made by ``js.create_key_value``, ``js.key_value`` and their like.
+
+    Values are bytes unless the handle is ``typed``. Every call takes ``timeout`` in seconds (default: that of the
+    JetStream context). Keys that break the rules (ADR-8) are InvalidSubject before anything is sent.
+
+    Values are read from any server that has the bucket, which may be a moment behind; with ``direct=False`` from the
+    stream's leader, who knows everything that was written.
+    """
+
+    def __init__(self, store: Store[V]) -> None:
+        self._store = store
+
+    @classmethod
+    def of(cls, api: Api, bucket: str, info: StreamInfo | None, key_codec: KeyCodec | None) -> KeyValue[bytes]:
+        """The handle of a bucket whose stream has this info; None: nobody has asked."""
+        stream = Stream(api, KV_STREAM + bucket_name(bucket), info)
+        layout = Layout.of(bucket, None if info is None else info.config, api.prefix, key_codec)
+        return KeyValue(Store(api, stream, layout))
+
+    def typed(self, kind: type[T], codec: Codec = JSON) -> KeyValue[T]:
+        """The same bucket with values of a type instead of bytes; see ``natsproto.codecs``.
+
+        A value that the codec cannot encode is InvalidPayload before anything is sent. What cannot be decoded is
+        InvalidPayload for whoever looks at the ``value`` of that entry.
+        """
+        store = self._store
+        return KeyValue(Store(store.api, store.stream, store.layout.typed(kind, codec)))
+
+    @property
+    def bucket(self) -> str:
+        """The name of the bucket."""
+        return self._store.bucket
+
+    @property
+    def stream(self) -> Stream:
+        """The stream behind the bucket."""
+        return self._store.stream
+
+    def __repr__(self) -> str:
+        return f"KeyValue(bucket={self.bucket!r})"
+
+    # ---------------------------------------------------------------- one key
+
+    async def get(
+        self, key: str, *, revision: int | None = None, direct: bool = True, timeout: Duration | None = None
+    ) -> KeyValueEntry[V]:
+        """What the key holds, or held at a revision.
+
+        KeyNotFound (a KeyError) when it never had a value, or not at that revision; KeyDeleted (a KeyNotFound) when it
+        was deleted, purged or has expired. BucketNotFound.
+        """
+        store = self._store
+        if revision is not None:
+            entry = await store.at(key, revision, direct=direct, timeout=timeout)
+        elif direct and store.stream.reads_directly:
+            get = store.last_get(key)
+            try:
+                reply = await get.ask(timeout)
+            except NoResponders:  # not allowed any more, or no bucket: the stream finds out which
+                entry = await store.last(key, direct=True, timeout=timeout)
+            else:
+                if (head := get.plain(reply)) is not None:  # nearly always: a value and nothing else
+                    return UnreadEntry(store.layout, head, reply.data)
+                entry = store.found(get, reply, key)
+        else:
+            entry = await store.last(key, direct=direct, timeout=timeout)
+        if entry.is_deleted:
+            raise KeyDeleted(self.bucket, key, entry.revision, entry.operation)
+        return entry
+
+    async def put(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
+        """Writes a value, whatever was there; returns its revision.
+
+        With ``ttl`` the key is gone after so many seconds (at least 1; TtlRefused unless the bucket has a
+        ``limit_marker_ttl``, UnsupportedByServer before server 2.11; a server makes none shorter than that where there
+        is history), and its history at once: the last value of it would be back otherwise.
+
+        PublishUncertain when the connection was lost or ``timeout`` passed meanwhile: it may be written or not.
+        NoStream when there is no such bucket; MessageTooLarge, LimitReached and every other ApiError when it refuses.
+        """
+        store = self._store
+        if ttl is not None:
+            await store.demand_ttl(timeout)
+        return (await store.write(key, store.layout.encode(value), None, _expiring(ttl), timeout)).seq
+
+    async def create(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
+        """Writes a value if the key has none, or was deleted; returns its revision.
+
+        KeyExists (a WrongRevision) when it has one; else as ``put``.
+        """
+        store = self._store
+        payload = store.layout.encode(value)
+        args = _expiring(ttl)
+        if ttl is not None:
+            await store.demand_ttl(timeout)
+        expected, unchanged = 0, 0
+        while True:
+            try:
+                return await store.write_at(key, expected, payload, None, args, timeout)
+            except WrongRevision as exc:
+                found = await store.last_or_none(key, timeout)
+                if found is not None and not found.is_deleted:
+                    raise KeyExists(self.bucket, key, found.revision) from exc.__cause__
+                # Somebody was faster, unless nothing has changed: then this is a mirror that is behind its origin.
+                before, expected = expected, 0 if found is None else found.revision
+                if expected == before:
+                    unchanged += 1
+                    if unchanged == LOOKS:
+                        raise
+                    await asyncio.sleep(LOOK_AGAIN)
+
+    async def update(
+        self, key: str, value: V, revision: int, *, ttl: Ttl | None = None, timeout: Duration | None = None
+    ) -> int:
+        """Writes a value if the key's last revision is this one; returns the new one.
+
+        WrongRevision, which names both, when it is not; 0 is the revision of a key that never had a value. Else as
+        ``put``.
+        """
+        store = self._store
+        if ttl is not None:
+            await store.demand_ttl(timeout)
+        return await store.write_at(key, revision, store.layout.encode(value), None, _expiring(ttl), timeout)
+
+    async def delete(self, key: str, *, revision: int | None = None, timeout: Duration | None = None) -> int:
+        """Marks a key as deleted, its history is kept; returns the revision of the mark.
+
+        A key without value is marked as well. With ``revision`` WrongRevision unless that is the key's last one. Else
+        as ``put``.
+        """
+        return await self._mark(key, {OPERATION: Operation.DELETE}, {}, revision, timeout)
+
+    async def purge(
+        self, key: str, *, revision: int | None = None, ttl: Ttl | None = None, timeout: Duration | None = None
+    ) -> int:
+        """Deletes a key with its history; returns the revision of the mark that is left.
+
+        With ``ttl`` the mark goes after so many seconds. Else as ``delete``.
+        """
+        args: MessageArgs = {"rollup": "sub"}
+        if ttl is not None:
+            await self._store.demand_ttl(timeout)
+            args = {"rollup": "sub", "ttl": ttl}
+        return await self._mark(key, {OPERATION: Operation.PURGE}, args, revision, timeout)
+
+    async def _mark(
+        self, key: str, headers: dict[str, str], args: MessageArgs, revision: int | None, timeout: Duration | None
+    ) -> int:
+        if revision is None:
+            return (await self._store.write(key, b"", headers, args, timeout)).seq
+        return await self._store.write_at(key, revision, b"", headers, args, timeout)
+
+    # ---------------------------------------------------------------- many keys
+
+    def watch(
+        self,
+        *keys: str,
+        include_history: bool = False,
+        ignore_deletes: bool = False,
+        updates_only: bool = False,
+        meta_only: bool = False,
+        resume_from: int | None = None,
+    ) -> KeyWatcher[V]:
+        """What the keys hold, and then everything that happens to them; enter it. Without ``keys`` all of the bucket.
+
+        ``keys`` may have wildcards. The newest entry of each key comes first; with ``include_history`` all entries
+        that the bucket has, with ``resume_from`` those from this revision on, with ``updates_only`` none.
+        ``ignore_deletes`` leaves deletions out, ``meta_only`` the values.
+
+        InvalidSubject for a bad key; ConfigError for contradictions. See KeyWatcher for the rest.
+        """
+        return watch(
+            self._store,
+            keys,
+            include_history=include_history,
+            ignore_deletes=ignore_deletes,
+            updates_only=updates_only,
+            meta_only=meta_only,
+            resume_from=resume_from,
+        )
+
+    @items
+    async def keys(self, *filters: str) -> AsyncGenerator[str]:
+        """Yields every key that has a value and matches one of the filters, or all, each once.
+
+        Chosen by the server, which sends no values. None is no error. BucketNotFound. Cancelling, or leaving the loop,
+        ends it.
+        """
+        seen: set[str] = set()
+        watcher = watch(self._store, filters, ignore_deletes=True, meta_only=True)
+        async with watcher, aclosing(watcher.initial()) as entries:
+            async for entry in entries:
+                key = entry.key
+                if key not in seen:
+                    seen.add(key)
+                    yield key
+
+    async def history(self, key: str, *, timeout: Duration | None = None) -> list[KeyValueEntry[V]]:
+        """Every entry of a key that the bucket still has, deletions included, the oldest first; empty when none."""
+        store = self._store
+        layout = store.layout
+        found = store.stream.get_batch(subject=layout.stored + layout.encoded(key), timeout=timeout)
+        try:
+            return [StoredEntry(layout, message) async for message in found]
+        except StreamNotFound as exc:
+            raise BucketNotFound(self.bucket) from exc
+
+    async def get_many(
+        self,
+        keys: Iterable[str],
+        *,
+        up_to_revision: int | None = None,
+        up_to_time: datetime | None = None,
+        timeout: Duration | None = None,
+    ) -> dict[str, KeyValueEntry[V]]:
+        """What several keys hold, all as of one moment; those without a value are left out. Wildcards are allowed.
+
+        ``up_to_revision`` and ``up_to_time`` (inclusive) choose a moment of the past, as far as the history of the
+        bucket reaches. Up to 1,000 keys come in one answer. More are got a thousand at a time, of the moment at which
+        it began; a key that is overwritten meanwhile in a bucket without history is the exception, it is as it is then.
+
+        UnsupportedByServer when the bucket does not allow direct get, or before server 2.11; BucketNotFound;
+        ConfigError and InvalidSubject for wrong arguments.
+        """
+        if isinstance(keys, str):
+            raise TypeError("keys must be a list of keys, not one str")
+        store = self._store
+        layout = store.layout
+        wanted = [layout.filter(key) for key in dict.fromkeys(keys)]
+        if not wanted:
+            return {}
+        found = store.stream.get_last_messages(
+            wanted, up_to_sequence=up_to_revision, up_to_time=up_to_time, timeout=timeout
+        )
+        try:
+            entries = [StoredEntry(layout, message) async for batch in found.batches() for message in batch]
+        except UnsupportedByServer:
+            await self.status(timeout=timeout)  # a bucket that is gone looks the same
+            raise
+        return {entry.key: entry for entry in entries if not entry.is_deleted}
+
+    def atomic(self, *, timeout: Duration | None = None) -> KeyValueBatch[V]:
+        """Writes to several keys that happen all together or not at all (ADR-50); enter it, leaving commits.
+
+        The bucket needs ``allow_atomic`` and the server 2.12; up to 1,000 writes.
+        """
+        store = self._store
+        batch = AtomicBatch(
+            store.api.connection,
+            timeout=store.api.timeout if timeout is None else positive_seconds("timeout", timeout),
+            max_messages=MAX_MESSAGES,
+            retry_attempts=RETRY_ATTEMPTS,
+            retry_wait=RETRY_WAIT,
+        )
+        return KeyValueBatch(store, batch, timeout)
+
+    async def purge_deletes(
+        self, *filters: str, older_than: Duration = DELETES_KEPT, timeout: Duration | None = None
+    ) -> int:
+        """Removes what deletions have left: history and marks of deleted keys; returns how many entries went.
+
+        Marks younger than ``older_than`` seconds (default 30 minutes, so that watches which were away can hear of the
+        deletion) are kept, without the history before them. What is written to a key meanwhile is not touched.
+        """
+        store = self._store
+        age, now = seconds("older_than", older_than), datetime.now(UTC)
+        found = watch(store, filters, meta_only=True)
+        async with found:
+            marks = [entry async for entry in found.initial() if entry.is_deleted]
+        removed = 0
+        for first in range(0, len(marks), AT_ONCE):
+            # By sequence: everything before the mark, and with it the mark itself if it is old. A value that was
+            # written behind it stays.
+            removed += sum(
+                await asyncio.gather(
+                    *(
+                        store.stream.purge(
+                            subject=mark.subject,
+                            sequence=mark.revision + ((now - mark.created).total_seconds() >= age),
+                            timeout=timeout,
+                        )
+                        for mark in marks[first : first + AT_ONCE]
+                    )
+                )
+            )
+        return removed
+
+    # ---------------------------------------------------------------- on top of a watch
+
+    def cache(self, *keys: str) -> KeyValueCache[V]:
+        """The keys, or all of the bucket, as a mapping in memory that a watch keeps up to date; enter it."""
+        return KeyValueCache(watch(self._store, keys))
+
+    def lock(self, key: str, *, ttl: Duration = 10.0, value: Payload = b"") -> Lock:
+        """A lock on a key, and with it the election of a leader; enter it. The bucket needs a ``limit_marker_ttl``.
+
+        Others can have it ``ttl`` seconds (at least 1) after its holder was last heard of; it is renewed three times as
+        often. ``value`` is what the key holds meanwhile: say who it is. ConfigError, InvalidSubject.
+        """
+        return Lock(self._store.plain(), key, ttl, value)
+
+    # ---------------------------------------------------------------- the bucket
+
+    async def status(self, *, timeout: Duration | None = None) -> KeyValueStatus:
+        """How the bucket is configured and what it holds. BucketNotFound."""
+        try:
+            return KeyValueStatus.of(await self._store.stream.info(timeout=timeout))
+        except StreamNotFound as exc:
+            raise BucketNotFound(self.bucket) from exc
+
+
+def _expiring(ttl: Ttl | None) -> MessageArgs:
+    """Whatever is older goes with the message: after its time it would be the newest again (ADR-48 warns of it)."""
+    return {} if ttl is None else {"ttl": ttl, "rollup": "sub"}

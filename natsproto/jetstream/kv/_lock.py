@@ -1,0 +1,295 @@
+"""Locks, and with them the election of a leader: a key that its holder keeps alive (ADR-48).
+
+Owns one tenure: who holds the key, until when that is sure, and the renewals in between. A holder that cannot renew
+has lost the lock before anybody else can get it: it counts from when it began to renew, the server from when it had
+stored that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import ceil
+from types import TracebackType
+
+from natsproto.errors import (
+    ConfigError,
+    ConnectionLost,
+    LocalProtocolError,
+    LockLost,
+    NatsError,
+    PublishUncertain,
+    RequestTimeout,
+    WrongLastSequence,
+    WrongRevision,
+)
+from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._publish.outgoing import MessageArgs, as_bytes
+from natsproto.jetstream.kv._entry import OPERATION, Operation, StoredEntry
+from natsproto.jetstream.kv._store import Store
+from natsproto.jetstream.kv._watch import watch
+from natsproto.protocol.frames import Payload
+from natsproto.protocol.pool import seconds
+
+ID = "Natsproto-Lock"
+"""Header that tells whose entry it is, whatever the holder writes as the value."""
+RENEWALS = 3
+"""Renewals within the time to live: two may fail."""
+AGAIN = 0.1
+"""Seconds after which what an outage has stopped is tried again."""
+
+
+class Lock:
+    """A lock on a key of a bucket. Made by ``kv.lock``; enter it, or ``acquire`` and ``release`` it.
+
+    Who holds it is the only one, as far as the clocks of the servers agree; but a process that was paused may not have
+    noticed yet that it has lost it. What must not happen then has to be fenced: ``token`` is bigger for every holder
+    than it was for those before, and ``put`` writes another key of the bucket only if the lock is held, says the
+    server.
+
+    When it is lost while a block is entered, the block is cancelled and LockLost raised in its place. A lock can be
+    taken again, by one task at a time. Outages that are over in time do no harm.
+    """
+
+    def __init__(self, store: Store[bytes], key: str, ttl: Duration, value: Payload) -> None:
+        store.layout.encoded(key)
+        self._store, self._key, self._value = store, key, as_bytes(value)
+        self._ttl = seconds("ttl", ttl)
+        if self._ttl < 1:
+            raise ConfigError("ttl", ttl, "must be at least one second")
+        self._loop = asyncio.get_running_loop()
+        self._id = {ID: store.api.connection.new_id()}
+        self._patience = min(store.api.timeout, self._ttl / RENEWALS)
+        self._token = self._revision = 0  # revision: of the last renewal, 0 when it is not held
+        self._until = 0.0
+        self._turn = asyncio.Lock()  # a write that names the revision must not overlap with one that changes it
+        self._keeper: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._lost = asyncio.Event()
+        self._block: asyncio.Task[object] | None = None
+        self._cancelling = 0
+        self._cancelled = False
+
+    # ---------------------------------------------------------------- what it is
+
+    @property
+    def key(self) -> str:
+        """The key that is the lock."""
+        return self._key
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is held right now."""
+        return self._revision > 0
+
+    @property
+    def token(self) -> int:
+        """The fencing token: the revision with which it was acquired last, 0 if it never was."""
+        return self._token
+
+    async def lost(self) -> None:
+        """Waits until the lock is not held any more. Cancelling ends the wait."""
+        if self._revision:
+            await self._lost.wait()
+
+    # ---------------------------------------------------------------- taking and giving back
+
+    async def acquire(self, *, timeout: Duration | None = None) -> int:
+        """Waits until the lock is free, at most ``timeout`` seconds (None: for ever); returns its ``token``.
+
+        RequestTimeout when it was not free in time; TtlRefused when the bucket has no ``limit_marker_ttl``;
+        UnsupportedByServer before server 2.11; and what ``KeyValue.create`` raises, but for outages, which are waited
+        for. Cancelling may leave it taken for ``ttl`` seconds.
+        """
+        wait = None if timeout is None else seconds("timeout", timeout)
+        expiry = asyncio.timeout(wait)
+        try:
+            async with expiry:
+                while True:
+                    try:
+                        if await self.try_acquire():
+                            return self._token
+                        await self._freed()
+                    except (ConnectionLost, PublishUncertain, RequestTimeout):
+                        await asyncio.sleep(AGAIN)
+        except TimeoutError:
+            if not expiry.expired():
+                raise
+            raise RequestTimeout(f"acquire {self._what}", wait or 0.0) from None
+
+    async def try_acquire(self) -> bool:
+        """Takes the lock if it is free. Raises what ``acquire`` raises, and for outages what ``KeyValue.create`` does.
+
+        LocalProtocolError when this object holds it already.
+        """
+        if self._revision:
+            raise LocalProtocolError(f"{self._what} is held already: make another one with kv.lock")
+        await self._store.demand_ttl(None)
+        expected = 0
+        while True:
+            begun = self._loop.time()
+            try:
+                self._hold(await self._write(expected), begun)
+                return True
+            except WrongRevision:
+                last = await self._last()
+                if last is not None and not last.is_deleted and not self._is_mine(last):
+                    return False
+                expected = 0 if last is None else last.revision
+
+    async def release(self) -> None:
+        """Gives the lock back, so that nobody has to wait until its time is over. Never raises: what cannot be told to
+        the server now ends by itself.
+        """
+        revision = self._revision
+        keeper = self._keeper
+        self._end()
+        if not revision:
+            return
+        if keeper is not None:
+            await asyncio.wait((keeper,))
+        try:
+            async with self._turn:
+                try:
+                    await self._purge(revision)
+                except WrongRevision:  # the last renewal was stored, and nobody heard of it
+                    last = await self._last()
+                    if last is not None and self._is_mine(last):
+                        await self._purge(last.revision)
+        except NatsError:
+            return
+
+    async def put(self, key: str, value: Payload, *, timeout: Duration | None = None) -> int:
+        """Writes another key of the bucket if the lock is held then, which is decided by the server; its revision.
+
+        LockLost when it is not. Else as ``KeyValue.put``.
+        """
+        layout = self._store.layout
+        async with self._turn:
+            if not self._revision:
+                raise LockLost(self._store.bucket, self._key, self._token)
+            args = MessageArgs(
+                expected_last_subject_seq=self._revision,
+                expected_last_subject_seq_subject=layout.origin + layout.encoded(self._key),
+            )
+            try:
+                return (await self._store.write(key, as_bytes(value), None, args, timeout)).seq
+            except WrongLastSequence as exc:
+                last = await self._last()
+                if last is None or not self._is_mine(last):
+                    self._lose()
+                    raise LockLost(self._store.bucket, self._key, self._token) from exc
+                self._revision = last.revision
+        return await self.put(key, value, timeout=timeout)
+
+    async def __aenter__(self) -> Lock:
+        await self.acquire()
+        task = asyncio.current_task()
+        assert task is not None
+        self._block, self._cancelling, self._cancelled = task, task.cancelling(), False
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._block = self._block, None
+        lost = not self._revision
+        await self.release()
+        if self._cancelled and task is not None and task.uncancel() > self._cancelling:
+            return  # somebody else has cancelled it too
+        if lost and (kind is None or (self._cancelled and kind is asyncio.CancelledError)):
+            raise LockLost(self._store.bucket, self._key, self._token) from exc
+
+    # ---------------------------------------------------------------- one tenure
+
+    def _hold(self, revision: int, begun: float) -> None:
+        self._token = revision
+        self._lost.clear()
+        self._extend(revision, begun)
+        self._keeper = self._loop.create_task(self._keep(begun), name="natsproto lock")
+
+    def _extend(self, revision: int, begun: float) -> None:
+        self._revision = revision
+        self._until = begun + self._ttl
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._until, self._lose)
+
+    def _lose(self) -> None:
+        """Somebody else has it, or may have it from now on."""
+        self._end()
+        block = self._block
+        if block is not None and block is not asyncio.current_task(self._loop):
+            self._cancelled = True
+            block.cancel()
+
+    def _end(self) -> None:
+        self._revision = 0
+        self._lost.set()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None and keeper is not asyncio.current_task(self._loop):
+            keeper.cancel()
+
+    async def _keep(self, begun: float) -> None:
+        """Renews it again and again. What fails is tried again until its time is over, which the timer knows."""
+        while self._revision:
+            await asyncio.sleep(max(begun + self._ttl / RENEWALS - self._loop.time(), 0.0))
+            begun = self._loop.time()
+            try:
+                async with self._turn:
+                    await self._renew()
+            except NatsError:
+                await asyncio.sleep(AGAIN)
+                begun = 0.0
+
+    async def _renew(self) -> None:
+        while self._revision:
+            begun = self._loop.time()
+            try:
+                self._extend(await self._write(self._revision), begun)
+                return
+            except WrongRevision:
+                last = await self._last()
+                if last is None or not self._is_mine(last):
+                    self._lose()
+                else:
+                    self._revision = last.revision  # of a renewal that nobody heard of
+
+    # ---------------------------------------------------------------- its key
+
+    async def _write(self, expected: int) -> int:
+        """The server counts whole seconds. What the key held before goes, or it would be back when the time is over."""
+        args = MessageArgs(ttl=ceil(self._ttl), rollup="sub")
+        return await self._store.write_at(self._key, expected, self._value, self._id, args, self._patience)
+
+    async def _purge(self, revision: int) -> None:
+        args = MessageArgs(ttl=ceil(self._ttl), rollup="sub")
+        await self._store.write_at(self._key, revision, b"", {OPERATION: Operation.PURGE}, args, self._patience)
+
+    async def _last(self) -> StoredEntry[bytes] | None:
+        return await self._store.last_or_none(self._key, self._patience)
+
+    def _is_mine(self, entry: StoredEntry[bytes]) -> bool:
+        return entry.headers.last(ID) == self._id[ID]
+
+    async def _freed(self) -> None:
+        """Waits until the key has no value. Not for ever: what removes keys without a mark tells nobody."""
+        try:
+            async with asyncio.timeout(self._ttl), watch(self._store, (self._key,), meta_only=True) as watcher:
+                await watcher.ready()
+                if watcher.caught_up:
+                    return
+                async for entry in watcher:
+                    if entry.is_deleted:
+                        return
+        except TimeoutError:
+            return
+
+    @property
+    def _what(self) -> str:
+        return f"lock {self._key!r} of bucket {self._store.bucket!r}"
+
+    def __repr__(self) -> str:
+        return f"Lock(key={self._key!r}, held={self.is_held}, token={self._token})"

@@ -1,0 +1,238 @@
+"""The catalogue of a store: which objects there are, and who may change what is said of them.
+
+Owns the one way in which a description is replaced (compare and set on its subject, so that of two who change an
+object at once neither overlooks the other) and the removal of chunks that nothing describes any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from datetime import UTC
+from typing import Any, NamedTuple, TypeVar
+
+from natsproto.errors import (
+    BucketNotFound,
+    ConnectionClosed,
+    ConnectionLost,
+    JetStreamNotEnabled,
+    JetStreamUnavailable,
+    MessageNotFound,
+    NatsError,
+    NoStream,
+    PermissionDenied,
+    PublishUncertain,
+    RequestTimeout,
+    StreamNotFound,
+    StreamProtected,
+    WrongLastSequence,
+)
+from natsproto.jetstream._api import Api
+from natsproto.jetstream._codec import Duration, dumps
+from natsproto.jetstream._config import OBJECT_STREAM
+from natsproto.jetstream._direct import RawMessage
+from natsproto.jetstream._publish.publish import publish
+from natsproto.jetstream._publish.retry import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream._publish.waiting import connected
+from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, meta_subject, read_info
+from natsproto.protocol.pool import positive_seconds
+
+T = TypeVar("T")
+
+log = logging.getLogger("natsproto")
+
+DOUBTS = 3
+"""How often a change is made again when nobody said what became of it."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+"""Seconds between two attempts to remove chunks."""
+ASK_AGAIN = 1.0
+"""Seconds after which a question that nobody answers is asked again."""
+PASSING = (ConnectionLost, JetStreamNotEnabled, JetStreamUnavailable, RequestTimeout)
+"""Errors that say nothing of the store: servers come and go."""
+_FINAL = (StreamNotFound, StreamProtected, PermissionDenied, ConnectionClosed)
+
+
+@contextmanager
+def held_by(bucket: str) -> Iterator[None]:
+    """BucketNotFound, which names the store, where the stream behind it is gone."""
+    try:
+        yield
+    except StreamNotFound as exc:
+        raise BucketNotFound(bucket) from exc
+
+
+class Entry(NamedTuple):
+    """A description and the sequence under which it is stored."""
+
+    info: ObjectInfo
+    sequence: int
+
+
+class Catalog:
+    """The descriptions of the objects of one store."""
+
+    def __init__(self, api: Api, bucket: str, stream: Stream) -> None:
+        self.api, self.bucket, self.stream = api, bucket, stream
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def other(self, bucket: str) -> Catalog:
+        """That of another store of this account, which may not exist."""
+        return self if bucket == self.bucket else Catalog(self.api, bucket, Stream(self.api, OBJECT_STREAM + bucket))
+
+    def patience(self, timeout: Duration | None) -> float:
+        """A timeout in seconds, more than 0, or the context's."""
+        return self.api.timeout if timeout is None else positive_seconds("timeout", timeout)
+
+    # ---------------------------------------------------------------- reading
+
+    async def find(self, name: str, *, timeout: Duration | None = None) -> Entry | None:
+        """What is said of an object, deleted or not.
+
+        The leader is asked, and other servers only by those who may not ask it: one that lags behind would tell of a
+        version whose chunks are being removed.
+        """
+        try:
+            with held_by(self.bucket):
+                found = await self._ask(meta_subject(self.bucket, name), self.patience(timeout))
+        except MessageNotFound:
+            return None
+        return Entry(read_info(found.data, found.time), found.seq)
+
+    async def _ask(self, subject: str, wait: float) -> RawMessage:
+        """Asks again while nobody answers: a question that comes during an election is forgotten, and an object that
+        took an hour to put shall not be given up for that.
+        """
+        connection, loop = self.api.connection, asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        direct = False
+        while True:
+            try:
+                left = min(ASK_AGAIN, max(0.01, deadline - loop.time()))
+                return await self.stream.get_last_message(subject, direct=direct, timeout=left)
+            except PermissionDenied:
+                if direct:
+                    raise
+                direct = True
+                continue
+            except PASSING:
+                if loop.time() + FIRST_PAUSE >= deadline:
+                    raise
+            await connected(connection, deadline)
+            await asyncio.sleep(FIRST_PAUSE)
+
+    async def why(self, error: NatsError) -> NatsError:
+        """What to tell of a publisher's error: BucketNotFound where the stream does not answer because it is gone."""
+        if isinstance(error, (NoStream, PublishUncertain, RequestTimeout)) and self.api.connection.is_connected:
+            try:
+                await self.stream.info(timeout=ASK_AGAIN)
+            except StreamNotFound:
+                return BucketNotFound(self.bucket)
+            except NatsError:
+                pass  # nobody can tell
+        return error
+
+    # ---------------------------------------------------------------- changing
+
+    async def change(
+        self,
+        name: str,
+        make: Callable[[Entry | None], ObjectInfo | None],
+        *,
+        timeout: Duration | None = None,
+    ) -> tuple[Entry | None, Entry]:
+        """Replaces what is said of an object by what ``make`` makes of it; returns both.
+
+        ``make`` is called again when somebody else was faster, and may raise; None leaves everything as it is.
+        PublishUncertain when nobody said whether it was done. BucketNotFound.
+        """
+        wait = self.patience(timeout)
+        before = await self.find(name, timeout=timeout)
+        doubts = 0
+        while True:
+            new = make(before)
+            if new is None:
+                assert before is not None
+                return before, before
+            try:
+                return before, await self._publish(name, new, before.sequence if before else 0, wait)
+            except WrongLastSequence:
+                pass
+            except NoStream as exc:
+                if (error := await self.why(exc)) is exc:
+                    raise
+                raise error from exc
+            except PublishUncertain:
+                doubts += 1
+                if doubts > DOUBTS:
+                    raise
+            now = await self.find(name, timeout=timeout)
+            if now is not None and now.info.replace(mtime=new.mtime) == new:
+                return before, now  # it had been heard, and only the word of it was lost
+            before = now
+
+    async def _publish(self, name: str, info: ObjectInfo, expected: int, wait: float) -> Entry:
+        ack = await publish(
+            self.api.connection,
+            meta_subject(self.bucket, name),
+            dumps(info),
+            None,
+            {"msg_id": self.api.connection.new_id(), "rollup": "sub", "expected_last_subject_seq": expected},
+            timeout=wait,
+            retry_attempts=RETRY_ATTEMPTS,
+            retry_wait=RETRY_WAIT,
+        )
+        return Entry(info.replace(mtime=Timestamp.now(UTC)), ack.seq)
+
+    async def forget(self, name: str, sequence: int, *, timeout: Duration | None = None) -> None:
+        """Removes a description as old as this or older, so that nothing tells of it."""
+        with held_by(self.bucket):
+            await self.stream.purge(subject=meta_subject(self.bucket, name), sequence=sequence + 1, timeout=timeout)
+
+    async def see_through(self, step: Coroutine[Any, Any, T]) -> T:
+        """Runs it to its end, whether or not the caller is cancelled meanwhile."""
+        return await asyncio.shield(self._start(step))
+
+    def _start(self, step: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(step, name="natsproto object store")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, NatsError):  # a bug; of other errors whoever waits hears
+            log.error("object store %r: a step in the background failed: %r", self.bucket, error, exc_info=error)
+
+    # ---------------------------------------------------------------- chunks
+
+    async def sweep(self, nuid: str, *, settled: bool = True) -> None:
+        """Removes the chunks of an object that nothing describes any more.
+
+        Returns when that is done, after the context's timeout, or at once without a connection; it goes on behind that,
+        until it is done, the client is closed, or the server does not allow it. Cancelling ends the wait only.
+        ``settled`` says that none of them can still be on its way.
+        """
+        task = self._start(self._sweep(nuid, settled))
+        if self.api.connection.is_connected:
+            await asyncio.wait({task}, timeout=self.api.timeout)
+
+    async def _sweep(self, nuid: str, settled: bool) -> None:
+        subject = chunk_subject(self.bucket, nuid)
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                if not settled:
+                    await self.api.connection.flush()
+                while await self.stream.purge(subject=subject, timeout=ASK_AGAIN) and not settled:
+                    pass
+                return
+            except _FINAL:
+                return
+            except NatsError:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)

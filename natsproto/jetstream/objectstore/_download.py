@@ -1,0 +1,128 @@
+"""Getting the whole of an object, as bytes or as a file.
+
+Owns what becomes of it when reading fails half way: a file appears when it is complete and right, and not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from hashlib import file_digest
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from natsproto.errors import DigestMismatch, ObjectChanged
+from natsproto.jetstream._backup import Progress
+from natsproto.jetstream._codec import Duration
+from natsproto.jetstream.objectstore._catalog import Catalog
+from natsproto.jetstream.objectstore._meta import ObjectInfo
+from natsproto.jetstream.objectstore._reader import RESTARTS, ObjectReader, resolve
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
+
+PIECE = 2**20
+"""Bytes written in one go."""
+
+Tell = Callable[[Progress], object] | None
+
+
+async def to_bytes(catalog: Catalog, name: str | ObjectInfo, timeout: Duration | None, tell: Tell) -> bytes:
+    """All of it; from the start again when it is replaced meanwhile."""
+    for attempt in range(RESTARTS + 1):
+        buffer = BytesIO()  # grows in place, and gives its content away without a copy
+        try:
+            async with ObjectReader(catalog, name, timeout=timeout) as reader:
+                chunks = 0
+                async for chunk in reader:
+                    buffer.write(chunk)
+                    chunks += 1
+                    if tell is not None:
+                        tell(Progress(bytes=buffer.tell(), chunks=chunks, total=reader.info.size))
+            return buffer.getvalue()
+        except ObjectChanged:
+            if attempt == RESTARTS or isinstance(name, ObjectInfo):
+                raise
+    raise AssertionError
+
+
+async def to_file(
+    catalog: Catalog,
+    name: str | ObjectInfo,
+    path: str | os.PathLike[str],
+    *,
+    resume: bool,
+    timeout: Duration | None,
+    tell: Tell,
+) -> ObjectInfo:
+    """All of it in a file; see ObjectStore.get_file."""
+    target = Path(path)
+    if await asyncio.to_thread(target.is_dir):
+        raise IsADirectoryError(f"{target} is a directory: say what the file shall be called")
+    for attempt in range(RESTARTS + 1):
+        store, info = await resolve(catalog, name, timeout)
+        try:
+            return await _File(store, info, target, resume, timeout, tell).fetch()
+        except ObjectChanged:
+            if attempt == RESTARTS or isinstance(name, ObjectInfo):
+                raise
+    raise AssertionError
+
+
+class _File:
+    """One attempt to have an object in a file."""
+
+    def __init__(
+        self, catalog: Catalog, info: ObjectInfo, target: Path, resume: bool, timeout: Duration | None, tell: Tell
+    ) -> None:
+        self._catalog, self._info, self._target = catalog, info, target
+        self._resume, self._timeout, self._tell = resume, timeout, tell
+        # What can be resumed is found by the version of the object that it is a part of.
+        mark = info.nuid if resume else catalog.api.connection.new_id()
+        self._partial = target.with_name(f"{target.name}.{mark}.partial")
+
+    async def fetch(self) -> ObjectInfo:
+        try:
+            with self._partial.open("ab" if self._resume else "xb") as file:
+                await self._fill(file)
+                await asyncio.to_thread(_finish, file)
+            os.replace(self._partial, self._target)
+        except BaseException as exc:
+            if not self._resume or isinstance(exc, (DigestMismatch, ObjectChanged)):
+                self._partial.unlink(missing_ok=True)
+            raise
+        return self._info
+
+    async def _fill(self, file: BinaryIO) -> None:
+        reader = ObjectReader(self._catalog, self._info, timeout=self._timeout)
+        size = await asyncio.to_thread(os.path.getsize, self._partial)
+        if size:
+            size = min(size, self._info.size)
+            await asyncio.to_thread(file.truncate, size)
+            reader.go_on(size, await asyncio.to_thread(_digest_of, self._partial))
+        pieces: list[bytes] = []
+        waiting = chunks = 0
+        async with reader:
+            async for chunk in reader:
+                pieces.append(chunk)
+                waiting += len(chunk)
+                chunks += 1
+                if waiting >= PIECE:
+                    await asyncio.to_thread(file.writelines, pieces)
+                    size += waiting
+                    pieces, waiting = [], 0
+                if self._tell is not None:
+                    self._tell(Progress(bytes=size + waiting, chunks=chunks, total=self._info.size))
+        await asyncio.to_thread(file.writelines, pieces)
+
+
+def _digest_of(path: Path) -> Hash:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256")
+
+
+def _finish(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,185 @@
+"""PURE. What is known of an object: the record that is stored of it, its names on the wire and its digest (ADR-20).
+
+Owns the JSON of an object's description, the subjects of its chunks and of the description, and the way a digest is
+written. It sends nothing and reads no object.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from natsproto.errors import ConfigError, ObjectStoreError
+from natsproto.jetstream._codec import (
+    NEVER,
+    UINT64,
+    Field,
+    Record,
+    flag,
+    integer,
+    labels,
+    loads,
+    optional,
+    text,
+)
+from natsproto.jetstream._config import OBJECT_SUBJECTS
+from natsproto.jetstream._timestamp import Timestamp
+from natsproto.protocol.headers import Headers, HeadersLike
+
+CHUNK_SIZE = 128 * 1024
+"""Bytes of a chunk unless asked for otherwise."""
+MAX_NAME = 2048
+"""Bytes of a name: with more, its subject would not fit into a line of the protocol (4 KiB)."""
+_SHA_256 = "SHA-256="
+
+
+def _headers() -> Mapping[str, tuple[str, ...]]:
+    """A map of names to lists of values."""
+
+    def accept(what: str, value: object) -> object:
+        headers = Headers(cast("HeadersLike", value))
+        return {name: tuple(headers.get_all(name)) for name in headers}
+
+    def read(value: object) -> object:
+        if type(value) is not dict:
+            raise TypeError("must be an object")
+        return {name: _texts(values) for name, values in value.items()}
+
+    def write(value: object) -> object:
+        return {name: list(values) for name, values in cast("Mapping[str, Sequence[str]]", value).items()}
+
+    return cast("Mapping[str, tuple[str, ...]]", Field("headers", {}, accept, read=read, write=write))
+
+
+def _mtime() -> Timestamp:
+    """When it was stored, which the message tells. What is written here is somebody's clock, or "" (nats-py)."""
+
+    def accept(what: str, value: object) -> object:
+        if not isinstance(value, Timestamp):
+            raise TypeError(f"{what} must be a Timestamp, not {type(value).__name__}")
+        return value
+
+    return cast(Timestamp, Field("mtime", NEVER, accept, read=lambda _: NEVER))
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    if type(values) is str:  # as nats-py writes what it was given
+        return (values,)
+    if type(values) is not list or not all(type(one) is str for one in values):
+        raise TypeError("must be lists of strings")
+    return tuple(values)
+
+
+class ObjectLink(Record):
+    """What a link stands for: an object of a store, or with an empty ``name`` the whole store."""
+
+    bucket: str = text()
+    name: str = text(default="")
+
+
+class ObjectOptions(Record):
+    """How an object is kept: as chunks of at most ``max_chunk_size`` bytes, or as a link."""
+
+    link: ObjectLink | None = optional(ObjectLink, default=None)
+    max_chunk_size: int = integer(default=0)
+
+
+class ObjectInfo(Record):
+    """What a store knows of an object; its content is read with ``ObjectStore.get``.
+
+    ``size`` in bytes, in ``chunks`` messages; ``digest`` is "SHA-256=" and base64; ``mtime`` is when this description
+    was stored. ``headers`` and ``metadata`` are the user's own. ``nuid`` is another one whenever the content is.
+    ``deleted``: there was such an object; size, chunks and digest are empty then, as they are for a link.
+    """
+
+    name: str = text()
+    description: str = text(default="")
+    headers: Mapping[str, tuple[str, ...]] = _headers()
+    metadata: Mapping[str, str] = labels(default=None)
+    options: ObjectOptions | None = optional(ObjectOptions, default=None)
+    bucket: str = text()
+    nuid: str = text(default="", always=True)
+    # Sent always: other clients take a missing size for an object that has yet to come.
+    size: int = integer(default=0, high=UINT64, always=True)
+    mtime: Timestamp = _mtime()
+    chunks: int = integer(default=0, always=True)
+    digest: str = text(default="")
+    deleted: bool = flag(default=False)
+
+    @property
+    def link(self) -> ObjectLink | None:
+        """What it is a link to, if it is one."""
+        return None if self.options is None else self.options.link
+
+    @property
+    def chunk_size(self) -> int:
+        """No chunk has more bytes than this, as far as anybody said."""
+        return (self.options.max_chunk_size if self.options is not None else 0) or CHUNK_SIZE
+
+
+def read_info(data: bytes, mtime: Timestamp) -> ObjectInfo:
+    """The description in a message that was stored then. InvalidReply when it is none."""
+    return loads(ObjectInfo, data).replace(mtime=mtime)
+
+
+# ---------------------------------------------------------------- names
+
+
+def object_name(name: str) -> str:
+    """The name, or ConfigError: anything goes that can be written as UTF-8, but not nothing."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of an object must be a str, not {type(name).__name__}")
+    if not name:
+        raise ConfigError("object name", name, "must not be empty")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as exc:
+        raise ConfigError("object name", name, "cannot be written as UTF-8") from exc
+    if size > MAX_NAME:
+        raise ConfigError("object name", name, f"is longer than {MAX_NAME} bytes")
+    return name
+
+
+def meta_subject(bucket: str, name: str) -> str:
+    """Where an object is described."""
+    return f"{OBJECT_SUBJECTS}{bucket}.M.{urlsafe_b64encode(name.encode()).decode()}"
+
+
+def all_meta_subjects(bucket: str) -> str:
+    """Where all objects are described."""
+    return f"{OBJECT_SUBJECTS}{bucket}.M.>"
+
+
+def all_chunk_subjects(bucket: str) -> str:
+    """Where the chunks of all objects are."""
+    return f"{OBJECT_SUBJECTS}{bucket}.C.>"
+
+
+def chunk_subject(bucket: str, nuid: str) -> str:
+    """Where the chunks of an object are."""
+    return f"{OBJECT_SUBJECTS}{bucket}.C.{nuid}"
+
+
+# ---------------------------------------------------------------- digests
+
+
+def digest_text(raw: bytes) -> str:
+    """A SHA-256 as an object's description has it."""
+    return _SHA_256 + urlsafe_b64encode(raw).decode()
+
+
+def digest_bytes(info: ObjectInfo) -> bytes:
+    """The SHA-256 that was written, by whichever client; b"" when there is none. ObjectStoreError for another kind."""
+    if not info.digest:
+        return b""
+    kind, encoded = info.digest[: len(_SHA_256)], info.digest[len(_SHA_256) :]
+    try:
+        if kind.upper() != _SHA_256:
+            raise ValueError
+        return b64decode(encoded.rstrip("=") + "=" * (-len(encoded.rstrip("=")) % 4), b"-_", validate=True)
+    except (ValueError, Base64Error):
+        raise ObjectStoreError(
+            f"object {info.name!r} in store {info.bucket!r}: its digest {info.digest!r} is not a SHA-256"
+        ) from None

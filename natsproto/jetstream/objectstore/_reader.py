@@ -1,0 +1,288 @@
+"""Getting: the content of an object out of its chunks.
+
+Owns the reading of the chunks by an ordered consumer, the check of what was read against the description, and the
+verdict on chunks that do not come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from natsproto._async_hints import AsyncIterated
+from natsproto.errors import (
+    BucketNotFound,
+    ConfigError,
+    ConnectionClosed,
+    DigestMismatch,
+    LocalProtocolError,
+    ObjectChanged,
+    ObjectLinkError,
+    ObjectNotFound,
+    RequestTimeout,
+    StreamNotFound,
+    SubscriptionClosed,
+)
+from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._config import bucket_name
+from natsproto.jetstream._consumer.reader import Messages
+from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream.objectstore._catalog import PASSING, Catalog, held_by
+from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, digest_bytes, digest_text, object_name
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
+
+AHEAD = 8 * 2**20
+"""Bytes that may wait here, or be on their way."""
+AHEAD_CHUNKS = 500
+STALL = 1.0
+"""Seconds without a chunk after which it is looked up whether there is another one."""
+RESTARTS = 5
+"""How often reading begins anew because the object was replaced, as long as nothing of it was given out."""
+
+
+async def resolve(
+    catalog: Catalog, wanted: str | ObjectInfo, timeout: Duration | None = None
+) -> tuple[Catalog, ObjectInfo]:
+    """The object of that name, or that the link of that name leads to, and the store it is in.
+
+    ObjectNotFound and BucketNotFound, also for what a link leads to; ObjectLinkError for a link to a store, and for
+    links in a circle.
+    """
+    if isinstance(wanted, ObjectInfo):
+        catalog, name, info = catalog.other(bucket_name(wanted.bucket)), wanted.name, wanted
+    else:
+        name, info = object_name(wanted), await _existing(catalog, wanted, timeout)
+    passed: set[tuple[str, str]] = set()
+    while (link := info.link) is not None:
+        if not link.name:
+            raise ObjectLinkError(catalog.bucket, name, f"is a link to the store {link.bucket!r}, not to an object")
+        passed.add((catalog.bucket, name))
+        if (link.bucket, link.name) in passed:
+            raise ObjectLinkError(catalog.bucket, name, "is a link that leads back to itself")
+        catalog, name = catalog.other(bucket_name(link.bucket)), link.name
+        info = await _existing(catalog, name, timeout)
+    if info.deleted:
+        raise ObjectNotFound(catalog.bucket, name)
+    return catalog, info
+
+
+async def _existing(catalog: Catalog, name: str, timeout: Duration | None) -> ObjectInfo:
+    found = await catalog.find(name, timeout=timeout)
+    if found is None or found.info.deleted:
+        raise ObjectNotFound(catalog.bucket, name)
+    return found.info
+
+
+class ObjectReader(AsyncIterated):
+    """The content of an object, chunk by chunk. Made by ``ObjectStore.get``; enter it, then iterate it once.
+
+    It reads ahead a few MiB and survives restarts and reconnects. The last chunk is given out when the whole is what
+    was put, else DigestMismatch is raised in its place. ObjectChanged when the object was replaced or deleted while it
+    was read, BucketNotFound when its store was. Cancelling loses nothing: reading can go on. Leaving ends it.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        wanted: str | ObjectInfo,
+        *,
+        offset: int = 0,
+        length: int | None = None,
+        timeout: Duration | None = None,
+    ) -> None:
+        for what, number in (("offset", offset), ("length", 0 if length is None else length)):
+            if type(number) is not int or number < 0:
+                raise ConfigError(what, number, "must be a number of bytes, 0 or more")
+        self._origin = self._catalog = catalog  # where the name was looked up, and where the object is
+        self._wanted = wanted
+        self._offset, self._length, self._timeout = offset, length, timeout
+        self._info: ObjectInfo | None = None
+        self._messages: Messages | None = None
+        self._digest = sha256()
+        self._whole = False  # whether everything is read, so that the digest can be held against what was put
+        self._had = 0  # bytes that were had before, and are in the digest
+        self._left = 0  # bytes to be given out
+        self._skip = 0  # bytes of the next chunk that are not
+        self._chunks = 0  # chunks to come
+        self._dry = False  # whether the consumer says that there is none
+        self._entered = False
+
+    def go_on(self, offset: int, digest: Hash) -> None:
+        """Before it is entered: so many bytes were had before, and this is their digest."""
+        self._offset, self._digest = offset, digest
+        self._had = offset
+
+    @property
+    def info(self) -> ObjectInfo:
+        """What the store knows of it; of a link, what it leads to. LocalProtocolError before it was entered."""
+        if self._info is None:
+            raise LocalProtocolError("an object is to be entered first: async with store.get(name) as obj")
+        return self._info
+
+    async def __aenter__(self) -> ObjectReader:
+        if self._entered:
+            raise LocalProtocolError("an object can be entered once: get it again")
+        self._entered = True
+        again = RESTARTS
+        while True:
+            self._catalog, self._info = await resolve(self._origin, self._wanted, self._timeout)
+            try:
+                await self._begin(self._info)
+                return self
+            except ObjectChanged:
+                await self._end()
+                again -= 1
+                if isinstance(self._wanted, ObjectInfo) or again < 0:
+                    raise
+            except BaseException:
+                await self._end()
+                raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self.info and self._left == 0:
+            raise StopAsyncIteration
+        while True:
+            chunk = self._take(await self._next())
+            if chunk:
+                return chunk
+            if self._left == 0:
+                raise StopAsyncIteration
+
+    # ---------------------------------------------------------------- chunks
+
+    async def _begin(self, info: ObjectInfo) -> None:
+        """Finds the place and has a consumer there."""
+        if self._offset > info.size:
+            raise ConfigError("offset", self._offset, f"is behind the end of an object of {info.size} bytes")
+        rest = info.size - self._offset
+        self._left = rest if self._length is None else min(self._length, rest)
+        self._whole = self._had + self._left == info.size
+        digest_bytes(info)
+        self._chunks = info.chunks
+        if self._left == 0:
+            if self._whole:
+                self._chunks = 0
+                self._check_whole()
+            return
+        if self._offset:
+            await self._locate()
+        else:
+            await self._start()
+
+    async def _start(self, sequence: int | None = None, *, headers_only: bool = False) -> None:
+        """Has the chunks from this one on delivered, or their headers."""
+        consumer = self._catalog.stream.ordered_consumer(
+            filter_subject=self._subject, start_sequence=sequence, headers_only=headers_only
+        )
+        ahead = AHEAD_CHUNKS if headers_only else max(1, min(AHEAD_CHUNKS, AHEAD // self.info.chunk_size))
+        self._messages = consumer.messages(max_messages=ahead)
+        self._messages.start()
+        with held_by(self._catalog.bucket):
+            self._dry = (await consumer.created()).num_pending < self._chunks
+        if self._dry:
+            await self._look_up()
+
+    async def _next(self) -> JsMessage:
+        """The next chunk. Raises why there is none, as soon as that is known."""
+        messages = self._messages
+        if messages is None:
+            raise LocalProtocolError("an object is read inside its block: async with store.get(name) as obj")
+        if self._chunks == 0:
+            raise self._mismatch(f"{self._left} bytes are missing")
+        if self._dry:
+            await self._look_up()
+        while True:
+            try:
+                message = await messages.next(STALL)
+                break
+            except RequestTimeout:
+                await self._look_up()
+            except SubscriptionClosed:
+                raise ConnectionClosed(f"get of object {self.info.name!r}") from None
+            except StreamNotFound as exc:
+                raise BucketNotFound(self._catalog.bucket) from exc
+        self._chunks -= 1
+        # With others behind it here it is not the last one; metadata costs as much as a tenth of the digest.
+        self._dry = self._chunks > 0 and not messages.pending and message.metadata.num_pending == 0
+        return message
+
+    def _take(self, message: JsMessage) -> bytes:
+        chunk = message.data
+        if self._skip or len(chunk) > self._left:
+            chunk = chunk[self._skip : self._skip + self._left]
+            self._skip = 0
+        self._left -= len(chunk)
+        if self._whole:
+            self._digest.update(chunk)
+        if self._whole and (self._chunks == 0 or self._left == 0):
+            self._check_whole()
+        return chunk
+
+    def _check_whole(self) -> None:
+        info = self.info
+        if self._left:
+            raise self._mismatch(f"{self._left} bytes are missing")
+        if self._chunks:
+            raise self._mismatch(f"there are chunks behind its {info.size} bytes")
+        expected = digest_bytes(info)
+        if expected and self._digest.digest() != expected:
+            raise self._mismatch("")
+
+    def _mismatch(self, reason: str) -> DigestMismatch:
+        info = self.info
+        return DigestMismatch(info.bucket, info.name, info.digest, digest_text(self._digest.digest()), reason)
+
+    # ---------------------------------------------------------------- inside
+
+    @property
+    def _subject(self) -> str:
+        return chunk_subject(self._catalog.bucket, self.info.nuid)
+
+    async def _locate(self) -> None:
+        """Starts at the chunk with the first byte wanted. The sizes are asked for: not every client cuts evenly."""
+        await self._start(headers_only=True)
+        position = 0
+        while True:
+            message = await self._next()
+            size = int(message.headers.last("Nats-Msg-Size", "0"))
+            if position + size > self._offset:
+                break
+            position += size
+        await self._end()
+        self._skip = self._offset - position
+        self._chunks += 1
+        await self._start(message.metadata.stream_seq)
+
+    async def _look_up(self) -> None:
+        """Raises why the next chunk does not come; returns when it will come, or nobody can tell now."""
+        info, catalog = self.info, self._catalog
+        try:
+            with held_by(catalog.bucket):
+                held = await catalog.stream.info(subjects_filter=self._subject, timeout=self._timeout)
+            there = held.state.subjects.get(self._subject, 0)
+            if there >= info.chunks:
+                self._dry = False
+                return
+            now = await catalog.find(info.name, timeout=self._timeout)
+        except PASSING:
+            return
+        if now is None or now.info.deleted or now.info.nuid != info.nuid:
+            raise ObjectChanged(info.bucket, info.name)
+        raise self._mismatch(f"{there} of {info.chunks} chunks are there")
+
+    async def _end(self) -> None:
+        messages, self._messages = self._messages, None
+        if messages is not None:
+            await messages.stop()

@@ -1,0 +1,71 @@
+"""How an object store is configured and what it holds (ADR-20)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from natsproto._value import Value
+from natsproto.jetstream._config import ObjectStoreConfig
+from natsproto.jetstream._info import StreamInfo
+
+
+class ObjectStoreStatus(Value):
+    """An object store: its configuration, and the info of the stream behind it."""
+
+    config: ObjectStoreConfig
+    stream: StreamInfo
+
+    @classmethod
+    def of(cls, info: StreamInfo) -> ObjectStoreStatus:
+        """The status that a stream's info tells. ConfigError when it is no object store."""
+        return cls(config=ObjectStoreConfig.from_stream(info.config), stream=info)
+
+    @property
+    def bucket(self) -> str:
+        """The name of the store."""
+        return self.config.bucket
+
+    @property
+    def description(self) -> str:
+        """What it was said to be for."""
+        return self.config.description
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all objects and their descriptions."""
+        return self.stream.state.bytes
+
+    @property
+    def ttl(self) -> float:
+        """Seconds after which objects go; 0 for never."""
+        return self.config.ttl
+
+    @property
+    def storage(self) -> str:
+        """Where it is kept: "file" or "memory"."""
+        return str(self.config.storage)
+
+    @property
+    def replicas(self) -> int:
+        """On how many servers it is kept."""
+        return self.config.num_replicas
+
+    @property
+    def sealed(self) -> bool:
+        """Whether nothing can be changed any more."""
+        return self.stream.config.sealed
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether it is compressed on disk."""
+        return self.config.compression
+
+    @property
+    def backing_store(self) -> str:
+        """What keeps it: "JetStream"."""
+        return "JetStream"
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The metadata of the store, those of the server included."""
+        return self.config.metadata

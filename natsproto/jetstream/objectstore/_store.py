@@ -1,0 +1,460 @@
+"""The object store as users see it (ADR-20).
+
+Owns the verbs and the rules between objects and links. How content is stored is known to ``upload``, how it is read to
+``reader``, and who may change a description to ``catalog``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import TypedDict
+
+from natsproto._async_hints import items
+from natsproto.errors import (
+    ConfigError,
+    NatsError,
+    ObjectChanged,
+    ObjectExists,
+    ObjectLinkError,
+    ObjectNotFound,
+    PayloadTooLarge,
+    PublishUncertain,
+)
+from natsproto.jetstream._api import Api
+from natsproto.jetstream._backup import Progress
+from natsproto.jetstream._codec import NEVER, Duration, dumps
+from natsproto.jetstream._config import OBJECT_STREAM, DeliverPolicy, bucket_name
+from natsproto.jetstream._info import StreamInfo
+from natsproto.jetstream._stream import Stream
+from natsproto.jetstream.objectstore._catalog import Catalog, Entry, held_by
+from natsproto.jetstream.objectstore._download import to_bytes, to_file
+from natsproto.jetstream.objectstore._leftovers import leftovers
+from natsproto.jetstream.objectstore._meta import (
+    CHUNK_SIZE,
+    ObjectInfo,
+    ObjectLink,
+    ObjectOptions,
+    all_meta_subjects,
+    object_name,
+    read_info,
+)
+from natsproto.jetstream.objectstore._reader import ObjectReader
+from natsproto.jetstream.objectstore._source import Source
+from natsproto.jetstream.objectstore._status import ObjectStoreStatus
+from natsproto.jetstream.objectstore._upload import Upload
+from natsproto.jetstream.objectstore._watch import ObjectWatcher
+from natsproto.protocol.headers import HeadersLike
+from natsproto.protocol.pool import seconds
+
+ENVELOPE = 512
+"""Bytes of a message to leave for what is not content: its headers, or the size and digest in a description."""
+ABANDONED = 24 * 3600.0
+"""Seconds after which ``sweep`` takes chunks for abandoned."""
+
+
+class ObjectStore:
+    """Objects of any size under names of any kind, in a stream (ADR-20). Made by the JetStream context; as cheap as
+    its name.
+
+    Names are not empty and have at most 2,048 bytes of UTF-8: ConfigError. Calls take ``timeout`` in seconds for each
+    answer (default: that of the JetStream context) and raise BucketNotFound when there is no such store (any more; of a
+    link also the store that it leads to), and what every call of the JetStream API raises: ApiError or the subclass of
+    its code (StreamProtected when the store is sealed, LimitReached when it is full), RequestTimeout, PermissionDenied,
+    ConnectionLost, ConnectionClosed.
+
+    Who changes an object while somebody else does is never overlooked: one comes after the other, and the last one
+    stays. What is read is one version of the object, or an error.
+    """
+
+    def __init__(self, api: Api, bucket: str, info: StreamInfo | None = None) -> None:
+        self.bucket = bucket_name(bucket)
+        """The name of the store."""
+        self._api = api
+        self._stream = Stream(api, OBJECT_STREAM + bucket, info)
+        self._batched = info is not None and info.config.allow_batched
+        self._catalog = Catalog(api, bucket, self._stream)
+
+    def __repr__(self) -> str:
+        return f"ObjectStore(bucket={self.bucket!r})"
+
+    # ---------------------------------------------------------------- the store
+
+    async def status(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
+        """How the store is configured and what it holds."""
+        with held_by(self.bucket):
+            info = await self._stream.info(timeout=timeout)
+        self._batched = info.config.allow_batched
+        return ObjectStoreStatus.of(info)
+
+    async def seal(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
+        """Makes the store read-only for good: nothing is put, changed, deleted or expired any more."""
+        with held_by(self.bucket):
+            return ObjectStoreStatus.of(await self._stream.seal(timeout=timeout))
+
+    async def sweep(self, *, older_than: Duration = ABANDONED, timeout: Duration | None = None) -> int:
+        """Removes chunks that belong to no object, as programs leave them that are killed in the middle of ``put``;
+        returns how many.
+
+        ``older_than`` in seconds (default: a day) is how long ago the last chunk must have been stored. It has to be
+        more than any ``put`` in progress, here or elsewhere, waits for its source: the object it makes could not be
+        read (DigestMismatch). What is put, renamed or deleted meanwhile is safe.
+
+        ConfigError for a store that mirrors others or has them as sources; InvalidReply for a description that cannot
+        be read, with nothing removed. Cancelling leaves open how many are gone.
+        """
+        removed, age = 0, seconds("older_than", older_than)
+        with held_by(self.bucket):
+            for subject in await leftovers(self._catalog, age, timeout):
+                removed += await self._stream.purge(subject=subject, timeout=timeout)
+        return removed
+
+    # ---------------------------------------------------------------- putting
+
+    async def put(
+        self,
+        name: str,
+        source: Source,
+        *,
+        description: str = "",
+        headers: HeadersLike | None = None,
+        metadata: Mapping[str, str] | None = None,
+        chunk_size: int | None = None,
+        progress: Callable[[Progress], object] | None = None,
+        timeout: Duration | None = None,
+    ) -> ObjectInfo:
+        """Stores an object, in the place of one that has this name.
+
+        ``source``: bytes, a path (``pathlib.Path``), a binary file (read from where it stands, not closed), an object
+        with ``async def read``, or an iterable or async iterable of bytes in pieces of any size. Files are read in a
+        thread; an iterable that blocks, blocks. At most some 12 MiB of it are in memory. ``chunk_size`` in bytes
+        (default: 128 KiB, or less if the server takes less). ``progress`` is called after every chunk; its ``total`` is
+        0 when nobody knows the size. ``headers`` and ``metadata`` are kept as they are.
+
+        The old object stays as it is until the new one is there as a whole, and its chunks go then. Whatever goes
+        wrong, cancelling included, leaves nothing behind: when there is no connection just then, that is done as soon
+        as there is one. Over a reconnect the chunks that were not acknowledged are sent again. Only the very last step,
+        when the name gets its new content, is not undone by cancelling, and with PublishUncertain from it the new
+        object may be there, whole, or not.
+
+        TypeError for what cannot be put; ConfigError and PayloadTooLarge before anything is sent; what the source
+        raises; PublishUncertain (PublishTimeout) when the server is silent for ``timeout`` seconds.
+        """
+        size = self._chunk_size(chunk_size)
+        wanted = self._described(name, description, headers, metadata, ObjectOptions(max_chunk_size=size))
+        wait = self._catalog.patience(timeout)
+        upload = Upload(self._catalog, wanted, source, batched=self._batched, progress=progress, timeout=wait)
+        made = await upload.run()
+        self._batched = upload.batched
+        return await self._catalog.see_through(self._establish(made, timeout))
+
+    async def put_file(
+        self,
+        path: str | os.PathLike[str],
+        name: str | None = None,
+        *,
+        description: str = "",
+        headers: HeadersLike | None = None,
+        metadata: Mapping[str, str] | None = None,
+        chunk_size: int | None = None,
+        progress: Callable[[Progress], object] | None = None,
+        timeout: Duration | None = None,
+    ) -> ObjectInfo:
+        """``put`` of a file, under its own name without its folders unless ``name`` is given. OSError of the file."""
+        return await self.put(
+            Path(path).name if name is None else name,
+            Path(path),
+            description=description,
+            headers=headers,
+            metadata=metadata,
+            chunk_size=chunk_size,
+            progress=progress,
+            timeout=timeout,
+        )
+
+    async def _establish(self, made: ObjectInfo, timeout: Duration | None) -> ObjectInfo:
+        """Gives the name its new content, and removes the old."""
+        try:
+            before, now = await self._catalog.change(made.name, lambda _: made, timeout=timeout)
+        except PublishUncertain:
+            raise  # it may be there, so its chunks must be too
+        except NatsError:
+            await self._catalog.sweep(made.nuid)
+            raise
+        if before is not None and before.info.chunks:
+            await self._catalog.sweep(before.info.nuid)
+        return now.info
+
+    # ---------------------------------------------------------------- getting
+
+    def get(
+        self,
+        name: str | ObjectInfo,
+        *,
+        offset: int = 0,
+        length: int | None = None,
+        timeout: Duration | None = None,
+    ) -> ObjectReader:
+        """The content of an object, in chunks as they come: enter it, then iterate it.
+
+        ``offset`` and ``length`` in bytes choose a part; the digest can be checked for the whole only. A link is
+        followed. With an ObjectInfo it is that version or ObjectChanged.
+
+        ConfigError for an offset behind the end. When entering: ObjectNotFound; ObjectLinkError for a link to a store
+        and for links in a circle. When entering or reading: DigestMismatch for chunks that are missing or damaged,
+        ObjectChanged when it was replaced or deleted meanwhile.
+        """
+        return ObjectReader(self._catalog, name, offset=offset, length=length, timeout=timeout)
+
+    async def get_bytes(
+        self,
+        name: str | ObjectInfo,
+        *,
+        progress: Callable[[Progress], object] | None = None,
+        timeout: Duration | None = None,
+    ) -> bytes:
+        """The whole content of an object. Raises what ``get`` does; when it is replaced meanwhile, gets the new one."""
+        return await to_bytes(self._catalog, name, timeout, progress)
+
+    async def get_file(
+        self,
+        name: str | ObjectInfo,
+        path: str | os.PathLike[str],
+        *,
+        resume: bool = False,
+        progress: Callable[[Progress], object] | None = None,
+        timeout: Duration | None = None,
+    ) -> ObjectInfo:
+        """Writes the whole content of an object to a file, which appears (or is replaced) when it is complete.
+
+        With ``resume`` what was had before something went wrong is kept beside it, as ``<path>.<nuid>.partial``, and
+        the next call with ``resume`` goes on there, unless the object was replaced. Without, no failure leaves
+        anything, cancelling included. ``progress`` is called after every chunk.
+
+        Raises what ``get`` does; when the object is replaced meanwhile, the new one is got. OSError of the file.
+        """
+        return await to_file(self._catalog, name, path, resume=resume, timeout=timeout, tell=progress)
+
+    # ---------------------------------------------------------------- looking
+
+    async def info(self, name: str, *, deleted: bool = False, timeout: Duration | None = None) -> ObjectInfo:
+        """What the store knows of an object, or of a link itself. ObjectNotFound, also when it was deleted, unless
+        ``deleted`` objects count.
+        """
+        found = await self._catalog.find(object_name(name), timeout=timeout)
+        if found is None or (found.info.deleted and not deleted):
+            raise ObjectNotFound(self.bucket, name)
+        return found.info
+
+    @items
+    async def list(self, *, deleted: bool = False, timeout: Duration | None = None) -> AsyncGenerator[ObjectInfo]:
+        """Yields what the store knows of every object and link, the oldest first; those ``deleted`` too if wanted."""
+        stored = self._stream.get_batch(subject=all_meta_subjects(self.bucket), timeout=timeout)
+        with held_by(self.bucket):
+            async with aclosing(stored.batches()) as batches:
+                async for batch in batches:
+                    for message in batch:
+                        info = read_info(message.data, message.time)
+                        if deleted or not info.deleted:
+                            yield info
+
+    def watch(self, *, ignore_deletes: bool = False, updates_only: bool = False) -> ObjectWatcher:
+        """Every object and link there is, and then every change, without an end: enter it, then iterate it.
+
+        A deleted object has ``deleted``, unless ``ignore_deletes``. With ``updates_only`` it begins with the changes.
+        """
+        policy = DeliverPolicy.NEW if updates_only else DeliverPolicy.LAST_PER_SUBJECT
+        ordered = self._stream.ordered_consumer(filter_subject=all_meta_subjects(self.bucket), deliver_policy=policy)
+        return ObjectWatcher(ordered, self.bucket, ignore_deletes=ignore_deletes, updates_only=updates_only)
+
+    # ---------------------------------------------------------------- changing
+
+    async def delete(self, name: str, *, timeout: Duration | None = None) -> None:
+        """Deletes an object or a link (and not what it leads to); harmless when it was deleted before.
+
+        ObjectNotFound when there never was one. Cancelling leaves open whether it was done.
+        """
+        await self._catalog.see_through(self._delete(object_name(name), timeout))
+
+    async def _delete(self, name: str, timeout: Duration | None) -> None:
+        def make(there: Entry | None) -> ObjectInfo | None:
+            if there is None:
+                raise ObjectNotFound(self.bucket, name)
+            return None if there.info.deleted else _gone(there.info)
+
+        before, _ = await self._catalog.change(name, make, timeout=timeout)
+        if before is not None and before.info.chunks:
+            await self._catalog.sweep(before.info.nuid)
+
+    async def update_meta(
+        self,
+        name: str,
+        *,
+        rename: str | None = None,
+        description: str | None = None,
+        headers: HeadersLike | None = None,
+        metadata: Mapping[str, str] | None = None,
+        timeout: Duration | None = None,
+    ) -> ObjectInfo:
+        """Changes what is said of an object or a link, and not its content; what is None stays as it is.
+
+        ``rename`` gives it another name. Links to the old one lead nowhere then. ObjectNotFound; ObjectExists when the
+        new name is taken; ObjectChanged when the object was replaced or deleted while it was renamed, which is undone
+        then. Cancelling leaves open whether it was done.
+        """
+        changes: _Changes = {}
+        if description is not None:
+            changes["description"] = description
+        if headers is not None:
+            changes["headers"] = headers
+        if metadata is not None:
+            changes["metadata"] = metadata
+        object_name(name)
+        if rename is not None and object_name(rename) != name:
+            return await self._catalog.see_through(self._rename(name, rename, changes, timeout))
+
+        def make(there: Entry | None) -> ObjectInfo:
+            return self._changed(name, there, changes)
+
+        _, now = await self._catalog.change(name, make, timeout=timeout)
+        return now.info
+
+    async def _rename(self, name: str, rename: str, changes: _Changes, timeout: Duration | None) -> ObjectInfo:
+        """First it has both names, then the new one. Each step holds only if nobody else changed anything."""
+        catalog = self._catalog
+        old = await catalog.find(name, timeout=timeout)
+        made = self._changed(name, old, changes).replace(name=rename)
+        assert old is not None
+
+        def take(there: Entry | None) -> ObjectInfo:
+            if there is not None and not there.info.deleted:
+                raise ObjectExists(self.bucket, rename)
+            return made
+
+        def leave(there: Entry | None) -> ObjectInfo:
+            if there is None or there.sequence != old.sequence:
+                raise ObjectChanged(self.bucket, name)
+            return _gone(old.info)
+
+        def give_back(there: Entry | None) -> ObjectInfo | None:
+            return None if there is None or there.sequence != now.sequence else _gone(made)
+
+        _, now = await catalog.change(rename, take, timeout=timeout)
+        try:
+            _, mark = await catalog.change(name, leave, timeout=timeout)
+        except ObjectChanged:
+            await catalog.change(rename, give_back, timeout=timeout)
+            raise
+        await catalog.forget(name, mark.sequence, timeout=timeout)
+        return now.info
+
+    def _changed(self, name: str, there: Entry | None, changes: _Changes) -> ObjectInfo:
+        if there is None or there.info.deleted:
+            raise ObjectNotFound(self.bucket, name)
+        return self._fitting(there.info.replace(mtime=NEVER, **changes))
+
+    # ---------------------------------------------------------------- links
+
+    async def add_link(
+        self,
+        name: str,
+        target: str | ObjectInfo,
+        *,
+        description: str = "",
+        headers: HeadersLike | None = None,
+        metadata: Mapping[str, str] | None = None,
+        timeout: Duration | None = None,
+    ) -> ObjectInfo:
+        """Makes a link to an object of this store (its name), or of any store of the account (its ObjectInfo).
+
+        It may replace another link. ObjectNotFound when there is no such object; ObjectLinkError when it is a link
+        itself; ObjectExists when ``name`` is an object. Cancelling leaves open whether it was done.
+        """
+        bucket, goal = (self.bucket, target) if isinstance(target, str) else (target.bucket, target.name)
+        if (bucket, object_name(goal)) == (self.bucket, name):
+            raise ObjectLinkError(self.bucket, name, "cannot be a link to itself")
+        found = await self._catalog.other(bucket_name(bucket)).find(goal, timeout=timeout)
+        if found is None or found.info.deleted:
+            raise ObjectNotFound(bucket, goal)
+        if found.info.link is not None:
+            raise ObjectLinkError(self.bucket, name, f"cannot be a link to {goal!r}, which is a link itself")
+        link = ObjectLink(bucket=bucket, name=goal)
+        return await self._link(
+            self._described(name, description, headers, metadata, ObjectOptions(link=link)), timeout
+        )
+
+    async def add_bucket_link(
+        self,
+        name: str,
+        store: str | ObjectStore,
+        *,
+        description: str = "",
+        headers: HeadersLike | None = None,
+        metadata: Mapping[str, str] | None = None,
+        timeout: Duration | None = None,
+    ) -> ObjectInfo:
+        """Makes a link to a whole store, which need not exist; otherwise as ``add_link``."""
+        link = ObjectLink(bucket=bucket_name(store.bucket if isinstance(store, ObjectStore) else store))
+        return await self._link(
+            self._described(name, description, headers, metadata, ObjectOptions(link=link)), timeout
+        )
+
+    async def _link(self, made: ObjectInfo, timeout: Duration | None) -> ObjectInfo:
+        def make(there: Entry | None) -> ObjectInfo:
+            if there is not None and not there.info.deleted and there.info.link is None:
+                raise ObjectExists(self.bucket, made.name)
+            return made
+
+        _, now = await self._catalog.change(made.name, make, timeout=timeout)
+        return now.info
+
+    # ---------------------------------------------------------------- inside
+
+    def _chunk_size(self, wanted: int | None) -> int:
+        most = self._api.connection.max_payload - ENVELOPE
+        if wanted is None:
+            return CHUNK_SIZE if most < 0 else max(1, min(CHUNK_SIZE, most))
+        if type(wanted) is not int or wanted < 1:
+            raise ConfigError("chunk_size", wanted, "must be a positive number of bytes")
+        if 0 < most < wanted:
+            raise ConfigError("chunk_size", wanted, f"must be {most} at most: the server takes no bigger messages")
+        return wanted
+
+    def _described(
+        self,
+        name: str,
+        description: str,
+        headers: HeadersLike | None,
+        metadata: Mapping[str, str] | None,
+        options: ObjectOptions,
+    ) -> ObjectInfo:
+        """A new object or link, without content."""
+        info = ObjectInfo(
+            name=object_name(name),
+            description=description,
+            metadata={} if metadata is None else metadata,
+            options=options,
+            bucket=self.bucket,
+            nuid=self._api.connection.new_id(),
+        )
+        return self._fitting(info if headers is None else info.replace(headers=headers))
+
+    def _fitting(self, info: ObjectInfo) -> ObjectInfo:
+        """PayloadTooLarge when the description would not fit into a message."""
+        size, limit = len(dumps(info)) + ENVELOPE, self._api.connection.max_payload
+        if 0 < limit < size:
+            raise PayloadTooLarge(size, limit)
+        return info
+
+
+class _Changes(TypedDict, total=False):
+    description: str
+    headers: HeadersLike
+    metadata: Mapping[str, str]
+
+
+def _gone(info: ObjectInfo) -> ObjectInfo:
+    """What is said of it when it is deleted."""
+    return info.replace(deleted=True, size=0, chunks=0, digest="", mtime=NEVER)

@@ -1,0 +1,183 @@
+"""Putting: the content of an object becomes chunks in the stream.
+
+Owns the choice of the publisher, the order of what it publishes, and that nothing is left of what was not finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from hashlib import sha256
+
+from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFailed
+from natsproto.jetstream._api_errors import ErrCode
+from natsproto.jetstream._backup import Progress
+from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._publish.fast import API_LEVEL, FLOW, FastPublisher
+from natsproto.jetstream._publish.publish import Publisher
+from natsproto.jetstream._publish.retry import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream.objectstore._catalog import Catalog, held_by
+from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, digest_text
+from natsproto.jetstream.objectstore._source import Content, Source
+
+WINDOW = 8 * 2**20
+"""Bytes that may be on their way, unacknowledged."""
+WINDOW_CHUNKS = 1000
+ACKS = 4
+"""Into how many acknowledgements of fast ingest the window is divided."""
+SETTLE = 2.0
+"""Seconds that giving up waits for word of the chunks that are on their way."""
+
+
+class Upload:
+    """One object on its way into a store, as ``info`` describes it but for its size and digest."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        info: ObjectInfo,
+        source: Source,
+        *,
+        batched: bool,
+        progress: Callable[[Progress], object] | None,
+        timeout: float,
+    ) -> None:
+        self._catalog, self._info = catalog, info
+        self._subject = chunk_subject(info.bucket, info.nuid)
+        self._digest = sha256()
+        self._content = Content(source, info.chunk_size, self._digest.update)
+        connection = catalog.api.connection
+        self.batched = batched and connection.server_info.api_lvl >= API_LEVEL
+        """Whether the store takes fast ingest, as far as is known."""
+        self._progress, self._timeout = progress, timeout
+        self._ahead = max(1, min(WINDOW_CHUNKS, WINDOW // info.chunk_size))
+        self._unproven: deque[tuple[AckFuture, bytes]] = deque()  # chunks of which the place is not known
+        self._last = 0  # sequence of the last chunk before them
+        self._piece: list[bytes] = []  # the chunks that are being sent
+        self._size = self._chunks = 0
+
+    async def run(self) -> ObjectInfo:
+        """Stores the chunks and returns the description of the object, which nobody can find yet.
+
+        Whatever goes wrong, cancelling included, the chunks are removed.
+        """
+        try:
+            async with aclosing(aiter(self._content)) as pieces:
+                try:
+                    await self._store(pieces)
+                except BatchRefused as exc:
+                    if self._chunks > 1 or exc.err_code != ErrCode.BATCH_PUBLISH_DISABLED:
+                        raise
+                    self.batched = False  # the store has been changed: nothing was taken yet
+                    self._chunks = self._size = 0
+                    await self._store(pieces)
+        except BaseException as exc:
+            if self._chunks:
+                await self._catalog.sweep(self._info.nuid, settled=False)
+            error = exc.failures[0].error if isinstance(exc, PublishFailed) else exc
+            if isinstance(error, NatsError) and (error := await self._catalog.why(error)) is not exc:
+                raise error from exc
+            raise
+        return self._info.replace(size=self._size, chunks=self._chunks, digest=digest_text(self._digest.digest()))
+
+    async def _store(self, pieces: AsyncGenerator[list[bytes]]) -> None:
+        async with self._publisher() as publisher:
+            try:
+                self._piece = self._piece or await anext(pieces, [])
+                while self._piece:
+                    await self._send(publisher, self._piece)
+                    self._piece = await anext(pieces, [])
+                await self._prove(publisher)
+            except BaseException:
+                await self._settle(publisher)
+                raise
+
+    async def _send(self, publisher: FastPublisher | Publisher, chunks: list[bytes]) -> None:
+        for chunk in chunks:
+            self._chunks += 1
+            await self._publish(publisher, chunk)
+            self._size += len(chunk)
+            while not self._in_order():
+                await self._mend(publisher)
+            if self._progress is not None:
+                self._progress(Progress(bytes=self._size, chunks=self._chunks, total=self._content.total))
+
+    async def _publish(self, publisher: FastPublisher | Publisher, chunk: bytes) -> None:
+        ack = await publisher.publish(self._subject, chunk)
+        if isinstance(ack, AckFuture):  # fast ingest keeps the order itself
+            self._unproven.append((ack, chunk))
+            if len(self._unproven) > 2 * self._ahead:
+                await self._unproven[0][0]
+
+    async def _prove(self, publisher: FastPublisher | Publisher) -> None:
+        """Waits until all chunks are stored, in their order."""
+        await publisher.flush()
+        while not self._in_order():
+            await self._mend(publisher)
+            await publisher.flush()
+
+    def _in_order(self) -> bool:
+        """Whether the chunks that were acknowledged so far follow each other in the stream."""
+        unproven = self._unproven
+        while unproven and unproven[0][0].done():
+            sequence = unproven[0][0].result().seq
+            if sequence <= self._last:
+                return False
+            self._last = sequence
+            unproven.popleft()
+        return True
+
+    async def _mend(self, publisher: FastPublisher | Publisher) -> None:
+        """Stores the chunks from the first misplaced one on again, behind those in order.
+
+        A chunk that is lost on its way to a new leader is sent again, and is stored behind those that were not lost.
+        Within a window there is no telling a stream which message has to follow which.
+        """
+        await publisher.flush()
+        misplaced, self._unproven = self._unproven, deque()
+        stream = self._catalog.stream
+        for ack, _ in misplaced:
+            try:
+                with held_by(self._catalog.bucket):
+                    await stream.delete_message(ack.result().seq, timeout=self._timeout)
+            except MessageNotFound:
+                pass
+        for _, chunk in misplaced:
+            await self._publish(publisher, chunk)
+
+    def _publisher(self) -> FastPublisher | Publisher:
+        """The fastest one that the stream allows. Every chunk has an id, so that it can be sent again."""
+        connection = self._catalog.api.connection
+        if self.batched:
+            return FastPublisher(
+                connection,
+                gap="fail",
+                flow=min(FLOW, max(1, self._ahead // ACKS)),
+                outstanding=ACKS,
+                max_pending_bytes=WINDOW + self._info.chunk_size,  # so that an acknowledgement makes room, not an end
+                timeout=self._timeout,
+                retry_attempts=RETRY_ATTEMPTS,
+                retry_wait=RETRY_WAIT,
+                auto_msg_id=True,
+            )
+        return Publisher(
+            connection,
+            max_pending=self._ahead,
+            max_pending_bytes=WINDOW,
+            timeout=self._timeout,
+            retry_attempts=RETRY_ATTEMPTS,
+            retry_wait=RETRY_WAIT,
+            auto_msg_id=True,
+        )
+
+    async def _settle(self, publisher: FastPublisher | Publisher) -> None:
+        """Waits until none of the chunks is on its way, so that none is stored behind the purge."""
+        if not self._catalog.api.connection.is_connected:
+            return
+        try:
+            async with asyncio.timeout(SETTLE):
+                await publisher.flush()
+        except (NatsError, TimeoutError):
+            return

@@ -1,0 +1,61 @@
+"""Watching: what objects there are now, and then everything that happens to them, without an end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from natsproto.errors import BucketNotFound, NatsError, StreamNotFound
+from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._consumer.ordered import OrderedConsumer
+from natsproto.jetstream._consumer.reader import Messages
+from natsproto.jetstream._consumer.watching import Watching
+from natsproto.jetstream.objectstore._meta import ObjectInfo, read_info
+
+
+class ObjectWatcher(Watching[ObjectInfo]):
+    """Descriptions of objects as they change. Made by ``ObjectStore.watch``; enter it, then iterate it.
+
+    ``async for`` gives one at a time, ``next()`` one within a time. It goes on over restarts, reconnects and changes of
+    leader, whether it is read or not. Reading ends after ``stop`` or the end of the client, or raises BucketNotFound
+    when the store was deleted, and PermissionDenied. Cancelling a reader loses nothing. Of several tasks that read one
+    watch each change goes to one, and its end to all.
+    """
+
+    def __init__(self, ordered: OrderedConsumer, bucket: str, *, ignore_deletes: bool, updates_only: bool) -> None:
+        super().__init__(ordered, f"watch of object store {bucket!r}", updates_only=updates_only)
+        self._bucket, self._ignore_deletes = bucket, ignore_deletes
+
+    def __aiter__(self) -> AsyncIterator[ObjectInfo]:
+        return self
+
+    async def __anext__(self) -> ObjectInfo:
+        while not self._held:
+            if not await self._more() and not self._held:
+                raise StopAsyncIteration
+        return self._held.popleft()
+
+    async def next(self, timeout: Duration | None = None) -> ObjectInfo:
+        """The next change; waits at most ``timeout`` seconds (None: for ever).
+
+        RequestTimeout when none came in time; SubscriptionClosed when none will come any more, or what ended it.
+        """
+        return await self._one(timeout, "change")
+
+    def _end(self, error: NatsError) -> NatsError:
+        if isinstance(error, StreamNotFound):
+            gone = BucketNotFound(self._bucket)
+            gone.__cause__ = error
+            return gone
+        return super()._end(error)
+
+    def _take_in(self, messages: Messages) -> bool:
+        before = self._came
+        while (message := messages.take()) is not None:
+            messages.release(message)
+            self._came += 1
+            if not self._complete:
+                self._count((message,))
+            info = read_info(message.data, message.metadata.timestamp)
+            if not (info.deleted and self._ignore_deletes):
+                self._held.append(info)
+        return self._came > before

@@ -1,0 +1,83 @@
+"""A large message on its way: a buffer of its size, into which a transport can read.
+
+Owns the bytes of one frame, from its control line to its line end, and no rule of the protocol. The payload is copied
+once, out of the buffer; as part of a growing tail it would be copied four times.
+"""
+
+from __future__ import annotations
+
+from natsproto.errors import RemoteProtocolError
+from natsproto.protocol.frames import Message, Sink
+
+LARGE = 131_072
+"""Bytes of a frame above which it is worth a buffer of its own."""
+
+NO_LINE_END = "no line end behind the payload"
+
+_MAX_KEPT = 2_097_152  # bytes of a buffer that is kept for the next message
+
+MessageHead = tuple[Sink, str, bytes | None, int, int]
+"""Sink, subject, reply subject, bytes of headers, bytes in all."""
+
+
+class LargeMessage:
+    """Collects one frame at a time. ``need`` is 0 while there is none."""
+
+    __slots__ = ("_body", "_buffer", "_head", "filled", "need")
+
+    def __init__(self) -> None:
+        self.need = 0
+        """Bytes of the frame that is being collected."""
+        self.filled = 0
+        """How many of them are there."""
+        self._buffer = bytearray()
+        self._head: MessageHead | None = None
+        self._body = 0
+
+    def begin(self, head: MessageHead, line: int, frame: bytes) -> None:
+        """The first bytes of a frame, whose control line takes ``line`` of them."""
+        self._head, self._body = head, line
+        self.need = line + head[4] + 2
+        if len(self._buffer) < self.need:
+            self._buffer = bytearray(self.need)
+        self.filled = 0
+        self.add(frame)
+
+    @property
+    def room(self) -> memoryview:
+        """Where the rest of the frame belongs."""
+        return memoryview(self._buffer)[self.filled : self.need]
+
+    def add(self, chunk: bytes) -> bytes:
+        """Copies what belongs to the frame; returns what is behind it."""
+        missing = self.need - self.filled
+        piece = chunk[:missing]
+        self._buffer[self.filled : self.filled + len(piece)] = piece
+        self.filled += len(piece)
+        return chunk[missing:]
+
+    def take(self, position: int) -> tuple[Sink, Message]:
+        """The message, when the frame is whole, and whose it is.
+
+        RemoteProtocolError without a line end behind it; ``position`` is where in the stream the frame began.
+        """
+        assert self._head is not None
+        sink, subject, reply, head_size, total = self._head
+        split, stop = self._body + head_size, self._body + total
+        whole = memoryview(self._buffer)
+        end = bytes(whole[stop : stop + 2])
+        if end != b"\r\n":
+            raise RemoteProtocolError(NO_LINE_END, position + stop, end)
+        message = sink.make.__new__(sink.make)
+        head = bytes(whole[self._body : split]) if head_size else None
+        Message.__init__(message, subject, reply, bytes(whole[split:stop]), head, sink.origin)
+        message._note = sink.note
+        self.clear()
+        return sink, message
+
+    def clear(self) -> None:
+        """Forgets the frame."""
+        self.need = self.filled = 0
+        self._head = None
+        if len(self._buffer) > _MAX_KEPT:
+            self._buffer = bytearray()

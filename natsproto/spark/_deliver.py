@@ -1,0 +1,256 @@
+"""What a task of a sink does with its rows: publishes them so that a repetition changes nothing.
+
+Owns the two ways to exactly once, and the marker of the second. It runs on the loop of the worker and knows nothing of
+Spark but what tells one piece of work from another: the ``Task``.
+
+*By message id*: the id of a row is that of its task and its number in it, so a task that runs again publishes the same
+ids, and the stream drops them, within its ``duplicate_window``.
+
+*By atomic batches* (ADR-50): rows go in batches, each together with a marker that says how far the task is. The
+marker is only accepted behind the one before it, so of two attempts one is refused, whole; an attempt that comes
+later, however late, reads the marker and goes on behind it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+
+import pyarrow as pa
+
+from natsproto._client import Client
+from natsproto._value import Value
+from natsproto.errors import (
+    ConfigError,
+    InvalidReply,
+    MessageNotFound,
+    PublishUncertain,
+    WrongExpectation,
+)
+from natsproto.jetstream._config import StreamConfig
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._stream import Stream
+from natsproto.protocol.subject import matches
+from natsproto.spark._outgoing import Outgoing, outgoing
+from natsproto.spark._settings import SinkSettings
+
+ATTEMPTS = 20
+"""How often one batch is tried against others that write in its place."""
+
+
+class Task(Value):
+    """A piece of work that Spark may run more than once: the rows of one partition of one write or epoch."""
+
+    owner: str
+    epoch: int
+    partition: int
+
+    @property
+    def id_prefix(self) -> str:
+        """What the ids of its rows begin with."""
+        return f"{self.owner}.{self.epoch}.{self.partition}."
+
+
+class Delivered(Value):
+    """What became of the rows of a task: ``rows`` there were, ``duplicates`` of them were in the stream already."""
+
+    rows: int
+    duplicates: int
+
+
+class Marker(Value):
+    """How far a task came: so many rows of that epoch. ``seq`` is the sequence of the marker, 0 when there is none."""
+
+    seq: int = 0
+    epoch: int = -1
+    rows: int = 0
+
+    @classmethod
+    def read(cls, seq: int, data: bytes) -> Marker:
+        """InvalidReply when it is none: something else publishes to the subject of the markers."""
+        try:
+            said = json.loads(data)
+            return cls(seq=seq, epoch=int(said["epoch"]), rows=int(said["rows"]))
+        except (ValueError, KeyError, TypeError):
+            raise InvalidReply(
+                "progress of a sink", "marker", data[:64], "is none: keep progressSubject free"
+            ) from None
+
+    def data(self) -> bytes:
+        """As it is published."""
+        return json.dumps({"epoch": self.epoch, "rows": self.rows}).encode()
+
+    def rows_of(self, epoch: int) -> int | None:
+        """How many rows of that epoch are stored; None for all of them."""
+        if self.epoch > epoch:
+            return None
+        return self.rows if self.epoch == epoch else 0
+
+
+async def check_sink(client: Client, settings: SinkSettings) -> StreamConfig:
+    """How the stream is configured. ConfigError when it cannot keep what was promised; StreamNotFound."""
+    config = (await client.jetstream().stream(settings.stream)).cached_info.config
+    what = f"stream {settings.stream}"
+    if config.no_ack:
+        raise ConfigError(what, "no_ack", "acknowledges nothing, so nobody knows what it has stored")
+    if settings.subject:
+        check_subject(config, settings.subject)
+    if settings.guarantee == "msgid" and config.duplicate_window < settings.recovery_window:
+        raise ConfigError(
+            what,
+            config.duplicate_window,
+            f"is a duplicate_window shorter than recoveryWindow ({settings.recovery_window:g} s): a restart after it "
+            "would double rows. Widen the window, lower recoveryWindow, or use exactlyOnce=atomic",
+        )
+    if settings.guarantee == "atomic":
+        if not config.allow_atomic:
+            raise ConfigError(
+                what, "allow_atomic=False", "takes no atomic batches: allow them, or use exactlyOnce=msgid"
+            )
+        check_subject(config, f"{settings.progress_subject}.owner.0")
+    return config
+
+
+def check_subject(config: StreamConfig, subject: str) -> None:
+    """ConfigError unless the stream listens on the subject."""
+    if not any(matches(pattern, subject) for pattern in config.subjects):
+        raise ConfigError(
+            "subject", subject, f"is none of stream {config.name}, which has {', '.join(config.subjects)}"
+        )
+
+
+async def deliver(
+    client: Client, settings: SinkSettings, task: Task, batches: AsyncIterator[pa.RecordBatch]
+) -> AsyncIterator[Delivered]:
+    """Publishes the rows, in their order, and yields one word when all are acknowledged.
+
+    ConfigError for rows that cannot be published, PublishFailed and PublishUncertain, and what ``js.publish`` raises.
+    Cancelling leaves some rows published; the next attempt repeats them.
+    """
+    config = await check_sink(client, settings)
+    columns = _columns(config, settings, batches)
+    if settings.guarantee == "atomic":
+        js = client.jetstream()
+        stream = await js.stream(settings.stream, bind=True)
+        yield await _Atomic(js, stream, settings, task, rollup=config.allow_rollup_hdrs).deliver(columns)
+    else:
+        yield await _deliver_by_id(client.jetstream(), settings, task, columns)
+
+
+async def _columns(
+    config: StreamConfig, settings: SinkSettings, batches: AsyncIterator[pa.RecordBatch]
+) -> AsyncIterator[Outgoing]:
+    """The batches as messages of the stream."""
+    known: set[str] = set()
+    row = 0
+    async for batch in batches:
+        found = outgoing(batch, subject=settings.subject, first_row=row)
+        for subject in set(found.subjects) - known:
+            check_subject(config, subject)
+            known.add(subject)
+        row += len(found.subjects)
+        yield found
+
+
+# ---------------------------------------------------------------- by message id
+
+
+async def _deliver_by_id(
+    js: JetStream, settings: SinkSettings, task: Task, batches: AsyncIterator[Outgoing]
+) -> Delivered:
+    rows = duplicates = 0
+    unsettled: list[AckFuture] = []
+    async with js.publisher(max_pending=settings.window, timeout=settings.timeout) as publisher:
+        publish = publisher.publish
+        async for batch in batches:
+            ids = _ids(settings, task, rows, batch)
+            sent: list[AckFuture] = []
+            if batch.headers:
+                for subject, data, key, headers in zip(batch.subjects, batch.payloads, ids, batch.headers, strict=True):
+                    sent.append(await publish(subject, data, msg_id=key, headers=headers))
+            else:
+                for subject, data, key in zip(batch.subjects, batch.payloads, ids, strict=True):
+                    sent.append(await publish(subject, data, msg_id=key))
+            rows += len(sent)
+            unsettled += sent
+            duplicates += sum(future.duplicate for future in unsettled)
+            unsettled = [future for future in unsettled if not future.done()]
+        await publisher.flush()
+        duplicates += sum(future.duplicate for future in unsettled)
+    return Delivered(rows=rows, duplicates=duplicates)
+
+
+def _ids(settings: SinkSettings, task: Task, row: int, batch: Outgoing) -> Sequence[str | None]:
+    count = len(batch.subjects)
+    if settings.guarantee == "none":
+        return batch.ids or [None] * count
+    prefix = task.id_prefix
+    if not batch.ids:
+        return [f"{prefix}{number}" for number in range(row, row + count)]
+    return [f"{prefix}{row + place}" if key is None else key for place, key in enumerate(batch.ids)]
+
+
+# ---------------------------------------------------------------- by atomic batches
+
+
+class _Atomic:
+    """One task that writes in atomic batches, each behind the marker of the one before."""
+
+    def __init__(self, js: JetStream, stream: Stream, settings: SinkSettings, task: Task, *, rollup: bool) -> None:
+        self._js, self._stream, self._settings, self._task = js, stream, settings, task
+        self._subject = f"{settings.progress_subject}.{task.owner}.{task.partition}"
+        self._rollup = rollup
+        self._marker = Marker()
+
+    async def deliver(self, batches: AsyncIterator[Outgoing]) -> Delivered:
+        await self._read_marker()
+        row = before = 0
+        async for batch in batches:
+            for begin in range(0, len(batch.subjects), self._settings.chunk_rows):
+                piece = batch.piece(begin, begin + self._settings.chunk_rows)
+                before += await self._store(row, piece)
+                row += len(piece.subjects)
+        return Delivered(rows=row, duplicates=before)
+
+    async def _store(self, row: int, piece: Outgoing) -> int:
+        """Stores the rows of the piece that are not yet; returns how many were. The piece begins with row ``row``."""
+        count = len(piece.subjects)
+        stored_here = 0
+        for _ in range(ATTEMPTS):
+            done = self._marker.rows_of(self._task.epoch)
+            skip = count if done is None else min(count, max(0, done - row))
+            if skip == count:
+                return count - stored_here
+            try:
+                await self._commit(row + count, piece.piece(skip, count))
+            except WrongExpectation:
+                await self._read_marker()  # another attempt was here
+            except PublishUncertain:
+                await self._read_marker()  # says whether it is stored; if it still comes, the next one is refused
+            else:
+                stored_here = count - skip
+        raise PublishUncertain(self._subject, f"{ATTEMPTS} attempts met others that write the same rows")
+
+    async def _commit(self, rows: int, piece: Outgoing) -> None:
+        marker = Marker(epoch=self._task.epoch, rows=rows)
+        async with self._js.atomic_batch(timeout=self._settings.timeout) as batch:
+            for place, (subject, data) in enumerate(zip(piece.subjects, piece.payloads, strict=True)):
+                headers = piece.headers[place] if piece.headers else None
+                await batch.publish(subject, data, headers=headers, msg_id=piece.ids[place] if piece.ids else None)
+            await batch.publish(
+                self._subject,
+                marker.data(),
+                expected_last_subject_seq=self._marker.seq,
+                rollup="sub" if self._rollup else None,
+            )
+        self._marker = marker.but(seq=batch.ack.seq)
+
+    async def _read_marker(self) -> None:
+        try:
+            # Of the leader: another server may not have the newest.
+            found = await self._stream.get_last_message(self._subject, direct=False)
+        except MessageNotFound:
+            self._marker = Marker()
+        else:
+            self._marker = Marker.read(found.seq, found.data)

@@ -1,0 +1,134 @@
+"""Publishing the rows of a partition: all of them acknowledged when the task ends, and none stored twice.
+
+Owns the ids by which a stream knows a row that comes again with another attempt of its task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from natsproto._client import Client
+from natsproto._value import Value
+from natsproto.errors import ConfigError
+from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.protocol.frames import Payload
+from natsproto.protocol.pool import positive_seconds
+from natsproto.protocol.subject import publish_subject
+from natsproto.spark._config import SparkNats
+from natsproto.spark._mapping import PartitionFunction, column, octets
+from natsproto.spark._worker import exchange
+
+if TYPE_CHECKING:
+    from natsproto.protocol.headers import HeadersLike
+
+T = TypeVar("T")
+
+SWEEP = 4096
+"""Rows after which the acknowledgements that have come are counted and forgotten."""
+
+
+class WriteSummary(Value):
+    """What one partition has published: ``published`` rows, of which the stream had ``duplicates`` already."""
+
+    write_id: str
+    partition: int
+    published: int
+    duplicates: int
+
+
+def publish_partition(
+    config: SparkNats,
+    *,
+    write_id: str,
+    subject: str | Callable[[T], str] | None = None,
+    msg_id: str | Callable[[T], str] | None = None,
+    window: int = 2000,
+    timeout: float = 30.0,
+) -> PartitionFunction[object, WriteSummary]:
+    """Publishes each row to a stream and gives one WriteSummary when every one is acknowledged.
+
+    A row has a column ``data`` (bytes or text), and may have ``headers`` (a mapping to a value or a list of values).
+    ``subject`` is one for all rows, or a function of the row; without it there is a column of this name. ``msg_id`` is
+    the name of a column, or a function of the row. Without it the column ``msg_id`` counts where there is one that is
+    not null, and else ``write_id.partition.number of the row``: so a task that runs again, with the same rows in the
+    same order, stores nothing twice within the stream's ``duplicate_window``. Take another ``write_id`` for other rows.
+
+    ``window`` messages are on their way at a time; each has ``timeout`` seconds to be acknowledged. The task fails with
+    PublishFailed when any is not stored. ConfigError for wrong arguments; InvalidSubject, InvalidHeader for rows.
+    """
+    if not isinstance(write_id, str) or not write_id or not write_id.isprintable():
+        raise ConfigError("write_id", write_id, "must be printable text, the same in every attempt")
+    if isinstance(subject, str):
+        publish_subject(subject)
+    if type(window) is not int or window < 1:
+        raise ConfigError("window", window, "must be a positive number")
+    plan = _Plan(
+        write_id=write_id, subject=subject, msg_id=msg_id, window=window, timeout=positive_seconds("timeout", timeout)
+    )
+    return partial(_publish_rows, plan, config)
+
+
+class _Plan(Value):
+    write_id: str
+    subject: object
+    msg_id: object
+    window: int
+    timeout: float
+
+
+def _publish_rows(plan: _Plan, config: SparkNats, rows: Iterable[T]) -> Iterator[WriteSummary]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    publish = partial(_publish, plan, 0 if context is None else context.partitionId())
+    return exchange(config, publish, rows, ahead=min(plan.window, 1024))
+
+
+async def _publish(plan: _Plan, partition: int, client: Client, rows: AsyncIterator[T]) -> AsyncIterator[WriteSummary]:
+    message = _reader(plan, partition)
+    number = duplicates = 0
+    waiting: list[AckFuture] = []
+    async with client.jetstream().publisher(max_pending=plan.window, timeout=plan.timeout) as publisher:
+        publish = publisher.publish
+        async for row in rows:
+            subject, data, headers, msg_id = message(row, number)
+            waiting.append(await publish(subject, data, msg_id=msg_id, headers=headers))
+            number += 1
+            if len(waiting) >= SWEEP + plan.window:
+                duplicates += sum(future.duplicate for future in waiting)
+                waiting = [future for future in waiting if not future.done()]
+        await publisher.flush()
+    duplicates += sum(future.duplicate for future in waiting)
+    yield WriteSummary(write_id=plan.write_id, partition=partition, published=number, duplicates=duplicates)
+
+
+def _reader(plan: _Plan, partition: int) -> Callable[[object, int], tuple[str, Payload, HeadersLike | None, str]]:
+    """How a row becomes a message."""
+    fixed = plan.subject if isinstance(plan.subject, str) else ""
+    subject_of = column(cast("str | Callable[[object], str]", plan.subject or "subject"))
+    id_of = _optional("msg_id") if plan.msg_id is None else column(cast("str | Callable[[object], str]", plan.msg_id))
+    headers_of, data_of = _optional("headers"), column(cast("str | Callable[[object], Payload | str]", "data"))
+    prefix = f"{plan.write_id}.{partition}."
+
+    def message(row: object, number: int) -> tuple[str, Payload, HeadersLike | None, str]:
+        msg_id = id_of(row)
+        return (
+            fixed or subject_of(row),
+            octets(data_of(row)),
+            cast("HeadersLike | None", headers_of(row) or None),
+            f"{prefix}{number}" if msg_id is None else str(msg_id),
+        )
+
+    return message
+
+
+def _optional(name: str) -> Callable[[object], object]:
+    """A column that a row need not have."""
+
+    def value(row: object) -> object:
+        columns = cast("Mapping[str, object]", row)
+        return columns[name] if name in columns else None  # noqa: SIM401  # a Row has no get()
+
+    return value

@@ -1,0 +1,557 @@
+"""Reading a range of a stream: everything between two sequences, once, in order, and nothing else.
+
+Owns the range, the choice between the two ways of reading it, where it ends, and the watch for what was removed
+meanwhile. What is yielded follows from the range and the subjects alone, whatever else happens to the stream: rows are
+missing only where messages are, and when they went after the range was planned that is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
+from contextlib import aclosing, closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+from typing import TYPE_CHECKING, Literal, TypeAlias, overload
+
+from natsproto._client import Client
+from natsproto._value import Value
+from natsproto.errors import (
+    ConfigError,
+    DataLost,
+    LimitReached,
+    MessageNotFound,
+    NatsError,
+    PermissionDenied,
+    RequestTimeout,
+)
+from natsproto.jetstream._codec import UINT64
+from natsproto.jetstream._config import RetentionPolicy, stream_name
+from natsproto.jetstream._consumer.ordered import OrderedConsumer
+from natsproto.jetstream._consumer.reader import Messages
+from natsproto.jetstream._direct import RawMessage, stored_header_blocks
+from natsproto.jetstream._info import StreamInfo
+from natsproto.jetstream._message import JsMessage, ack_subjects, header_blocks
+from natsproto.jetstream._stream import Stream
+from natsproto.protocol.headers import Headers
+from natsproto.protocol.subject import subscribe_subject
+from natsproto.spark._config import SparkNats
+from natsproto.spark._offsets import Horizon, pieces
+from natsproto.spark._worker import call, stream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("natsproto")
+
+Method: TypeAlias = Literal["auto", "consumer", "direct"]
+Place: TypeAlias = Literal["earliest", "latest"] | int | datetime
+Row: TypeAlias = tuple[str, str, int, datetime, bytes, dict[str, list[str]] | None, int]
+"""Stream, subject, sequence, time of storing, payload, headers (None: none), bytes of subject, headers and payload."""
+
+ROW_SCHEMA = (
+    "stream string, subject string, seq long, timestamp timestamp, data binary, "
+    "headers map<string,array<string>>, size int"
+)
+"""What Spark calls a Row."""
+WITHOUT_HEADERS = ROW_SCHEMA.replace("headers map<string,array<string>>, ", "")
+
+INACTIVE = 30.0
+"""Seconds for which the server keeps a consumer that nobody reads: what a killed worker leaves behind."""
+LOOK_EVERY = 2.0
+"""Seconds without a message after which it is asked whether there are any."""
+GIVE_UP = 60.0
+"""Seconds for which nobody has to answer that before reading ends with RequestTimeout."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SEQ = attrgetter("seq")
+
+
+class SeqRange(Value):
+    """Sequences of a stream, ``start`` to ``end``, both inclusive.
+
+    ``created`` (RFC 3339) is when the stream was, so that another one of the same name is noticed; "" for any.
+    """
+
+    stream: str
+    start: int
+    end: int
+    created: str = ""
+
+    def _check(self) -> None:
+        stream_name(self.stream)
+        for name, least in (("start", 1), ("end", self.start)):
+            value = getattr(self, name)
+            if type(value) is not int or not least <= value <= UINT64:
+                raise ConfigError(name, value, f"must be a sequence from {least} on")
+
+
+# ---------------------------------------------------------------- planning
+
+
+def plan_ranges(
+    config: SparkNats,
+    stream: str,
+    *,
+    start: Place = "earliest",
+    end: Place = "latest",
+    subjects: Sequence[str] = (),
+    num_partitions: int,
+) -> list[SeqRange]:
+    """Cuts a stream into at most ``num_partitions`` ranges of nearly as many sequences each; on the driver.
+
+    The ranges are inclusive, disjoint and in order. ``start`` and ``end`` are "earliest", "latest", a sequence
+    (inclusive) or an aware datetime: from the first message stored then or later, up to the last one stored before
+    (nats-server 2.11). With ``subjects`` the ends move inwards to messages that match. An empty list when nothing is
+    between them. A sequence is taken as it is said: what is gone already is missed when the range is read.
+
+    ConfigError for wrong arguments; StreamNotFound and what every call of the JetStream API raises.
+    """
+    stream_name(stream)
+    wanted = _subjects(subjects)
+    _check_place("start", start)
+    _check_place("end", end)
+    if type(num_partitions) is not int or num_partitions < 1:
+        raise ConfigError("num_partitions", num_partitions, "must be a positive number")
+    return call(config, _plan, stream, start, end, wanted, num_partitions)
+
+
+async def _plan(
+    client: Client, name: str, start: Place, end: Place, subjects: tuple[str, ...], partitions: int
+) -> list[SeqRange]:
+    source = await client.jetstream().stream(name)
+    now = Horizon.of(source.cached_info)
+    first = await sequence_of(source, start, now)
+    last = await sequence_of(source, end, now) if isinstance(end, int) else await sequence_of(source, end, now) - 1
+    last = min(last, now.last_seq)
+    if subjects and first <= last:
+        first, last = await _narrowed(source, subjects, first, last)
+    return [
+        SeqRange(stream=name, start=begin, end=stop, created=now.created)
+        for begin, stop in pieces(first, last, partitions)
+    ]
+
+
+async def sequence_of(source: Stream, place: Place, now: Horizon) -> int:
+    """The first sequence at or behind a place; "latest" is behind the last message."""
+    if isinstance(place, int):
+        return place
+    if place == "earliest":
+        return now.first_seq
+    if isinstance(place, datetime):
+        try:
+            return (await source.get_next_message(start_time=place)).seq
+        except MessageNotFound:
+            pass
+    return now.last_seq + 1
+
+
+async def _narrowed(source: Stream, subjects: tuple[str, ...], first: int, last: int) -> tuple[int, int]:
+    firsts, lasts = [last + 1], [0]
+    for subject in subjects:
+        try:
+            firsts.append((await source.get_next_message(subject, start_sequence=first)).seq)
+            lasts.append((await source.get_last_message(subject)).seq)
+        except MessageNotFound:
+            pass
+    return min(firsts), min(last, max(lasts))
+
+
+# ---------------------------------------------------------------- reading
+
+
+@overload
+def read_range(
+    config: SparkNats,
+    rng: SeqRange,
+    *,
+    subjects: Sequence[str] = (),
+    method: Method = "auto",
+    batch_rows: int = 8192,
+    max_bytes: int = 8 << 20,
+    output: Literal["tuples"] = "tuples",
+    headers: bool = True,
+    fail_on_data_loss: bool = True,
+) -> Generator[Row]: ...
+
+
+@overload
+def read_range(
+    config: SparkNats,
+    rng: SeqRange,
+    *,
+    subjects: Sequence[str] = (),
+    method: Method = "auto",
+    batch_rows: int = 8192,
+    max_bytes: int = 8 << 20,
+    output: Literal["arrow"],
+    headers: bool = True,
+    fail_on_data_loss: bool = True,
+) -> Generator[pa.RecordBatch]: ...
+
+
+def read_range(
+    config: SparkNats,
+    rng: SeqRange,
+    *,
+    subjects: Sequence[str] = (),
+    method: Method = "auto",
+    batch_rows: int = 8192,
+    max_bytes: int = 8 << 20,
+    output: Literal["tuples", "arrow"] = "tuples",
+    headers: bool = True,
+    fail_on_data_loss: bool = True,
+) -> Generator[Row] | Generator[pa.RecordBatch]:
+    """Reads the messages of a range, those of the ``subjects`` that match (none: all), in a task of Spark.
+
+    Gives tuples (see ROW_SCHEMA; without ``headers`` there is no such column), or Arrow batches of at most
+    ``batch_rows`` rows and about ``max_bytes`` bytes of payload. It never reads more than a few of those ahead.
+    Close the iterator to end early; what was made on the server goes with it.
+
+    ``method`` "consumer" pulls through an ordered consumer in memory, "direct" gets batches of messages from any
+    replica (ADR-31), which is slower but needs no consumer and leaves a work queue alone. "auto" takes the consumer
+    except on work queues and where none may be created.
+
+    When messages of the range were removed after it was planned (a limit, a purge, the stream is another one) DataLost
+    is raised, or without ``fail_on_data_loss`` a warning logged and the rest read. ConfigError for wrong arguments, at
+    once. While reading StreamNotFound, PermissionDenied, and RequestTimeout when there is no server for a minute.
+    """
+    if not isinstance(rng, SeqRange):
+        raise TypeError(f"rng must be a SeqRange, not {type(rng).__name__}")
+    if output not in ("tuples", "arrow"):
+        raise ConfigError("output", output, 'must be "tuples" or "arrow"')
+    wanted = check_reading(subjects, method, batch_rows, max_bytes)
+
+    def chunks(client: Client) -> AsyncIterator[Chunk]:
+        return RangeReader(client, rng, wanted, method, batch_rows, max_bytes, fail_on_data_loss).chunks()
+
+    found = stream(config, chunks)
+    return _batches(rng.stream, found, headers) if output == "arrow" else _rows(rng.stream, found, headers)
+
+
+Chunk: TypeAlias = list[JsMessage] | list[RawMessage]
+"""Some messages in their order: as a consumer delivered them, or as they were got by sequence."""
+
+
+class RangeReader:
+    """Reads one range with a client, on its loop."""
+
+    def __init__(
+        self,
+        client: Client,
+        rng: SeqRange,
+        subjects: tuple[str, ...],
+        method: Method,
+        batch_rows: int,
+        max_bytes: int,
+        fail_on_data_loss: bool,
+    ) -> None:
+        self._client, self._range, self._subjects, self._method = client, rng, subjects, method
+        self._rows, self._octets = batch_rows, max_bytes
+        self._watch = LossWatch(rng, fail_on_data_loss)
+        self._stream: Stream | None = None
+
+    async def chunks(self) -> AsyncIterator[Chunk]:
+        """Yields what is in the range, some messages at a time."""
+        self._stream = source = await self._client.jetstream().stream(self._range.stream)
+        if self._watch.begin(source.cached_info):
+            direct = self._method == "direct"
+            if self._method == "auto":
+                direct = source.cached_info.config.retention == RetentionPolicy.WORK_QUEUE
+            async with aclosing(self._got(source) if direct else self._delivered(source)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    # ---------------------------------------------------------------- through a consumer
+
+    async def _delivered(self, source: Stream) -> AsyncGenerator[Chunk]:
+        consumer = source.ordered_consumer(
+            start_sequence=self._range.start, filter_subjects=self._subjects, inactive_threshold=INACTIVE
+        )
+        room = max(self._octets, self._client.max_payload + 8192)  # a pull that is too small for a message gets none
+        async with consumer.messages(max_messages=self._rows, max_bytes=room) as messages:
+            try:
+                pending = await self._pending(consumer)
+            except (PermissionDenied, LimitReached):
+                if self._method == "consumer":
+                    raise
+                pending = -1
+            if pending > 0:
+                async for chunk in self._pulled(consumer, messages):
+                    yield chunk
+        if pending < 0:
+            async for stored in self._got(source):
+                yield stored
+        elif not pending:
+            await self._check(self._range.end, 0)
+
+    async def _pending(self, consumer: OrderedConsumer) -> int:
+        try:
+            async with asyncio.timeout(GIVE_UP):
+                return (await consumer.created()).num_pending
+        except TimeoutError:
+            raise RequestTimeout(f"a consumer of stream {self._range.stream!r}", GIVE_UP) from None
+
+    async def _pulled(self, consumer: OrderedConsumer, messages: Messages) -> AsyncGenerator[Chunk]:
+        end = self._range.end
+        kept: list[JsMessage] = []
+        octets = 0
+        async with _Vigil(consumer, messages) as vigil:
+            async for came in messages.batches(self._rows):
+                vigil.heard()
+                last = came[-1].metadata
+                over = last.stream_seq >= end or last.num_pending == 0
+                if last.stream_seq > end:
+                    del came[bisect_right(came, end, key=_position) :]
+                kept += came
+                octets += sum(len(message.data) for message in came)
+                while len(kept) >= self._rows or octets >= self._octets:
+                    chunk, kept = kept[: self._rows], kept[self._rows :]
+                    octets = sum(len(message.data) for message in kept)
+                    await self._check(_position(chunk[-1]), len(chunk))
+                    with vigil.asleep():
+                        yield chunk
+                if over:
+                    break
+        await self._check(end, len(kept))
+        if kept:
+            yield kept
+
+    # ---------------------------------------------------------------- by sequence
+
+    async def _got(self, source: Stream) -> AsyncGenerator[Chunk]:
+        start, end = self._range.start, self._range.end
+        subjects = self._subjects or ("",)
+        pages = [
+            source.get_batch(subject=subject, start_sequence=start, batch=end - start + 1).batches()
+            for subject in subjects
+        ]
+        kept: list[RawMessage] = []
+        async with aclosing(_merged(pages)) as found:
+            async for came in found:
+                over = came[-1].seq >= end
+                if came[-1].seq > end:
+                    del came[bisect_right(came, end, key=_SEQ) :]
+                kept += came
+                while len(kept) >= self._rows or sum(len(message.data) for message in kept) >= self._octets:
+                    chunk, kept = kept[: self._rows], kept[self._rows :]
+                    await self._check(chunk[-1].seq, len(chunk))
+                    yield chunk
+                if over:
+                    break
+        await self._check(end, len(kept))
+        if kept:
+            yield kept
+
+    async def _check(self, up_to: int, count: int) -> None:
+        """These came, and they are all up to there: unless some were removed before they could be read."""
+        if not self._watch.whole(up_to, count):
+            assert self._stream is not None
+            self._watch.compare(await self._stream.info())
+        self._watch.advance(up_to)
+
+
+async def _merged(sources: list[AsyncGenerator[list[RawMessage]]]) -> AsyncGenerator[list[RawMessage]]:
+    """What several sources yield in order of their sequences, in that order, each message once."""
+    buffers: list[list[RawMessage]] = [[] for _ in sources]
+    live = set(range(len(sources)))
+    try:
+        while True:
+            for index in list(live):
+                if not buffers[index]:
+                    try:
+                        buffers[index] = await anext(sources[index])
+                    except StopAsyncIteration:
+                        live.discard(index)
+            if not any(buffers):
+                return
+            bound = min((buffers[index][-1].seq for index in live), default=UINT64)
+            ready = {message.seq: message for buffer in buffers for message in buffer if message.seq <= bound}
+            buffers = [[message for message in buffer if message.seq > bound] for buffer in buffers]
+            yield [ready[seq] for seq in sorted(ready)]
+    finally:
+        for source in sources:
+            await source.aclose()
+
+
+def _position(message: JsMessage) -> int:
+    return message.position[2]
+
+
+class _Vigil:
+    """Sees to it that a reader does not wait for what will never come: the last messages of the range are gone, or
+    there is no server any more.
+    """
+
+    def __init__(self, consumer: OrderedConsumer, messages: Messages) -> None:
+        self._consumer, self._messages = consumer, messages
+        self._news = self._asleep = False
+        self._fault: NatsError | None = None
+
+    def heard(self) -> None:
+        """Something came."""
+        self._news = True
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """Nobody reads for now."""
+        self._asleep = True
+        yield
+        self._asleep, self._news = False, True
+
+    async def __aenter__(self) -> _Vigil:
+        self._task = asyncio.create_task(self._keep(), name="natsproto spark vigil")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: object) -> None:
+        self._task.cancel()
+        if kind is None and self._fault is not None:
+            raise self._fault
+
+    async def _keep(self) -> None:
+        silent = 0.0
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            if self._news or self._asleep:
+                self._news, silent = False, 0.0
+                continue
+            silent += LOOK_EVERY
+            try:
+                if (await self._consumer.info()).num_pending == 0:
+                    break
+            except NatsError as exc:
+                if silent >= GIVE_UP:
+                    self._fault = RequestTimeout(f"messages of stream {self._consumer.stream_name!r}", silent)
+                    self._fault.__cause__ = exc
+                    break
+        await self._messages.drain()
+
+
+class LossWatch:
+    """PURE. Whether everything between two sequences was there to be read.
+
+    Messages that were deleted one by one leave gaps that nobody misses. What a limit or a purge removes goes from the
+    front of the stream: where that has not passed a gap when all before and behind it is read, nothing was lost.
+    """
+
+    def __init__(self, rng: SeqRange, strict: bool) -> None:
+        self._range, self._strict = rng, strict
+        self._next = rng.start
+
+    def begin(self, info: StreamInfo) -> bool:
+        """Before reading: whether there is anything in the range. DataLost when it cannot be read whole."""
+        now = Horizon.of(info)
+        self.compare(info)
+        if now.last_seq < self._range.end:
+            self._missing(f"the stream ends at {now.last_seq}")
+        return now.first_seq <= self._range.end and now.last_seq >= self._range.start
+
+    def whole(self, up_to: int, count: int) -> bool:
+        """Whether these so many messages are all from the last ones up to that sequence."""
+        return up_to - self._next + 1 == count
+
+    def advance(self, up_to: int) -> None:
+        """All up to there are dealt with."""
+        self._next = up_to + 1
+
+    def compare(self, info: StreamInfo) -> None:
+        """DataLost when the stream as it is now does not hold what was to come next."""
+        now = Horizon.of(info)
+        if self._range.created and self._range.created != now.created:
+            self._missing(f"the stream was created anew at {now.created}")
+        elif now.first_seq > self._next:
+            self._missing(f"the stream begins at {now.first_seq} now")
+
+    def _missing(self, reason: str) -> None:
+        error = DataLost(self._range.stream, self._next, self._range.end, reason)
+        if self._strict:
+            raise error
+        log.warning("%s", error)
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _batches(name: str, chunks: Generator[Chunk], headers: bool) -> Generator[pa.RecordBatch]:
+    from natsproto.spark._arrow import delivered_batch, stored_batch
+
+    with closing(chunks):
+        for chunk in chunks:
+            if isinstance(chunk[0], RawMessage):
+                yield stored_batch(name, chunk, headers=headers)
+            else:
+                yield delivered_batch(name, chunk, headers=headers)
+
+
+def _rows(name: str, chunks: Generator[Chunk], headers: bool) -> Generator[Row]:
+    with closing(chunks):
+        for chunk in chunks:
+            rows = _stored_rows(name, chunk) if isinstance(chunk[0], RawMessage) else _delivered_rows(name, chunk)
+            if headers:
+                yield from rows
+            else:
+                for row in rows:
+                    yield row[:5] + row[6:]  # type: ignore[misc]  # the same without one column
+
+
+def _delivered_rows(name: str, chunk: list[JsMessage]) -> Iterator[Row]:
+    for message, ack, block in zip(chunk, ack_subjects(chunk), header_blocks(chunk), strict=True):
+        tokens = ack.split(b".") if isinstance(ack, bytes) else []
+        if len(tokens) == 9:
+            seq, nanos = int(tokens[5]), int(tokens[7])
+        else:
+            place = message.metadata
+            seq, nanos = place.stream_seq, place.timestamp.ns
+        yield _row(name, message.subject, seq, nanos, message.data, block)
+
+
+def _stored_rows(name: str, chunk: list[RawMessage]) -> Iterator[Row]:
+    for message, block in zip(chunk, stored_header_blocks(chunk), strict=True):
+        yield _row(name, message.subject, message.seq, message.time.ns, message.data, block)
+
+
+def _row(name: str, subject: str, seq: int, nanos: int, data: bytes, block: bytes | Headers | None) -> Row:
+    headers, size = None, len(data)
+    if block is not None:
+        read = Headers.parse(block) if isinstance(block, bytes) else block
+        headers = {_utf8(key): list(map(_utf8, read.get_all(key))) for key in read}
+        size += read.wire_size
+    subject = _utf8(subject)
+    size += len(subject) if subject.isascii() else len(subject.encode())
+    return name, subject, seq, _EPOCH + timedelta(microseconds=nanos // 1000), data, headers, size
+
+
+def _utf8(text: str) -> str:
+    """Text that Spark takes: the replacement character stands for bytes that are no UTF-8."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def check_reading(subjects: Sequence[str], method: Method, batch_rows: int, max_bytes: int) -> tuple[str, ...]:
+    """The subjects; ConfigError (InvalidSubject) unless all these are what ``read_range`` takes."""
+    if method not in ("auto", "consumer", "direct"):
+        raise ConfigError("method", method, 'must be "auto", "consumer" or "direct"')
+    for name, value in (("batch_rows", batch_rows), ("max_bytes", max_bytes)):
+        if type(value) is not int or value < 1:
+            raise ConfigError(name, value, "must be a positive number")
+    return _subjects(subjects)
+
+
+def _subjects(subjects: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(subjects, str):
+        raise TypeError("subjects must be a list of subjects, not one str")
+    wanted = tuple(subjects)
+    for subject in wanted:
+        subscribe_subject(subject)
+    return wanted
+
+
+def _check_place(name: str, place: Place) -> None:
+    if isinstance(place, datetime):
+        if place.utcoffset() is None:
+            raise ConfigError(name, place, "a naive datetime names no moment: give it a tzinfo")
+    elif place not in ("earliest", "latest") and (type(place) is not int or not 1 <= place <= UINT64):
+        raise ConfigError(name, place, 'must be "earliest", "latest", a sequence from 1 on, or an aware datetime')

@@ -1,0 +1,144 @@
+"""The sink: what Spark asks of it to write a DataFrame, or a streaming query, into a stream.
+
+Owns the names by which Spark's work is known when it is repeated: a batch write by an id that is made once, on the
+driver, an epoch of a streaming query by the id of the query, which is in the checkpoint, and the number of the epoch.
+What a task does with its rows is known to ``deliver``.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import Row
+
+from natsproto._client import Client
+from natsproto.errors import ConfigError, LocalProtocolError
+from natsproto.spark._deliver import Delivered, Task, check_sink, deliver
+from natsproto.spark._outgoing import batches_of
+from natsproto.spark._settings import SinkSettings
+from natsproto.spark._worker import call, exchange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("natsproto.spark")
+
+Columns = Sequence[tuple[str, str]]
+ROWS_AT_ONCE = 4096
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task has written: so many rows, of which so many were stored by an earlier attempt."""
+
+    rows: int
+    duplicates: int
+
+
+def check_append(overwrite: bool) -> None:
+    """ConfigError for every mode but append."""
+    if overwrite:
+        raise ConfigError(
+            "mode",
+            "overwrite",
+            'a stream is only appended to: use .mode("append"), or outputMode "append" (other modes of a streaming '
+            "query: foreach_batch_writer); purge the stream yourself to begin anew",
+        )
+
+
+def _write(settings: SinkSettings, task: Task, batches: Iterator[pa.RecordBatch]) -> Written:
+    def produce(client: Client, rows: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[Delivered]:
+        return deliver(client, settings, task, rows)
+
+    (done,) = exchange(settings.nats, produce, batches, ahead=2)
+    return Written(rows=done.rows, duplicates=done.duplicates)
+
+
+def _report(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    written = [message for message in messages if isinstance(message, Written)]
+    rows, duplicates = sum(one.rows for one in written), sum(one.duplicates for one in written)
+    log.info("%s: %d rows, %d of them stored by an earlier attempt", what, rows, duplicates)
+
+
+def _task_context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise LocalProtocolError("rows are written inside a task of Spark")
+    return context
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame. Spark pickles this one object into every attempt of every task."""
+
+    def __init__(self, settings: SinkSettings) -> None:
+        call(settings.nats, check_sink, settings)
+        self._settings = settings
+        self._write_id = settings.write_id or uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Runs in a task."""
+        task = Task(owner=self._write_id, epoch=0, partition=_task_context().partitionId())
+        return _write(self._settings, task, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Every task has its acknowledgements already."""
+        _report(f"write {self._write_id} to stream {self._settings.stream}", messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What is stored stays: a stream takes nothing back."""
+        log.warning(
+            "write %s to stream %s was given up: some of its rows may be stored. With option writeId=%s the same rows "
+            "can be written once more without doubling them",
+            *(self._write_id, self._settings.stream, self._write_id),
+        )
+
+
+class _StreamWriting:
+    """What both stream writers do. Spark makes one anew for every epoch, and once more to commit it, so none of them
+    connects: an epoch that is stored must not fail for want of a server. The tasks check the stream.
+    """
+
+    def __init__(self, settings: SinkSettings, columns: Columns) -> None:
+        self._settings, self._columns = settings, columns
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Every task has its acknowledgements already."""
+        _report(f"epoch {batchId} to stream {self._settings.stream}", messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What is stored stays, and is not stored again when the epoch is repeated."""
+        log.warning("epoch %d to stream %s was given up", batchId, self._settings.stream)
+
+    def _task(self) -> Task:
+        context = _task_context()
+        query = context.getLocalProperty("sql.streaming.queryId")
+        epoch = context.getLocalProperty("streaming.sql.batchId")
+        if not query or not epoch:
+            raise LocalProtocolError("this version of Spark does not say which query and epoch a task belongs to")
+        return Task(owner=query, epoch=int(epoch), partition=context.partitionId())
+
+
+if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):  # Spark 4.1
+
+    class StreamWriter(_StreamWriting, datasource.DataSourceStreamArrowWriter):
+        """Writes the epochs of a streaming query."""
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+            """Runs in a task."""
+            return _write(self._settings, self._task(), iterator)
+
+else:
+
+    class StreamWriter(_StreamWriting, datasource.DataSourceStreamWriter):
+        """Writes the epochs of a streaming query, which come as rows."""
+
+        def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+            """Runs in a task."""
+            return _write(self._settings, self._task(), batches_of(iterator, self._columns, ROWS_AT_ONCE))

@@ -1,0 +1,246 @@
+"""One client for each process of Spark and config, and how rows cross between its event loop and a task's thread.
+
+Owns the pool and the crossing. The loop runs on a thread of its own (that of ``natsproto.sync``), so that a connection
+lives while the thread of the task is busy elsewhere. Nothing here knows what the rows are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from queue import SimpleQueue
+from time import monotonic
+from typing import Concatenate, Generic, ParamSpec, TypeVar
+
+from natsproto._client import Client
+from natsproto._core.engine import State
+from natsproto.errors import ConfigError, ConnectionClosed
+from natsproto.spark._config import SparkNats
+from natsproto.sync import _client as blocking
+from natsproto.sync._portal import Portal
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+
+PATIENCE = 0.05
+"""Seconds for which rows are collected before those that are there go to the loop."""
+PARTING = 5.0
+"""Seconds that a task waits for what it leaves to clean up."""
+
+
+class Worker(blocking.Client):
+    """The client of this process for one config: blocking, and as the async client that it stands on."""
+
+    def reach(self) -> tuple[Portal, Client]:
+        """The loop and the client on it; connects when this process has not yet. Raises what ``connect`` does."""
+        return self._reach()
+
+    @property
+    def ended(self) -> bool:
+        """Whether its client here is closed for good: somebody closed it, or no server lets it in any more."""
+        life = self._lives.get(os.getpid())
+        live = None if life is None else life.live
+        return self._closed or (live is not None and live.client.state is State.CLOSED)
+
+
+_WORKERS: dict[SparkNats, Worker] = {}
+
+
+def worker(config: SparkNats) -> Worker:
+    """The client of this process for this config. It connects when it is first used, and again after a fork."""
+    if not isinstance(config, SparkNats):
+        raise TypeError(f"config must be a SparkNats, not {type(config).__name__}")
+    found = _WORKERS.get(config)
+    if found is None or found.ended:
+        found = _WORKERS[config] = Worker(config.options())
+    return found
+
+
+@contextmanager
+def worker_client(config: SparkNats) -> Iterator[blocking.Client]:
+    """The client of this worker process, for plain functions and UDFs: its verbs wait (``natsproto.sync``).
+
+    All tasks of a process that use the same config share it, so leaving the block does not close it. Connects at its
+    first use in a process: ConnectFailed and what else ``natsproto.connect`` raises.
+    """
+    yield worker(config)
+
+
+def close_workers() -> None:
+    """Closes the clients of this process, for a driver that is done with them; their next use connects anew."""
+    while _WORKERS:
+        _WORKERS.popitem()[1].close()
+
+
+def call(
+    config: SparkNats, function: Callable[Concatenate[Client, P], Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+) -> R:
+    """What the async function returns, run on the loop with the client of this process."""
+    portal, client = worker(config).reach()
+    return portal.call(function, client, *args, **kwargs)
+
+
+def stream(config: SparkNats, make: Callable[[Client], AsyncIterator[R]], *, ahead: int = 1) -> Generator[R]:
+    """What ``make(client)`` yields on the loop, as a plain generator, read at most ``ahead`` items ahead.
+
+    Whatever the reader does meanwhile, the loop goes on. Closing the generator cancels what is read and waits until it
+    has cleaned up. Raises what it raises.
+    """
+
+    def produce(client: Client, _: AsyncIterator[object]) -> AsyncIterator[R]:
+        return make(client)
+
+    return exchange(config, produce, (), ahead=ahead)
+
+
+def exchange(
+    config: SparkNats,
+    produce: Callable[[Client, AsyncIterator[T]], AsyncIterator[R]],
+    rows: Iterable[T],
+    *,
+    ahead: int,
+) -> Generator[R]:
+    """What ``produce(client, rows)`` yields on the loop, while ``rows`` are taken from their iterator in this thread.
+
+    At most ``ahead`` results wait to be taken here and ``ahead`` rows there; nothing is taken from ``rows`` before it
+    is asked for. Ends as ``stream`` does.
+    """
+    if type(ahead) is not int or ahead < 1:
+        raise ConfigError("ahead", ahead, "must be a positive number")
+    portal, client = worker(config).reach()
+    crossing: Crossing[T, R] = Crossing(ahead)
+    portal.run(crossing.start, produce, client)
+    source = iter(rows)
+    try:
+        while True:
+            told = crossing.told.get()
+            if isinstance(told, list):
+                portal.post(partial(crossing.taken, len(told)))
+                yield from told
+            elif isinstance(told, _More):
+                portal.post(partial(crossing.feed, *pull(source, ahead)))
+            elif isinstance(told, BaseException):
+                raise told
+            else:
+                return
+    finally:
+        leave(portal, crossing.stop)
+
+
+def pull(source: Iterator[T], most: int) -> tuple[list[T], bool]:
+    """Up to ``most`` rows, and whether these are the last; fewer when they take long to come."""
+    rows: list[T] = []
+    until = monotonic() + PATIENCE
+    while len(rows) < most:
+        try:
+            rows.append(next(source))
+        except StopIteration:
+            return rows, True
+        if monotonic() >= until:
+            break
+    return rows, False
+
+
+def leave(portal: Portal, stop: Callable[[], Awaitable[None]]) -> None:
+    """Ends what runs on the loop and waits for it, where that is possible."""
+    if portal.stopped:
+        return
+    if portal.is_here:  # the garbage collector closes a forgotten generator on whichever thread it runs
+        asyncio.ensure_future(stop())
+    else:
+        portal.call(stop)
+
+
+class _More:
+    """The loop wants rows."""
+
+
+_MORE = _More()
+
+
+class Crossing(Generic[T, R]):
+    """One asynchronous generator on the loop and one thread, which hand rows and results to each other.
+
+    All but ``told`` is for the loop's thread. Results cross as lists: all that came in one turn of the loop, so that
+    many small ones cost one wake-up.
+    """
+
+    def __init__(self, ahead: int) -> None:
+        self.told: SimpleQueue[list[R] | _More | BaseException | None] = SimpleQueue()
+        """What the thread is told: results, that rows are wanted, why it ended, or None for a good end."""
+        self._ahead = ahead
+        self._rows: deque[T] = deque()
+        self._last = False  # no rows are left where they come from
+        self._fed = asyncio.Event()
+        self._results: list[R] = []
+        self._unread = 0
+        self._room = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, produce: Callable[[Client, AsyncIterator[T]], AsyncIterator[R]], client: Client) -> None:
+        """Begins to run the generator."""
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(produce(client, self._each_row())), name="natsproto spark partition"
+        )
+        self._task.add_done_callback(self._end)
+
+    def feed(self, rows: list[T], last: bool) -> None:
+        """These are the next rows."""
+        self._rows += rows
+        self._last = last
+        self._fed.set()
+
+    def taken(self, count: int) -> None:
+        """The thread has so many results."""
+        self._unread -= count
+        self._room.set()
+
+    async def stop(self) -> None:
+        """Ends the generator, and waits while it cleans up."""
+        task = self._task
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=PARTING)
+
+    async def _run(self, results: AsyncIterator[R]) -> None:
+        try:
+            async for result in results:
+                await self._hand_over(result)
+        finally:
+            if isinstance(results, AsyncGenerator):
+                await results.aclose()
+
+    async def _each_row(self) -> AsyncIterator[T]:
+        rows = self._rows
+        while True:
+            while rows:
+                yield rows.popleft()
+            if self._last:
+                return
+            self._fed.clear()
+            self.told.put(_MORE)
+            await self._fed.wait()
+
+    async def _hand_over(self, result: R) -> None:
+        if not self._results:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._results.append(result)
+        self._unread += 1
+        while self._unread >= self._ahead:
+            self._room.clear()
+            await self._room.wait()
+
+    def _flush(self) -> None:
+        if self._results:
+            self.told.put(self._results)
+            self._results = []
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._flush()
+        # Cancelled while somebody listens: the loop is ending.
+        self.told.put(ConnectionClosed() if task.cancelled() else task.exception())

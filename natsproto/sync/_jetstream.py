@@ -1,0 +1,158 @@
+"""JetStream for threads without an event loop. Owns nothing: every verb is that of ``natsproto.jetstream``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from natsproto.jetstream import _context as context
+from natsproto.jetstream import _stream as stream
+from natsproto.jetstream._info import ConsumerInfo, StreamInfo
+from natsproto.jetstream._publish import fast
+from natsproto.sync._consuming import JsMessage, OrderedConsumer, PullConsumer, PushConsumer
+from natsproto.sync._facade import Facade, batched, blocking, iterating, making, opening
+from natsproto.sync._keyvalue import KeyValue
+from natsproto.sync._looking import Admin, Advisories, Listing
+from natsproto.sync._objects import ObjectStore
+from natsproto.sync._publishers import AtomicBatch, FastPublisher, Publisher
+
+if TYPE_CHECKING:
+    from natsproto.jetstream._codec import Duration
+    from natsproto.jetstream.kv._keys import KeyCodec
+    from natsproto.sync._messaging import Message
+
+
+class Stream(Facade[stream.Stream]):
+    """A stream: its messages and its consumers."""
+
+    info = blocking(stream.Stream.info)
+    subjects = iterating(stream.Stream.subjects)
+    update = blocking(stream.Stream.update)
+    seal = blocking(stream.Stream.seal)
+    purge = blocking(stream.Stream.purge)
+    backup = blocking(stream.Stream.backup)
+
+    get_message = blocking(stream.Stream.get_message)
+    get_last_message = blocking(stream.Stream.get_last_message)
+    get_next_message = blocking(stream.Stream.get_next_message)
+    delete_message = blocking(stream.Stream.delete_message)
+    get_batch = batched(stream.Stream.get_batch)
+    get_last_messages = batched(stream.Stream.get_last_messages)
+
+    create_consumer = opening(stream.Stream.create_consumer, PullConsumer)
+    update_consumer = opening(stream.Stream.update_consumer, PullConsumer)
+    create_or_update_consumer = opening(stream.Stream.create_or_update_consumer, PullConsumer)
+    consumer = opening(stream.Stream.consumer, PullConsumer)
+    push_consumer = opening(stream.Stream.push_consumer, PushConsumer)
+    ordered_consumer = making(stream.Stream.ordered_consumer, OrderedConsumer)
+    delete_consumer = blocking(stream.Stream.delete_consumer)
+    consumer_info = blocking(stream.Stream.consumer_info)
+    consumers = making(stream.Stream.consumers, Listing[ConsumerInfo])
+    consumer_names = iterating(stream.Stream.consumer_names)
+    pause_consumer = blocking(stream.Stream.pause_consumer)
+    resume_consumer = blocking(stream.Stream.resume_consumer)
+    unpin_consumer = blocking(stream.Stream.unpin_consumer)
+    reset_consumer = blocking(stream.Stream.reset_consumer)
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return self._inner.name
+
+    @property
+    def cached_info(self) -> StreamInfo:
+        """The info that was heard last. LocalProtocolError for a handle that was bound without asking."""
+        return self._inner.cached_info
+
+
+class JetStream(Facade[context.JetStream]):
+    """JetStream of one account or domain."""
+
+    publish = blocking(context.JetStream.publish)
+    publisher = making(context.JetStream.publisher, Publisher)
+    fast_publisher = making(context.JetStream.fast_publisher, FastPublisher)
+    atomic_batch = making(context.JetStream.atomic_batch, AtomicBatch)
+    account_info = blocking(context.JetStream.account_info)
+
+    counter_add = blocking(context.JetStream.counter_add)
+    counter_get = blocking(context.JetStream.counter_get)
+    counters = iterating(context.JetStream.counters)
+    cancel_schedule = blocking(context.JetStream.cancel_schedule)
+    replace_schedule = blocking(context.JetStream.replace_schedule)
+
+    create_stream = opening(context.JetStream.create_stream, Stream)
+    update_stream = opening(context.JetStream.update_stream, Stream)
+    create_or_update_stream = opening(context.JetStream.create_or_update_stream, Stream)
+    stream = opening(context.JetStream.stream, Stream)
+    delete_stream = blocking(context.JetStream.delete_stream)
+    restore_stream = opening(context.JetStream.restore_stream, Stream)
+    streams = making(context.JetStream.streams, Listing[StreamInfo])
+    stream_names = iterating(context.JetStream.stream_names)
+    stream_name_by_subject = blocking(context.JetStream.stream_name_by_subject)
+
+    create_key_value = opening(context.JetStream.create_key_value, KeyValue)
+    update_key_value = opening(context.JetStream.update_key_value, KeyValue)
+    create_or_update_key_value = opening(context.JetStream.create_or_update_key_value, KeyValue)
+    delete_key_value = blocking(context.JetStream.delete_key_value)
+    key_value_names = iterating(context.JetStream.key_value_names)
+    key_value_statuses = iterating(context.JetStream.key_value_statuses)
+
+    create_object_store = opening(context.JetStream.create_object_store, ObjectStore)
+    update_object_store = opening(context.JetStream.update_object_store, ObjectStore)
+    create_or_update_object_store = opening(context.JetStream.create_or_update_object_store, ObjectStore)
+    object_store = opening(context.JetStream.object_store, ObjectStore)
+    delete_object_store = blocking(context.JetStream.delete_object_store)
+    object_store_names = iterating(context.JetStream.object_store_names)
+    object_store_statuses = iterating(context.JetStream.object_store_statuses)
+
+    advisories = making(context.JetStream.advisories, Advisories)
+
+    @property
+    def admin(self) -> Admin:
+        """The administrative calls: leaders, peers, servers, accounts."""
+        return Admin(self._portal, self._inner.admin)
+
+    @contextmanager
+    def best_publisher(
+        self, stream: str, *, timeout: Duration | None = None, auto_msg_id: bool = False
+    ) -> Iterator[FastPublisher | Publisher]:
+        """The fastest publisher that a stream allows: a fast one if it has ``allow_batched``, else a windowed one.
+
+        StreamNotFound; ConfigError for a stream that acknowledges nothing; see the async client.
+        """
+        manager = self._inner.best_publisher(stream, timeout=timeout, auto_msg_id=auto_msg_id)
+        inner = self._portal.enter(manager)
+        publisher: FastPublisher | Publisher
+        if isinstance(inner, fast.FastPublisher):
+            publisher = FastPublisher(self._portal, inner).adopt()
+        else:
+            publisher = Publisher(self._portal, inner).adopt()
+        try:
+            yield publisher
+        except BaseException as exc:
+            publisher.leave(manager.__aexit__, type(exc), exc, exc.__traceback__)
+            raise
+        publisher.leave(manager.__aexit__, None, None, None)
+
+    def message(self, message: Message) -> JsMessage:
+        """A core message that came from a stream (by a push consumer, say), as one that can be acknowledged.
+
+        LocalProtocolError when its reply subject is no ack subject.
+        """
+        portal, inner = message._reach()
+        return JsMessage(portal, self._inner.message(inner))
+
+    def key_value(
+        self,
+        bucket: str,
+        *,
+        key_codec: KeyCodec | None = None,
+        bind: bool = False,
+        timeout: Duration | None = None,
+    ) -> KeyValue:
+        """The bucket of that name; see the async client. Its values are bytes."""
+        return KeyValue(
+            self._portal,
+            self._portal.call(self._inner.key_value, bucket, key_codec=key_codec, bind=bind, timeout=timeout),
+        )

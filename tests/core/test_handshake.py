@@ -1,0 +1,113 @@
+"""The handshake on a scripted server and virtual time: nothing is sent before INFO, and one dial is one attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from natsproto._client import Client
+from natsproto._core.runtime import Runtime
+from natsproto._options import Options
+from natsproto.errors import ConnectFailed, ConnectionLost, RequestTimeout
+from natsproto.protocol.auth import Credentials
+from tests.core.world import HOST, PORT, turns, world
+from tests.kit.clock import virtual_clock
+from tests.kit.identity import Key, Operator
+from tests.kit.scripted import Behaviour
+
+SILENT = Behaviour(greeting=None, answer_ping=False)
+DEAF = Behaviour(greeting=None, hang_up=True)
+
+
+def cause_of(failed: ConnectFailed) -> BaseException:
+    [(_, cause)] = failed.attempts
+    return cause
+
+
+_OPERATOR = Operator()
+_USER = _OPERATOR.account.user()
+_URL = f"nats://{HOST}:{PORT}"
+_SOMEBODY: Mapping[str, Options] = {
+    "nothing": Options(_URL),
+    "user": Options(_URL, user="u", password="p"),
+    "token": Options(_URL, token="t"),
+    "token from a callable": Options(_URL, token=lambda: "t"),
+    "nkey": Options(_URL, nkey_seed=Key.user().seed),
+    "creds": Options(_URL, creds=lambda: _USER.creds),
+    "jwt": Options(_URL, jwt=_USER.jwt, nkey_seed=_USER.key.seed),
+    "auth": Options(_URL, auth=lambda challenge: Credentials(user="u", password="p")),
+    "name": Options(_URL, name="orders"),
+    "tls": Options(_URL, tls=True),
+    "user in the URL": Options(f"nats://u:p@{HOST}:{PORT}"),
+    "token in the URL": Options(f"nats://t@{HOST}:{PORT}"),
+    "tls in the URL": Options(f"tls://{HOST}:{PORT}"),
+}
+
+
+@pytest.mark.parametrize("who", _SOMEBODY)
+@virtual_clock
+async def test_connect_waits_for_info(who: str) -> None:
+    async with world(SILENT) as place:
+        with pytest.raises(ConnectFailed) as failed:
+            await Client.open(_SOMEBODY[who], Runtime(dial=place.dial, rng=random.Random(1)))
+        assert isinstance(cause_of(failed.value), RequestTimeout)
+        assert "waiting for INFO" in str(cause_of(failed.value))
+        assert place.peer.received == b""
+
+
+@virtual_clock
+async def test_server_that_hangs_up_before_info() -> None:
+    async with world(DEAF) as place:
+        with pytest.raises(ConnectFailed) as failed:
+            await place.connect()
+        assert len(place.server.connections) == 1
+        cause = cause_of(failed.value)
+        assert type(cause) is ConnectionLost
+        assert "closed by the server while waiting for INFO" in str(cause)
+        assert "tls_first=True" in str(cause)
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        Behaviour(greeting=b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        Behaviour(greeting={"headers": False}),
+        Behaviour(refuse="Authorization Violation"),
+        Behaviour(greeting=b"-ERR 'maximum connections exceeded'\r\n", hang_up=True),
+        Behaviour(hang_up=True),
+        DEAF,
+        SILENT,
+    ],
+)
+@virtual_clock
+async def test_a_server_that_said_what_is_wrong_is_not_dialled_again(behaviour: Behaviour) -> None:
+    async with world(behaviour) as place:
+        with pytest.raises(ConnectFailed):
+            await place.connect(connect_timeout=2)
+        assert len(place.network.dialled) == 1
+
+
+@virtual_clock
+async def test_an_address_nobody_listens_on_is_dialled_once() -> None:
+    async with world() as place:
+        place.network.refuse(HOST, PORT)
+        with pytest.raises(ConnectFailed) as failed:
+            await place.connect()
+        assert isinstance(cause_of(failed.value), ConnectionRefusedError)
+        assert place.network.dialled == [(HOST, PORT)]
+
+
+@virtual_clock
+async def test_connect_cancelled_leaves_no_connection() -> None:
+    async with world(SILENT) as place:
+        connecting = asyncio.create_task(place.connect())
+        await place.server.accepted(0)
+        await turns(10)
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        await turns(2)
+        assert place.peer.at_end

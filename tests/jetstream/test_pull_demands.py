@@ -1,0 +1,154 @@
+"""What is asked of the server, with the numbers users have: any timeout, heartbeat and limit."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from natsproto.jetstream._message import JsMessage
+from tests.jetstream.reading import known, make, numbers, store
+
+if TYPE_CHECKING:
+    from natsproto import Client
+    from natsproto.jetstream._consumer.consumer import PullConsumer
+    from natsproto.jetstream._context import JetStream
+
+LONG = 30.0
+
+
+def seeded() -> random.Random:
+    """A generator with another seed in every run, which a failure shows."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
+def _timeout(rng: random.Random) -> float:
+    return rng.choice([rng.uniform(1, 4), rng.uniform(0.5, 40), 10 / 3, rng.randint(1, 10) / rng.randint(1, 9) + 1])
+
+
+async def _wait(consumer: PullConsumer, rng: random.Random) -> object:
+    """One of the ways to wait for messages, with arguments that are allowed."""
+    timeout = _timeout(rng)
+    heartbeat = None if rng.random() < 0.5 else timeout * rng.uniform(0, 0.5)
+    way = rng.randrange(4)
+    if way == 0:
+        return await consumer.next(timeout)
+    if way == 1:
+        return await consumer.fetch(rng.randint(1, 20), timeout=timeout, heartbeat=heartbeat)
+    if way == 2:
+        return await consumer.fetch(max_bytes=rng.randint(100, 10_000), timeout=timeout, heartbeat=heartbeat)
+    async with consumer.messages(max_messages=10, expires=timeout, heartbeat=heartbeat) as messages:
+        return [message async for message in messages]
+
+
+async def test_heartbeat_rounding_on_server(jetstream: JetStream, nats_client: Client) -> None:
+    rng = seeded()
+    stream = await make(jetstream)
+    limits = [{}, {"max_batch": 5}, {"max_expires": 5 / 3}, {"max_batch": 3, "max_expires": 10 / 7, "max_bytes": 1000}]
+    for number, limit in enumerate(limits):
+        consumer = await stream.create_consumer(durable_name=f"d{number}", max_waiting=1000, **limit)  # type: ignore[arg-type]
+        waiting = [asyncio.ensure_future(_wait(consumer, rng)) for _ in range(100)]
+        done, _ = await asyncio.wait(waiting, timeout=1.5)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for task in done:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                assert isinstance(error, TimeoutError), error
+        await nats_client.flush()
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_batch": 5}])
+async def test_fetch_remaining_time(jetstream: JetStream, limit: dict[str, int]) -> None:
+    """The pieces of a fetch get what is left of its time, which is no round number."""
+    rng = seeded()
+    stream = await make(jetstream, 500)
+    consumer = await stream.create_consumer(durable_name="d", max_waiting=1000, **limit)  # type: ignore[arg-type]
+    got: list[JsMessage] = []
+    while len(got) < 500:
+        got += await consumer.fetch(min(rng.randint(1, 12), 500 - len(got)), timeout=rng.uniform(1, 4))
+    assert [int(message.data) for message in got] == list(range(1, 501))
+
+
+# ---------------------------------------------------------------- pieces and refusals
+
+
+async def test_fetch_max_bytes_in_pieces(jetstream: JetStream) -> None:
+    """A limit of the consumer on the bytes of a request bounds a piece and not the fetch."""
+    rng = seeded()
+    stream = await make(jetstream)
+    await store(stream, range(1, 41), size=rng.randint(200, 500))
+    consumer = await stream.create_consumer(durable_name="d", max_bytes=1200)
+    got = await consumer.fetch(max_bytes=5000, timeout=1.5)
+    size = got[0].counted_size
+    assert len(got) == 5000 // size
+    assert numbers(got) == list(range(1, len(got) + 1))
+
+
+async def test_fetch_message_over_max_bytes(jetstream: JetStream) -> None:
+    stream = await make(jetstream)
+    await store(stream, [1], size=2000)
+    consumer = await stream.create_consumer(durable_name="d", max_bytes=1200)
+    assert await consumer.fetch(max_bytes=5000, timeout=LONG) == []
+
+
+async def test_fetch_max_waiting(jetstream: JetStream) -> None:
+    """A full queue of pulls passes: a fetch asks again within its time."""
+    stream = await make(jetstream)
+    consumer = await stream.create_consumer(durable_name="d", max_waiting=1)
+    first = asyncio.ensure_future(consumer.fetch(1, timeout=LONG))
+    await known(consumer, lambda info: info.num_waiting)
+    second = asyncio.ensure_future(consumer.next(LONG))
+    third = asyncio.ensure_future(consumer.fetch(1, timeout=LONG))
+    assert await consumer.fetch(1, timeout=0.3) == []
+    for number in range(1, 4):
+        await known(consumer, lambda info: info.num_waiting)
+        await store(stream, [number])
+    assert {*numbers(await first), *numbers([await second]), *numbers(await third)} == {1, 2, 3}
+
+
+# ---------------------------------------------------------------- as soon as there is one
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_batch": 3}, {"max_expires": 0.2}])
+async def test_fetch_available(jetstream: JetStream, limit: dict[str, float]) -> None:
+    stream = await make(jetstream, 7)
+    consumer = await stream.create_consumer(durable_name="d", **limit)  # type: ignore[arg-type]
+    assert numbers(await consumer.fetch_available(100, timeout=LONG)) == [1, 2, 3, 4, 5, 6, 7]
+    waiting = asyncio.ensure_future(consumer.fetch_available(100, timeout=LONG))
+    await known(consumer, lambda info: info.num_waiting)
+    await store(stream, [8])
+    assert numbers(await waiting) == [8]
+    assert await consumer.fetch_available(100, timeout=0.3) == []
+    await store(stream, [9, 10])
+    assert numbers(await consumer.fetch_available(1, timeout=LONG)) == [9]
+
+
+async def test_fetch_available_ordered(jetstream: JetStream) -> None:
+    stream = await make(jetstream, 3)
+    ordered = stream.ordered_consumer()
+    assert numbers(await ordered.fetch_available(100, timeout=LONG)) == [1, 2, 3]
+    waiting = asyncio.ensure_future(ordered.fetch_available(100, timeout=LONG))
+    await asyncio.sleep(0)
+    await store(stream, [4])
+    assert numbers(await waiting) == [4]
+    await ordered.close()
+
+
+# ---------------------------------------------------------------- what is remembered
+
+
+async def test_pull_replies_fill_no_cache(jetstream: JetStream, nats_client: Client) -> None:
+    """Each pull has a reply subject that never comes again."""
+    stream = await make(jetstream, 30)
+    consumer = await stream.create_consumer(durable_name="d")
+    await consumer.fetch(1)
+    before = dict(nats_client.heads.starts)
+    for _ in range(20):
+        await consumer.fetch(1)
+    assert await asyncio.gather(*(consumer.fetch(3, timeout=0.1) for _ in range(5)))
+    assert nats_client.heads.starts == before

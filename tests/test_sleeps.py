@@ -1,0 +1,22 @@
+"""No test waits by sleeping: events, the virtual clock (tests.kit.clock.advance) or monitoring instead."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+SLEEP = re.compile(r"(?:asyncio|time)\.sleep\(([\d.]+)\)(?!.* own )")
+LONGEST = 0.1
+
+
+def test_no_long_sleeps_in_tests() -> None:
+    """Where a second of the server or of a job is the subject, the line says whose: ``# ... own ...``."""
+    found = [
+        f"{path.relative_to(TESTS)}: {match[0]}"
+        for path in TESTS.rglob("*.py")
+        for match in SLEEP.finditer(path.read_text())
+        if float(match[1]) >= LONGEST
+    ]
+    allowed = ("soak", "kit/test_kit.py")  # programs that run for minutes; the tests of the clock itself
+    assert [place for place in found if not place.startswith(allowed)] == []
