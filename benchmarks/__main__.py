@@ -1,198 +1,215 @@
-"""``python -m benchmarks``: natsproto and nats-py side by side; prints a table, writes JSON and, if asked, a page.
+"""``python -m benchmarks``: natsproto, nats-py and nats.js side by side, on traffic as users have it.
 
-Every repetition is a fresh process (`benchmarks.client`); the two clients take turns, A B A B …, against one
-nats-server, so that a machine that slows down slows both.
+Each client is a process of its own, set up once for a scenario; they take turns, repetition by repetition, with new
+traffic for each pair: the same for all. The server and what feeds it are processes of their own.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import contextlib
 import importlib.metadata
 import json
 import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-import natsproto
-from benchmarks import counts, report
-from benchmarks.client import IMPLEMENTATIONS, LOOPS
-from benchmarks.implementation import Figures
-from benchmarks.report import Comparison, Versions
-from benchmarks.scenarios import LOOP_FREE, SCENARIOS, Scenario, scaled
-from natsproto.testing import Server, run_server
-from natsproto.version import __version__
+from benchmarks import node, report
+from benchmarks.drivers import Figures
+from benchmarks.report import Comparison
+from benchmarks.scenarios import SCENARIOS, Scenario
+from natsproto import __version__
+from natsproto.testing import ServerTls, run_server
 
 _ROOT = Path(__file__).resolve().parent.parent
-_QUICK_DIVISOR = 10
-_PATIENCE = 300.0
+_QUICK_DIVISOR = 50
+_SEED = 20_000
+PAGE, PLOT = _ROOT / "docs" / "benchmarks.md", _ROOT / "docs" / "benchmarks.svg"
 
 
 class RunFailed(Exception):
-    """A repetition gave no figures."""
+    """A client gave no figures."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What the command line asked for."""
+class Servers:
+    """Where clients connect, by transport, and where the feeder does."""
 
-    scenarios: tuple[Scenario, ...]
-    loops: tuple[str, ...]
-    repeat: int
-    divisor: int
-    ours: str
-    theirs: str
-    markdown: Path | None
-    strict: bool
-    command: str
+    client: dict[str, str]
+    feeder: dict[str, str]
 
 
-def _plan(argv: Sequence[str]) -> Plan:
-    by_name = {scenario.name: scenario for scenario in SCENARIOS}
+@contextlib.contextmanager
+def servers() -> Iterator[Servers]:
+    """One server for TCP and WebSocket, another one for TLS."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        cert, key = Path(folder, "cert.pem"), Path(folder, "key.pem")
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        command += ["-days", "2", "-subj", "/CN=localhost", "-keyout", str(key), "-out", str(cert)]
+        subprocess.run(command, check=True, capture_output=True)
+        plain = stack.enter_context(run_server(jetstream=True, websocket=True))
+        tls = stack.enter_context(run_server(tls=ServerTls(cert=cert, key=key)))
+        yield Servers(
+            client={"tcp": plain.url, "websocket": plain.websocket_url, "tls": tls.url},
+            feeder={"tcp": plain.url, "websocket": plain.url, "tls": tls.url},
+        )
+
+
+class Process:
+    """A process that is told and answers line by line."""
+
+    def __init__(self, name: str, command: list[str], environment: dict[str, str] | None = None) -> None:
+        self._name = name
+        self._process = subprocess.Popen(
+            command,
+            cwd=_ROOT,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        if (said := self._line()) != "ready":
+            raise RunFailed(f"{self._name} said {said!r}")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def repeat(self, seed: int) -> Figures:
+        """The figures of a repetition."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{seed}\n")
+        self._process.stdin.flush()
+        figures: Figures = json.loads(self._line())
+        return figures
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        if not (said := self._process.stdout.readline()):
+            raise RunFailed(f"{self._name}: {self._process.stderr.read().strip() or 'ended without a word'}")
+        return said.strip()
+
+
+def _worker(client: str, scenario: Scenario, loop: str, at: Servers, prefix: str, count: int) -> Process:
+    url = at.client[scenario.transport]
+    if client == "nats.js":
+        return Process(client, *node.command(scenario, url, prefix, count))
+    command = [sys.executable, "-m", "benchmarks.worker", client, loop, scenario.name, url, prefix, str(count)]
+    return Process(client, command)
+
+
+def compare(scenario: Scenario, loop: str, at: Servers, pairs: int, divisor: int, *, with_node: bool) -> Comparison:
+    """One row of the table. What fails is in it, not raised."""
+    one = Comparison(scenario, loop)
+    clients = ["natsproto", "nats-py"] + ["nats.js"] * (with_node and scenario.nats_js)
+    count = max(8 if scenario.fan_out or scenario.count < 100 else 64, scenario.count // divisor)
+    feeder = [sys.executable, "-m", "benchmarks.feeder", at.feeder[scenario.transport], scenario.name]
+    try:
+        with Process("feeder", feeder):
+            if scenario.fresh:
+                _fresh(one, clients, at, min(pairs, 3), count)
+            else:
+                _alternating(one, clients, at, pairs, count)
+    except RunFailed as error:
+        one.failure = str(error)
+    return one
+
+
+def _alternating(one: Comparison, clients: list[str], at: Servers, pairs: int, count: int) -> None:
+    with contextlib.ExitStack() as stack:
+        workers = {
+            client: stack.enter_context(
+                _worker(client, one.scenario, one.loop, at, f"{one.scenario.name}-{place}", count)
+            )
+            for place, client in enumerate(clients)
+        }
+        for worker in workers.values():
+            worker.repeat(_SEED)  # warms up
+        for pair in range(1, pairs + 1):
+            for client in clients if pair % 2 else reversed(clients):
+                one.figures.setdefault(client, []).append(workers[client].repeat(_SEED + pair))
+
+
+def _fresh(one: Comparison, clients: list[str], at: Servers, pairs: int, count: int) -> None:
+    for pair in range(pairs):
+        for place, client in enumerate(clients):
+            with _worker(client, one.scenario, one.loop, at, f"{one.scenario.name}-{place}", count) as worker:
+                one.figures.setdefault(client, []).append(worker.repeat(_SEED + pair))
+
+
+def _versions(with_node: bool) -> str:
+    named = [
+        f"natsproto {__version__}",
+        *(f"{name} {importlib.metadata.version(name)}" for name in ("nats-py", "uvloop")),
+    ]
+    named += [f"{platform.python_implementation()} {platform.python_version()}"]
+    return ", ".join([*named, *([node.versions()] if with_node else [])])
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", default="", metavar="NAMES", help="comma-separated scenarios; see --list")
-    parser.add_argument("--loop", choices=[*LOOPS, "both"], default="both")
-    parser.add_argument("--repeat", type=int, metavar="N", help="pairs of repetitions (5; 1 with --quick)")
-    parser.add_argument("--quick", action="store_true", help=f"{_QUICK_DIVISOR} times fewer messages: does it run?")
-    parser.add_argument("--markdown", type=Path, metavar="PAGE", help="write the measured part of this page")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 if a ratio is below its bar")
-    parser.add_argument("--impl", choices=IMPLEMENTATIONS, default=IMPLEMENTATIONS[0], help="what is measured")
+    parser.add_argument("--loop", choices=["uvloop", "asyncio"], help="only this one; without, both where that is said")
+    parser.add_argument("--pairs", type=int, default=9, help="pairs of repetitions on uvloop; a third fewer on asyncio")
     parser.add_argument(
-        "--baseline",
-        choices=IMPLEMENTATIONS,
-        default=IMPLEMENTATIONS[1],
-        help="what it is compared with; the same name twice shows the noise of the machine",
+        "--quick", action="store_true", help=f"1 pair, {_QUICK_DIVISOR} times fewer messages: does it run?"
     )
+    parser.add_argument("--no-node", action="store_true", help="without nats.js")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if anything is slower than nats-py or short")
+    parser.add_argument("--page", action="store_true", help="write table and plot into docs/")
     parser.add_argument("--list", action="store_true", help="print the scenarios and leave")
-    args = parser.parse_args(argv)
-    if args.list:
-        for scenario in SCENARIOS:
-            print(f"{scenario.name:<15} {scenario.count:>8,}  {scenario.about}")
-        raise SystemExit(0)
-    names = [name for name in args.only.split(",") if name] or list(by_name)
-    if unknown := [name for name in names if name not in by_name]:
-        parser.error(f"no scenario {', '.join(unknown)}; there are {', '.join(by_name)}")
-    if args.repeat is not None and args.repeat < 1:
-        parser.error("--repeat must be 1 or more")
-    return Plan(
-        scenarios=tuple(by_name[name] for name in names),
-        loops=LOOPS if args.loop == "both" else (args.loop,),
-        repeat=args.repeat or (1 if args.quick else 5),
-        divisor=_QUICK_DIVISOR if args.quick else 1,
-        ours=args.impl,
-        theirs=args.baseline,
-        markdown=args.markdown,
-        strict=args.strict,
-        command=" ".join(["python -m benchmarks", *argv]),
-    )
-
-
-async def _clear(server: Server) -> None:
-    """Deletes what a repetition that failed has left there: the next one would fail because of it."""
-    async with natsproto.connect(server.url) as nc:
-        js = nc.jetstream()
-        for name in [name async for name in js.stream_names()]:
-            await js.delete_stream(name)
-
-
-def repetition(server: Server, name: str, scenario: Scenario, loop: str, divisor: int) -> Figures:
-    """The figures of one repetition in a process of its own; `RunFailed`, and then the server is as it was before."""
-    try:
-        return _figures(server, name, scenario, loop, divisor)
-    except (RunFailed, subprocess.TimeoutExpired):
-        asyncio.run(_clear(server))
-        raise
-
-
-def _figures(server: Server, name: str, scenario: Scenario, loop: str, divisor: int) -> Figures:
-    command = [sys.executable, "-m", "benchmarks.client", "--impl", name, "--scenario", scenario.name]
-    command += ["--loop", loop, "--url", server.url, "--divisor", str(divisor)]
-    command += ["--server-pid", str(server.pid)]
-    before = counts.messages_received(server)
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=_PATIENCE)
-    if done.returncode:
-        raise RunFailed(f"{name}: {done.stderr.strip() or f'exit code {done.returncode}'}")
-    line: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    figures = line["figures"]
-    assert isinstance(figures, dict)
-    published = scenario.published(scaled(scenario, divisor))
-    received = counts.messages_received(server) - before
-    if published is not None and published != received:
-        raise RunFailed(f"{name}: the server saw {received} messages, not {published}")
-    return {str(key): float(value) for key, value in figures.items()}
-
-
-def _compare(server: Server, plan: Plan, scenario: Scenario, loop: str) -> Comparison:
-    comparison = Comparison(scenario, loop, scaled(scenario, plan.divisor))
-    run_on = "asyncio" if loop == "-" else loop
-    for _ in range(plan.repeat):
-        try:
-            ours = repetition(server, plan.ours, scenario, run_on, plan.divisor)
-            theirs = repetition(server, plan.theirs, scenario, run_on, plan.divisor)
-        except (RunFailed, subprocess.TimeoutExpired) as error:
-            comparison.failures.append(str(error))
-            break
-        comparison.ours.append(ours)
-        comparison.theirs.append(theirs)
-    return comparison
-
-
-def _versions(plan: Plan, server: Server) -> Versions:
-    return Versions(
-        ours=f"{plan.ours} {_version(plan.ours)}",
-        theirs=f"{plan.theirs} {_version(plan.theirs)}",
-        python=f"{platform.python_implementation()} {platform.python_version()}",
-        uvloop=_version("uvloop"),
-        server=counts.version(server),
-    )
-
-
-def _version(distribution: str) -> str:
-    if distribution == "natsproto":
-        return __version__  # of the checkout, which is what runs
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
-
-
-def _write_json(document: dict[str, object]) -> Path:
-    folder = _ROOT / "benchmarks" / "results"
-    folder.mkdir(exist_ok=True)
-    path = folder / time.strftime("%Y%m%d-%H%M%S.json")
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    return path
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what was asked for; 1 if a run failed or, with --strict, if a promise is broken."""
-    plan = _plan(sys.argv[1:] if argv is None else argv)
+    """Measures; 1 if something failed or, with --check, if a bar is missed."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    args = _arguments(given)
+    chosen = [one for one in SCENARIOS if not args.only or one.name in args.only.split(",")]
+    if args.list:
+        print("\n".join(f"{one.name:<20} {one.count:>7,}  {one.about}" for one in SCENARIOS))
+        return 0
+    pairs, divisor = (1, _QUICK_DIVISOR) if args.quick else (args.pairs, 1)
+    with_node = not args.no_node and not args.quick and node.install()
+    versions, command = _versions(with_node), " ".join(["python -m benchmarks", *given])
+    print(
+        f"{versions}\n{pairs} pairs, load average {os.getloadavg()[0]:.1f}\n\n{report.row(report.HEADINGS)}", flush=True
+    )
     comparisons: list[Comparison] = []
-    with run_server(jetstream=True) as server:
-        versions = _versions(plan, server)
-        print(f"{versions}\n{plan.repeat} pairs of repetitions, load average {os.getloadavg()[0]:.1f}\n")
-        headings = [heading.format(ours=plan.ours, theirs=plan.theirs) for heading in report.HEADINGS]
-        print(report.table(headings), flush=True)
-        for scenario in plan.scenarios:
-            for loop in ("-",) if scenario.name in LOOP_FREE else plan.loops:
-                comparison = _compare(server, plan, scenario, loop)
-                comparisons.append(comparison)
-                for cells in report.rows(comparison):
-                    print(report.table(cells), flush=True)
-                for failure in comparison.failures:
-                    print(f"  {failure.splitlines()[-1]}", file=sys.stderr, flush=True)
-    path = _write_json(report.as_json(comparisons, versions, plan.command))
-    print(f"\nA ratio above 1 means that {plan.ours} is better. Written to {path.relative_to(_ROOT)}.")
-    if plan.markdown is not None:
-        report.write_page(plan.markdown, report.page(comparisons, versions, plan.command))
-        print(f"Measured part written to {plan.markdown}.")
-    failed = any(comparison.failures for comparison in comparisons)
-    return int(failed or (plan.strict and any(comparison.short for comparison in comparisons)))
+    with servers() as at:
+        for loop, scenario in _rows(chosen, args.loop):
+            times = pairs if loop == "uvloop" else max(1, pairs * 2 // 3)
+            one = compare(scenario, loop, at, times, divisor, with_node=with_node and loop == "uvloop")
+            comparisons.append(one)
+            print(report.line(one), *([f"  {one.failure}"] if one.failure else []), sep="\n", flush=True)
+    if args.page:
+        report.write_page(PAGE, report.page(comparisons, versions, command, PLOT.name))
+        PLOT.write_text(report.plot(comparisons), encoding="utf-8")
+    if not args.quick:
+        folder = _ROOT / "benchmarks" / "results"
+        folder.mkdir(exist_ok=True)
+        document = json.dumps(report.as_json(comparisons, versions, command), indent=1)
+        (folder / time.strftime("%Y%m%d-%H%M%S.json")).write_text(document, encoding="utf-8")
+    bad = {"FAILED", "SLOWER", "short"} if args.check else {"FAILED"}
+    return int(any(one.verdict in bad for one in comparisons))
+
+
+def _rows(chosen: list[Scenario], loop: str | None) -> Iterator[tuple[str, Scenario]]:
+    for name in ("uvloop", "asyncio"):
+        if loop in (None, name):
+            yield from ((name, one) for one in chosen if name == "uvloop" or loop or one.both_loops)
 
 
 if __name__ == "__main__":

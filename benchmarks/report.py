@@ -1,205 +1,197 @@
-"""From repetitions to ratios, and from ratios to a table for people, a page and a JSON document.
+"""From repetitions to ratios, and from ratios to a table for people, a page with a plot, and JSON.
 
-Owns the arithmetic of the comparison: every ratio is made so that more than 1 means that the measured client is
-better than the baseline; it is formed per pair of neighbouring repetitions, then the median is taken.
+Every ratio is made so that more than 1 means that natsproto is better. It is formed for each pair of neighbouring
+repetitions; shown are the median and the 90 % interval of the median (bootstrap with a fixed seed).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from statistics import median
 
-from benchmarks.implementation import Figures
-from benchmarks.scenarios import Metric, Scenario
+from benchmarks.drivers import Figures
+from benchmarks.scenarios import KINDEST, Scenario
 
-__all__ = ["CPU", "Comparison", "Versions", "as_json", "page", "pairs", "ratio", "table", "write_page"]
+__all__ = ["HEADINGS", "Comparison", "Ratio", "as_json", "page", "plot", "row", "write_page"]
 
-CPU = Metric("cpu_us", "µs")
-SERVER = Metric("server_us", "µs")
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+_HIGHER_IS_BETTER = frozenset({"rate", "mib_per_s"})
+_RESAMPLES = 2000
+_UNITS = {"cpu_us": "CPU", "rate": "rate", "p50_us": "p50", "mib_per_s": "rate", "memory_mb": "memory"}
 
 
-def ratio(metric: Metric, ours: float, theirs: float) -> float:
-    """How many times better `ours` is. Differences of memory can be nothing at all: they count as one page."""
-    ours, theirs = max(ours, 0.004), max(theirs, 0.004)
-    return ours / theirs if metric.higher_is_better else theirs / ours
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A median and its 90 % interval."""
+
+    middle: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, pairs: Sequence[float]) -> Ratio:
+        rng = random.Random(16)
+        medians = sorted(median(rng.choices(pairs, k=len(pairs))) for _ in range(_RESAMPLES))
+        return cls(median(pairs), medians[_RESAMPLES // 20], medians[-_RESAMPLES // 20])
+
+    def __str__(self) -> str:
+        return f"{self.middle:.2f} ({self.low:.2f}-{self.high:.2f})"
 
 
 @dataclass(slots=True)
 class Comparison:
-    """One scenario on one loop: the repetitions of both clients, pair by pair."""
+    """One scenario on one loop; figures of each client, repetition by repetition."""
 
     scenario: Scenario
     loop: str
-    count: int
-    ours: list[Figures] = field(default_factory=list)
-    theirs: list[Figures] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    figures: dict[str, list[Figures]] = field(default_factory=dict)
+    failure: str = ""
 
-    def values(self, metric: Metric) -> tuple[list[float], list[float]]:
-        """What both measured, in the order of the repetitions."""
-        return [one[metric.key] for one in self.ours], [one[metric.key] for one in self.theirs]
-
-    def ratios(self, metric: Metric) -> list[float]:
-        """One ratio for each pair."""
-        return [ratio(metric, ours, theirs) for ours, theirs in zip(*self.values(metric), strict=True)]
-
-    @property
-    def measures_cpu(self) -> bool:
-        """Whether CPU time per operation means something here."""
-        return all(CPU.key in one for one in (*self.ours, *self.theirs))
-
-    @property
-    def server_shares(self) -> tuple[float, float] | None:
-        """Which part of all CPU time went to the server, with either client; None where it was not measured."""
-        if not all(SERVER.key in one for one in (*self.ours, *self.theirs)):
+    def ratio(self, key: str, other: str = "nats-py") -> Ratio | None:
+        """natsproto to another client; None where one of them has no such figure."""
+        ours, theirs = self.figures.get("natsproto", []), self.figures.get(other, [])
+        if not ours or not theirs or key not in ours[0] or key not in theirs[0]:
             return None
-        ours, theirs = (
-            median(one[SERVER.key] / (one[SERVER.key] + one[CPU.key]) for one in side)
-            for side in (self.ours, self.theirs)
-        )
-        return ours, theirs
+        quotients = [max(a[key], 0.004) / max(b[key], 0.004) for a, b in zip(ours, theirs, strict=False)]
+        return Ratio.of(quotients if key in _HIGHER_IS_BETTER else [1 / one for one in quotients])
+
+    def value(self, client: str, key: str) -> float | None:
+        """The median of a figure."""
+        found = [one[key] for one in self.figures.get(client, []) if key in one]
+        return median(found) if found else None
 
     @property
-    def short(self) -> bool:
-        """Whether the promise of `scenario.bar` was broken. It is given for uvloop, and nowhere below 1."""
-        if not self.ours or self.scenario.bar is None:
-            return False
-        bar = self.scenario.bar if self.loop != "asyncio" else min(1.0, self.scenario.bar)
-        return median(self.ratios(self.scenario.value)) < bar
+    def slower(self) -> bool:
+        """Whether natsproto is slower than nats-py: by the judged figure, or clearly by its rate or CPU."""
+        judged = self.ratio(self.scenario.judged)
+        others = [found for key in ("rate", "cpu_us") if not self.scenario.pace and (found := self.ratio(key))]
+        clearly = any(one.high < 1 for one in others)
+        return judged is not None and (judged.middle < 1 or judged.low < 0.95 or clearly)
 
-
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """What took part."""
-
-    ours: str
-    theirs: str
-    python: str
-    uvloop: str
-    server: str
-
-    def __str__(self) -> str:
-        return f"{self.ours}, {self.theirs}, {self.python}, uvloop {self.uvloop}, nats-server {self.server}"
-
-
-def pairs(comparison: Comparison) -> Iterable[tuple[str, Metric]]:
-    """The lines of a comparison: its name and the metric, the compared one first."""
-    yield comparison.scenario.name, comparison.scenario.value
-    for metric in comparison.scenario.more:
-        yield f"{comparison.scenario.name} {metric.key.removesuffix('_us')}", metric
-
-
-def _number(value: float) -> str:
-    """Three digits or so: 1.23M, 45.6k, 7,890, 12.3, 0.45."""
-    if value >= 1e6:
-        return f"{value / 1e6:.2f}M"
-    if value >= 1e4:
-        return f"{value / 1e3:.1f}k" if value < 1e5 else f"{value / 1e3:.0f}k"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def _spread(values: Sequence[float]) -> str:
-    middle = _number(median(values))
-    return middle if len(values) == 1 else f"{middle} ({_number(min(values))}-{_number(max(values))})"
+    @property
+    def verdict(self) -> str:
+        """Beside the bars, which are for uvloop."""
+        judged = self.ratio(self.scenario.judged)
+        if self.failure or judged is None:
+            return "FAILED"
+        if self.slower:
+            return "SLOWER"
+        if self.loop != "uvloop" or self.scenario.reach is None:
+            return "ok"
+        if judged.middle < self.scenario.reach:
+            return "short"
+        return "aim" if self.scenario.aim is not None and judged.middle >= self.scenario.aim else "reach"
 
 
 HEADINGS = (
-    *("scenario", "loop", "", "{ours}", "{theirs}", "ratio", "min-max", "bar"),
-    *("CPU µs", "CPU µs", "CPU ratio", "server"),
+    "scenario",
+    "loop",
+    "rate /nats-py",
+    "CPU /nats-py",
+    "p50 /nats-py",
+    "CPU µs",
+    "/nats.js",
+    "bars",
+    "verdict",
 )
+WIDTHS = (18, 8, 20, 20, 20, 15, 8, 16, 8)
 
 
-def rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """The cells of a comparison under `HEADINGS`."""
-    lines: list[tuple[str, ...]] = []
-    if comparison.failures:
-        name = comparison.scenario.name
-        return [(name, comparison.loop, "FAILED", *[""] * (len(HEADINGS) - 3))]
-    for name, metric in pairs(comparison):
-        ours, theirs = comparison.values(metric)
-        ratios = comparison.ratios(metric)
-        first = metric is comparison.scenario.value
-        bar = comparison.scenario.bar if first and comparison.loop != "asyncio" else None
-        cells = [name, comparison.loop, metric.unit, _spread(ours), _spread(theirs)]
-        cells += [f"{median(ratios):.2f}", f"{min(ratios):.2f}-{max(ratios):.2f}" if len(ratios) > 1 else ""]
-        cells += ["" if bar is None else f"{bar:g} {'short' if comparison.short else 'ok'}"]
-        if first and comparison.measures_cpu:
-            mine, others = comparison.values(CPU)
-            cells += [f"{median(mine):.2f}", f"{median(others):.2f}", f"{median(comparison.ratios(CPU)):.2f}"]
-        else:
-            cells += ["", "", ""]
-        cells += [_shares(comparison) if first else ""]
-        lines.append(tuple(cells))
-    return lines
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def _shares(comparison: Comparison) -> str:
-    shares = comparison.server_shares
-    return "" if shares is None else " / ".join(f"{share:.0%}" for share in shares)
+def _bars(scenario: Scenario) -> str:
+    if scenario.reach is None:
+        return ""
+    aim = "" if scenario.aim is None else f" / {scenario.aim:g}"
+    return f"{_UNITS[scenario.judged]} {scenario.reach:g}{aim}"
 
 
-WIDTHS = (18, 8, 6, 24, 24, 7, 13, 10, 8, 8, 9, 11)
+def _cells(one: Comparison) -> list[str]:
+    shown = [one.ratio("memory_mb") or one.ratio("rate"), one.ratio("cpu_us"), one.ratio("p50_us")]
+    micros = [_number(one.value(client, "cpu_us")) for client in ("natsproto", "nats-py")]
+    js = one.ratio("rate", "nats.js") if not one.scenario.pace else one.ratio("cpu_us", "nats.js")
+    cells = ["" if ratio is None else str(ratio) for ratio in shown]
+    return [*cells, " / ".join(micros), f"{js.middle:.2f}" if js else ""]
 
 
-def table(cells: Sequence[str]) -> str:
+def row(cells: Sequence[str]) -> str:
     """One line of the table on the terminal; widths are fixed so that lines appear as they are measured."""
-    left = 3
-    return "  ".join(
-        cell.ljust(width) if place < left else cell.rjust(width)
-        for place, (cell, width) in enumerate(zip(cells, WIDTHS, strict=True))
-    ).rstrip()
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, WIDTHS, strict=True)).rstrip()
 
 
-def page(comparisons: Sequence[Comparison], versions: Versions, command: str) -> str:
-    """The measured part of the page, as Markdown: ratios only, no date, no machine."""
-    loops = list(dict.fromkeys(one.loop for one in comparisons if one.loop != "-")) or ["-"]
-    by_place = {(one.scenario.name, one.loop): one for one in comparisons}
-    scenarios = list({one.scenario.name: one.scenario for one in comparisons}.values())
-    head = ["scenario", "what", *(f"{loop}: {what}" for loop in loops for what in ("ratio", "CPU", "server"))]
-    lines = [f"Command: `{command}`", "", f"Versions: {versions}.", ""]
-    repetitions = max((len(one.ours) for one in comparisons), default=0)
-    lines += [f"Pairs of repetitions per cell: {repetitions}. Median (lowest-highest).", ""]
-    lines += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    for scenario in scenarios:
-        for place, metric in enumerate((scenario.value, *scenario.more)):
-            label = f"`{scenario.name}`" if not place else ""
-            about = f"{scenario.about}: {_WORDS[metric.key]}" if not place else _WORDS[metric.key]
-            cells = [label, about]
-            for loop in loops:
-                one = by_place.get((scenario.name, loop)) or by_place.get((scenario.name, "-"))
-                cells += _page_cells(one, metric, first=not place)
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+def line(one: Comparison) -> str:
+    """A comparison on the terminal."""
+    return row([one.scenario.name, one.loop, *_cells(one), _bars(one.scenario), one.verdict])
 
 
-_WORDS = {
-    "rate": "rate",
-    "mib_per_s": "throughput",
-    "p50_us": "median time",
-    "p99_us": "99th percentile",
-    "import_ms": "time",
-    "memory_mb": "resident memory",
-}
+def page(comparisons: Sequence[Comparison], versions: str, command: str, plot_name: str) -> str:
+    """The measured part of the page."""
+    pairs = max((len(one.figures.get("natsproto", [])) for one in comparisons), default=0)
+    lines = [f"Command: `{command}`", "", f"Versions: {versions}. Pairs: up to {pairs}.", ""]
+    lines += [f"![CPU time of nats-py for one message, divided by natsproto's]({plot_name})", ""]
+    for loop in dict.fromkeys(one.loop for one in comparisons):
+        lines += [f"### On {loop}", ""]
+        lines += ["| scenario | what | rate | CPU | p50 | CPU µs: ours / nats-py | rate to nats.js | bars | |"]
+        lines += ["|---" * 9 + "|"]
+        for one in comparisons:
+            if one.loop == loop:
+                cells = [f"`{one.scenario.name}`", one.scenario.about, *_cells(one)]
+                bars = _bars(one.scenario) if loop == "uvloop" else ""
+                verdict = f"**{one.verdict}**" if one.verdict in ("SLOWER", "FAILED") else one.verdict
+                lines.append("| " + " | ".join([*cells, bars, verdict]) + " |")
+        lines.append("")
+    return "\n".join(lines)
 
 
-def _page_cells(one: Comparison | None, metric: Metric, *, first: bool) -> list[str]:
-    if one is None or one.failures or not one.ours:
-        return ["-", "", ""]
-    ratios = one.ratios(metric)
-    spread = f" ({min(ratios):.2f}-{max(ratios):.2f})" if len(ratios) > 1 else ""
-    cpu = f"{median(one.ratios(CPU)):.2f}" if first and one.measures_cpu else ""
-    return [f"**{median(ratios):.2f}**{spread}", cpu, _shares(one) if first else ""]
+def plot(comparisons: Sequence[Comparison]) -> str:
+    """An SVG: a bar for each scenario on uvloop, with its interval, on a logarithmic scale."""
+    bars = [(one, ratio) for one in comparisons if one.loop == "uvloop" and (ratio := one.ratio("cpu_us"))]
+    left, right, step, top = 330, 560, 18, 28
+    height = top + step * len(bars) + 10
+    largest = max([2.0, *(ratio.high for _, ratio in bars)])
+
+    def x(value: float) -> float:
+        import math
+
+        low = math.log(0.5)
+        return left + right * (math.log(min(max(value, 0.5), largest)) - low) / (math.log(largest) - low)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + right + 70} {height}" font-family="sans-serif" '
+        'font-size="12">',
+        f'<rect width="{left + right + 70}" height="{height}" fill="white"/>',
+    ]
+    for value in (0.5, 1, 2, 5, 10, 20):
+        if value <= largest:
+            width = 2 if value == 1 else 0.5
+            parts.append(
+                f'<line x1="{x(value):.0f}" x2="{x(value):.0f}" y1="{top - 8}" y2="{height}" stroke="#888" '
+                f'stroke-width="{width}"/><text x="{x(value):.0f}" y="{top - 12}" text-anchor="middle">{value:g}</text>'
+            )
+    for place, (one, ratio) in enumerate(bars):
+        y = top + place * step
+        colour = "#c33" if ratio.middle < 1 else "#aaa" if one.scenario.about.startswith(KINDEST) else "#2a7ab8"
+        start, end = sorted((x(1), x(ratio.middle)))
+        parts += [
+            f'<text x="{left - 6}" y="{y + 12}" text-anchor="end">{escape(one.scenario.about.replace("`", ""))}</text>',
+            f'<rect x="{start:.1f}" y="{y + 2}" width="{end - start:.1f}" height="{step - 6}" fill="{colour}"/>',
+            f'<line x1="{x(ratio.low):.1f}" x2="{x(ratio.high):.1f}" y1="{y + 8}" y2="{y + 8}" stroke="black"/>',
+            f'<text x="{x(ratio.high) + 6:.1f}" y="{y + 12}">{ratio.middle:.2g}</text>',
+        ]
+    return "\n".join([*parts, "</svg>", ""])
 
 
 def write_page(path: Path, measured: str) -> None:
-    """Put `measured` between the marks of the page at `path`, leaving the words around it alone.
-
-    Raises ValueError if the page has no such marks; a page that does not exist becomes the measured part only.
-    """
-    text = path.read_text(encoding="utf-8") if path.exists() else f"# Benchmarks\n\n{BEGIN}\n{END}\n"
+    """Puts ``measured`` between the marks of the page. ValueError if it has none."""
+    text = path.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -207,23 +199,10 @@ def write_page(path: Path, measured: str) -> None:
     path.write_text(f"{before}{BEGIN}\n\n{measured}\n{END}{after}", encoding="utf-8")
 
 
-def as_json(comparisons: Sequence[Comparison], versions: Versions, command: str) -> dict[str, object]:
+def as_json(comparisons: Sequence[Comparison], versions: str, command: str) -> dict[str, object]:
     """Everything measured, repetition by repetition."""
-    return {
-        "command": command,
-        "versions": str(versions),
-        "comparisons": [
-            {
-                "scenario": one.scenario.name,
-                "loop": one.loop,
-                "count": one.count,
-                "ours": one.ours,
-                "theirs": one.theirs,
-                "ratios": {
-                    metric.key: one.ratios(metric) for metric in (one.scenario.value, *one.scenario.more) if one.ours
-                },
-                "failures": one.failures,
-            }
-            for one in comparisons
-        ],
-    }
+    measured = [
+        {"scenario": one.scenario.name, "loop": one.loop, "figures": one.figures, "failure": one.failure}
+        for one in comparisons
+    ]
+    return {"command": command, "versions": versions, "comparisons": measured}

@@ -1,45 +1,21 @@
-"""What is measured: one line per scenario.
+"""What is measured: one line for each scenario.
 
-Owns the table of scenarios, their message counts and which figure is compared. Knows nothing of any client:
-`does` names a function that every implementation module registers (see `benchmarks.implementation`). A new
-scenario is one line here and one function in each of those modules.
+Owns the table: which traffic, what a client does with it (``does`` names a driver of `benchmarks.drivers`), how much of
+it, and what natsproto promises. Knows no client.
 
-The counts make one run of nats-py take about half a second to a second and a half, and keep the backlog of the
-slowest reader below the server's limit for a slow consumer (64 MB pending, 10 s to write).
+The counts make a repetition of nats-py take a quarter of a second or so.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, field
 
-__all__ = ["LOOP_FREE", "SCENARIOS", "Feed", "Metric", "Scenario", "scaled"]
+from benchmarks.traffic import Traffic
 
+__all__ = ["KINDEST", "SCENARIOS", "Scenario"]
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A figure of a run; `key` is its name in the JSON."""
-
-    key: str
-    unit: str
-    higher_is_better: bool = False
-
-
-class Feed(Enum):
-    """Which other process the scenario needs."""
-
-    NONE = "none"
-    PUBLISHER = "publish"
-    FILLER = "fill"
-    ECHO = "echo"
-
-
-RATE = Metric("rate", "msg/s", higher_is_better=True)
-P50 = Metric("p50_us", "µs")
-P99 = Metric("p99_us", "µs")
-IMPORT = Metric("import_ms", "ms")
-MEMORY = Metric("memory_mb", "MB")
-THROUGHPUT = Metric("mib_per_s", "MiB/s", higher_is_better=True)
+KINDEST = "kindest case: "
+"""Begins what is said about a scenario whose messages are all alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,411 +23,279 @@ class Scenario:
     """One thing a program does with a client, measured the same way for each."""
 
     name: str
-    does: str
-    """The registered function that performs it."""
     about: str
+    does: str
     count: int
-    """Measured operations of one run; the warm-up is not among them."""
-    size: int = 128
-    """Payload bytes."""
-    subjects: int = 1
-    """Over how many subjects the messages go round."""
-    headers: bool = False
-    """Two headers on each message, one of them never the same twice."""
-    feed: Feed = Feed.NONE
-    value: Metric = RATE
-    """What is compared."""
-    more: tuple[Metric, ...] = ()
-    """Compared in lines of their own, below."""
-    bar: float | None = None
-    """The ratio that natsproto promises on uvloop."""
-    scalable: bool = True
-    """Whether `--quick` may lower the count."""
-    storage: str = ""
-    """Of the stream that takes part; none if empty."""
-    window: int = 1
-    """Messages that may be unacknowledged at a time."""
-    answered: bool = False
-    """The process answers its own messages."""
-    uneven: bool = False
-    """Payloads from half of `size` to one and a half of it in turn, `size` on average."""
-
-    def published(self, count: int) -> int | None:
-        """How many messages the server must have seen after a run of `count`; None where that says nothing.
-
-        Answers count like requests, and each warm-up is one operation more. Where there is a stream, what it holds
-        is counted instead: requests to the API are messages too.
-        """
-        if self.storage:
-            return None
-        if self.feed is Feed.ECHO or self.answered:
-            return 2 * (count + 1)
-        return count + 1 if self.value is RATE or self.feed is Feed.PUBLISHER else None
+    """Messages of one repetition."""
+    traffic: Traffic = field(default_factory=Traffic)
+    how: str = ""
+    """What the driver does with them: "def", "async", "iterate", "ack" …"""
+    subscriptions: int = 1
+    """One for each group of the traffic."""
+    fan_out: bool = False
+    """Every subscription gets every message."""
+    pace: int = 0
+    """Messages a second; 0 for as fast as it goes."""
+    burst: int = 1
+    """Messages written together where there is a pace."""
+    transport: str = "tcp"
+    """Or "tls" or "websocket": that of the client under test."""
+    judged: str = "cpu_us"
+    """The figure that the bars are for: "rate", "cpu_us", "p50_us", "mib_per_s", "memory_mb"."""
+    reach: float | None = None
+    aim: float | None = None
+    """Ratios to nats-py on uvloop."""
+    both_loops: bool = False
+    """Measured on asyncio as well."""
+    nats_js: bool = True
+    """Whether nats.js can do it too."""
+    fresh: bool = False
+    """Each repetition is a process of its own."""
 
 
-_FED = Feed.PUBLISHER
-_FILLED = Feed.FILLER
+_REAL = Traffic()
+_SHORT = Traffic(size="short")
+_ALIKE = Traffic(subjects=1, size=128)
+_HEADERS = Traffic(headers=True)
+
+
+def _receive(
+    name: str, about: str, how: str, reach: float | None, aim: float | None = None, **more: object
+) -> Scenario:
+    count = {"iterate": 12_000}.get(how, 30_000)
+    words = {"def": "`def` callback", "async": "`async def` callback", "iterate": "`async for`"}[how]
+    fields = {"count": count, "nats_js": how != "async", **more}
+    return Scenario(name=name, about=f"{about}, {words}", does="receive", how=how, reach=reach, aim=aim, **fields)  # type: ignore[arg-type]
+
+
+def _twice(
+    name: str, about: str, reach: tuple[float, float], aim: tuple[float, float], **more: object
+) -> list[Scenario]:
+    """For `def` and for `async def` handlers; nats-py has only the latter."""
+    return [
+        _receive(f"{name}_{how}", about, how, reach[place], aim[place], **more)
+        for place, how in enumerate(("def", "async"))
+    ]
+
+
+def _trickle(name: str, about: str, how: str, bars: list[tuple[str, float, float]], **more: object) -> list[Scenario]:
+    """A row for each figure that has a bar is not needed: the second bar belongs to the median time."""
+    judged, reach, aim = bars[0]
+    fields = {"does": "trickle", "how": how, "count": 400, "pace": 1000, "judged": judged, **more}
+    return [Scenario(name=name, about=about, reach=reach, aim=aim, **fields)]  # type: ignore[arg-type]
+
 
 SCENARIOS: tuple[Scenario, ...] = (
-    Scenario(name="pub_16", does="publish", about="publish, 16 B", size=16, count=600_000, bar=3),
-    Scenario(name="pub_128", does="publish", about="publish, 128 B", count=500_000, bar=3),
-    Scenario(name="pub_1k", does="publish", about="publish, 1 KiB", size=1024, count=300_000, bar=1),
-    Scenario(name="pub_64k", does="publish", about="publish, 64 KiB", size=65536, count=10_000, bar=1),
+    *_twice("wildcard", "1,000 subjects by a wildcard", (2.5, 2.3), (3.2, 2.8), both_loops=True),
+    _receive("wildcard_iter", "1,000 subjects by a wildcard", "iterate", 6, 8, both_loops=True),
+    *_twice("short", "1,000 subjects, 60 to 400 B", (2.5, 2.3), (3.2, 2.8), traffic=_SHORT),
+    *_twice("many", "100,000 subjects in random order", (1, 1), (2.5, 2.3), traffic=Traffic(subjects=100_000)),
+    *_twice("zipf", "10,000 subjects by Zipf's law", (1, 1), (2.5, 2.3), traffic=Traffic(subjects=0)),
+    *_twice("one", "one subject", (2.8, 2.5), (3.3, 3), traffic=Traffic(subjects=1)),
+    *_twice("subs20", "20 subscriptions", (2.2, 1.8), (2.8, 2.2), traffic=Traffic(groups=20), subscriptions=20),
+    *_twice("subs500", "500 subscriptions", (2.8, 2), (4, 2.6), traffic=Traffic(groups=500), subscriptions=500),
+    *_twice(
+        "fan500",
+        "each message to all of 500 subscriptions",
+        (2.8, 2),
+        (4, 2.6),
+        traffic=Traffic(subjects=1),
+        subscriptions=500,
+        fan_out=True,
+        count=60,
+    ),
+    *_twice("headers", "headers that never repeat", (2.7, 2.4), (3.5, 3), traffic=_HEADERS, count=15_000),
+    *_trickle("pace_def", "1,000 a second, `def` callback", "def", [("cpu_us", 1.4, 1.8)], both_loops=True),
+    *_trickle("pace_async", "1,000 a second, `async def` callback", "async", [("cpu_us", 1.2, 1.5)], nats_js=False),
+    *_trickle("pace_iter", "1,000 a second, `async for`", "iterate", [("cpu_us", 1.7, 2)]),
+    *_trickle(
+        "pace_js_ack", "1,000 a second from a stream, acknowledged", "ack", [("cpu_us", 1.2, 1.5)], nats_js=False
+    ),
+    *_trickle("pace_p50", "1,000 a second, `def` callback: median time", "def", [("p50_us", 1.05, 1.2)]),
+    *_trickle(
+        "reads_3", "3 messages a read, `def` callback", "def", [("cpu_us", 1.4, 2)], burst=3, pace=3000, count=1200
+    ),
+    *_trickle(
+        "reads_100",
+        "100 messages a read, `def` callback",
+        "def",
+        [("cpu_us", 2, 2.5)],
+        burst=100,
+        pace=10_000,
+        count=4000,
+    ),
+    _receive("big_64k", "64 KiB", "async", 1.4, 1.6, traffic=Traffic(size=65_536), count=600, nats_js=True),
+    _receive("big_1m", "1 MiB", "async", 3, 4, traffic=Traffic(size=1_048_576), count=40, nats_js=True),
+    _receive("tls_in", "TLS, 1,000 subjects", "def", 1.6, 2, transport="tls", nats_js=False),
+    _receive("ws_in", "WebSocket, 1,000 subjects", "def", 2, 2.5, transport="websocket", count=15_000, nats_js=False),
     Scenario(
-        name="pub_many_128",
+        name="pub", about="publish, 1,000 subjects", does="publish", count=30_000, reach=3, aim=3.5, both_loops=True
+    ),
+    Scenario(
+        name="pub_many",
+        about="publish, 100,000 subjects in random order",
         does="publish",
-        about="publish, 128 B, 1,000 subjects in turn",
-        subjects=1000,
-        count=500_000,
-        bar=1,
+        count=30_000,
+        traffic=Traffic(subjects=100_000),
+        reach=1,
+        aim=2.5,
     ),
     Scenario(
-        name="pub_hdr_128",
-        does="publish_headers",
-        about="publish with two headers, 128 B",
-        headers=True,
-        count=200_000,
-        bar=1,
+        name="pub_headers",
+        about="publish with two headers that never repeat",
+        does="publish",
+        count=15_000,
+        traffic=_HEADERS,
+        reach=2.3,
+        aim=2.8,
     ),
     Scenario(
-        name="sub_cb_128",
-        does="subscribe_callback",
-        about="subscribe, `async def` callback, 128 B",
-        feed=_FED,
-        count=250_000,
-        bar=3.5,
+        name="pub_64k",
+        about="publish 64 KiB",
+        does="publish",
+        count=1000,
+        traffic=Traffic(size=65_536),
+        reach=1,
+        aim=1.2,
     ),
     Scenario(
-        name="sub_cb_def_128",
-        does="subscribe_plain_callback",
-        about="subscribe, plain `def` callback, 128 B (nats-py: `async def`)",
-        feed=_FED,
-        count=250_000,
-        bar=3.5,
+        name="pub_1m", about="publish 1 MiB", does="publish", count=40, traffic=Traffic(size=1_048_576), reach=1, aim=3
     ),
     Scenario(
-        name="sub_many_128",
-        does="subscribe_callback",
-        about="subscribe to a wildcard, callback, 128 B, 1,000 subjects in turn",
-        subjects=1000,
-        feed=_FED,
-        count=250_000,
-        bar=1,
+        name="tls_out",
+        about="publish over TLS",
+        does="publish",
+        count=30_000,
+        transport="tls",
+        reach=1.5,
+        aim=2,
+        nats_js=False,
     ),
     Scenario(
-        name="sub_iter_16",
-        does="subscribe_iterate",
-        about="subscribe, `async for`, 16 B",
-        size=16,
-        feed=_FED,
-        count=100_000,
-        bar=10,
+        name="ws_out",
+        about="publish over WebSocket",
+        does="publish",
+        count=8_000,
+        transport="websocket",
+        reach=1,
+        aim=6,
+        nats_js=False,
+    ),
+    Scenario(name="requests64", about="64 requests in flight", does="request", how="64", count=5_000, reach=2.6, aim=3),
+    Scenario(
+        name="requests",
+        about="requests one after another: median time",
+        does="request",
+        how="1",
+        count=400,
+        judged="p50_us",
+        reach=1,
+        aim=1.2,
     ),
     Scenario(
-        name="sub_iter_128",
-        does="subscribe_iterate",
-        about="subscribe, `async for`, 128 B",
-        feed=_FED,
-        count=100_000,
-        bar=10,
-    ),
-    Scenario(
-        name="sub_iter_1k",
-        does="subscribe_iterate",
-        about="subscribe, `async for`, 1 KiB",
-        size=1024,
-        feed=_FED,
-        count=50_000,
-        bar=1,
-    ),
-    Scenario(
-        name="sub_batch_128",
-        does="subscribe_batches",
-        about="subscribe, batches, 128 B (nats-py: `async for`)",
-        feed=_FED,
-        count=100_000,
-        bar=10,
-    ),
-    Scenario(
-        name="sub_hdr_128",
-        does="subscribe_headers",
-        about="subscribe, callback reads one of two headers, 128 B",
-        headers=True,
-        feed=_FED,
-        count=120_000,
-        bar=2.5,
-    ),
-    Scenario(
-        name="pubsub_128",
-        does="publish_subscribe",
-        about="publish and receive (callback) in one process, 128 B",
-        count=150_000,
-        bar=1,
-    ),
-    Scenario(
-        name="req_seq",
-        does="request_sequential",
-        about="requests one after another, 128 B",
-        feed=Feed.ECHO,
-        count=3_000,
-        value=P50,
-        more=(P99, RATE),
-        bar=1,
-    ),
-    Scenario(
-        name="req_conc64",
-        does="request_concurrent",
-        about="64 requests in flight, 128 B",
-        feed=Feed.ECHO,
-        count=25_600,
-        bar=1.35,
-    ),
-    Scenario(
-        name="svc_conc64",
-        does="service_requests",
-        about="a service's endpoint and 64 requests to it in flight, 128 B, one process",
-        answered=True,
-        count=25_600,
-    ),
-    Scenario(
-        name="js_pub_seq",
-        does="stream_publish",
-        about="JetStream publish, one after another, 128 B, memory",
-        storage="memory",
-        count=4_000,
-        value=P50,
-        more=(P99, RATE),
-        bar=1,
-    ),
-    Scenario(
-        name="js_pub_win256",
-        does="stream_publish_window",
-        about="JetStream publish, 256 unacknowledged, 128 B, memory",
-        storage="memory",
-        window=256,
-        count=50_000,
-        bar=4.5,
-    ),
-    Scenario(
-        name="js_pub_win1000",
-        does="stream_publish_window",
-        about="JetStream publish, 1,000 unacknowledged, 128 B, memory",
-        storage="memory",
-        window=1000,
-        count=50_000,
-        bar=4.5,
-    ),
-    Scenario(
-        name="js_pub_win1000_file",
-        does="stream_publish_window",
-        about="JetStream publish, 1,000 unacknowledged, 128 B, file",
-        storage="file",
-        window=1000,
-        count=50_000,
-        bar=4.5,
-    ),
-    Scenario(
-        name="js_fast_ingest",
-        does="stream_fast_ingest",
-        about="JetStream fast ingest, 128 B, memory (nats-py: 1,000 unacknowledged)",
-        storage="memory",
-        window=1000,
-        count=50_000,
-        bar=15,
-    ),
-    Scenario(
-        name="js_fetch500_none",
-        does="fetch",
-        about="fetch(500) again and again, no acknowledgements, 128 B, memory",
-        storage="memory",
-        feed=_FILLED,
-        count=60_000,
-        bar=7,
-    ),
-    Scenario(
-        name="js_fetch500_ack",
-        does="fetch_acked",
-        about="fetch(500) again and again, each acknowledged, 128 B, memory",
-        storage="memory",
-        feed=_FILLED,
-        count=40_000,
-        bar=3.5,
-    ),
-    Scenario(
-        name="js_consume_none",
-        does="consume",
-        about="reading without end, `async for`, no acknowledgements, 128 B, memory (nats-py: fetch(500))",
-        storage="memory",
-        feed=_FILLED,
-        count=60_000,
-        bar=7,
-    ),
-    Scenario(
-        name="js_consume_uneven",
-        does="consume",
-        about="as `js_consume_none`, payloads of 65 to 191 B in turn",
-        storage="memory",
-        feed=_FILLED,
-        uneven=True,
-        count=60_000,
-    ),
-    Scenario(
-        name="js_consume_ack",
-        does="consume_acked",
-        about="reading without end, `async for`, each acknowledged, 128 B, memory (nats-py: fetch(500))",
-        storage="memory",
-        feed=_FILLED,
-        count=40_000,
-        bar=4,
-    ),
-    Scenario(
-        name="js_handle_none",
-        does="handle",
-        about="calling a handler, no acknowledgements, 128 B, memory (nats-py: fetch(500))",
-        storage="memory",
-        feed=_FILLED,
-        count=60_000,
-        bar=7,
-    ),
-    Scenario(
-        name="js_handle_ack",
-        does="handle_acked",
-        about="calling a handler, each acknowledged, 128 B, memory (nats-py: fetch(500))",
-        storage="memory",
-        feed=_FILLED,
-        count=40_000,
-        bar=4,
-    ),
-    Scenario(
-        name="js_ordered",
-        does="read_ordered",
-        about="ordered consumer, 128 B, memory",
-        storage="memory",
-        feed=_FILLED,
-        count=100_000,
-        bar=2.5,
-    ),
-    Scenario(
-        name="kv_get_seq",
-        does="key_get",
-        about="key/value get, one after another, 128 B, memory",
-        storage="memory",
-        count=4_000,
-        value=P50,
-        more=(P99, RATE),
-        bar=1,
-    ),
-    Scenario(
-        name="kv_put_seq",
-        does="key_put",
-        about="key/value put, one after another, 128 B, memory",
-        storage="memory",
-        count=4_000,
-        value=P50,
-        more=(P99, RATE),
-        bar=1,
-    ),
-    Scenario(
-        name="kv_get_conc64",
-        does="key_get",
-        about="64 key/value gets in flight, 128 B, memory",
-        storage="memory",
-        window=64,
-        count=25_600,
-        bar=2.2,
-    ),
-    Scenario(
-        name="kv_put_conc64",
-        does="key_put",
-        about="64 key/value puts in flight, 128 B, memory",
-        storage="memory",
-        window=64,
-        count=25_600,
-        bar=1.2,
-    ),
-    Scenario(
-        name="kv_watch50k",
-        does="key_watch",
-        about="initial values of a watch on 50,000 keys, 128 B, memory",
-        storage="memory",
-        count=50_000,
-        bar=4,
-    ),
-    Scenario(
-        name="obj_put_64m",
-        does="object_put",
-        about="put an object of 64 MiB from bytes, memory",
-        storage="memory",
-        size=128 * 1024,
-        count=512,
-        value=THROUGHPUT,
-        bar=1.2,
-    ),
-    Scenario(
-        name="obj_get_64m",
-        does="object_get",
-        about="get an object of 64 MiB as bytes, memory",
-        storage="memory",
-        size=128 * 1024,
-        count=512,
-        value=THROUGHPUT,
-        bar=40,
-    ),
-    Scenario(name="connect", does="connect", about="connect and close", count=500, value=P50, bar=1),
-    Scenario(
-        name="import",
-        does="import_module",
-        about="import in a fresh interpreter, on top of `import asyncio`",
-        count=5,
-        value=IMPORT,
-        bar=1,
-        scalable=False,
-    ),
-    Scenario(
-        name="mem_10k_subs",
-        does="memory_subscriptions",
-        about="memory of 10,000 idle subscriptions",
+        name="js_window",
+        about="JetStream publish with ids, 1,000 unacknowledged",
+        does="window",
         count=10_000,
-        value=MEMORY,
-        bar=1,
-        scalable=False,
+        traffic=_HEADERS,
+        reach=3,
+        aim=4,
+        both_loops=True,
     ),
     Scenario(
-        name="mem_obj_put",
-        does="memory_object_put",
-        about="highest memory while a file of 64 MiB is put into an object store",
-        storage="memory",
-        size=128 * 1024,
-        count=512,
-        value=MEMORY,
-        scalable=False,
+        name="fetch_none",
+        about="fetch(500), no acknowledgements",
+        does="fetch",
+        count=8_000,
+        reach=7,
+        aim=9,
+        both_loops=True,
     ),
     Scenario(
-        name="mem_obj_get",
-        does="memory_object_get",
-        about="highest memory while an object of 64 MiB is got into a file",
-        storage="memory",
-        size=128 * 1024,
-        count=512,
-        value=MEMORY,
-        scalable=False,
+        name="fetch_ack", about="fetch(500), each acknowledged", does="fetch", how="ack", count=6_000, reach=5, aim=6
     ),
     Scenario(
-        name="mem_100k_msgs",
-        does="memory_messages",
-        about="memory of 100,000 buffered messages, 128 B",
-        feed=_FED,
-        count=100_000,
-        value=MEMORY,
-        bar=1,
-        scalable=False,
+        name="fetch_headers",
+        about="fetch(500) with headers, one of them read",
+        does="fetch",
+        how="headers",
+        count=5_000,
+        traffic=_HEADERS,
+        reach=6,
+        aim=8,
+    ),
+    Scenario(
+        name="kv_watch",
+        about="key/value watch, values of all keys",
+        does="watch",
+        count=8_000,
+        traffic=Traffic(subjects=-1),
+        reach=6,
+        aim=8,
+    ),
+    Scenario(
+        name="object_put",
+        about="put an object of 16 MiB",
+        does="object",
+        how="put",
+        count=16,
+        judged="mib_per_s",
+        reach=1,
+        aim=1.2,
+        nats_js=False,
+    ),
+    Scenario(
+        name="object_get",
+        about="get an object of 16 MiB",
+        does="object",
+        how="get",
+        count=16,
+        judged="mib_per_s",
+        reach=5,
+        aim=10,
+        nats_js=False,
+    ),
+    _receive("alike_def", KINDEST + "one subject, 128 B", "def", 3, traffic=_ALIKE),
+    _receive("alike_iter", KINDEST + "one subject, 128 B", "iterate", 8, traffic=_ALIKE),
+    Scenario(
+        name="alike_pub",
+        about=KINDEST + "publish, one subject, 128 B",
+        does="publish",
+        count=30_000,
+        traffic=_ALIKE,
+        reach=2.7,
+    ),
+    Scenario(
+        name="alike_fetch", about=KINDEST + "fetch(500), 128 B", does="fetch", count=8_000, traffic=_ALIKE, reach=8
+    ),
+    Scenario(
+        name="connect",
+        about="connect and close: median time",
+        does="connect",
+        count=50,
+        judged="p50_us",
+        reach=1,
+        nats_js=False,
+    ),
+    Scenario(
+        name="idle_subscriptions",
+        about="memory of 10,000 idle subscriptions",
+        does="idle",
+        count=10_000,
+        judged="memory_mb",
+        reach=1.4,
+        nats_js=False,
+        fresh=True,
+    ),
+    Scenario(
+        name="waiting_messages",
+        about="memory of 20,000 waiting messages",
+        does="waiting",
+        count=20_000,
+        traffic=_SHORT,
+        judged="memory_mb",
+        reach=1,
+        nats_js=False,
+        fresh=True,
     ),
 )
-
-LOOP_FREE = frozenset({"import"})
-"""Scenarios in which no event loop runs; they are measured once."""
-
-
-def scaled(scenario: Scenario, divisor: int) -> int:
-    """The count of a run that is `divisor` times shorter; a multiple of 64, for the 64 in flight."""
-    return scenario.count if not scenario.scalable else max(64, scenario.count // divisor // 64 * 64)
