@@ -4,13 +4,20 @@
 #
 #   make test PYTHON=python3.13 VENV=.venv-313     another Python, in an environment of its own
 #   make test ARGS="-k headers -x"                 options for pytest; `make bench ARGS=--quick` likewise
+#   make test WORKERS=4                            processes that share the tests (default: one a core)
 
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+WORKERS ?= auto
 
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONDONTWRITEBYTECODE  # every worker of the tests and every program they start would compile everything anew
+
+# Tests of one group (Spark, packaging, nats.js ...) go to one worker; those of a file may be shared by all.
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
+COVERAGE := --cov=natsproto --cov-branch --cov-report=term:skip-covered
 
 # What each target needs beyond the Python standard library.
 NEEDS_run := --editable '.[server]'
@@ -20,12 +27,13 @@ NEEDS_check := --editable '.[nkeys,ws,uvloop,server,spark]' --group dev
 NEEDS_bench := --editable '.[uvloop,server]' --group bench
 NEEDS_docs := --group docs
 NEEDS_soak := --editable '.[server]'
+NEEDS_hunt := --editable '.[nkeys,ws,uvloop,server,spark]' --group test
 NEEDS_fuzz := --editable '.[nkeys,ws,server]' --group test --group fuzz
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help run test test-spark-full pipeline check bench docs soak soak-cluster fuzz clean same-python
+.PHONY: help run test test-all test-spark-full pipeline check bench docs soak soak-cluster fuzz hunt clean same-python
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -33,9 +41,13 @@ help: ## say what each target does
 run: $(VENV)/.ready-run ## start a real nats-server and tell docs/examples/quickstart.py against it
 	@$(BIN)/python docs/examples/quickstart.py
 
-test: $(VENV)/.ready-test ## run the whole test suite (ARGS= for pytest)
+test: $(VENV)/.ready-test ## every feature on the real server, in less than five minutes (ARGS= for pytest)
 	@$(BIN)/python -m tests.spark.java "the tests that run on it are skipped" || true
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) --durations=15 --durations-min=1 $(ARGS)
+
+test-all: $(VENV)/.ready-test ## all tests, the slow ones too, with ten times the examples and the coverage (ARGS= for pytest)
+	@$(BIN)/python -m tests.spark.java "the tests that run on it are skipped" || true
+	@$(PYTEST) -m 'not spark_full' --hypothesis-profile=full $(COVERAGE) $(if $(ARGS),$(ARGS),--cov-fail-under=97)
 
 test-spark-full: $(VENV)/.ready-test ## the long tests on Spark: kill -9 again and again, clusters (ARGS= for pytest)
 	@$(BIN)/python -m tests.spark.java
@@ -67,8 +79,11 @@ soak-cluster: $(VENV)/.ready-soak ## JetStream, buckets, objects and locks on th
 fuzz: $(VENV)/.ready-fuzz ## fuzz parser, link and readers with atheris (ARGS="parser --seconds=600")
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
+hunt: $(VENV)/.ready-hunt ## everything random with fresh seeds; writes what it finds as tests (ARGS="--minutes=60 tests/protocol")
+	@$(BIN)/python -m tests.hunt $(ARGS)
+
 clean: ## remove the virtual environment and everything else that make has made
-	rm -rf $(VENV) build dist site htmlcov .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache fuzz-found
+	rm -rf $(VENV) build dist site htmlcov .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache fuzz-found hunt-found
 	find natsproto tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---------------------------------------------------------------- setting up
