@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import logging
 import re
 import textwrap
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,17 @@ def compiled(code: str) -> object:
     return compile(code, "<documentation>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
+@pytest.fixture
+def own_log_level() -> Iterator[None]:
+    """Examples set the level of the log; none may depend on another that ran before it."""
+    logger = logging.getLogger("natsproto")
+    level = logger.level
+    logger.setLevel(logging.NOTSET)
+    yield
+    logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("own_log_level")
 @pytest.mark.parametrize("code", blocks("python"))
 async def test_example_in_the_documentation_runs(code: str) -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:

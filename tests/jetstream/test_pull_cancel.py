@@ -46,7 +46,9 @@ async def test_cancelled_fetch_ends_its_pull(jetstream: JetStream) -> None:
 
 @pytest.mark.parametrize("way", ["fetch", "next", "iterate", "messages"])
 async def test_cancelled_readers_fill_no_queue(jetstream: JetStream, nats_client: Client, way: str) -> None:
-    """As many as ``max_waiting`` allows, and more, all of them at a time and one after the other."""
+    """As many as ``max_waiting`` allows, and more, one lot after the other. Each lot waits until the server has noticed
+    that the one before it left: it looks once a second, and drops pulls that find its queue full without a word.
+    """
     stream = await make(jetstream)
     consumer = await stream.create_consumer(durable_name="d", max_waiting=20)
 
@@ -70,7 +72,7 @@ async def test_cancelled_readers_fill_no_queue(jetstream: JetStream, nats_client
             task.cancel()
         await asyncio.wait(tasks)
         assert all(task.cancelled() for task in tasks)
-    await known(consumer, lambda info: info.num_waiting == 0)
+        await known(consumer, lambda info: info.num_waiting == 0)
     await eventually(lambda: subscriptions(nats_client) == 0)
 
 

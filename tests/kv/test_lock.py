@@ -9,6 +9,7 @@ import pytest
 from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError, LockLost, RequestTimeout, TtlRefused
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.kv._bucket import KeyValue
+from natsproto.jetstream.kv._lock import Lock
 
 LONG = 20.0
 
@@ -67,7 +68,6 @@ async def test_a_block_that_has_lost_the_lock_is_cancelled(jetstream: JetStream)
 
     async def work() -> None:
         async with asyncio.timeout(LONG), lock:
-            await kv.purge("a")
             await kv.put("a", b"thief")
             await asyncio.Event().wait()
 
@@ -101,14 +101,28 @@ async def test_a_cancellation_from_outside_stays_one(jetstream: JetStream) -> No
 
 async def test_the_server_fences_what_is_written_under_the_lock(jetstream: JetStream) -> None:
     kv = await bucket(jetstream)
-    lock = kv.lock("lock.a", ttl=2)
+    lock = kv.lock("lock.a", ttl=60)
     with pytest.raises(LockLost):
         await lock.put("data", b"0")
     await lock.acquire()
     assert await lock.put("data", b"1") > lock.token
-    while (await kv.get("lock.a")).revision == lock.token:  # until it was renewed
-        await lock.put("data", b"1")
-    assert await lock.put("data", b"2") > lock.token + 2
+    await _fenced(kv, lock)
+
+
+@pytest.mark.slow
+async def test_the_server_fences_with_the_newest_renewal(jetstream: JetStream) -> None:
+    kv = await bucket(jetstream)
+    lock = kv.lock("lock.a", ttl=9)
+    await lock.acquire()
+    async with kv.watch("lock.a") as watcher, asyncio.timeout(LONG):
+        while (await watcher.next()).revision == lock.token:
+            pass
+    await _fenced(kv, lock)
+
+
+async def _fenced(kv: KeyValue, lock: Lock) -> None:
+    """It is held; when its entry is purged nothing more can be written under it."""
+    assert await lock.put("data", b"2") > lock.token + 1
     await kv.purge("lock.a")
     with pytest.raises(LockLost):
         await lock.put("data", b"3")
