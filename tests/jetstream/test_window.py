@@ -427,6 +427,30 @@ async def test_an_election_that_does_not_end_is_told_at_the_timeout() -> None:
         denying.cancel()
 
 
+@virtual_clock
+async def test_a_refusal_of_the_last_second_is_an_answer() -> None:
+    """A copy that is on its way when silence is looked for is not sent twice, nor may it have been stored before."""
+    async with stage() as (_, nc, stream), nc.jetstream().publisher(timeout=3) as pub:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        future = await pub.publish("a", msg_id="1")
+        for held in (0.05, 0.0, 0.0, 0.0, 0.20):  # the last one is on its way when a message is a second old
+            op = await stream.heard()
+            await advance(held)
+            stream.nobody(op)
+        assert loop.time() - started > 1.0
+        assert await stream.silent(0.2)
+
+        async def deny() -> None:
+            while True:
+                stream.nobody(await stream.heard())
+
+        denying = asyncio.create_task(deny())
+        with pytest.raises(NoStream):
+            await future
+        denying.cancel()
+
+
 # ---------------------------------------------------------------- a busy server
 
 

@@ -123,9 +123,11 @@ class Failures:
 class Trouble:
     """What is unusual about a message that is not acknowledged yet. Nearly none has one."""
 
-    __slots__ = ("doubtful", "error", "new", "refusals")
+    __slots__ = ("answered", "doubtful", "error", "new", "refusals")
 
     def __init__(self) -> None:
+        self.answered = False
+        """Whether it was refused since it was last looked at for silence."""
         self.doubtful = False
         """Whether it was sent before and not answered, and is to be sent again."""
         self.refusals = 0
@@ -370,7 +372,7 @@ class Window:
     def _refuse(self, token: str, future: AckFuture, error: NatsError) -> None:
         """The message was not stored this time, and may be when it comes again."""
         trouble = self._trouble(token)
-        trouble.refusals, trouble.error = trouble.refusals + 1, error
+        trouble.refusals, trouble.error, trouble.answered = trouble.refusals + 1, error, True
         if not isinstance(error, NoStream):
             pause = pause_after(trouble.refusals - 1, self._limits.retry_wait)
         elif trouble.refusals > self._attempts(future) >= 0 and not self.acknowledged:
@@ -454,8 +456,11 @@ class Window:
             if age > ages.lifetime:
                 self._expire(token, future)
             elif age % ages.resend_every == 0 and up and token not in self._waiting and has_msg_id(future._head):
-                self._trouble(token).doubtful = True
-                silent.append(token)
+                trouble = self._trouble(token)
+                if not trouble.answered:
+                    trouble.doubtful = True
+                    silent.append(token)
+                trouble.answered = False
         if self._pending:
             timers.run_clock(self._on_tick)
         else:
