@@ -123,6 +123,8 @@ class Engine:
         self.in_bytes = 0
         self._dropped_before = 0
         self.session: Session | None = None
+        self._opening: Session | None = None
+        """The next session, while it is told the subscriptions."""
         """The connection in use; None while there is none."""
         self.herald = Herald(options.on_event)
         self._supervisor = Supervisor(options, runtime, self, self.herald)
@@ -160,12 +162,10 @@ class Engine:
             if isinstance(exc, Exception):
                 await self.herald.handled(LINGER)
             raise
-        if session is None:
+        if session is None or not await self.opened(session):
             self._move(State.RECONNECTING)
-        else:
-            self.opened(session)
-            if self.herald.audible(events.Connected):
-                self.herald.announce(events.Connected(server=str(session.address)))
+        elif self.herald.audible(events.Connected):
+            self.herald.announce(events.Connected(server=str(session.address)))
         self._supervisor.run(session)
 
     # ---------------------------------------------------------------- the supervisor reports
@@ -190,17 +190,31 @@ class Engine:
             inbox_prefix=f"{self.options.inbox_prefix}.".encode(),
         )
 
-    def opened(self, session: Session) -> None:
-        """Makes a session the current one: subscriptions first, then what waited to be published."""
+    async def opened(self, session: Session) -> bool:
+        """Makes a session the current one: subscriptions first, then what waited to be published.
+
+        Many subscriptions are sent in slices between which the event loop runs. False if the session ended meanwhile.
+        """
+        self._opening = session
+        try:
+            for place, lines in enumerate(self.table.resubscribe()):
+                if place:
+                    await asyncio.sleep(0)
+                if session.wire is not None:
+                    session.wire.write(lines)
+        except BaseException:
+            session.end(ConnectionClosed())
+            raise
+        finally:
+            self._opening = None
+        if session.wire is None or session.ended.done() or self.state is State.CLOSED:
+            session.end(ConnectionClosed())
+            return False
         self._supervisor.adopted(session)
         self.session = session
         self._take_info(session, session.link.info)
-        assert session.wire is not None
         self._stop_asking()  # the answer, if one is out, comes from another server
         self._limit_check.reset()
-        plan = self.table.resubscribe()
-        if plan:
-            session.wire.write(b"".join(plan))
         self.outbox.attach(session.wire, paused=session.write_paused or self._moving_from is not None)
         if self._holding:
             session.hold(True)
@@ -211,6 +225,7 @@ class Engine:
         session.go_live()
         for inbox in list(self._inboxes):
             inbox.restored()
+        return True
 
     def leaving(self, session: Session) -> None:
         """The session is about to be replaced while it still works.
@@ -594,9 +609,10 @@ class Engine:
         """Sends a control line behind what is waiting. Without a connection there is nobody to tell: a new
         one is told the whole table.
         """
-        if line and self.session is not None and self.session.wire is not None:
+        session = self._opening or self.session
+        if line and session is not None and session.wire is not None:
             self.outbox.flush()
-            self.session.wire.write(line)
+            session.wire.write(line)
 
     # ---------------------------------------------------------------- waiting
 

@@ -62,8 +62,8 @@ class Supervised(SessionClient, Protocol):
         """The protocol side of a new connection."""
         ...
 
-    def opened(self, session: Session) -> None:
-        """This is the current session from now on."""
+    async def opened(self, session: Session) -> bool:
+        """This is the current session from now on; False if it has ended before."""
         ...
 
     def leaving(self, session: Session) -> None:
@@ -288,7 +288,10 @@ class Supervisor:
                 session.end(ConnectionClosed())
                 return None, None
             first = self._client.info is NO_INFO
-            self._client.opened(session)
+            if not await self._client.opened(session):
+                failures[server] = session.ended.result()
+                self._note_failure(plan.address, failures[server])
+                continue
             if first:  # retry_on_failed_connect got there at last
                 self._herald.announce(events.Connected(server=server))
                 return session, None
@@ -335,8 +338,7 @@ class Supervisor:
                 continue
             following = await self._attempt_beside(session, address)
             if following is not None:
-                self._switch(session, following)
-                return following
+                return await self._switch(session, following)
         return session
 
     async def _attempt_beside(self, session: Session, address: ServerAddress) -> Session | None:
@@ -358,14 +360,17 @@ class Supervisor:
             self._note_failure(address, exc)
             return None
 
-    def _switch(self, old: Session, new: Session) -> None:
-        """Makes ``new`` the current session while ``old`` still works."""
+    async def _switch(self, old: Session, new: Session) -> Session:
+        """Makes ``new`` the current session while ``old`` still works; returns the one that is current."""
         self._client.leaving(old)
         self._retiring.add(old)
         self._loop.call_later(RETIRE_WITHIN, self.retire, old)
         old.ended.add_done_callback(lambda _: self._bury(old))
-        self._client.opened(new)
+        if not await self._client.opened(new):
+            old.end(new.ended.result())  # it was told to send nothing more
+            return old
         self._herald.announce(events.Moved(left=str(old.address), server=str(new.address)))
+        return new
 
     @staticmethod
     def retire(session: Session) -> None:

@@ -7,12 +7,15 @@ behind auto-unsubscribe. It does not own the messages; those belong to whoever g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from natsproto.protocol import commands
 from natsproto.protocol.frames import Message, Responder, Sink
 
 Owner = TypeVar("Owner")
+
+SLICE: Final = 1000
+"""Subscriptions that a new connection is told in one go: about 2 ms."""
 
 
 class Interest(Sink, Generic[Owner]):
@@ -142,14 +145,20 @@ class SubscriptionTable(Generic[Owner]):
         """The live subscription with this sid as the server writes it."""
         return self._interests.get(int(sid)) if sid.isascii() and sid.isdigit() and len(sid) < 19 else None
 
-    def resubscribe(self) -> list[bytes]:
-        """What to tell a new connection: SUB for each, and UNSUB with the remaining count where there is a limit."""
-        plan = []
-        for interest in self._interests.values():
-            if interest.stopped:
-                continue
-            plan += self._plan(interest)
-        return plan
+    def resubscribe(self, most: int = SLICE) -> Iterator[bytes]:
+        """Yields what to tell a new connection, in slices of at most ``most`` subscriptions: SUB for each, and UNSUB
+        with the remaining count where there is a limit.
+
+        The table may change between two slices, as long as the lines it returns are sent at once: a subscription that
+        ends is left out, and a new one has sent its own SUB.
+        """
+        known = list(self._interests.values())
+        for begin in range(0, len(known), most):
+            plan: list[bytes] = []
+            for interest in known[begin : begin + most]:
+                if not interest.stopped and interest.sid in self._interests:
+                    plan += self._plan(interest)
+            yield b"".join(plan)
 
     def again(self, interest: Interest[Owner]) -> bytes:
         """What ends a subscription for the server and begins it anew."""

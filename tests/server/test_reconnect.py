@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import collections
+import random
 from collections.abc import Callable
 
 import pytest
@@ -67,6 +69,43 @@ async def test_after_a_kill_everything_goes_on_where_it_was(nats_server: Server)
             "Reconnected",
         ] * 3
         assert all(isinstance(event.cause, ConnectionLost) for event in diary.of(Disconnected))
+
+
+async def test_many_subscriptions_come_back_in_slices(nats_server: Server, seed: int) -> None:
+    """Subscriptions that begin, end and get a limit between two slices are as the user left them."""
+    rng = random.Random(seed)
+    got: collections.Counter[str] = collections.Counter()
+
+    def count(message: Message) -> None:
+        got[message.subject] += 1
+
+    async with client(nats_server.url) as nc, client(nats_server.url) as other:
+        live = {f"many.{number}": await nc.subscribe(f"many.{number}", cb=count) for number in range(4500)}
+        limits: dict[str, int] = {}
+        await kill(nats_server, nc)
+        restarting = asyncio.ensure_future(restart(nats_server, nc, other))
+        changes = 0
+        while not nc.is_connected:
+            await asyncio.sleep(0)
+            if nc._engine._opening is None:
+                continue
+            changes += 1
+            gone, limited = rng.sample(sorted(live.keys() - limits.keys()), 2)
+            await live.pop(gone).unsubscribe()
+            await live[limited].unsubscribe(max_msgs=2)
+            limits[limited] = 2
+            live[f"new.{changes}"] = await nc.subscribe(f"new.{changes}", cb=count)
+        await restarting
+        assert changes >= 3
+        for number in range(3 * 4500):
+            await other.publish(f"many.{number % 4500}")
+        for number in range(changes):
+            await other.publish(f"new.{number + 1}")
+        await other.flush()
+        await nc.flush()
+        for name in live:
+            await until(lambda name=name: got[name] == limits.get(name, 1 if name.startswith("new") else 3))  # type: ignore[misc]
+        assert sum(got.values()) == sum(got[name] for name in live)
 
 
 @both_loops
