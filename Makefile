@@ -17,7 +17,8 @@ unexport PYTHONDONTWRITEBYTECODE  # every worker of the tests and every program 
 
 # Tests of one group (Spark, packaging, nats.js ...) go to one worker; those of a file may be shared by all.
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
-COVERAGE := --cov=natsproto --cov-branch --cov-report=term:skip-covered
+# Workers of the tests import natsproto before any plugin could measure it, so that coverage starts with the interpreter.
+COVERED := $(BIN)/coverage run -m pytest --numprocesses $(WORKERS) --dist loadgroup
 
 # What each target needs beyond the Python standard library.
 NEEDS_run := --editable '.[server]'
@@ -47,7 +48,10 @@ test: $(VENV)/.ready-test ## every feature on the real server, in less than five
 
 test-all: $(VENV)/.ready-test ## all tests, the slow ones too, with ten times the examples and the coverage (ARGS= for pytest)
 	@$(BIN)/python -m tests.spark.java "the tests that run on it are skipped" || true
-	@$(PYTEST) -m 'not spark_full' --hypothesis-profile=full $(COVERAGE) $(if $(ARGS),$(ARGS),--cov-fail-under=97)
+	@$(BIN)/coverage erase
+	@$(COVERED) -m 'not spark_full' --hypothesis-profile=full $(ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report --skip-covered $(if $(ARGS),,--fail-under=97)
 
 test-spark-full: $(VENV)/.ready-test ## the long tests on Spark: kill -9 again and again, clusters (ARGS= for pytest)
 	@$(BIN)/python -m tests.spark.java

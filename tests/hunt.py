@@ -91,7 +91,7 @@ def _stateful(item: pytest.Function, text: str) -> str:
 
 def _explicit(item: pytest.Function, text: str) -> str:
     """The falsifying example as arguments, where they are literals."""
-    example = re.search(r"Falsifying example: \w+\(\n((?:.*\n)*?)(?:E +)?\)", text)
+    example = re.search(r"(?:Falsifying example|Failing test case): \w+\(\n((?:.*\n)*?)(?:E +)?\)", text)
     if example is None:
         return ""
     lines = [re.sub(r"^E +", "", line).strip() for line in example[1].splitlines()]
@@ -103,7 +103,8 @@ def _explicit(item: pytest.Function, text: str) -> str:
             ast.literal_eval(argument.value)
     except (SyntaxError, ValueError):
         return ""
-    return f"from {_module(item)} import {item.originalname} as found\n\n\ndef FOUND():\n    {call}\n"
+    head = f"from {_module(item)} import {item.originalname} as found"
+    return f"{head}\n\n\ndef FOUND():\n    {ast.unparse(parsed)}\n"
 
 
 def _blob(item: pytest.Function, text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -89,25 +90,33 @@ def places() -> Iterator[Servers]:
         yield at
 
 
+@contextmanager
+def feeding(url: str, one: Scenario) -> Iterator[None]:
+    feeder = Feeder(url, one)
+    serving = threading.Thread(target=feeder.serve, daemon=True)
+    serving.start()
+    try:
+        yield
+    finally:
+        feeder.close()
+        serving.join()
+
+
+@pytest.mark.filterwarnings("ignore:parameter 'timeout':DeprecationWarning")  # how nats-py calls aiohttp
 @pytest.mark.parametrize("client", ["natsproto", pytest.param("nats-py", marks=pytest.mark.variant)])
 @pytest.mark.parametrize("name", [one.name for one in SCENARIOS])
 async def test_scenario_is_fair(places: Servers, name: str, client: str, seed: int) -> None:
     """Drivers fail when a message is lost, doubled or damaged; here they do a little of what they do when measured."""
     one, count = scenario(name), 12
-    feeder = Feeder(places.feeder[one.transport], one)
-    serving = threading.Thread(target=feeder.serve, daemon=True)
-    serving.start()
-    prefix = f"smoke-{client}-{name}"
-    run = Run(load(client), one, places.client[one.transport], prefix, count)
-    driver = DRIVERS[one.does](run)
-    await anext(driver)
-    for number in range(1 if one.fresh else 2):
-        figures = await driver.asend(seed % 1_000_000 + number)
-        assert one.judged in figures
-    await driver.aclose()
-    await run.close()
-    feeder.close()
-    serving.join()
+    with feeding(places.feeder[one.transport], one):
+        run = Run(load(client), one, places.client[one.transport], f"smoke-{client}-{name}", count)
+        driver = DRIVERS[one.does](run)
+        await anext(driver)
+        for number in range(1 if one.fresh else 2):
+            figures = await driver.asend(seed % 1_000_000 + number)
+            assert one.judged in figures
+        await driver.aclose()
+        await run.close()
 
 
 @pytest.mark.slow
