@@ -53,7 +53,8 @@ def test_hunt_writes_failing_tests(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         return done.stdout + done.stderr
 
-    assert "4 failed, 1 deselected" in run("-p", "tests.hunt", "test_subjects.py")
+    output = run("-p", "tests.hunt", "test_subjects.py")
+    assert "4 failed, 1 deselected" in output, output
     found = {path.name.rpartition("_")[0]: path.read_text() for path in (tmp_path / "hunt-found").iterdir()}
     assert set(found) == {f"test_found_{name}" for name in ("literal", "object", "runTest", "seeded")}
     assert "inner_test(number=1000, text='')" in found["test_found_literal"]

@@ -73,12 +73,14 @@ class Heads:
         ones, which are used once.
         """
         start = self.starts.get(subject) if isinstance(subject, str) else None
-        if start is None:
-            start = b"PUB %b " % publish_subject(subject)
-            if len(start) <= _MAX_KEPT_START and not subject.startswith(_GENERATED):
-                if len(self.starts) >= _MAX_SUBJECTS:
-                    self.starts.clear()
-                self.starts[subject] = start
+        return self._new_start(subject) if start is None else start
+
+    def _new_start(self, subject: str) -> bytes:
+        start = b"PUB %b " % publish_subject(subject)
+        if len(start) <= _MAX_KEPT_START and not subject.startswith(_GENERATED):
+            if len(self.starts) >= _MAX_SUBJECTS:
+                self.starts.clear()
+            self.starts[subject] = start
         return start
 
     def wire(self, subject: str) -> bytes:
@@ -87,9 +89,11 @@ class Heads:
 
     def plain(self, subject: str, size: int) -> bytes:
         """The line of a message without reply and headers, whose subject or size is not kept yet."""
-        self.check(size)
-        start, end = self.start(subject), b"%d\r\n" % size
-        self._check_line(len(start) + len(end) - 6, subject)
+        if size > self.max_payload:
+            self.check(size)
+        start, end = self.starts.get(subject) or self._new_start(subject), b"%d\r\n" % size
+        if len(start) > _SURELY_SHORT:
+            self._check_line(len(start) + len(end) - 6, subject)
         if size < _MAX_KEPT_SIZE:
             self.sizes[size] = end
         return start + end
