@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
 import logging
 import subprocess
 import sys
@@ -187,6 +189,98 @@ async def test_a_callback_may_use_every_verb_of_the_client_it_belongs_to(nats_se
         assert (await nc.request("a", timeout=5)).data == b"done"
         await done.wait()
         assert diary.events == []
+
+
+USER: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobody")
+
+
+async def _times_out(log: list[str]) -> None:
+    try:
+        async with asyncio.timeout(0):
+            await asyncio.Event().wait()
+    except TimeoutError:
+        log.append("timed out")
+
+
+async def _groups_tasks(log: list[str]) -> None:
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_notes(log))
+            group.create_task(_fails())
+    except* ValueError:
+        log.append("grouped")
+
+
+async def _notes(log: list[str]) -> None:
+    log.append("a task")
+
+
+async def _fails() -> None:
+    raise ValueError
+
+
+async def _has_a_task(log: list[str]) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+    assert "natsproto handler of a" in task.get_name()
+    log.append("in a task")
+
+
+async def _keeps_its_context(log: list[str]) -> None:
+    log.append(USER.get())
+    USER.set("of one message")
+
+
+class AsyncCall:
+    """An object with an async ``__call__``."""
+
+    def __init__(self, work: Callable[[list[str]], Awaitable[None]], log: list[str]) -> None:
+        self.work, self.log = work, log
+
+    async def __call__(self, message: Message) -> None:
+        await self.work(self.log)
+
+
+@pytest.mark.parametrize("kind", ["async def", "partial", "object", "lambda", "future"])
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (_times_out, ["timed out"]),
+        (_groups_tasks, ["a task", "grouped"]),
+        (_has_a_task, ["in a task"]),
+        (_keeps_its_context, ["subscriber"]),
+    ],
+)
+@also_uvloop
+async def test_async_handler_runs_in_a_task(
+    nats_server: Server, kind: str, work: Callable[[list[str]], Awaitable[None]], told: list[str]
+) -> None:
+    log: list[str] = []
+
+    async def plain(message: Message) -> None:
+        await work(log)
+
+    handlers: dict[str, Handler] = {
+        "async def": plain,
+        "partial": functools.partial(plain),
+        "object": AsyncCall(work, log),
+        "lambda": lambda message: work(log),
+        "future": lambda message: asyncio.ensure_future(plain(message)),
+    }
+    handler = handlers[kind]
+    diary = Diary(HandlerFailed)
+    async with client(nats_server.url, on_event=diary) as nc:
+        token = USER.set("subscriber")
+        sub = await nc.subscribe("a", cb=handler)
+        USER.reset(token)
+        await nc.publish("a", b"1")
+        await sub.drain(timeout=10)
+    if kind == "future" and work is _has_a_task:
+        assert len(diary.events) == 1  # a task of its own, with a name of its own
+    else:
+        assert diary.events == []
+        assert log == told
 
 
 @pytest.mark.parametrize("verb", ["close", "drain", "drain the subscription", "unsubscribe"])
