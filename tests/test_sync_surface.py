@@ -19,18 +19,18 @@ from natsproto.jetstream import _message as message
 from natsproto.jetstream import _stream as stream
 from natsproto.jetstream import kv, objectstore
 from natsproto.jetstream._consumer import consumer, ordered, push, reader
-from natsproto.jetstream._publish import ackfuture, batch, fast, publish
+from natsproto.jetstream._publish import ackfuture, async_publish, atomic_batch, fast_batch
 from natsproto.protocol import frames
 
 PAIRS: dict[type[object], type[object]] = {
     ackfuture.AckFuture: sync.AckFuture,
     admin.Admin: sync.Admin,
     advisory.Advisories: sync.Advisories,
-    batch.AtomicBatch: sync.AtomicBatch,
+    atomic_batch.AtomicBatch: sync.AtomicBatch,
     client.Client: sync.Client,
     consumer.PullConsumer: sync.PullConsumer,
     context.JetStream: sync.JetStream,
-    fast.FastPublisher: sync.FastPublisher,
+    fast_batch.FastPublisher: sync.FastPublisher,
     frames.Message: sync.Message,
     kv.KeyValue: sync.KeyValue,
     kv.KeyValueBatch: sync.KeyValueBatch,
@@ -43,7 +43,7 @@ PAIRS: dict[type[object], type[object]] = {
     objectstore.ObjectStore: sync.ObjectStore,
     objectstore.ObjectWatcher: sync.ObjectWatcher,
     ordered.OrderedConsumer: sync.OrderedConsumer,
-    publish.Publisher: sync.Publisher,
+    async_publish.Publisher: sync.Publisher,
     push.PushConsumer: sync.PushConsumer,
     reader.Messages: sync.Messages,
     service.Endpoint: sync.Endpoint,

@@ -88,9 +88,9 @@ from natsproto.jetstream._info import (
 from natsproto.jetstream._listing import Listing
 from natsproto.jetstream._message import JsMessage, Metadata
 from natsproto.jetstream._publish.ackfuture import AckFuture
-from natsproto.jetstream._publish.batch import AtomicBatch
-from natsproto.jetstream._publish.fast import FastPublisher
-from natsproto.jetstream._publish.publish import Publisher
+from natsproto.jetstream._publish.async_publish import Publisher
+from natsproto.jetstream._publish.atomic_batch import AtomicBatch
+from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.jetstream._publish.schedule import Schedule
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp

@@ -29,11 +29,12 @@ from natsproto.jetstream._counter import INCREMENT, CounterValue, increment, val
 from natsproto.jetstream._info import AccountInfo, PubAck, StreamInfo, StreamNamesPage, StreamPage
 from natsproto.jetstream._listing import Listing, Page
 from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._publish.batch import MAX_MESSAGES, AtomicBatch
-from natsproto.jetstream._publish.fast import API_LEVEL, FLOW, OUTSTANDING, FastPublisher
-from natsproto.jetstream._publish.outgoing import novelty
-from natsproto.jetstream._publish.publish import Publisher, publish
-from natsproto.jetstream._publish.retry import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream._publish.async_publish import Publisher
+from natsproto.jetstream._publish.atomic_batch import MAX_MESSAGES, AtomicBatch
+from natsproto.jetstream._publish.fast_batch import API_LEVEL, FLOW, OUTSTANDING, FastPublisher
+from natsproto.jetstream._publish.headers import novelty
+from natsproto.jetstream._publish.policy import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream._publish.publish import publish
 from natsproto.jetstream._publish.schedule import SCHEDULE_NEXT, SCHEDULER
 from natsproto.jetstream._stream import Stream, write_stream
 from natsproto.protocol.frames import Message, Payload
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from natsproto.jetstream._arguments import KeyValueArgs, ObjectStoreArgs, StreamArgs
     from natsproto.jetstream._backup import Progress
     from natsproto.jetstream._exchange import Trace
-    from natsproto.jetstream._publish.outgoing import MessageArgs
+    from natsproto.jetstream._publish.headers import MessageArgs
     from natsproto.jetstream.kv._bucket import KeyValue
     from natsproto.jetstream.kv._keys import KeyCodec
     from natsproto.jetstream.kv._status import KeyValueStatus
@@ -109,7 +110,7 @@ class JetStream:
         ``timeout`` in seconds for everything (default: the context's). The named arguments are ``msg_id``, the
         expectations ``expected_stream``, ``expected_last_seq``, ``expected_last_msg_id``,
         ``expected_last_subject_seq`` and ``expected_last_subject_seq_subject``, ``ttl``, ``rollup``, ``schedule``
-        and ``schedule_target``: see ``natsproto.jetstream._publish.outgoing.ExpectationArgs``. ``headers`` are sent
+        and ``schedule_target``: see ``natsproto.jetstream._publish.headers.ExpectationArgs``. ``headers`` are sent
         as they are.
 
         When no stream listens it is tried again ``retry_attempts`` times (-1: until the timeout; default: twice, and

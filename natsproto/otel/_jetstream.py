@@ -13,10 +13,10 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 from natsproto.errors import NatsError
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._publish.ackfuture import AckFuture
-from natsproto.jetstream._publish.batch import AtomicBatch
-from natsproto.jetstream._publish.fast import FastPublisher
-from natsproto.jetstream._publish.publish import Publisher
-from natsproto.jetstream._publish.retry import RETRY_WAIT
+from natsproto.jetstream._publish.async_publish import Publisher
+from natsproto.jetstream._publish.atomic_batch import AtomicBatch
+from natsproto.jetstream._publish.fast_batch import FastPublisher
+from natsproto.jetstream._publish.policy import RETRY_WAIT
 from natsproto.jetstream._stream import Stream
 from natsproto.otel._receiving import TracedStream
 from natsproto.otel._spans import (
@@ -36,7 +36,7 @@ from natsproto.protocol.headers import HeadersLike
 if TYPE_CHECKING:
     from natsproto.jetstream._codec import Duration
     from natsproto.jetstream._info import PubAck, StreamInfo
-    from natsproto.jetstream._publish.outgoing import ExpectationArgs, MessageArgs
+    from natsproto.jetstream._publish.headers import ExpectationArgs, MessageArgs
 
 
 class TracedPublisher(Publisher):

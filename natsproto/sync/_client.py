@@ -22,7 +22,7 @@ from natsproto._core.engine import LINGER, State
 from natsproto._core.subscription import SlowPolicy
 from natsproto._options import OptionArgs, Options
 from natsproto.errors import ConnectionClosed, PayloadTooLarge
-from natsproto.jetstream._publish.outgoing import as_bytes
+from natsproto.jetstream._publish.headers import as_bytes
 from natsproto.protocol.frames import Payload, ServerInfo
 from natsproto.protocol.headers import Headers, HeadersLike, block_of
 from natsproto.protocol.pool import seconds

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from natsproto.jetstream import _context as context
 from natsproto.jetstream import _stream as stream
 from natsproto.jetstream._info import ConsumerInfo, StreamInfo
-from natsproto.jetstream._publish import fast
+from natsproto.jetstream._publish import fast_batch
 from natsproto.sync._consuming import JsMessage, OrderedConsumer, PullConsumer, PushConsumer
 from natsproto.sync._facade import Facade, batched, blocking, iterating, making, opening
 from natsproto.sync._keyvalue import KeyValue
@@ -124,7 +124,7 @@ class JetStream(Facade[context.JetStream]):
         manager = self._inner.best_publisher(stream, timeout=timeout, auto_msg_id=auto_msg_id)
         inner = self._portal.enter(manager)
         publisher: FastPublisher | Publisher
-        if isinstance(inner, fast.FastPublisher):
+        if isinstance(inner, fast_batch.FastPublisher):
             publisher = FastPublisher(self._portal, inner).adopt()
         else:
             publisher = Publisher(self._portal, inner).adopt()

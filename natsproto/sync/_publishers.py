@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeAlias, TypeVar,
 from natsproto._core.waiting import Waiters
 from natsproto.errors import ConnectionClosed, LocalProtocolError, NatsError, PublishFailed, RequestTimeout
 from natsproto.jetstream._info import PubAck
-from natsproto.jetstream._publish import ackfuture, batch, fast, publish
-from natsproto.jetstream._publish.outgoing import ExpectationArgs, as_bytes, header_block
+from natsproto.jetstream._publish import ackfuture, async_publish, atomic_batch, fast_batch
+from natsproto.jetstream._publish.headers import ExpectationArgs, as_bytes, header_block
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers, HeadersLike
 from natsproto.protocol.pool import seconds
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         [type[BaseException] | None, BaseException | None, TracebackType | None], Awaitable[object]
     ]
 
-W = TypeVar("W", bound=publish.Publisher | fast.FastPublisher, covariant=True)
+W = TypeVar("W", bound=async_publish.Publisher | fast_batch.FastPublisher, covariant=True)
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -244,7 +244,7 @@ class Publishing(Block[W], Generic[W, T]):
             raise LocalProtocolError("a publisher publishes inside its block: with js.publisher() as pub")
 
 
-class Publisher(Publishing[publish.Publisher, "tuple[_Message, AckFuture]"]):
+class Publisher(Publishing[async_publish.Publisher, "tuple[_Message, AckFuture]"]):
     """Publishes to streams without waiting for each acknowledgement: enter it. Threads may share one.
 
     Leaving the block waits until every message is settled and raises PublishFailed for the failures that nobody has
@@ -298,7 +298,7 @@ class Publisher(Publishing[publish.Publisher, "tuple[_Message, AckFuture]"]):
             raise
 
 
-class FastPublisher(Publishing[fast.FastPublisher, _Message]):
+class FastPublisher(Publishing[fast_batch.FastPublisher, _Message]):
     """Publishes to one stream as fast as it takes messages: enter it. Threads may share one.
 
     Leaving the block commits, waits until it is known of every message what became of it, and raises PublishFailed for
@@ -371,15 +371,15 @@ class FastPublisher(Publishing[fast.FastPublisher, _Message]):
         return await self._inner.commit(subject, payload, msg_id=msg_id, headers=headers, **args)
 
 
-class AtomicBatch(Undertaking[batch.AtomicBatch]):
+class AtomicBatch(Undertaking[atomic_batch.AtomicBatch]):
     """Messages to subjects of one stream that are stored together, or not at all: enter it, leaving commits.
 
     Leaving it with an exception abandons the batch, and nothing is stored.
     """
 
-    publish = blocking(batch.AtomicBatch.publish)
-    flush = blocking(batch.AtomicBatch.flush)
-    commit = blocking(batch.AtomicBatch.commit)
+    publish = blocking(atomic_batch.AtomicBatch.publish)
+    flush = blocking(atomic_batch.AtomicBatch.flush)
+    commit = blocking(atomic_batch.AtomicBatch.commit)
 
     @property
     def ack(self) -> PubAck:

@@ -10,9 +10,9 @@ import pytest
 from natsproto._core.outbox import Outbox
 from natsproto.errors import JetStreamError, NatsError, PublishFailed, PublishUncertain
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._publish.fast import FastPublisher
-from natsproto.jetstream._publish.ingest import IngestLedger
-from natsproto.jetstream._publish.publish import Publisher
+from natsproto.jetstream._publish.async_publish import Publisher
+from natsproto.jetstream._publish.fast_batch import FastPublisher
+from natsproto.jetstream._publish.fast_batch_state import FastBatchState
 from natsproto.jetstream._publish.window import Ages, Window
 from natsproto.testing._server import Server
 
@@ -160,7 +160,7 @@ async def test_bug_in_the_clock_of_a_fast_publisher_is_told_to_all_who_wait(
         nats_server.freeze()
         publishing = asyncio.create_task(publish_all(pub))
         flushing = asyncio.create_task(pub.flush())
-        stumble_once(monkeypatch, IngestLedger, "tick")
+        stumble_once(monkeypatch, FastBatchState, "on_silence")
         told = await asyncio.gather(publishing, flushing, return_exceptions=True)
         nats_server.thaw()
         first, second = sorted(told, key=lambda error: not isinstance(error, PublishFailed))
@@ -181,12 +181,12 @@ async def publish_all(pub: FastPublisher) -> None:
 async def test_bug_in_the_pause_of_a_fast_publisher_is_told(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stumble_once(monkeypatch, IngestLedger, "resume")
+    stumble_once(monkeypatch, FastBatchState, "on_pause_end")
     async with asyncio.timeout(LONG), jetstream.fast_publisher(retry_wait=0.01) as pub:
         await raises_it(lambda: pub.publish("nobody"))
 
 
-@pytest.mark.parametrize("name", ["hear", "make_room", "ask_again"])
+@pytest.mark.parametrize("name", ["on_reply", "on_reconnect"])
 async def test_bug_in_what_a_fast_publisher_hears_ends_it_and_not_the_connection(
     jetstream: JetStream, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,13 +194,13 @@ async def test_bug_in_what_a_fast_publisher_hears_ends_it_and_not_the_connection
     connection = jetstream._connection
     async with asyncio.timeout(LONG):
         pub = await jetstream.fast_publisher(timeout=5).__aenter__()
-        stumbled = stumble_once(monkeypatch, IngestLedger, name)
+        stumbled = stumble_once(monkeypatch, FastBatchState, name)
         publishing = asyncio.create_task(pub.publish("s"))
-        if name == "ask_again":
+        if name == "on_reconnect":
             await publishing
             await connection.reconnect()
         await stumbled.wait()
-        if name == "hear":
+        if name == "on_reply":
             await is_in_doubt(publishing)
             await raises_it(pub.flush)
         else:
@@ -208,5 +208,5 @@ async def test_bug_in_what_a_fast_publisher_hears_ends_it_and_not_the_connection
             with pytest.raises(PublishFailed, match="Bug") as left:
                 await leave(pub)
             is_told(left.value.failures[0].error.__cause__)
-    assert connection.stats.reconnects == (name == "ask_again")
+    assert connection.stats.reconnects == (name == "on_reconnect")
     assert (await jetstream.publish("s")).stream == "S"

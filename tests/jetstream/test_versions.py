@@ -18,8 +18,8 @@ from natsproto.jetstream._config import (
     SubjectTransform,
 )
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._publish.fast import FastPublisher
-from natsproto.jetstream._publish.outgoing import ExpectationArgs, MessageArgs
+from natsproto.jetstream._publish.fast_batch import FastPublisher
+from natsproto.jetstream._publish.headers import ExpectationArgs, MessageArgs
 from natsproto.jetstream._publish.schedule import Schedule
 from tests.kit.servers import SERIES, client_of, level, works_since
 

@@ -26,8 +26,8 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._publish.fast import FastPublisher
-from natsproto.jetstream._publish.publish import Publisher
+from natsproto.jetstream._publish.async_publish import Publisher
+from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.jetstream.objectstore import ObjectStore
 from natsproto.jetstream.objectstore._upload import WINDOW, Upload
 from natsproto.testing import run_server

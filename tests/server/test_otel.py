@@ -29,7 +29,7 @@ from natsproto.errors import (
     WrongLastSequence,
 )
 from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._publish.fast import FastPublisher
+from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.protocol.frames import Message
 from natsproto.service import Request
 from natsproto.testing import Server

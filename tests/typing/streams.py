@@ -15,8 +15,8 @@ from natsproto.jetstream._exchange import ApiExchange
 from natsproto.jetstream._info import AccountInfo, ConsumerInfo, ConsumerPause, ConsumerReset, PubAck, StreamInfo
 from natsproto.jetstream._listing import Listing
 from natsproto.jetstream._publish.ackfuture import AckFuture
-from natsproto.jetstream._publish.fast import FastPublisher
-from natsproto.jetstream._publish.publish import Publisher
+from natsproto.jetstream._publish.async_publish import Publisher
+from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp
 

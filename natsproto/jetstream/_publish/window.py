@@ -2,7 +2,7 @@
 
 Owns what is in flight and the decision what becomes of it: which refusals are tried again, what is sent a second time
 over a reconnect or after silence, and what must not be (the rules are those of ``publish``). It knows the headers of a
-message only as bytes (see ``outgoing``).
+message only as bytes (see ``headers``).
 
 Messages are numbered, and the number is the last token of the reply subject. No number comes a second time, so an
 acknowledgement that is late, or comes twice, is never taken for that of another message.
@@ -34,8 +34,8 @@ from natsproto.errors import (
 from natsproto.jetstream._bugs import ending, ends_on_bugs
 from natsproto.jetstream._info import PLAIN_ACK, pub_ack
 from natsproto.jetstream._publish.ackfuture import AckFuture
-from natsproto.jetstream._publish.outgoing import Novelty, has_msg_id
-from natsproto.jetstream._publish.retry import BUSY, RESEND_AFTER, default_attempts, pause_after
+from natsproto.jetstream._publish.headers import Novelty, has_msg_id
+from natsproto.jetstream._publish.policy import BUSY, RESEND_AFTER, Refusals, default_attempts
 from natsproto.protocol.frames import Message
 
 _LONGEST_REST = b"9" * 42
@@ -125,13 +125,14 @@ class Trouble:
 
     __slots__ = ("answered", "doubtful", "error", "new", "refusals")
 
+    refusals: Refusals
+    """How often it was not stored for now."""
+
     def __init__(self) -> None:
         self.answered = False
         """Whether it was refused since it was last looked at for silence."""
         self.doubtful = False
         """Whether it was sent before and not answered, and is to be sent again."""
-        self.refusals = 0
-        """How often it was not stored for now."""
         self.error: NatsError | None = None
         """With which words the last time."""
         self.new: Novelty | None = None
@@ -372,13 +373,14 @@ class Window:
     def _refuse(self, token: str, future: AckFuture, error: NatsError) -> None:
         """The message was not stored this time, and may be when it comes again."""
         trouble = self._trouble(token)
-        trouble.refusals, trouble.error, trouble.answered = trouble.refusals + 1, error, True
-        if not isinstance(error, NoStream):
-            pause = pause_after(trouble.refusals - 1, self._limits.retry_wait)
-        elif trouble.refusals > self._attempts(future) >= 0 and not self.acknowledged:
-            self._fail(token, future, error)
-            return
-        else:
+        if trouble.error is None:
+            trouble.refusals = Refusals(self._attempts(future), self._limits.retry_wait)
+        trouble.error, trouble.answered = error, True
+        pause = trouble.refusals.pause_after(error)
+        if pause is None:
+            if not self.acknowledged:
+                self._fail(token, future, error)
+                return
             # Once a stream has answered, its silence is an election: that ends, and the message has its timeout.
             pause = self._limits.retry_wait
         self._waiting[token] = None

@@ -10,8 +10,8 @@ from typing import Generic, Literal, NamedTuple
 
 from natsproto.errors import ConfigError, KeyExists, WrongLastSequence, WrongRevision
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._publish.batch import AtomicBatch
-from natsproto.jetstream._publish.outgoing import MessageArgs
+from natsproto.jetstream._publish.atomic_batch import AtomicBatch
+from natsproto.jetstream._publish.headers import MessageArgs
 from natsproto.jetstream.kv._entry import OPERATION, Operation
 from natsproto.jetstream.kv._layout import V
 from natsproto.jetstream.kv._store import Store

@@ -25,8 +25,8 @@ from natsproto.errors import (
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import KV_STREAM, bucket_name
-from natsproto.jetstream._publish.batch import MAX_MESSAGES, AtomicBatch
-from natsproto.jetstream._publish.retry import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream._publish.atomic_batch import MAX_MESSAGES, AtomicBatch
+from natsproto.jetstream._publish.policy import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream.kv._atomic import KeyValueBatch
 from natsproto.jetstream.kv._cache import KeyValueCache
@@ -41,7 +41,7 @@ from natsproto.protocol.pool import positive_seconds, seconds
 
 if TYPE_CHECKING:
     from natsproto.jetstream._info import StreamInfo
-    from natsproto.jetstream._publish.outgoing import MessageArgs
+    from natsproto.jetstream._publish.headers import MessageArgs
     from natsproto.jetstream.kv._keys import KeyCodec
 
 Ttl = Duration | Literal["never"]

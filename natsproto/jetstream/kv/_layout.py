@@ -16,7 +16,7 @@ from natsproto.codecs import Codec
 from natsproto.errors import ConfigError
 from natsproto.jetstream._api import DEFAULT_PREFIX
 from natsproto.jetstream._config import KV_STREAM, KV_SUBJECTS, StreamConfig
-from natsproto.jetstream._publish.outgoing import as_bytes
+from natsproto.jetstream._publish.headers import as_bytes
 from natsproto.jetstream.kv._keys import KeyCodec, key_filter, key_name
 
 if TYPE_CHECKING:

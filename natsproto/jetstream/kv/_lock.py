@@ -23,7 +23,7 @@ from natsproto.errors import (
     WrongRevision,
 )
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._publish.outgoing import MessageArgs, as_bytes
+from natsproto.jetstream._publish.headers import MessageArgs, as_bytes
 from natsproto.jetstream.kv._entry import OPERATION, Operation, StoredEntry
 from natsproto.jetstream.kv._store import Store
 from natsproto.jetstream.kv._watch import watch

@@ -21,9 +21,9 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._direct import LastGet
 from natsproto.jetstream._info import PubAck
-from natsproto.jetstream._publish.outgoing import MessageArgs
+from natsproto.jetstream._publish.headers import MessageArgs
+from natsproto.jetstream._publish.policy import RETRY_WAIT
 from natsproto.jetstream._publish.publish import publish
-from natsproto.jetstream._publish.retry import RETRY_WAIT
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream.kv._entry import StoredEntry
 from natsproto.jetstream.kv._keys import key_name

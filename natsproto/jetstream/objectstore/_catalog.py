@@ -33,9 +33,8 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration, dumps
 from natsproto.jetstream._config import OBJECT_STREAM
 from natsproto.jetstream._direct import RawMessage
-from natsproto.jetstream._publish.publish import publish
-from natsproto.jetstream._publish.retry import RETRY_ATTEMPTS, RETRY_WAIT
-from natsproto.jetstream._publish.waiting import connected
+from natsproto.jetstream._publish.policy import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream._publish.publish import connected, publish
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, meta_subject, read_info

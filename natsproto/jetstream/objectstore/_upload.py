@@ -15,9 +15,9 @@ from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFa
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._publish.ackfuture import AckFuture
-from natsproto.jetstream._publish.fast import API_LEVEL, FLOW, FastPublisher
-from natsproto.jetstream._publish.publish import Publisher
-from natsproto.jetstream._publish.retry import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream._publish.async_publish import Publisher
+from natsproto.jetstream._publish.fast_batch import API_LEVEL, FLOW, FastPublisher
+from natsproto.jetstream._publish.policy import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream.objectstore._catalog import Catalog, held_by
 from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, digest_text
 from natsproto.jetstream.objectstore._source import Content, Source

@@ -29,8 +29,8 @@ from natsproto.errors import (
     WrongLastSequence,
 )
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._publish.fast import FastPublisher
-from natsproto.jetstream._publish.publish import Publisher
+from natsproto.jetstream._publish.async_publish import Publisher
+from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.jetstream._stream import Stream
 from natsproto.testing import Server
 from tests.core.world import world

@@ -10,7 +10,7 @@ import pytest
 from natsproto.errors import ConfigError, InvalidHeader, InvalidReply, InvalidSubject
 from natsproto.jetstream._counter import CounterValue, increment, value_of
 from natsproto.jetstream._direct import RawMessage
-from natsproto.jetstream._publish.outgoing import as_bytes, has_msg_id, header_block, header_pairs, id_block
+from natsproto.jetstream._publish.headers import as_bytes, has_msg_id, header_block, header_pairs, id_block
 from natsproto.jetstream._publish.schedule import Schedule, go_duration, ttl_text
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.headers import Headers

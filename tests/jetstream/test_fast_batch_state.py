@@ -1,4 +1,4 @@
-"""The ledger of fast ingest against a model of the stream, over a network that cuts, loses and forgets."""
+"""The state of fast batches against a model of the stream, over a network that cuts, loses and forgets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from natsproto.errors import LocalProtocolError, PublishFailed, PublishUncertain, RequestTimeout
-from natsproto.jetstream._publish.ingest import IngestLedger, Operation, Words
-from natsproto.jetstream._publish.outgoing import id_block
+from natsproto.jetstream._publish.fast_batch_state import (
+    Command,
+    FastBatchState,
+    FastOptions,
+    Messages,
+    Operation,
+)
+from natsproto.jetstream._publish.headers import id_block
 from tests.kit.examples import examples
 
 FLOW = 4
@@ -30,9 +36,9 @@ class ModelStream:
         """The server was restarted."""
         self._expected.clear()
 
-    def hear(self, batch: bytes, words: Words) -> list[tuple[int, dict[str, object]]]:
+    def hear(self, batch: bytes, command: Command) -> list[tuple[int, dict[str, object]]]:
         """The answers, each with the sequence of the message it goes to."""
-        operation, sequence, _ = words
+        operation, sequence, _ = command
         if sequence == 1 and operation in (Operation.START, Operation.COMMIT) and batch not in self._expected:
             self._expected[batch] = 1
         if batch not in self._expected:
@@ -49,7 +55,7 @@ class ModelStream:
         if operation is Operation.PING:
             return [*answers, (sequence, {"type": "ack", "seq": expected - 1, "msgs": FLOW})]
         if operation is not Operation.END and sequence == expected:
-            self._store(words)
+            self._store(command)
             self._expected[batch] = expected + 1
             if operation is Operation.START:
                 answers.append((sequence, {"type": "ack", "seq": 0, "msgs": FLOW}))
@@ -59,8 +65,8 @@ class ModelStream:
             answers.append((sequence, self._end(batch, self._expected[batch] - 1)))
         return answers
 
-    def _store(self, words: Words) -> None:
-        _, payload, block = words.message
+    def _store(self, command: Command) -> None:
+        _, payload, block = command.message
         if block is not None:
             if block in self._ids:
                 return
@@ -73,48 +79,39 @@ class ModelStream:
 
 
 class Stage:
-    """A publisher's ledger, the stream, and what is on its way between them."""
+    """A publisher's state, the stream, and what is on its way between them."""
 
     def __init__(self, *, gap_ok: bool, ids: bool) -> None:
-        self.ledger = IngestLedger(
-            b"B",
-            gap_ok=gap_ok,
-            flow=FLOW,
-            outstanding=2,
-            max_pending_bytes=1000,
-            timeout=150.0,
-            tick=1.0,
-            retry_attempts=2,
-            retry_wait=0.25,
-        )
+        self.messages = Messages()
+        self.state = FastBatchState(b"B", FastOptions(gap_ok, FLOW, 2, 1000, 150.0, 1.0, 2, 0.25), self.messages)
         self.stream = ModelStream(gap_ok=gap_ok)
         self._ids = ids
-        self._outbox: deque[tuple[bytes, Words]] = deque()
-        self._there: deque[tuple[bytes, Words]] = deque()
+        self._outbox: deque[tuple[bytes, Command]] = deque()
+        self._there: deque[tuple[bytes, Command]] = deque()
         self._back: deque[tuple[bytes, int, bytes]] = deque()
 
     def pump(self) -> None:
-        while (words := self.ledger.due()) is not None:
-            self._outbox.append((self.ledger.batch, words))
-            self.ledger.said(words)
-        self.ledger.flow()
+        while (command := self.state.next_command()) is not None:
+            self._outbox.append((self.state.batch, command))
+            self.state.on_sent(command)
+        self.state.flow()
 
     def take(self) -> None:
-        ledger = self.ledger
-        if ledger.full or ledger.end is not None:
+        state, number = self.state, self.messages.count + 1
+        if state.full or self.messages.end is not None:
             return
-        message = ("s", b"%d" % (ledger.count + 1), id_block(str(ledger.count + 1)) if self._ids else None)
-        if ledger.flowing:
-            self._outbox.append((ledger.batch, Words(Operation.APPEND, ledger.sent + 1, message)))
-            assert ledger.take_sent(*message) == int(message[1])
+        message = ("s", b"%d" % number, id_block(str(number)) if self._ids else None)
+        if state.sent < state.until:
+            self._outbox.append((state.batch, Command(Operation.APPEND, state.sent + 1, message)))
+            assert state.append(*message) == number
         else:
-            assert ledger.take(*message) == int(message[1])
+            assert self.messages.add(*message) == number
             self.pump()
 
     def last(self) -> None:
         """The next message ends the batch, as publisher.commit() has it."""
-        if not self.ledger.full and self.ledger.end is None:
-            self.ledger.commit()
+        if not self.state.full and self.messages.end is None:
+            self.state.commit()
             self.take()
 
     def write(self) -> None:
@@ -123,13 +120,13 @@ class Stage:
 
     def arrive(self) -> None:
         if self._there:
-            batch, words = self._there.popleft()
-            self._back.extend((batch, seq, json.dumps(said).encode()) for seq, said in self.stream.hear(batch, words))
+            batch, command = self._there.popleft()
+            replies = self.stream.hear(batch, command)
+            self._back.extend((batch, sequence, json.dumps(reply).encode()) for sequence, reply in replies)
 
     def answer(self) -> None:
         if self._back:
-            self.ledger.hear(*self._back.popleft())
-            self.ledger.make_room()
+            self.state.on_reply(*self._back.popleft())
             self.pump()
 
     def lose(self) -> None:
@@ -144,11 +141,11 @@ class Stage:
 
     def cut(self) -> None:
         """The connection breaks and is back at once; what was on its way is gone."""
-        withdrawn = [words.operation for batch, words in self._outbox if batch == self.ledger.batch]
+        unsent = [command.operation for batch, command in self._outbox if batch == self.state.batch]
         for queue in (self._outbox, self._there, self._back):
             queue.clear()
-        self.ledger.unsay(withdrawn, "connection lost")
-        self.ledger.ask_again()
+        self.state.on_disconnect(unsent, "connection lost")
+        self.state.on_reconnect()
         self.pump()
 
     def restart(self) -> None:
@@ -156,23 +153,22 @@ class Stage:
         self.cut()
 
     def tick(self) -> None:
-        self.ledger.tick(mute=False)
+        self.state.on_silence(can_send=True)
         self.pump()
 
     def check(self) -> None:
         """What holds at any time."""
         stored = self.stream.stored
-        assert self.ledger.pending <= 2 * FLOW
+        assert len(self.messages.pending) <= 2 * FLOW
         assert len(set(stored)) == len(stored), "stored twice"
         assert stored == sorted(stored), "out of order"
 
     def flush(self) -> None:
         """As the end of the block: everything is settled, or it ends."""
-        ledger = self.ledger
         for _ in range(400):
-            if ledger.idle or ledger.end is not None:
+            if self.state.idle or self.messages.end is not None:
                 return
-            ledger.commit()
+            self.state.commit()
             self.pump()
             self.write()
             while self._there:
@@ -190,7 +186,7 @@ CALM = ["take", "take", "take", "last", "write", "arrive", "arrive", "answer", "
 def play(stage: Stage, actions: list[str]) -> None:
     for action in actions:
         if action == "hurry":
-            stage.ledger.hurry()
+            stage.state.commit_if_short()
             stage.pump()
         else:
             getattr(stage, action)()
@@ -209,8 +205,8 @@ def steps(*more: str) -> st.SearchStrategy[list[str]]:
 def test_without_faults_everything_is_stored_in_order(actions: list[str], gap_ok: bool, ids: bool) -> None:
     stage = Stage(gap_ok=gap_ok, ids=ids)
     play(stage, actions)
-    assert stage.stream.stored == list(range(1, stage.ledger.count + 1))
-    assert (stage.ledger.end, stage.ledger.lost, stage.ledger.pending) == (None, 0, 0)
+    assert stage.stream.stored == list(range(1, stage.messages.count + 1))
+    assert (stage.messages.end, stage.messages.lost, stage.messages.pending) == (None, 0, [])
 
 
 @examples(150)
@@ -218,8 +214,8 @@ def test_without_faults_everything_is_stored_in_order(actions: list[str], gap_ok
 def test_with_ids_nothing_is_lost_doubled_or_out_of_order_whatever_happens(actions: list[str]) -> None:
     stage = Stage(gap_ok=False, ids=True)
     play(stage, actions)
-    assert stage.ledger.end is None
-    assert stage.stream.stored == list(range(1, stage.ledger.count + 1))
+    assert stage.messages.end is None
+    assert stage.stream.stored == list(range(1, stage.messages.count + 1))
 
 
 @examples(150)
@@ -227,11 +223,11 @@ def test_with_ids_nothing_is_lost_doubled_or_out_of_order_whatever_happens(actio
 def test_without_ids_what_is_not_stored_is_told_and_nothing_is_doubled(actions: list[str]) -> None:
     stage = Stage(gap_ok=False, ids=False)
     play(stage, actions)
-    ledger, stored = stage.ledger, set(stage.stream.stored)
-    outcome = ledger.outcome()
+    messages, stored = stage.messages, set(stage.stream.stored)
+    outcome = messages.outcome()
     failures = outcome.failures if isinstance(outcome, PublishFailed) else ()
     told = {failed.number for failed in failures}
-    assert set(range(1, ledger.count + 1)) - stored <= told, "lost without a word"
+    assert set(range(1, messages.count + 1)) - stored <= told, "lost without a word"
     assert {failed.number for failed in failures if not isinstance(failed.error, PublishUncertain)}.isdisjoint(stored)
     assert stage.stream.stored == list(range(1, len(stored) + 1)), "a gap where none is allowed"
 
@@ -241,17 +237,19 @@ def test_without_ids_what_is_not_stored_is_told_and_nothing_is_doubled(actions: 
 def test_with_gaps_allowed_the_losses_are_counted(actions: list[str], ids: bool) -> None:
     stage = Stage(gap_ok=True, ids=ids)
     play(stage, actions)
-    ledger = stage.ledger
-    assert ledger.end is None or isinstance(ledger.end, RequestTimeout), "only a first message can be met with silence"
-    outcome = ledger.outcome()
+    messages = stage.messages
+    assert messages.end is None or isinstance(messages.end, RequestTimeout), (
+        "only a first message can be met with silence"
+    )
+    outcome = messages.outcome()
     failures = outcome.failures if isinstance(outcome, PublishFailed) else ()
-    assert len(stage.stream.stored) + ledger.lost + len(failures) >= ledger.count
+    assert len(stage.stream.stored) + messages.lost + len(failures) >= messages.count
 
 
 @pytest.mark.parametrize("gap_ok", [False, True])
 def test_numbers_that_no_stream_says_do_no_harm(gap_ok: bool) -> None:
     stage = Stage(gap_ok=gap_ok, ids=False)
-    ledger = stage.ledger
+    messages = stage.messages
     for _ in range(3):
         stage.take()
     for said in (
@@ -261,10 +259,10 @@ def test_numbers_that_no_stream_says_do_no_harm(gap_ok: bool) -> None:
         {"type": "err", "seq": 10**30, "error": {"code": 400, "err_code": 10071}},
         {"stream": "S", "batch": "B-1", "count": 10**30, "seq": 1},
     ):
-        stage.ledger.hear(ledger.batch, 10**30, json.dumps(said).encode())
+        stage.state.on_reply(stage.state.batch, 10**30, json.dumps(said).encode())
         stage.pump()
-    assert ledger.lost <= ledger.count
-    assert ledger.pending <= 3
+    assert messages.lost <= messages.count
+    assert len(messages.pending) <= 3
     for payload in (
         b"",
         b"[]",
@@ -274,9 +272,9 @@ def test_numbers_that_no_stream_says_do_no_harm(gap_ok: bool) -> None:
     ):
         other = Stage(gap_ok=gap_ok, ids=False)
         other.take()
-        other.ledger.hear(other.ledger.batch, 1, payload)
-        assert other.ledger.end is not None
-        assert other.ledger.pending == 0
+        other.state.on_reply(other.state.batch, 1, payload)
+        assert other.messages.end is not None
+        assert other.messages.pending == []
 
 
 def test_a_commit_that_was_said_twice_and_withdrawn_once_is_not_said_to_be_unsent() -> None:
@@ -285,7 +283,7 @@ def test_a_commit_that_was_said_twice_and_withdrawn_once_is_not_said_to_be_unsen
     stage.write()
     stage.arrive()
     stage.answer()
-    stage.ledger.commit()
+    stage.state.commit()
     stage.take()
     stage.write()  # the commit is on its way, and arrives
     stage.arrive()
@@ -296,7 +294,7 @@ def test_a_commit_that_was_said_twice_and_withdrawn_once_is_not_said_to_be_unsen
     stage.arrive()
     stage.answer()
     assert stage.stream.stored == [1, 2]
-    assert isinstance(stage.ledger.end, LocalProtocolError)
-    outcome = stage.ledger.outcome()
+    assert isinstance(stage.messages.end, LocalProtocolError)
+    outcome = stage.messages.outcome()
     assert isinstance(outcome, PublishFailed)
     assert {type(failed.error) for failed in outcome.failures} == {PublishUncertain}

@@ -22,7 +22,7 @@ from natsproto.errors import (
     WrongLastSequence,
 )
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._publish.batch import AtomicBatch
+from natsproto.jetstream._publish.atomic_batch import AtomicBatch
 from natsproto.jetstream._stream import Stream
 from tests.core.world import World, world
 from tests.jetstream.script import STEP, StreamScript

@@ -27,9 +27,9 @@ from natsproto.errors import (
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._asking import EARLY
 from natsproto.jetstream._info import PubAck, pub_ack
-from natsproto.jetstream._publish.outgoing import MessageArgs, Novelty, as_bytes, header_pairs
-from natsproto.jetstream._publish.retry import BUSY, RESEND_AFTER, pause_after
-from natsproto.jetstream._publish.waiting import connected
+from natsproto.jetstream._publish.headers import MessageArgs, Novelty, as_bytes, header_pairs
+from natsproto.jetstream._publish.policy import RESEND_AFTER, Refusals
+from natsproto.jetstream._publish.publish import connected
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import HeadersLike, encode_headers
 from natsproto.protocol.refusals import SubscriptionDenied
@@ -138,34 +138,29 @@ class AtomicBatch:
             return None
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
-        unheard = busy = again = 0
+        refusals = Refusals(self._retry_attempts, self._retry_wait)
+        forgotten = 0
         while True:
-            pause = 0.0
+            pause: float | None = 0.0
             try:
                 await self._tell_up_to(max(self._told, len(self._messages) - 1))
                 self._ack = await self._end()
                 return self._ack
             except NoResponders:
                 failure: NatsError = NoStream(self._messages[0].subject)
-                unheard += 1
-                pause = self._retry_wait
-                if unheard > self._retry_attempts >= 0:
-                    deadline = 0.0
+                pause = refusals.pause_after(failure)
             except ConnectionLost as exc:  # before the commit was sent
                 failure = exc
                 await connected(self._connection, deadline)
             except ApiError as exc:
                 failure = exc
-                if exc.err_code in _FORGOTTEN and again < 3:
-                    again += 1
-                elif exc.err_code in BUSY:
-                    pause = pause_after(busy, self._retry_wait)
-                    busy += 1
+                if exc.err_code in _FORGOTTEN and forgotten < 3:
+                    forgotten += 1
                 else:
-                    raise
-            self._restart()
-            if loop.time() + pause >= deadline:
+                    pause = refusals.pause_after(exc)
+            if pause is None or loop.time() + pause >= deadline:
                 raise failure
+            self._restart()
             await asyncio.sleep(pause)
 
     async def __aenter__(self) -> AtomicBatch:
@@ -244,10 +239,11 @@ class AtomicBatch:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         request = self._connection.request
-        unheard = busy = 0
+        refusals = Refusals(self._retry_attempts, self._retry_wait)
         patience = RESEND_AFTER if sequence == 1 else self._timeout
         while True:
             failure: NatsError
+            pause: float | None = 0.0
             pairs = [*message.pairs, *self._headers(sequence)]
             wait = min(patience, max(EARLY, deadline - loop.time()))
             try:
@@ -259,20 +255,14 @@ class AtomicBatch:
                 failure = RequestTimeout(exc.doing, self._timeout)
                 if sequence == 1:
                     self._restart()
-                patience, pause = 2 * patience, 0.0
+                patience *= 2
             except NoResponders:
                 failure = NoStream(message.subject)
-                unheard += 1
-                pause = self._retry_wait
-                if unheard > self._retry_attempts >= 0:
-                    raise failure from None
+                pause = refusals.pause_after(failure)
             except ApiError as exc:
-                if exc.err_code not in BUSY:
-                    raise
                 failure = exc
-                pause = pause_after(busy, self._retry_wait)
-                busy += 1
-            if loop.time() + pause >= deadline - EARLY:
+                pause = refusals.pause_after(exc)
+            if pause is None or loop.time() + pause >= deadline - EARLY:
                 raise failure
             await asyncio.sleep(pause)
 

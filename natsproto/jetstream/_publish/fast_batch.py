@@ -1,0 +1,436 @@
+"""Fast batches: messages that a stream acknowledges hundreds at a time (ADR-50, nats-server 2.14).
+
+Owns the wire and the clock of them: the control lines, the inbox, the timers and those who wait. What is to be sent,
+and what became of each message, is decided by ``fast_batch_state``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Literal, Unpack
+
+from natsproto._core.connection import Connection
+from natsproto._core.waiting import Waiters
+from natsproto.errors import ConnectionLost, LocalProtocolError, NatsError, OutboxFull, PermissionDenied
+from natsproto.jetstream._bugs import ending, ends_on_bugs
+from natsproto.jetstream._info import PubAck
+from natsproto.jetstream._publish.fast_batch_state import (
+    FastBatchState,
+    FastOptions,
+    Messages,
+    Operation,
+)
+from natsproto.jetstream._publish.headers import (
+    ExpectationArgs,
+    Novelty,
+    as_bytes,
+    has_msg_id,
+    header_block,
+    id_block,
+)
+from natsproto.protocol.frames import Message, Payload
+from natsproto.protocol.headers import HeadersLike
+
+FLOW = 500
+"""Messages to one acknowledgement at most; no server goes beyond."""
+
+OUTSTANDING = 2
+"""Acknowledgements awaited at a time: one is on its way while the messages of the next are sent (ADR-50)."""
+
+API_LEVEL = 4
+"""Of the first servers that know fast ingest."""
+
+_NEED = Novelty("fast ingest", "2.14", API_LEVEL)
+
+TICK = 1.0
+"""Seconds of silence after which the stream is asked; after two, and without need, the batch is committed."""
+
+_MAX_REPLY = b"_" * 60
+"""As long as what may stand behind the inbox: batch, flow, gap, sequence and operation."""
+
+
+class FastBatchSender:
+    """Carries out what the state of the batch asks for. To the engine it is an inbox, which hears what the stream says.
+
+    The reply subject of a message says to what, how, and the how manieth it is:
+    ``<inbox>.<batch>.<flow>.<gap>.<sequence>.<operation>.$FI``.
+    """
+
+    def __init__(self, connection: Connection, options: FastOptions) -> None:
+        self._connection, self._options = connection, options
+        self._outbox, self._heads = connection.outbox, connection.heads
+        inbox = f"{connection.new_inbox()}."
+        self.subject = f"{inbox}>"
+        self._inbox = inbox.encode()
+        self._rest = b".%d.%b." % (options.flow, b"ok" if options.gap_ok else b"fail")
+        self._reply = b""  # the reply subject up to the sequence, of messages of the batch in progress
+        self.messages = Messages()
+        self.state = FastBatchState(self._inbox[-9:-1], options, self.messages)
+        self._pause: asyncio.TimerHandle | None = None
+        self._clock: asyncio.TimerHandle | None = None
+        self._waiting = Waiters()
+
+    def open(self) -> None:
+        """Hears replies from now on. ConnectionClosed when the client is."""
+        self._connection.open_inbox(self)
+
+    def close(self) -> None:
+        """Takes and waits for nothing more."""
+        left = LocalProtocolError("the publisher has ended: its block was left")
+        self.state.give_up("the publisher was given up", left)
+        self._stop()
+        self._connection.close_inbox(self)
+
+    # ------------------------------------------------------------ what the publisher wants
+
+    async def room(self) -> None:
+        """Waits until another message is taken, or there is an outcome to be told. Cancelling takes nothing."""
+        state = self.state
+        if self._outbox.wait_first:
+            await self._outbox.turn()
+        while state.full and self.messages.end is None and not state.choked:
+            state.commit_if_short()
+            self.pump()
+            await self._waiting.wait()
+
+    def take(self, subject: str, payload: bytes, block: bytes | None, *, last: bool = False) -> int:
+        """Takes a message, sends it if that is possible now, and returns its number. ``last`` ends the batch.
+
+        Raises for what cannot be sent.
+        """
+        state, heads = self.state, self._heads
+        start = heads.starts.get(subject) or self._new_start(subject)
+        size = len(payload) if block is None else len(block) + len(payload)
+        if size > heads.max_payload:
+            heads.check(size)
+        if last:
+            state.commit()
+        if state.sent < state.until:
+            self._outbox.put(self._head(start, Operation.APPEND, state.sent + 1, block, size), payload)
+            return state.append(subject, payload, block)
+        number = self.messages.add(subject, payload, block)
+        self.pump()
+        return number
+
+    def append(self, subject: str, payload: bytes) -> int | None:
+        """``take`` of a message without headers where that needs nothing but to send it; None where it needs more."""
+        state, heads = self.state, self._heads
+        start = heads.starts.get(subject)
+        if state.sent >= state.until or start is None or len(payload) > heads.max_payload:
+            return None
+        self._outbox.put(b"%b%b%d.1.$FI %d\r\n" % (start, self._reply, state.sent + 1, len(payload)), payload)
+        return state.append(subject, payload, None)
+
+    async def proof(self, number: int) -> None:
+        """Waits until the stream has taken a message for the first time, or it is known that it does not take this."""
+        while not self.state.proven and self.messages.end is None and number > self.messages.settled:
+            await self._waiting.wait()
+
+    async def settle(self, *, finish: bool = False) -> None:
+        """Waits until it is known of all messages what became of them, for which the batch is committed.
+
+        With ``finish`` also a batch is ended of which all messages are acknowledged.
+        """
+        messages = self.messages
+        while (messages.pending or (finish and not self.state.idle)) and messages.end is None:
+            self.state.commit()
+            self.pump()
+            await self._waiting.wait()
+
+    def pump(self) -> None:
+        """Sends what is due."""
+        state, heads = self.state, self._heads
+        if self.messages.end is not None:
+            self._stop()
+            return
+        if self._clock is None and not state.idle:
+            self._clock = asyncio.get_running_loop().call_later(self._options.tick, self._on_tick)
+        if not self._can_send:
+            return
+        try:
+            while (command := state.next_command()) is not None:
+                self._reply = self._inbox + state.batch + self._rest
+                operation, sequence, (subject, payload, block) = command
+                size = len(payload) + (0 if block is None else len(block))
+                heads.check(size)  # the server may have other limits now
+                self._outbox.put(self._head(heads.start(subject), operation, sequence, block, size), payload)
+                state.on_sent(command)
+            state.flow()
+        except OutboxFull:
+            self._hold(self._options.retry_wait / 8)
+        except NatsError as exc:  # too big for this server, or the client is closed
+            state.give_up(str(exc), exc)
+            self._stop()
+
+    @property
+    def _can_send(self) -> bool:
+        return self._pause is None and self._connection.is_connected
+
+    def _head(self, start: bytes, operation: Operation, sequence: int, block: bytes | None, size: int) -> bytes:
+        """The control line and the header block; ``size`` is that of both payload and block."""
+        if block is None:
+            return b"%b%b%d.%d.$FI %d\r\n" % (start, self._reply, sequence, operation, size)
+        return b"H%b%b%d.%d.$FI %d %d\r\n%b" % (start, self._reply, sequence, operation, len(block), size, block)
+
+    def _new_start(self, subject: str) -> bytes:
+        """Validates a subject, and with it the length of the control line."""
+        self._heads.full(self._heads.wire(subject), self._inbox + _MAX_REPLY, None, 0)
+        return self._heads.start(subject)
+
+    # ------------------------------------------------------------ what the engine reports
+
+    @ends_on_bugs
+    def deliver(self, message: Message) -> None:
+        """A reply came, or nobody listened; its subject is what the message said of itself."""
+        words = message.subject[len(self._inbox) :].encode("utf-8", "surrogateescape").split(b".")
+        if len(words) != 6 or not words[3].isdigit() or len(words[3]) > 20:
+            return  # to nothing that was sent from here
+        if message.is_no_responders:
+            pause = self.state.on_no_responders(words[0])
+        else:
+            pause = self.state.on_reply(words[0], int(words[3]), message.data)
+        if pause:
+            self._hold(pause)
+        self.pump()
+
+    def settled(self) -> None:
+        """All replies of one chunk are in."""
+        if self._waiting:
+            self._waiting.wake()
+            self._outbox.collect()  # they are about to go on
+
+    @ends_on_bugs
+    def lost(self, error: ConnectionLost) -> None:
+        """The connection has ended. What had not left is as if it had never been sent."""
+        heads = self._outbox.withdraw(self._inbox + self.state.batch + b".")
+        self.state.on_disconnect([self._operation_of(head) for head in heads], str(error))
+        self.pump()
+
+    @ends_on_bugs
+    def restored(self) -> None:
+        """There is a connection again, perhaps to a server with other limits, or one that knows nothing of all this."""
+        if (refusal := _NEED.refusal(self._connection.server_info)) is not None:
+            self.state.give_up(str(refusal), refusal)
+        self.state.on_reconnect()
+        self.pump()
+
+    @ends_on_bugs
+    def denied(self, error: PermissionDenied) -> None:
+        """The server refuses messages to a subject."""
+        self.state.on_permission_error(error)
+        self.pump()
+
+    @ends_on_bugs
+    def ended(self, error: NatsError) -> None:
+        """No reply will come any more."""
+        self.state.give_up(str(error), error)
+        self.pump()
+
+    def broken(self, bug: Exception) -> None:
+        """Something here has stumbled: there is no saying what it would do next."""
+        error = ending("publishing", bug)
+        self.state.give_up(str(error), error)
+        self._stop()
+
+    def _operation_of(self, head: bytes) -> Operation:
+        start = head.index(self._inbox)
+        return Operation(int(head[start : head.index(b" ", start)].split(b".")[-2]))
+
+    # ------------------------------------------------------------ time
+
+    def _hold(self, pause: float) -> None:
+        """Sends nothing for so long; a pause in progress is not prolonged."""
+        self.state.until = 0
+        if self._pause is None:
+            self._pause = asyncio.get_running_loop().call_later(pause, self._end_pause)
+
+    @ends_on_bugs
+    def _end_pause(self) -> None:
+        self._pause = None
+        self.state.on_pause_end()
+        self.pump()
+
+    @ends_on_bugs
+    def _on_tick(self) -> None:
+        """Nothing waits for ever: the stream is asked, and in the end it is given up."""
+        self._clock = None
+        if not self.state.idle:
+            self.state.on_silence(can_send=self._can_send)
+            self.pump()
+
+    def _stop(self) -> None:
+        for timer in (self._clock, self._pause):
+            if timer is not None:
+                timer.cancel()
+        self._clock = self._pause = None
+        self.settled()
+
+
+class FastPublisher:
+    """Publishes to one stream as fast as it takes messages. Made by ``js.fast_publisher()``; enter it.
+
+    Leaving the block commits, waits until it is known of every message what became of it, and raises PublishFailed
+    for those that failed. Leaving it with an exception waits for nothing. Tasks may share one; numbers tell their
+    messages apart.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        gap: Literal["fail", "ok"],
+        flow: int,
+        outstanding: int,
+        max_pending_bytes: int,
+        timeout: float,
+        retry_attempts: int,
+        retry_wait: float,
+        auto_msg_id: bool,
+    ) -> None:
+        tick = min(TICK, timeout / 4)
+        self._connection, self._outbox = connection, connection.outbox
+        self._sender = FastBatchSender(
+            connection,
+            FastOptions(gap == "ok", flow, outstanding, max_pending_bytes, timeout, tick, retry_attempts, retry_wait),
+        )
+        self._messages, self._state = self._sender.messages, self._sender.state
+        self._entered = False
+        self._id = f"{connection.new_id()}-" if auto_msg_id else ""
+
+    async def publish(
+        self,
+        subject: str,
+        payload: Payload = b"",
+        *,
+        msg_id: str | None = None,
+        headers: HeadersLike | None = None,
+        **args: Unpack[ExpectationArgs],
+    ) -> int:
+        """Publishes a message and returns its number, from 1. Waits only while too many are not acknowledged.
+
+        The arguments are those of ``JetStream.publish``, and bad ones raise the same errors, with nothing sent. The
+        first message that is taken is waited for, and so are those before it: BatchRefused when the stream does not
+        allow fast ingest, NoStream, and why else it is refused. What becomes of others is told by PublishFailed: with
+        ``gap="fail"`` as soon as one was refused, and the publisher has ended then; with ``gap="ok"`` at the end, or
+        when as many have failed as may be pending. ConnectionClosed when the client is. Cancelling while it waits
+        publishes nothing.
+        """
+        if (
+            msg_id is None
+            and headers is None
+            and not args
+            and not self._id
+            and type(payload) is bytes
+            and not self._outbox.wait_first
+            and (sent := self._sender.append(subject, payload)) is not None
+        ):
+            return sent  # the way of nearly every message
+        await self._ready()
+        number = self._sender.take(subject, as_bytes(payload), self._block(subject, msg_id, headers, args))
+        if not self._state.proven:
+            await self._sender.proof(number)
+            if not self._state.proven and (refusal := self._messages.refusal(number)) is not None:
+                self._sender.settled()  # a failure that was told makes room
+                raise refusal
+        return number
+
+    async def commit(
+        self,
+        subject: str,
+        payload: Payload = b"",
+        *,
+        msg_id: str | None = None,
+        headers: HeadersLike | None = None,
+        **args: Unpack[ExpectationArgs],
+    ) -> PubAck:
+        """Publishes the last message and waits for the acknowledgement of all; raises what leaving the block does."""
+        await self._ready()
+        self._sender.take(subject, as_bytes(payload), self._block(subject, msg_id, headers, args), last=True)
+        await self._sender.settle(finish=True)
+        self._raise_outcome()
+        assert self.ack is not None
+        return self.ack
+
+    async def flush(self) -> None:
+        """Waits until it is known of every message so far what became of it; PublishFailed for those that failed.
+
+        Costs a round trip, and a batch: the next message begins another. Cancelling changes nothing.
+        """
+        self._check_entered()
+        await self._sender.settle()
+        self._raise_outcome()
+
+    @property
+    def ack(self) -> PubAck | None:
+        """How the last batch ended: ``seq`` is the sequence of its last message in the stream, ``count`` its number
+        in the batch. A publisher uses as many batches as it needs.
+        """
+        return self._messages.ack
+
+    @property
+    def published(self) -> int:
+        """Messages published so far; the number of the last one."""
+        return self._messages.count
+
+    @property
+    def pending(self) -> int:
+        """Messages of which it is not known what became of them."""
+        return len(self._messages.pending)
+
+    @property
+    def lost(self) -> int:
+        """With ``gap="ok"``: messages that the stream missed, or may have missed."""
+        return self._messages.lost
+
+    def _check_entered(self) -> None:
+        if not self._entered:
+            raise LocalProtocolError("a publisher publishes inside its block: async with js.fast_publisher() as pub")
+
+    async def _ready(self) -> None:
+        """Waits until another message is taken. Raises why none is, and of which messages nobody was told."""
+        self._check_entered()
+        if self._state.full or self._outbox.wait_first:
+            await self._sender.room()
+        if self._state.choked or self._messages.end is not None:
+            self._raise_outcome()
+
+    def _raise_outcome(self) -> None:
+        """Raises PublishFailed for messages that failed since the last time, or what ended it."""
+        error = self._messages.outcome()
+        self._sender.settled()  # failures that were told make room
+        if error is not None:
+            raise error.with_traceback(None)
+
+    def _block(
+        self, subject: str, msg_id: str | None, headers: HeadersLike | None, args: ExpectationArgs
+    ) -> bytes | None:
+        own = f"{self._id}{self._messages.count + 1}" if self._id else None
+        if args or headers is not None:
+            block = header_block(subject, headers, {"msg_id": msg_id, **args})
+            if own is not None and not has_msg_id(block):
+                return header_block(subject, headers, {"msg_id": own, **args})
+            return block
+        msg_id = own if msg_id is None else msg_id
+        return None if msg_id is None else id_block(msg_id)
+
+    async def __aenter__(self) -> FastPublisher:
+        if self._entered:
+            raise LocalProtocolError("a publisher can be entered once: make another one")
+        if (refusal := _NEED.refusal(self._connection.server_info)) is not None:
+            raise refusal
+        self._sender.open()
+        self._entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._check_entered()
+        try:
+            if exc is None:
+                await self._sender.settle(finish=True)
+                if not self._messages.told:
+                    self._raise_outcome()
+        finally:
+            self._sender.close()

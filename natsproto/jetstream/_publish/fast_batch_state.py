@@ -1,0 +1,595 @@
+"""PURE. Fast batches as the client sees them (ADR-50): which messages the stream has, and what to send next.
+
+``Messages`` owns what is known of each message, ``FastBatchState`` the batch in progress: ``next_command`` is what to
+send now and ``on_sent`` that it was sent, ``on_reply`` takes a reply and returns for how many seconds to send nothing,
+``on_silence`` is a while without any. It sends nothing and knows no clock.
+
+The state of a message is told by its place: ``pending`` begins behind what is stored, the first ``sent - acked`` of it
+were sent in the batch in progress, the rest waits. One batch follows another as need be; numbers count through.
+
+How a batch goes on when something is lost. The server counts a batch's messages and says where one is missing. With
+``gap="fail"`` it ends the batch there, so that it holds exactly what came before; the rest is sent again in a new
+batch, and what the stream holds is in order and complete. With ``gap="ok"`` it goes on, and the loss is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum, IntEnum
+from typing import NamedTuple, TypeAlias
+
+from natsproto.errors import (
+    ApiError,
+    FailedMessage,
+    InvalidReply,
+    JetStreamError,
+    LocalProtocolError,
+    NatsError,
+    NoStream,
+    PermissionDenied,
+    PublishFailed,
+    PublishTimeout,
+    PublishUncertain,
+    RequestTimeout,
+    UnsupportedByServer,
+)
+from natsproto.jetstream._api_errors import ErrCode, api_error
+from natsproto.jetstream._codec import parse
+from natsproto.jetstream._info import PubAck, ack_of
+from natsproto.jetstream._publish.headers import has_msg_id
+from natsproto.jetstream._publish.policy import BUSY, Refusals
+
+_FATAL = frozenset(
+    {ErrCode.BATCH_PUBLISH_DISABLED, ErrCode.BATCH_PUBLISH_INVALID_PATTERN, ErrCode.BATCH_PUBLISH_INVALID_BATCH_ID}
+)
+
+
+class Operation(IntEnum):
+    """What a message does in its batch, as its reply subject says it."""
+
+    START = 0
+    APPEND = 1
+    COMMIT = 2
+    END = 3
+    PING = 4
+
+
+class Phase(Enum):
+    """Where the batch in progress is."""
+
+    IDLE = "there is none"
+    STARTING = "its first message is out, and not answered"
+    OPEN = "it takes messages"
+    ASKING = "it takes messages again when the stream has said how far it is"
+    BROKEN = "the stream has ended it, and will say with how much"
+    COMMITTING = "the message that commits it is out"
+    LONE = "that is its only message"
+    ENDING = "its end without a message is out"
+
+
+class Event(Enum):
+    """What happens to a batch, beside what is sent."""
+
+    ACKED = "the stream takes messages"
+    LATER = "a message was not taken that may be taken later"
+    BROKEN = "a message is missing or was refused, where none may be missing"
+    OVER = "the stream has ended it, or knows nothing of it"
+
+
+_STARTED = frozenset(Phase) - {Phase.IDLE}
+
+TRANSITIONS: Mapping[tuple[Phase, Operation | Event], Phase] = {
+    (Phase.IDLE, Operation.START): Phase.STARTING,
+    (Phase.IDLE, Operation.COMMIT): Phase.LONE,
+    (Phase.OPEN, Operation.COMMIT): Phase.COMMITTING,
+    (Phase.OPEN, Operation.END): Phase.ENDING,
+    (Phase.OPEN, Operation.PING): Phase.ASKING,
+    (Phase.STARTING, Event.ACKED): Phase.OPEN,
+    (Phase.ASKING, Event.ACKED): Phase.OPEN,
+    (Phase.STARTING, Event.LATER): Phase.IDLE,  # nothing of it is stored: it is begun again
+    (Phase.LONE, Event.LATER): Phase.IDLE,
+    (Phase.OPEN, Event.LATER): Phase.ASKING,
+    **{(phase, Event.BROKEN): Phase.BROKEN for phase in _STARTED},
+    **{(phase, Event.OVER): Phase.IDLE for phase in _STARTED},
+}
+"""Where a batch is next. What is not listed changes nothing."""
+
+REPEATED: Mapping[Phase, Operation] = {
+    Phase.OPEN: Operation.PING,
+    Phase.ASKING: Operation.PING,
+    Phase.BROKEN: Operation.PING,
+    Phase.COMMITTING: Operation.COMMIT,  # it begins nothing: a stream that has ended the batch says that it knows none
+    Phase.LONE: Operation.COMMIT,
+    Phase.ENDING: Operation.END,
+}
+"""What asks for the reply that the stream owes."""
+
+Kept: TypeAlias = tuple[str, bytes, bytes | None]
+"""Subject, payload and header block of a message. Plain, as a NamedTuple takes four times as long to make."""
+
+
+class Command(NamedTuple):
+    """Something to send to the stream."""
+
+    operation: Operation
+    sequence: int
+    message: Kept
+
+
+class FastOptions(NamedTuple):
+    """What a publisher was told; documented at ``js.fast_publisher``. Times are in seconds."""
+
+    gap_ok: bool
+    flow: int
+    outstanding: int
+    max_pending_bytes: int
+    timeout: float
+    tick: float
+    retry_attempts: int
+    retry_wait: float
+
+
+class Messages:
+    """What is known of each message of a publisher."""
+
+    __slots__ = ("_failed", "_last_subject", "_told", "ack", "end", "lost", "nbytes", "pending", "settled")
+
+    def __init__(self) -> None:
+        self.pending: list[Kept] = []
+        """Those of which it is not known what became of them, in order."""
+        self.nbytes = 0
+        """Bytes of their payloads."""
+        self.settled = 0
+        """How many there were before them."""
+        self.lost = 0
+        """Messages that the stream missed, or may have, with gaps allowed."""
+        self.ack: PubAck | None = None
+        """How the last batch ended."""
+        self.end: NatsError | None = None
+        """Why nothing is taken any more."""
+        self._last_subject = ""  # of those that are settled
+        self._failed: list[FailedMessage] = []
+        self._told = False  # whether the end was
+
+    @property
+    def count(self) -> int:
+        """Messages taken so far; the number of the last one."""
+        return self.settled + len(self.pending)
+
+    @property
+    def subject(self) -> str:
+        """One that leads to the stream."""
+        return self.pending[-1][0] if self.pending else self._last_subject
+
+    @property
+    def failures(self) -> int:
+        """Messages that failed, of which nobody was told."""
+        return len(self._failed)
+
+    @property
+    def told(self) -> bool:
+        """Whether everything that went wrong was raised before."""
+        return not self._failed and self._told
+
+    def add(self, subject: str, payload: bytes, block: bytes | None) -> int:
+        """Takes a message and returns its number."""
+        self.pending.append((subject, payload, block))
+        self.nbytes += len(payload)
+        return self.settled + len(self.pending)
+
+    def settle(self, count: int) -> None:
+        """It is known of the first so many what became of them."""
+        settled = self.pending[:count]
+        if settled:
+            del self.pending[:count]
+            self.nbytes -= sum([len(payload) for _, payload, _ in settled])
+            self.settled += len(settled)
+            self._last_subject = settled[-1][0]
+
+    def fail(self, place: int, error: NatsError) -> None:
+        """One of those that are pending failed, and the others go on."""
+        if 0 <= place < len(self.pending):
+            subject, payload, _ = self.pending[place]
+            self._failed.append(FailedMessage(self.settled + place + 1, subject, len(payload), error))
+
+    def finish(self, errors: Iterable[NatsError], end: NatsError) -> None:
+        """Nothing goes on: an error for each of those that are pending, and the one for everything else."""
+        for place, error in enumerate(errors):
+            self.fail(place, error)
+        self.settle(len(self.pending))
+        self.end = end
+
+    def outcome(self) -> NatsError | None:
+        """What to raise: for the messages that failed since this was asked last, or for the end of it all."""
+        failed, self._failed = self._failed, []
+        self._told = True
+        if failed:
+            error = PublishFailed(failed)
+            error.__cause__ = failed[0].error
+            return error
+        return self.end
+
+    def refusal(self, number: int) -> NatsError | None:
+        """What to raise when this one of the very first messages was not taken."""
+        if self.end is None:  # others may be taken: of them others are told
+            own = [failed for failed in self._failed if failed.number == number]
+            self._failed = [failed for failed in self._failed if failed.number != number]
+            return own[0].error if own else None
+        error = self.outcome()
+        return error.failures[0].error if isinstance(error, PublishFailed) else error
+
+
+class FastBatchState:
+    """The batch in progress, of the messages of one publisher. ``name`` begins the ids of the batches."""
+
+    __slots__ = (
+        *("_acked", "_commits", "_limits", "_msgs", "_name", "_number", "_refusals", "_refused", "_repeat"),
+        *("_silence", "_wants_commit", "messages", "phase", "sent", "until"),
+    )
+
+    def __init__(self, name: bytes, limits: FastOptions, messages: Messages) -> None:
+        self._name, self._limits = name, limits
+        self.messages = messages
+        self.phase = Phase.IDLE
+        self.sent = 0
+        """The sequence of the last message sent in the batch."""
+        self.until = 0
+        """Messages can be sent at once, and be taken with ``append``, up to this sequence; 0 for none."""
+        self._number = 1
+        self._acked = 0  # the sequence behind which the pending messages begin
+        self._msgs = 0  # the stream's flow; 0 as long as no stream has ever taken a message
+        self._commits = 0  # how often the end of the batch was sent
+        self._wants_commit = False
+        self._repeat = False  # whether to ask for the reply that the stream owes
+        self._silence = 0  # ticks since the stream said something
+        self._refusals = self._no_refusals()
+        self._refused: dict[int, NatsError] = {}  # by the sequence that the stream will miss, and rightly
+
+    def _no_refusals(self) -> Refusals:
+        return Refusals(self._limits.retry_attempts, self._limits.retry_wait)
+
+    @property
+    def batch(self) -> bytes:
+        """The id of the batch in progress, or of the next."""
+        return b"%b-%d" % (self._name, self._number)
+
+    @property
+    def proven(self) -> bool:
+        """Whether the stream has ever taken a message."""
+        return self._msgs > 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is owed by either side."""
+        return self.phase is Phase.IDLE and not self.messages.pending
+
+    @property
+    def choked(self) -> bool:
+        """Whether as many messages have failed, untold, as may be pending."""
+        return self.messages.failures >= self._limits.flow * self._limits.outstanding
+
+    @property
+    def full(self) -> bool:
+        """Whether room has to be waited for before the next message."""
+        limits, messages = self._limits, self.messages
+        most = limits.flow * limits.outstanding
+        return len(messages.pending) >= most or messages.nbytes >= limits.max_pending_bytes or self.choked
+
+    # ------------------------------------------------------------ what the publisher wants
+
+    def append(self, subject: str, payload: bytes, block: bytes | None) -> int:
+        """Takes a message that was just sent as the next of the batch, and returns its number; up to ``until``."""
+        messages = self.messages
+        self.sent += 1
+        messages.pending.append((subject, payload, block))
+        messages.nbytes = nbytes = messages.nbytes + len(payload)
+        if nbytes >= self._limits.max_pending_bytes:
+            self.until = 0
+        return messages.settled + len(messages.pending)
+
+    def commit(self) -> None:
+        """The batch is to end with what was taken so far, or with the message that is taken next."""
+        self._wants_commit, self.until = True, 0
+
+    def commit_if_short(self) -> None:
+        """Somebody waits for room: a batch that is full of bytes may hold too few messages for an acknowledgement."""
+        if self.phase is Phase.OPEN and self._in_flight == len(self.messages.pending) < self._msgs:
+            self.commit()
+
+    # ------------------------------------------------------------ what to send
+
+    @property
+    def _in_flight(self) -> int:
+        return self.sent - self._acked
+
+    @property
+    def _limit(self) -> int:
+        return self._acked + self._msgs * self._limits.outstanding
+
+    def next_command(self) -> Command | None:
+        """What is to be sent now; None when there is nothing before something else happens."""
+        pending, phase = self.messages.pending, self.phase
+        if self.messages.end is not None:
+            return None
+        if self._repeat:
+            return self._repeated(REPEATED[phase])
+        if phase is Phase.IDLE and pending:
+            alone = self._wants_commit and len(pending) == 1
+            return Command(Operation.COMMIT if alone else Operation.START, 1, pending[0])
+        if phase is not Phase.OPEN:
+            return None
+        if (place := self._in_flight) < len(pending):
+            if self.sent >= self._limit:
+                return None
+            last = self._wants_commit and place == len(pending) - 1
+            return Command(Operation.COMMIT if last else Operation.APPEND, self.sent + 1, pending[place])
+        return self._repeated(Operation.END) if self._wants_commit else None
+
+    def _repeated(self, operation: Operation) -> Command:
+        if operation is Operation.COMMIT and self._in_flight:
+            return Command(operation, self.sent, self.messages.pending[self._in_flight - 1])
+        empty = (self.messages.subject, b"", None)
+        if operation is Operation.PING:
+            return Command(operation, self.sent, empty)
+        return Command(Operation.END, self.sent + 1, empty)  # also where a commit lacks nothing but its own reply
+
+    def on_sent(self, command: Command) -> None:
+        """It has been handed over."""
+        operation = command.operation
+        if operation is Operation.COMMIT or operation is Operation.END:
+            self._commits += 1
+        if operation is not Operation.END:
+            self.sent = command.sequence
+        self._repeat, self.until = False, 0
+        self._move(operation)
+
+    def flow(self) -> None:
+        """No command is due: the next message can go out as soon as it is taken, if the batch takes it."""
+        in_step = self.phase is Phase.OPEN and self._in_flight == len(self.messages.pending)
+        if in_step and not self.full and not self._wants_commit and self.messages.end is None:
+            self.until = min(self._limit, self._acked + self._limits.flow * self._limits.outstanding)
+        else:
+            self.until = 0
+
+    def send_again(self) -> None:
+        """The stream owes a reply: decides what is sent again for it.
+
+        A first message is, if it has an id: a stream that has stored it, and ended the batch, begins a batch with the
+        copy. Of what follows the stream knows that it has it, or that it does not know the batch.
+        """
+        if self.phase in (Phase.STARTING, Phase.LONE) and not has_msg_id(self.messages.pending[0][2]):
+            return
+        if self.phase is Phase.STARTING:
+            self._move(Event.OVER)  # begun again; a reply to it that comes late is not heard
+        else:
+            self._repeat = self.phase is not Phase.IDLE
+
+    # ------------------------------------------------------------ the connection and the clock
+
+    def on_disconnect(self, unsent: Iterable[Operation], reason: str) -> None:
+        """The connection is lost, and these had not left: they are as if they had never been sent."""
+        self._refusals = self._no_refusals()
+        self.until = 0
+        if self.phase is Phase.IDLE:
+            return
+        for operation in unsent:
+            if operation is Operation.COMMIT or operation is Operation.END:
+                self._commits -= 1
+                if self._commits:
+                    continue  # sent again in vain: it may have left the first time
+                self.phase = Phase.OPEN
+            if operation in (Operation.START, Operation.APPEND, Operation.COMMIT):
+                self.sent -= 1
+        if self.sent == 0:
+            self._move(Event.OVER)
+        elif self.phase in (Phase.STARTING, Phase.LONE):
+            self._forgotten(reason)
+
+    def on_reconnect(self) -> None:
+        """There is a connection again; replies may have been lost on the way."""
+        self._silence = 0
+        self.send_again()
+
+    def on_pause_end(self) -> None:
+        """The pause that a reply has asked for is over."""
+        if self.phase not in (Phase.OPEN, Phase.BROKEN):
+            self.send_again()
+
+    def on_silence(self, *, can_send: bool) -> None:
+        """Nothing was heard for a tick. In the end it is given up."""
+        self._silence += 1
+        limits = self._limits
+        if self._silence > int(limits.timeout / limits.tick):
+            if self._refusals.unheard and self.phase is Phase.IDLE:  # a stream that there was is gone
+                self._stop(1, NoStream(self.messages.pending[0][0]))
+            else:
+                self.give_up("no answer", RequestTimeout("fast ingest", limits.timeout))
+        elif can_send:
+            if self.phase is not Phase.OPEN or self.full or self._wants_commit:
+                self.send_again()
+            elif self._silence >= 2:
+                self.commit()
+
+    # ------------------------------------------------------------ what the stream says
+
+    def on_reply(self, batch: bytes, sequence: int, payload: bytes) -> float:
+        """A reply to this message of this batch; returns for how many seconds to send nothing."""
+        if batch != self.batch or self.phase is Phase.IDLE:
+            return 0  # of a batch that is over
+        self._silence = 0
+        try:
+            reply = parse(payload, "answer to fast ingest")
+            kind = reply.get("type")
+            if kind == "ack":
+                self._on_ack(_natural(reply, "seq"), _natural(reply, "msgs"))
+            elif kind == "gap":
+                self._on_gap(_natural(reply, "last_seq"), _natural(reply, "seq"))
+            elif kind == "err":
+                self._on_header_error(_natural(reply, "seq"), api_error(reply, "fast ingest"))
+            elif "error" in reply:
+                return self._on_error(sequence, api_error(reply, f"fast ingest to {self.messages.subject!r}"))
+            else:
+                self._on_end(ack_of(reply))
+        except NatsError as exc:  # it cannot be read
+            self.give_up(str(exc), exc)
+        return 0
+
+    def on_no_responders(self, batch: bytes) -> float:
+        """No stream listened to some message: there is none, or it has no leader right now. As ``on_reply``."""
+        if batch != self.batch or self.phase is Phase.IDLE:
+            return 0
+        subject = self.messages.subject
+        pause = self._refusals.pause_after(NoStream(subject))
+        # With a stream that there was an election is waited for; and in a batch what was sent before may be stored.
+        if pause is None and self.phase in (Phase.STARTING, Phase.LONE) and not self.proven:
+            self._stop(self._acked + 1, NoStream(subject))
+            return 0
+        self._move(Event.LATER)
+        return self._limits.retry_wait
+
+    def _on_ack(self, sequence: int, msgs: int) -> None:
+        """Everything up to a sequence is stored (with gaps allowed: or lost); this covers all acks before it."""
+        self._move(Event.ACKED)
+        self._repeat = False
+        self._refusals = self._no_refusals()
+        self._settle_up_to(sequence)
+        self._msgs = max(1, msgs)
+
+    def _on_gap(self, first: int, following: int) -> None:
+        """The stream has missed what is from ``first`` up to ``following``."""
+        if self._limits.gap_ok:
+            missed = range(max(first, self._acked + 1), min(following, self.sent + 1))
+            self.messages.lost += len(missed) - sum(1 for sequence in self._refused if sequence in missed)
+        else:
+            self._move(Event.BROKEN)  # it says next what it has
+
+    def _on_header_error(self, sequence: int, error: NatsError) -> None:
+        """One message is not stored, because of what its headers say."""
+        if self._limits.gap_ok:
+            self._fail(sequence, error)
+        else:
+            self._refused = {sequence: error}
+            self._move(Event.BROKEN)
+
+    def _on_error(self, sequence: int, error: ApiError) -> float:
+        """The stream did not take a message into the batch at all."""
+        code, gap_ok = error.err_code, self._limits.gap_ok
+        if code == ErrCode.BATCH_PUBLISH_UNKNOWN_BATCH_ID:
+            self._forgotten("the stream knows nothing of the batch any more")
+        elif code in BUSY:
+            self._move(Event.LATER)
+            return self._refusals.pause_after(error) or 0
+        elif code in _FATAL or (sequence == 1 and not gap_ok):
+            self._stop(sequence, error)
+        elif gap_ok:
+            self._fail(sequence, error)
+            self._refused[sequence] = error
+            if sequence == 1:
+                self._settle_up_to(1)
+                self._move(Event.OVER)
+        else:
+            self._refused = {sequence: error}
+            self._move(Event.BROKEN)
+            self._repeat = True  # the stream will miss it, notice and say what it has
+        return 0
+
+    def _on_end(self, ack: PubAck) -> None:
+        """The batch is over, with so many messages."""
+        if not ack.batch:
+            self._settle_up_to(1)
+            reason = f"stream {ack.stream!r} stored the message alone (nats-server 2.14 is needed)"
+            self.give_up(reason, UnsupportedByServer("fast ingest", reason))
+            return
+        self._msgs = max(1, self._msgs)
+        self._refusals = self._no_refusals()
+        self.messages.ack = ack
+        self._settle_up_to(ack.count)
+        self._wants_commit = False
+        if self._refused and not self._limits.gap_ok:
+            self._stop(*self._refused.popitem())
+        else:
+            self._move(Event.OVER)
+
+    def _forgotten(self, reason: str) -> None:
+        """Nobody can tell how far the batch came. With ids everything may be sent again."""
+        doubtful = self.messages.pending[: self._in_flight]
+        if not all(has_msg_id(block) for _, _, block in doubtful):
+            if not self._limits.gap_ok:
+                self.give_up(reason, LocalProtocolError(f"the publisher has ended: {reason}"))
+                return
+            self.messages.lost += len(doubtful)
+            self._settle_up_to(self.sent)
+        self._move(Event.OVER)
+
+    def _move(self, event: Operation | Event) -> None:
+        """The one place where the phase changes, but for what had not left. A batch that is over is followed by
+        another: what was not settled is sent in that.
+        """
+        phase = TRANSITIONS.get((self.phase, event), self.phase)
+        if phase is not self.phase:
+            self.phase, self.until = phase, 0
+            if phase is Phase.IDLE:
+                self._number += 1
+                self.sent = self._acked = self._commits = 0
+                self._repeat = False
+                self._refused = {}
+
+    # ------------------------------------------------------------ what becomes of messages
+
+    def _settle_up_to(self, sequence: int) -> None:
+        settled = max(0, min(sequence, self.sent) - self._acked)
+        self._acked += settled
+        self.messages.settle(settled)
+
+    def _fail(self, sequence: int, error: NatsError) -> None:
+        self.messages.fail(sequence - self._acked - 1, error)
+        if self.choked:
+            self.until = 0
+
+    def _stop(self, sequence: int, error: NatsError) -> None:
+        """One message was refused where none may be missing: those behind it are not stored either."""
+        refused = max(0, sequence - self._acked - 1)
+        number = self.messages.settled + refused + 1
+        behind = JetStreamError(f"not stored, as message {number} before it was refused")
+        errors: list[NatsError] = [
+            PublishUncertain(subject, str(error)) if place < refused else error if place == refused else behind
+            for place, (subject, _, _) in enumerate(self.messages.pending)
+        ]
+        self._finish(errors, LocalProtocolError(f"the publisher has ended: message {number} was refused: {error}"))
+
+    def on_permission_error(self, error: PermissionDenied) -> None:
+        """The server refuses messages to a subject."""
+        if any(subject == error.subject for subject, _, _ in self.messages.pending):
+            self.give_up(str(error), error)
+
+    def give_up(self, reason: str, end: NatsError) -> None:
+        """Ends everything: whatever was sent and not acknowledged may be stored. Nothing, if it has ended before."""
+        if self.messages.end is not None:
+            return
+        in_doubt = 0 if self.phase is Phase.IDLE else self._in_flight
+        errors = [
+            self._error_of(subject, reason, end) if place < in_doubt else end
+            for place, (subject, _, _) in enumerate(self.messages.pending)
+        ]
+        self._finish(errors, end)
+
+    def _error_of(self, subject: str, reason: str, end: NatsError) -> NatsError:
+        if isinstance(end, PermissionDenied) and subject == end.subject:
+            return end
+        if isinstance(end, RequestTimeout):
+            return PublishTimeout(subject, self._limits.timeout)
+        uncertain = PublishUncertain(subject, reason)
+        uncertain.__cause__ = end
+        return uncertain
+
+    def _finish(self, errors: list[NatsError], end: NatsError) -> None:
+        self.messages.finish(errors, end)
+        self.until = 0
+        self._move(Event.OVER)
+
+
+def _natural(reply: dict[str, object], name: str) -> int:
+    value = reply.get(name)
+    if type(value) is not int or value < 0:
+        raise InvalidReply("answer to fast ingest", name, value, "must be a number")
+    return value

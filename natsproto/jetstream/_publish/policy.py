@@ -1,0 +1,132 @@
+"""PURE. What of a message to a stream may be sent again, and when.
+
+Three rules decide everything, for one message, for windows and for batches:
+
+* What the server refused or nobody received is surely not stored, so it may be sent again (ADR-22).
+* What was sent and not answered may be stored. It is sent again only if it has a message id.
+* Nothing is acknowledged twice to the caller, and nothing waits longer than its timeout.
+"""
+
+from __future__ import annotations
+
+from natsproto.errors import (
+    ApiError,
+    ConnectionLost,
+    NatsError,
+    NoResponders,
+    NoStream,
+    OutboxFull,
+    PublishTimeout,
+    PublishUncertain,
+    RequestTimeout,
+)
+from natsproto.jetstream._api_errors import ErrCode
+from natsproto.protocol.refusals import SubscriptionDenied
+
+RETRY_ATTEMPTS = 2
+RETRY_WAIT = 0.25
+"""Seconds; both as ADR-22 has them."""
+
+RESEND_AFTER = 1.0
+"""Seconds of silence after which a message with an id is sent again, and again after as many."""
+
+MAX_PAUSE = 1.0
+"""Seconds between two attempts on a server that is busy, at most."""
+
+BUSY = frozenset(
+    {
+        ErrCode.STREAM_TOO_MANY_REQUESTS,
+        ErrCode.ATOMIC_PUBLISH_TOO_MANY_INFLIGHT,
+        ErrCode.BATCH_PUBLISH_TOO_MANY_INFLIGHT,
+        ErrCode.STREAM_EXPECTED_LAST_SEQ_PER_SUBJECT_NOT_READY,
+        ErrCode.STREAM_DUPLICATE_MESSAGE_CONFLICT,
+        ErrCode.CLUSTER_NOT_AVAIL,
+        ErrCode.CLUSTER_NOT_LEADER,
+    }
+)
+"""Refusals that pass: the message was not stored, and will be when it comes again a little later."""
+
+
+def default_attempts(*, has_id: bool) -> int:
+    """How often a message that no stream receives is tried again; -1 for as often as its timeout allows.
+
+    With an id it may be sent as often as need be, so that it lives through an election.
+    """
+    return -1 if has_id else RETRY_ATTEMPTS
+
+
+class Refusals:
+    """How often a message was not stored for now, and how long to wait before the next attempt.
+
+    ``attempts`` is how often a message that no stream receives is sent again, -1 for no bound; ``wait`` in seconds.
+    """
+
+    __slots__ = ("_attempts", "_busy", "_wait", "unheard")
+
+    def __init__(self, attempts: int, wait: float) -> None:
+        self._attempts, self._wait = attempts, wait
+        self.unheard = 0
+        """How often no stream received it."""
+        self._busy = 0
+
+    def pause_after(self, error: NatsError) -> float | None:
+        """Seconds until the next attempt, short at first where a server is busy; None when there is none."""
+        if isinstance(error, NoResponders | NoStream):
+            self.unheard += 1
+            return None if self.unheard > self._attempts >= 0 else self._wait
+        if not isinstance(error, ApiError) or error.err_code not in BUSY:
+            return None
+        self._busy += 1
+        return float(min(MAX_PAUSE, self._wait / 8 * 2 ** min(self._busy - 1, 10)))
+
+
+class PublishState:
+    """One message that is being published: what is known of it, and whether it is sent again.
+
+    ``attempts`` None is the default. ``now`` and ``deadline`` are of one clock, in seconds.
+    """
+
+    __slots__ = ("_attempts", "_doubt", "_refusals", "_retry_wait", "_timeout", "deadline", "has_id", "subject")
+
+    def __init__(
+        self, subject: str, *, has_id: bool, timeout: float, attempts: int | None, retry_wait: float, now: float
+    ) -> None:
+        self.subject, self.has_id = subject, has_id
+        self.deadline = now + timeout
+        self._timeout, self._retry_wait = timeout, retry_wait
+        self._attempts = default_attempts(has_id=has_id) if attempts is None else attempts
+        self._refusals = Refusals(self._attempts, retry_wait)
+        self._doubt: PublishUncertain | None = None  # why an earlier copy may be stored
+
+    def pause_after(self, error: NatsError, sent_at: float, now: float) -> float:
+        """Seconds until it is sent again, after this came for what was sent then. Raises what the caller is told when
+        it is not sent again.
+        """
+        failure = error
+        if isinstance(error, RequestTimeout | ConnectionLost | SubscriptionDenied):  # it went, and no answer comes
+            self._doubt = self._uncertain(error)
+            if isinstance(error, ConnectionLost) and self.has_id and now < self.deadline:
+                return 0.0
+            raise self._doubt
+        if self.has_id and now - sent_at >= RESEND_AFTER:  # silence had it sent more than once
+            self._doubt = self._doubt or PublishTimeout(self.subject, now - sent_at)
+        if isinstance(error, OutboxFull):
+            pause = None if self._doubt is None else self._retry_wait
+        else:
+            pause = self._refusals.pause_after(error)
+            if isinstance(error, NoResponders):
+                failure = NoStream(self.subject, self._timeout if self._attempts < 0 else 0.0)
+            elif pause is None:
+                raise error  # a refusal that does not pass: no copy is stored
+        if pause is not None and self.deadline - now > pause:
+            return pause
+        if self._doubt is None:
+            raise failure
+        raise PublishUncertain(self.subject, f"{self._doubt.reason}, and then {failure}") from failure
+
+    def _uncertain(self, error: NatsError) -> PublishUncertain:
+        if isinstance(error, RequestTimeout):
+            return PublishTimeout(self.subject, self._timeout)
+        uncertain = PublishUncertain(self.subject, str(error))
+        uncertain.__cause__ = error
+        return uncertain
