@@ -18,6 +18,7 @@ from natsproto.errors import (
     LimitReached,
     LocalProtocolError,
     MessageTooLarge,
+    NatsError,
     NoStream,
     PayloadTooLarge,
     PermissionDenied,
@@ -32,7 +33,7 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._publish.async_publish import Publisher
 from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.jetstream._stream import Stream
-from natsproto.testing import Server
+from natsproto.testing import Server, run_server
 from tests.core.world import world
 from tests.faults.world import Diary
 from tests.jetstream.script import STEP, StreamScript
@@ -41,6 +42,7 @@ from tests.jetstream.test_window import stage
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.proxy import Direction
 from tests.kit.scripted import Behaviour, Op
+from tests.kit.servers import NEWEST, binary_of
 
 
 @pytest.fixture
@@ -377,6 +379,76 @@ async def test_a_restarted_server_is_met_with_ids_or_with_doubt(nats_server: Ser
         assert {type(failed.error) for failed in caught.value.failures} == {PublishUncertain}
         held = await numbers(stream)
         assert held == sorted(set(held))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("series", [pytest.param("2.14", marks=pytest.mark.variant), NEWEST])
+async def test_one_message_and_a_restart_store_one(series: str) -> None:
+    """nats-server 2.14 begins a batch with a ping of its first message, and says that it misses that."""
+    binary = await asyncio.to_thread(binary_of, series)
+    async with (
+        run_server(jetstream=True, binary=binary) as server,
+        natsproto.connect(server.url, reconnect_wait=0.02, max_reconnect_attempts=-1) as nc,
+    ):
+        js = nc.jetstream(timeout=30)
+        stream = await js.create_stream(name="F", subjects=["f"], storage="file", allow_batched=True, allow_direct=True)
+        with pytest.raises(PublishFailed) as caught:  # noqa: PT012
+            async with js.fast_publisher() as pub:
+                await pub.publish("f", b"1")
+                server.kill()
+                await server.restart()
+                await pub.flush()
+        assert await numbers(stream) == [1]
+        assert [type(failed.error) for failed in caught.value.failures] == [PublishUncertain]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("auto_msg_id", [False, True])
+async def test_random_faults_are_told_by_fast_batches(nats_server: Server, auto_msg_id: bool) -> None:
+    """As the model has it (test_fast_batch_state), on a server behind a network that delays and breaks."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng, taken = random.Random(seed), 0
+    failed: dict[int, NatsError] = {}
+    async with through_a_proxy(nats_server) as (proxy, nc, _):
+        proxy.delay(0.0005, 0.005)
+        js = nc.jetstream(timeout=60)
+        stream = await js.create_stream(name="F", subjects=["f"], storage="file", allow_batched=True, allow_direct=True)
+
+        async def trouble() -> None:
+            if (chance := rng.random()) < 0.01:
+                proxy.cut()
+            elif chance < 0.013:
+                nats_server.kill()
+                await nats_server.restart()
+            elif chance < 0.03:
+                await pub.flush()
+            elif chance < 0.05:
+                await asyncio.sleep(rng.random() / 50)
+
+        while taken < 1500:
+            flow, outstanding = rng.choice([1, 4, 50]), rng.choice([1, 2, 3])
+            pub = js.fast_publisher(flow=flow, outstanding=outstanding, auto_msg_id=auto_msg_id)
+            try:
+                async with pub:
+                    for _ in range(rng.choice([1, 2, 300])):
+                        await pub.publish("f", b"%d" % (taken + pub.published + 1))
+                        await trouble()
+                    if rng.random() < 0.5:
+                        await pub.commit("f", b"%d" % (taken + pub.published + 1))
+            except PublishFailed as exc:
+                failed |= {taken + failure.number: failure.error for failure in exc.failures}
+            except PublishUncertain as exc:
+                failed[taken + pub.published] = exc
+            taken += pub.published
+        proxy.delay(0)
+        held = await numbers(stream)
+    assert held == sorted(set(held)), "stored twice, or out of order"
+    assert set(range(1, taken + 1)) - set(held) <= failed.keys(), "lost without a word"
+    assert {type(error) for error in failed.values()} <= {PublishUncertain, PublishTimeout, LocalProtocolError}
+    assert {number for number, error in failed.items() if isinstance(error, LocalProtocolError)}.isdisjoint(held)
+    if auto_msg_id:
+        assert not failed
 
 
 # ---------------------------------------------------------------- on a scripted stream
