@@ -25,7 +25,7 @@ from natsproto._core.herald import Herald
 from natsproto._core.inbox import ReplyInbox
 from natsproto._core.limitcheck import LimitCheck, Probe
 from natsproto._core.outbox import Outbox
-from natsproto._core.requests import RequestMux
+from natsproto._core.replies import RequestMux
 from natsproto._core.runtime import Runtime, nuid
 from natsproto._core.session import Session
 from natsproto._core.subscription import SLICE, Subscription

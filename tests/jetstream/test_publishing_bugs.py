@@ -10,10 +10,9 @@ import pytest
 from natsproto._core.outbox import Outbox
 from natsproto.errors import JetStreamError, NatsError, PublishFailed, PublishUncertain
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._publish.async_publish import Publisher
+from natsproto.jetstream._publish.async_publish import Publisher, Window
 from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.jetstream._publish.fast_batch_state import FastBatchState
-from natsproto.jetstream._publish.window import Ages, Window
 from natsproto.testing._server import Server
 
 LONG = 20.0
@@ -81,7 +80,7 @@ async def test_bug_in_the_clock_of_a_window_is_told_to_all_who_wait(
         no_room = asyncio.create_task(pub.publish("s"))
         flushing = asyncio.create_task(pub.flush())
         await asyncio.sleep(0)
-        stumble_once(monkeypatch, Ages, "tick")
+        stumble_once(monkeypatch, Window, "_expire")
         for future in futures:
             await is_in_doubt(future)
         for call in (lambda: no_room, lambda: flushing, lambda: pub.publish("s"), pub.flush, lambda: leave(pub)):
@@ -98,7 +97,7 @@ async def test_what_a_bug_leaves_in_doubt_is_told_at_the_end_of_the_block(
         await (await pub.publish("s"))
         nats_server.freeze()
         await pub.publish("s", b"22")
-        stumble_once(monkeypatch, Ages, "tick")
+        stumble_once(monkeypatch, Window, "_expire")
         with pytest.raises(PublishFailed) as left:
             await leave(pub)
         nats_server.thaw()

@@ -21,7 +21,7 @@ class AckFuture:
     """
 
     # There is no __init__, which would take as long as all the rest of making it: who makes it gives it both.
-    __slots__ = ("_head", "_payload", "_seen", "outcome", "subject")
+    __slots__ = ("_deadline", "_head", "_payload", "_seen", "outcome", "subject")
 
     subject: str
     outcome: list[asyncio.Future[None]] | bytes | PubAck | NatsError | None
@@ -29,6 +29,8 @@ class AckFuture:
     _head: bytes
     _payload: bytes
     """For the window: the message as it is sent, as long as it is not settled."""
+    _deadline: float
+    """For the window: when it has waited for its timeout, by the loop's clock."""
 
     def done(self) -> bool:
         """Whether it is known what became of the message."""

@@ -1,24 +1,507 @@
-"""Publishing to streams through a window of messages that are not acknowledged yet."""
+"""Publishing to streams through a window: messages that are not acknowledged yet, each with a future of its own.
+
+``Window`` owns what is in flight and the decision what becomes of it: which refusals are tried again, what is sent a
+second time over a reconnect or after silence, and what must not be (the rules are those of ``policy``). It knows the
+headers of a message only as bytes (see ``headers``).
+
+Messages are numbered, and the number is the last token of the reply subject. No number comes a second time, so an
+acknowledgement that is late, or comes twice, is never taken for that of another message.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from types import TracebackType
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 from natsproto._core.connection import Connection
-from natsproto.errors import LocalProtocolError
+from natsproto._core.replies import Replies
+from natsproto._core.waiting import Waiters
+from natsproto.errors import (
+    ApiError,
+    ConnectionLost,
+    FailedMessage,
+    LocalProtocolError,
+    NatsError,
+    NoStream,
+    OutboxFull,
+    PermissionDenied,
+    PublishFailed,
+    PublishTimeout,
+    PublishUncertain,
+    RequestTimeout,
+)
+from natsproto.jetstream._bugs import ending, ends_on_bugs
+from natsproto.jetstream._info import PLAIN_ACK, pub_ack
 from natsproto.jetstream._publish.ackfuture import AckFuture
 from natsproto.jetstream._publish.headers import (
     ExpectationArgs,
+    Novelty,
     as_bytes,
     has_msg_id,
     header_block,
     id_block,
     novelty,
 )
-from natsproto.jetstream._publish.window import Limits, Window
-from natsproto.protocol.frames import Payload
+from natsproto.jetstream._publish.policy import BUSY, RESEND_AFTER, Refusals, default_attempts
+from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
+
+_MAX_REPLY = b"9" * 42
+"""As long as what may stand behind the inbox: a number of 20 digits, and two lengths of ten with their spaces."""
+_is_plain = PLAIN_ACK.fullmatch
+
+
+class Limits(NamedTuple):
+    """What a window is told when it is made; ``timeout`` and ``retry_wait`` in seconds."""
+
+    max_pending: int
+    max_pending_bytes: int
+    timeout: float
+    retry_attempts: int | None
+    retry_wait: float
+
+
+class Failures:
+    """Messages that failed, until somebody is told, and what ended them all."""
+
+    __slots__ = ("_untold", "bug", "count", "end")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """All of them so far."""
+        self.end: NatsError | None = LocalProtocolError(
+            "a publisher publishes inside its block: async with js.publisher() as pub"
+        )
+        """Why no message is taken."""
+        self.bug: NatsError | None = None
+        """What nobody foresaw, and has ended the window."""
+        self._untold: dict[int, tuple[AckFuture, int]] = {}
+
+    def __len__(self) -> int:
+        """Those that nobody was told of."""
+        return len(self._untold)
+
+    def add(self, number: int, future: AckFuture, size: int) -> None:
+        """``size`` is that of the payload, in bytes."""
+        self.count += 1
+        self._untold[number] = future, size
+
+    def take(self) -> list[FailedMessage]:
+        """In the order of publishing, those whose future nobody has looked at."""
+        untold, self._untold = self._untold, {}
+        return [
+            FailedMessage(number, future.subject, size, error)
+            for number, (future, size) in sorted(untold.items())
+            if (error := future.unseen()) is not None
+        ]
+
+
+class Trouble:
+    """What is unusual about a message that is not acknowledged yet. Nearly none has one."""
+
+    __slots__ = ("answered", "doubtful", "error", "new", "refusals")
+
+    refusals: Refusals
+    """How often it was not stored for now."""
+
+    def __init__(self) -> None:
+        self.answered = False
+        """Whether it was refused since it was last looked at for silence."""
+        self.doubtful = False
+        """Whether it was sent before and not answered, and is to be sent again."""
+        self.error: NatsError | None = None
+        """With which words the last time."""
+        self.new: Novelty | None = None
+        """What a server has to heed that is sent the message."""
+
+
+class Window:
+    """The messages of a publisher that are not acknowledged yet: an inbox that knows what each reply is for.
+
+    A message is in ``_pending`` under its token from the moment it is taken until it is settled, and so in order. It
+    is also in ``_waiting`` while it has yet to be sent, for the first time or again. While anything waits, new messages
+    wait behind it, so that their order holds; what waits is sent when there is a connection and no pause.
+    """
+
+    def __init__(self, connection: Connection, limits: Limits) -> None:
+        self._connection = connection
+        self._outbox, self._heads = connection.outbox, connection.heads
+        self._limits = limits
+        self._replies: Replies[AckFuture] = Replies(f"{connection.new_inbox()}.", self._due_of, self._on_due)
+        self._inbox, self._pending = self._replies.prefix, self._replies.pending
+        self.subject = self._replies.subject
+        self.nbytes = 0
+        """Bytes of payload that are not acknowledged."""
+        self.full = False
+        """Whether room() has to be awaited before the next message."""
+        self._waiting: dict[str, None] = {}
+        self._troubles: dict[str, Trouble] = {}
+        self._failures = Failures()
+        self._sending = False  # whether new messages go out at once: nothing waits, and there is a connection
+        self._pause: asyncio.TimerHandle | None = None  # while nothing is sent
+        self._changed = Waiters()
+
+    def open(self) -> None:
+        """Takes messages from now on. ConnectionClosed when the client is."""
+        self._connection.open_inbox(self)
+        self._time = asyncio.get_running_loop().time
+        self._failures.end = None
+
+    @property
+    def count(self) -> int:
+        """Messages taken so far; the number of the last one."""
+        return self._replies.count
+
+    @property
+    def pending(self) -> int:
+        """Messages that are not acknowledged yet."""
+        return len(self._pending)
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages that a stream has acknowledged."""
+        return self.count - len(self._pending) - self._failures.count
+
+    # ------------------------------------------------------------ taking messages
+
+    async def room(self) -> None:
+        """Waits until the window takes another message. Cancelling takes nothing.
+
+        PublishFailed when as many messages as the window holds have failed and nobody has looked at their futures.
+        """
+        if self._outbox.wait_first:
+            await self._outbox.turn()
+        while self.full and self._failures.end is None:
+            if self._is_choked:
+                self.report()
+            else:
+                await self._changed.wait()
+
+    async def flush(self) -> None:
+        """Waits until every message taken so far is settled. Cancelling changes nothing."""
+        last = self.count
+        while self._pending and int(next(iter(self._pending))) <= last:
+            await self._changed.wait()
+
+    def report(self) -> None:
+        """Raises PublishFailed for the failures that nobody has seen, once; then the bug that has ended it."""
+        failures = self._failures.take()
+        self._make_room()
+        if failures:
+            raise PublishFailed(failures) from failures[0].error
+        if self._failures.bug is not None:
+            raise self._failures.bug.with_traceback(None)
+
+    def close(self) -> None:
+        """Takes and waits for nothing more."""
+        self._finish(LocalProtocolError("the publisher has ended: its block was left"), "the publisher was given up")
+        self._connection.close_inbox(self)
+
+    def demand(self, new: Novelty) -> None:
+        """The message that was taken last is not to be sent again, or later, to a server that would store it without
+        heeding this.
+        """
+        self._trouble(str(self.count)).new = new
+
+    def take(self, subject: str, payload: bytes, block: bytes | None = None) -> AckFuture:
+        """Takes a message, sends it if that is possible now, and returns its future.
+
+        Raises what ended the publisher, and for what cannot be sent.
+        """
+        if not self._sending:
+            self._resume()
+        replies = self._replies
+        number = replies.count + 1
+        start = self._heads.starts.get(subject) or self._new_start(subject)
+        size = len(payload)
+        if block is None:
+            total = size
+            head = b"%b%b%d %d\r\n" % (start, self._inbox, number, size)
+        else:
+            total = len(block) + size
+            head = b"H%b%b%d %d %d\r\n%b" % (start, self._inbox, number, len(block), total, block)
+        if total > self._heads.max_payload:
+            self._heads.check(total)
+        if self._sending:
+            self._outbox.put(head, payload)
+        else:
+            self._waiting[str(number)] = None
+        self._pending[str(number)] = future = AckFuture()
+        future.subject, future.outcome, future._head, future._payload = subject, None, head, payload
+        future._deadline = deadline = self._time() + self._limits.timeout
+        if deadline < replies.next_new:
+            replies.wake_at(self._due_of(future))
+        replies.count = number
+        self.nbytes = nbytes = self.nbytes + size
+        if nbytes >= self._limits.max_pending_bytes or len(self._pending) >= self._limits.max_pending:
+            self.full = True
+        return future
+
+    def _resume(self) -> None:
+        """Raises what has ended it."""
+        if self._failures.end is not None:
+            raise self._failures.end.with_traceback(None)
+        self._sending = self._can_send and not self._waiting
+
+    def _new_start(self, subject: str) -> bytes:
+        """Validates a subject, and with it the length of the control line."""
+        self._heads.full(self._heads.wire(subject), self._inbox + _MAX_REPLY, None, 0)
+        return self._heads.start(subject)
+
+    # ------------------------------------------------------------ what the engine reports
+
+    def deliver(self, message: Message) -> None:
+        """A reply came: nearly always an acknowledgement, which is read when somebody looks."""
+        token = message.subject[len(self._inbox) :]
+        future = self._pending.get(token)
+        if future is None:
+            return  # it is settled: an acknowledgement that comes late, or of another copy
+        try:
+            if _is_plain(message.data):
+                self._settle(token, future, message.data)
+            elif message.is_no_responders:
+                self._refuse(token, future, NoStream(future.subject, self._waited(future)))
+            else:
+                self._judge(token, future, message.data)
+        except Exception as exc:
+            self.broken(exc)
+
+    def settled(self) -> None:
+        """All replies of one chunk are in."""
+        try:
+            if self._changed:
+                self._make_room()
+        except Exception as exc:
+            self.broken(exc)
+
+    @ends_on_bugs
+    def lost(self, error: ConnectionLost) -> None:
+        """The connection has ended: what has an id is sent again, the rest is reported unless it never left."""
+        self._sending = False
+        unsent = {self._token_of(head) for head in self._outbox.withdraw(self._inbox)}
+        for token, future in list(self._pending.items()):
+            if token in unsent or token in self._waiting:
+                continue
+            if has_msg_id(future._head):
+                self._trouble(token).doubtful = True
+            else:
+                self._fail(token, future, PublishUncertain(future.subject, str(error)))
+        self._waiting = dict.fromkeys(self._pending)
+        self._make_room()
+
+    @ends_on_bugs
+    def restored(self) -> None:
+        """There is a connection again, perhaps to a server with other limits."""
+        self._check_demands()
+        self._send_waiting()
+
+    @ends_on_bugs
+    def denied(self, error: PermissionDenied) -> None:
+        """The server refuses messages to a subject."""
+        for token, future in list(self._pending.items()):
+            if future.subject == error.subject:
+                self._fail(token, future, error)
+        self._make_room()
+
+    @ends_on_bugs
+    def ended(self, error: NatsError) -> None:
+        """No reply will come any more."""
+        self._finish(error, str(error))
+
+    def broken(self, bug: Exception) -> None:
+        """Something here has stumbled: there is no saying what it would do next."""
+        self._failures.bug = error = ending("publishing", bug)
+        self._finish(error, str(error))
+
+    # ------------------------------------------------------------ what becomes of a message
+
+    def _judge(self, token: str, future: AckFuture, payload: bytes) -> None:
+        """Reads a reply that is not a plain acknowledgement."""
+        try:
+            pub_ack(payload, f"publish to {future.subject!r}")
+        except ApiError as exc:
+            if exc.err_code in BUSY:
+                self._refuse(token, future, exc)
+            else:
+                self._fail(token, future, exc)
+        except NatsError as exc:
+            self._fail(token, future, exc)
+        else:
+            self._settle(token, future, payload)
+
+    def _settle(self, token: str, future: AckFuture, outcome: bytes | NatsError) -> None:
+        del self._pending[token]
+        self.nbytes -= len(future._payload)
+        future._head = future._payload = b""
+        future._settle(outcome)
+        if self._waiting:
+            self._waiting.pop(token, None)
+        if self._troubles:
+            self._troubles.pop(token, None)
+
+    def _fail(self, token: str, future: AckFuture, error: NatsError) -> None:
+        trouble = self._troubles.get(token)
+        if trouble is not None and trouble.doubtful and not isinstance(error, PublishUncertain):
+            reason = f"it was sent and not answered, and then: {error}"
+            error = PublishUncertain(future.subject, reason)
+        self._failures.add(int(token), future, len(future._payload))
+        self.full = self.full or self._is_choked
+        self._settle(token, future, error)
+
+    def _refuse(self, token: str, future: AckFuture, error: NatsError) -> None:
+        """The message was not stored this time, and may be when it comes again."""
+        trouble = self._trouble(token)
+        if trouble.error is None:
+            trouble.refusals = Refusals(self._attempts(future), self._limits.retry_wait)
+        trouble.error, trouble.answered = error, True
+        pause = trouble.refusals.pause_after(error)
+        if pause is None:
+            if not self.acknowledged:
+                self._fail(token, future, error)
+                return
+            # Once a stream has answered, its silence is an election: that ends, and the message has its timeout.
+            pause = self._limits.retry_wait
+        self._waiting[token] = None
+        self._hold(pause)
+
+    def _attempts(self, future: AckFuture) -> int:
+        given = self._limits.retry_attempts
+        return default_attempts(has_id=has_msg_id(future._head)) if given is None else given
+
+    def _waited(self, future: AckFuture) -> float:
+        return self._limits.timeout if self._attempts(future) < 0 else 0.0
+
+    def _trouble(self, token: str) -> Trouble:
+        return self._troubles.setdefault(token, Trouble())
+
+    def _check_demands(self) -> None:
+        """Refuses what waits and this server would not heed."""
+        server = self._connection.server_info
+        for token in [token for token in self._waiting if token in self._troubles]:
+            new = self._troubles[token].new
+            if new is not None and (error := new.refusal(server)) is not None:
+                self._fail(token, self._pending[token], error)
+        self._make_room()
+
+    # ------------------------------------------------------------ sending again
+
+    def _hold(self, pause: float) -> None:
+        """Sends nothing for so long; a pause in progress is not prolonged."""
+        self._sending = False
+        if self._pause is None:
+            self._pause = asyncio.get_running_loop().call_later(pause, self._end_pause)
+
+    @ends_on_bugs
+    def _end_pause(self) -> None:
+        self._pause = None
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        """Sends what waits, in order, and goes back to sending new messages at once when nothing is left."""
+        if not self._can_send:
+            return
+        check = self._heads.check
+        for token in sorted(self._waiting, key=int):
+            future = self._pending[token]
+            head, payload = future._head, future._payload
+            try:
+                check(len(head) - head.index(b"\r\n") - 2 + len(payload))  # the server may have other limits now
+                self._outbox.put(head, payload)
+            except OutboxFull:
+                self._hold(self._limits.retry_wait / 8)
+                return
+            except NatsError as exc:  # too big for this server, or the client is closed
+                self._fail(token, future, exc)
+            else:
+                del self._waiting[token]
+        self._sending = True
+
+    @property
+    def _can_send(self) -> bool:
+        return self._pause is None and self._failures.end is None and self._connection.is_connected
+
+    def _token_of(self, head: bytes) -> str:
+        start = head.index(self._inbox) + len(self._inbox)
+        return head[start : head.index(b" ", start)].decode()
+
+    # ------------------------------------------------------------ time
+
+    def _due_of(self, future: AckFuture) -> float:
+        """When a message that was just taken is to be looked at."""
+        timeout = self._limits.timeout
+        return future._deadline - (timeout - min(timeout, RESEND_AFTER))
+
+    @ends_on_bugs
+    def _on_due(self, tokens: list[str], now: float) -> None:
+        """Ends what has waited too long; sends again what has an id and was met with silence."""
+        up = self._connection.is_connected
+        for token in tokens:
+            future = self._pending[token]
+            if future._deadline <= now:
+                self._expire(token, future)
+            elif not has_msg_id(future._head):
+                self._replies.look_again(token, future._deadline)
+            else:
+                self._replies.look_again(token, min(now + RESEND_AFTER, future._deadline))
+                if up and token not in self._waiting:
+                    trouble = self._trouble(token)
+                    if not trouble.answered:
+                        trouble.doubtful = True
+                        self._waiting[token] = None
+                    trouble.answered = False
+        self._send_waiting()
+        self._make_room()
+
+    def _expire(self, token: str, future: AckFuture) -> None:
+        subject, timeout = future.subject, self._limits.timeout
+        trouble = self._troubles.get(token)
+        if token not in self._waiting:
+            self._fail(token, future, PublishTimeout(subject, timeout))
+        elif trouble is not None and trouble.error is not None:
+            self._fail(token, future, trouble.error)
+        else:
+            unsent = f"publish to {subject!r}, which waited for a connection and was not sent"
+            self._fail(token, future, RequestTimeout(unsent, timeout))
+
+    # ------------------------------------------------------------ waiting and ending
+
+    @property
+    def _is_choked(self) -> bool:
+        """Whether as many messages have failed, untold, as may be pending."""
+        return len(self._failures) >= self._limits.max_pending
+
+    def _make_room(self) -> None:
+        """Wakes those who wait."""
+        if self.full and self._has_room():
+            self.full = False
+            if self._changed:
+                self._outbox.collect()  # they are about to go on
+        if self._changed and (not self.full or self._is_choked or self._failures.end is not None or not self._pending):
+            self._changed.wake()
+
+    def _has_room(self) -> bool:
+        # A full window takes messages again when half of it is free: while the server works on one half, the other
+        # goes out in one write. With a tenth of it the throughput was 10 % less.
+        limits = self._limits
+        low = limits.max_pending - max(1, limits.max_pending // 2)
+        return len(self._pending) <= low and self.nbytes <= limits.max_pending_bytes // 2 and not self._is_choked
+
+    def _finish(self, error: NatsError, reason: str) -> None:
+        """Ends everything: whatever was sent and not answered may be stored."""
+        if self._failures.end is None:
+            self._failures.end = error
+        self._sending = False
+        self._replies.close()
+        if self._pause is not None:
+            self._pause.cancel()
+        for token, future in list(self._pending.items()):
+            fate, trouble = error, self._troubles.get(token)
+            if token not in self._waiting or (trouble is not None and trouble.doubtful):
+                fate = PublishUncertain(future.subject, reason)
+                fate.__cause__ = error
+            self._fail(token, future, fate)
+        self._make_room()
 
 
 class Publisher:

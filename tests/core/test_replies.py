@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproto._core.requests import RequestMux
+from natsproto._core.replies import RequestMux
 from natsproto.errors import ConnectionLost, InvalidSubject, NoResponders, OutboxFull, RequestTimeout
 from natsproto.protocol.commands import Heads
 from natsproto.protocol.frames import Message
@@ -271,7 +271,7 @@ async def test_deadlines_of_the_answered_are_not_kept_where_short_timeouts_pass_
         for request in long:
             requests.deliver(reply(request))
     assert len(requests._pending) == 10
-    assert len(requests._deadlines) < 300
+    assert len(requests._replies._deadlines) < 300
     for request in held:
         requests.deliver(reply(request))
     requests.close()

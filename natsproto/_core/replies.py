@@ -1,0 +1,228 @@
+"""Pending replies: a token and a deadline for each, one wildcard inbox and one timer for all of them.
+
+``Replies`` is the book of them, for whatever waits: a request's future here, the message of a window in JetStream.
+``RequestMux`` are the requests of a client: whoever gives up cancels the future. A request is a future and a tuple: an
+object of its own, a coroutine and a rank among all deadlines for each took a quarter of a request. A timer for each
+would cost more than the request (asyncio.timeout() 4.5 µs, wait_for 12 µs against 9 µs for the rest).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from math import inf
+from operator import itemgetter
+from typing import Generic, TypeVar
+
+from natsproto.errors import NatsError, NoResponders, OutboxFull, RequestTimeout
+from natsproto.protocol.commands import Heads
+from natsproto.protocol.frames import Message
+
+P = TypeVar("P")
+
+_TIDY_AT = 256  # pending replies, or deadlines, that are worth a look for those nobody waits for
+
+
+class Replies(Generic[P]):
+    """What waits for a reply, by the token that ends its reply subject: a number, of which none comes twice.
+
+    ``prefix`` is the inbox without its last token, with the final dot. Whoever uses it counts up ``count``, puts
+    ``str(count)`` into ``pending``, and calls ``wake_at`` when that is due before ``next_new``; ``due_of`` tells it of
+    what waits. ``on_due`` is called with the tokens that are due, and calls ``look_again`` for those that go on.
+    """
+
+    __slots__ = (
+        *("_deadlines", "_due_of", "_on_due", "_ranked", "_timer", "_timer_at"),
+        *("count", "next_new", "pending", "prefix", "subject"),
+    )
+
+    def __init__(
+        self,
+        prefix: str,
+        due_of: Callable[[P], float],
+        on_due: Callable[[list[str], float], None],
+    ) -> None:
+        self.subject = prefix + "*"
+        """What to subscribe to."""
+        self.prefix = prefix.encode()
+        self.pending: dict[str, P] = {}
+        """In the order of the tokens."""
+        self.count = 0
+        """The last token, as a number."""
+        self.next_new = inf
+        """When the first of those is due that were added since the timer fired."""
+        self._due_of, self._on_due = due_of, on_due
+        self._deadlines: list[tuple[float, str]] = []  # of what was pending when the timer fired last
+        self._ranked = 0  # the last token then
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = inf  # when it fires; uvloop's handles do not tell when that is less than 0.5 ms away
+
+    def wake_at(self, due: float) -> None:
+        """The reply that was added last is the next of the new ones that is due."""
+        self.next_new = due
+        self._fire_at(due)
+
+    def look_again(self, token: str, due: float) -> None:
+        """A reply that was due is awaited longer."""
+        heappush(self._deadlines, (due, token))
+
+    def close(self) -> None:
+        """Stops the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = None, inf
+        self._deadlines.clear()
+
+    def _fire_at(self, due: float) -> None:
+        if due < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._timer_at = asyncio.get_running_loop().call_at(due, self._fire), due
+
+    def _fire(self) -> None:
+        self._timer, self._timer_at = None, inf
+        now = asyncio.get_running_loop().time()
+        if self.next_new <= now:
+            self._rank()
+        pending, deadlines = self.pending, self._deadlines
+        due: list[str] = []
+        while deadlines and (deadlines[0][0] <= now or deadlines[0][1] not in pending):
+            _, token = heappop(deadlines)
+            if token in pending:
+                due.append(token)
+        if due:
+            self._on_due(due, now)
+        following = min(self.next_new, deadlines[0][0] if deadlines else inf)
+        if following < inf:
+            self._fire_at(following)
+
+    def _rank(self) -> None:
+        """Puts the deadlines of what was added since the last time among the others. Nearly all of it has been answered
+        by then, which is why that waits until the first of it is due.
+        """
+        pending, deadlines = self.pending, self._deadlines
+        for token in reversed(pending):
+            if int(token) <= self._ranked:
+                break
+            heappush(deadlines, (self._due_of(pending[token]), token))
+        self._ranked, self.next_new = self.count, inf
+        if len(deadlines) > max(_TIDY_AT, 4 * len(pending)):
+            deadlines[:] = [entry for entry in deadlines if entry[1] in pending]
+            heapify(deadlines)
+
+
+_Again = tuple[bytes, bytes, float, float]
+"""What to send again after so many seconds of silence, and when to stop: control line, payload, interval, deadline."""
+
+_Request = tuple[asyncio.Future[Message], str, float, float, _Again | None]
+"""Its future, the subject it went to, its timeout in seconds, when it is due first, and what is sent again then."""
+
+
+class RequestMux:
+    """The requests of a client.
+
+    ``put`` takes the head and the payload of a message that is to be sent. ``deliver`` is the sink of the subscription
+    on ``subject``. Late replies, and those of cancelled requests, are dropped.
+    """
+
+    def __init__(
+        self, prefix: str, loop: asyncio.AbstractEventLoop, heads: Heads, put: Callable[[bytes, bytes], None]
+    ) -> None:
+        self._replies: Replies[_Request] = Replies(prefix, itemgetter(3), self._on_due)
+        self.subject = self._replies.subject
+        self._pending = self._replies.pending
+        self._prefix = prefix
+        self._skip = len(prefix)
+        self._loop = loop
+        self._heads, self._put = heads, put
+        self._tidy_at = _TIDY_AT
+
+    def __len__(self) -> int:
+        """How many requests somebody waits for."""
+        return sum(not future.done() for future, *_ in self._pending.values())
+
+    def ask(
+        self, subject: str, wire: bytes, payload: bytes, block: bytes | None, timeout: float, resend_after: float = 0.0
+    ) -> asyncio.Future[Message]:
+        """Sends a request, and returns the future of its reply.
+
+        ``wire`` is the subject and ``block`` the headers as they are sent; both, and the size, have been checked.
+        The future ends with the reply, NoResponders, RequestTimeout after ``timeout`` seconds or what ``fail`` makes;
+        who no longer waits cancels it. What ``put`` raises is raised, and there is no request then. It is sent again
+        every ``resend_after`` seconds, if that is not 0, until there is a reply to any of the copies.
+        """
+        replies, pending = self._replies, self._pending
+        replies.count = count = replies.count + 1
+        token = str(count)
+        head = self._heads.full(wire, b"%b%d" % (replies.prefix, count), block, len(payload))
+        loop = self._loop
+        future: asyncio.Future[Message] = loop.create_future()
+        due = loop.time() + timeout
+        again = None
+        if 0 < resend_after < timeout:
+            again = head, payload, resend_after, due
+            due += resend_after - timeout
+        pending[token] = future, subject, timeout, due, again
+        if due < replies.next_new:
+            replies.wake_at(due)
+        if len(pending) > self._tidy_at:
+            self._tidy()
+        try:
+            self._put(head, payload)
+        except BaseException:
+            pending.pop(token, None)
+            raise
+        return future
+
+    def deliver(self, message: Message) -> None:
+        """A reply came."""
+        try:
+            future, subject, *_ = self._pending.pop(message.subject[self._skip :])
+            if not message.data and message.is_no_responders:
+                future.set_exception(NoResponders(subject))
+            else:
+                future.set_result(message)
+        except (KeyError, asyncio.InvalidStateError):
+            pass  # nobody waits for it; asking before would cost every other reply
+
+    def fail(self, make_error: Callable[[str], NatsError], subject: str | None = None) -> int:
+        """Ends every pending request, or those to or with a reply on one subject, with an error; returns how many."""
+        pending = self._pending
+        asked = subject[self._skip :] if subject is not None and subject.startswith(self._prefix) else ""
+        chosen = [token for token, (_, to, *_) in pending.items() if subject is None or to == subject or token == asked]
+        failed = 0
+        for token in chosen:
+            future, to, *_ = pending.pop(token)
+            if not future.done():
+                future.set_exception(make_error(to))
+                failed += 1
+        return failed
+
+    def close(self) -> None:
+        """Stops the timer."""
+        self._replies.close()
+
+    def _tidy(self) -> None:
+        """Forgets requests that were cancelled."""
+        pending = self._pending
+        for token in [token for token, (future, *_) in pending.items() if future.done()]:
+            del pending[token]
+        self._tidy_at = max(_TIDY_AT, 2 * len(pending))
+
+    def _on_due(self, tokens: list[str], now: float) -> None:
+        for token in tokens:
+            future, subject, timeout, _, again = self._pending[token]
+            if future.done():
+                del self._pending[token]
+            elif again is None or again[3] <= now:
+                del self._pending[token]
+                future.set_exception(RequestTimeout(f"request to {subject!r}", timeout))
+            else:
+                head, payload, interval, deadline = again
+                self._replies.look_again(token, min(now + interval, deadline))
+                try:
+                    self._put(head, payload)
+                except OutboxFull:
+                    pass  # it goes on waiting, and is sent again when there is room
+        self._tidy_at = max(_TIDY_AT, min(self._tidy_at, 2 * len(self._pending)))
