@@ -29,9 +29,10 @@ from natsproto.jetstream._counter import INCREMENT, CounterValue, increment, val
 from natsproto.jetstream._info import AccountInfo, PubAck, StreamInfo, StreamNamesPage, StreamPage
 from natsproto.jetstream._listing import Listing, Page
 from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._publish.async_publish import Publisher
+from natsproto.jetstream._publish.async_publish import Limits, Publisher
 from natsproto.jetstream._publish.atomic_batch import MAX_MESSAGES, AtomicBatch
 from natsproto.jetstream._publish.fast_batch import API_LEVEL, FLOW, OUTSTANDING, FastPublisher
+from natsproto.jetstream._publish.fast_batch_state import FastOptions
 from natsproto.jetstream._publish.headers import novelty
 from natsproto.jetstream._publish.policy import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream._publish.publish import publish
@@ -163,15 +164,14 @@ class JetStream:
         ConfigError for limits that are not positive.
         """
         _check_positive(max_pending=max_pending, max_pending_bytes=max_pending_bytes)
-        return self._windowed(
-            self._connection,
+        limits = Limits(
             max_pending=max_pending,
             max_pending_bytes=max_pending_bytes,
             timeout=self._timeout(timeout),
             retry_attempts=None if retry_attempts is None else _attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
-            auto_msg_id=auto_msg_id,
         )
+        return self._windowed(self._connection, limits, auto_msg_id=auto_msg_id)
 
     def atomic_batch(
         self,
@@ -233,17 +233,16 @@ class JetStream:
         _check_positive(flow=flow, outstanding=outstanding, max_pending_bytes=max_pending_bytes)
         if flow > 65_535:
             raise ConfigError("flow", flow, "must be 65,535 at most")
-        return self._fast(
-            self._connection,
-            gap=gap,
+        options = FastOptions(
+            gap_ok=gap == "ok",
             flow=flow,
             outstanding=outstanding,
             max_pending_bytes=max_pending_bytes,
             timeout=self._timeout(timeout),
             retry_attempts=_attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
-            auto_msg_id=auto_msg_id,
         )
+        return self._fast(self._connection, options, auto_msg_id=auto_msg_id)
 
     @asynccontextmanager
     async def best_publisher(

@@ -154,7 +154,7 @@ class Stage:
 
     def __init__(self, *, gap_ok: bool, ids: bool) -> None:
         self.messages = Messages()
-        self.state = FastBatchState(b"B", FastOptions(gap_ok, FLOW, 2, 1000, 150.0, 1.0, 2, 0.25), self.messages)
+        self.state = FastBatchState(b"B", FastOptions(gap_ok, FLOW, 2, 1000, 150.0, 2, 0.25), self.messages)
         self.stream = ModelStream(gap_ok=gap_ok)
         self._gap_ok, self._ids = gap_ok, ids
         self._outbox: deque[tuple[bytes, Command]] = deque()

@@ -15,6 +15,7 @@ import pytest
 import natsproto
 from natsproto._client import Client
 from natsproto.errors import NatsError, PublishFailed
+from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._publish.ackfuture import AckFuture
 from natsproto.jetstream._stream import Stream
@@ -255,6 +256,55 @@ async def test_losing_the_clients_node_stalls_publishing_for_a_moment_only(clust
         await (await nc.jetstream().stream("S")).purge()
     assert min(gaps) < 1.0, gaps  # half of the figure with which a timed-out request would be sent again
     await nc.close()
+
+
+async def first_ack(js: JetStream) -> float:
+    """When a message is acknowledged that is published again and again, by the loop's clock."""
+    while True:
+        try:
+            await js.publish("s.other", timeout=0.2)
+        except NatsError:
+            continue
+        return asyncio.get_running_loop().time()
+
+
+@pytest.mark.parametrize("elected", [False, True])
+async def test_a_frozen_leader_costs_a_second_at_most(cluster: Cluster, elected: bool) -> None:
+    """From the moment another client gets an answer: of the old leader, or of one that was elected meanwhile."""
+    loop = asyncio.get_running_loop()
+    nc = await connect(cluster)
+    await replicated(nc)
+    await whole(nc, cluster)
+    leading = await leader(nc)
+    frozen = next(server for server in cluster.servers if server.name == leading)
+    node = next(server for server in cluster.servers if server is not frozen)
+    client, other = await connect(cluster, node), await connect(cluster, node)
+    js, ended = client.jetstream(timeout=60), list[float]()
+    async with js.publisher(auto_msg_id=True) as pub:
+        await (await pub.publish("s.window", b"0"))
+        sent = client.stats.out_msgs
+        frozen.freeze()
+        try:
+            future = await pub.publish("s.window", b"1")
+            publishing = asyncio.create_task(js.publish("s.one", b"1", msg_id="one"))
+            future.add_done_callback(lambda _: ended.append(loop.time()))
+            publishing.add_done_callback(lambda _: ended.append(loop.time()))
+            if elected:
+                back = await first_ack(other.jetstream())
+            else:  # until three copies of each are out
+                await eventually(lambda: client.stats.out_msgs >= sent + 6 or len(ended) == 2, 60)
+        finally:
+            frozen.thaw()
+        if not elected:
+            back = await first_ack(other.jetstream())
+        await publishing
+        await future
+    assert max(ended) - back <= 1.5
+    await whole(nc, cluster)
+    held = [message for message in await stored(nc) if message[0] != "s.other"]
+    assert sorted(held) == [("s.one", "1"), ("s.window", "0"), ("s.window", "1")]
+    for each in (nc, client, other):
+        await each.close()
 
 
 async def test_fast_ingest_rides_through_step_downs_in_order_and_complete(cluster: Cluster) -> None:

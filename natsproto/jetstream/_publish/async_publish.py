@@ -39,8 +39,7 @@ from natsproto.jetstream._publish.headers import (
     Novelty,
     as_bytes,
     has_msg_id,
-    header_block,
-    id_block,
+    message_block,
     novelty,
 )
 from natsproto.jetstream._publish.policy import BUSY, RESEND_AFTER, Refusals, default_attempts
@@ -511,18 +510,8 @@ class Publisher:
     has seen. Leaving it with an exception waits for nothing. Tasks may share one.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        max_pending: int,
-        max_pending_bytes: int,
-        timeout: float,
-        retry_attempts: int | None,
-        retry_wait: float,
-        auto_msg_id: bool,
-    ) -> None:
-        self._window = Window(connection, Limits(max_pending, max_pending_bytes, timeout, retry_attempts, retry_wait))
+    def __init__(self, connection: Connection, limits: Limits, *, auto_msg_id: bool) -> None:
+        self._window = Window(connection, limits)
         self._connection = connection
         self._outbox = connection.outbox
         self._entered = False
@@ -550,24 +539,14 @@ class Publisher:
             await window.room()
         if type(payload) is not bytes:
             payload = as_bytes(payload)
-        if args or headers is not None:
-            new = novelty(args)
-            if new is not None and (refusal := new.refusal(self._connection.server_info)) is not None:
-                raise refusal
-            block = header_block(subject, headers, {"msg_id": msg_id, **args})
-            if self._id and not has_msg_id(block):
-                block = header_block(subject, headers, {"msg_id": f"{self._id}{window.count + 1}", **args})
-            if new is not None:
-                future = window.take(subject, payload, block)
-                window.demand(new)
-                return future
-        elif msg_id is not None:
-            block = id_block(msg_id)
-        elif self._id:
-            block = id_block(f"{self._id}{window.count + 1}")
-        else:
-            block = None
-        return window.take(subject, payload, block)
+        new = novelty(args) if args else None
+        if new is not None and (refusal := new.refusal(self._connection.server_info)) is not None:
+            raise refusal
+        own_id = f"{self._id}{window.count + 1}" if self._id else None
+        future = window.take(subject, payload, message_block(subject, headers, args, msg_id, own_id))
+        if new is not None:
+            window.demand(new)
+        return future
 
     async def flush(self) -> None:
         """Waits until every message published so far is settled; PublishFailed as at the end of the block.

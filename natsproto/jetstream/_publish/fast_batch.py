@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Literal, Unpack
+from typing import Unpack
 
 from natsproto._core.connection import Connection
 from natsproto._core.waiting import Waiters
@@ -25,9 +25,7 @@ from natsproto.jetstream._publish.headers import (
     ExpectationArgs,
     Novelty,
     as_bytes,
-    has_msg_id,
-    header_block,
-    id_block,
+    message_block,
 )
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
@@ -42,9 +40,6 @@ API_LEVEL = 4
 """Of the first servers that know fast ingest."""
 
 _NEED = Novelty("fast ingest", "2.14", API_LEVEL)
-
-TICK = 1.0
-"""Seconds of silence after which the stream is asked; after two, and without need, the batch is committed."""
 
 _MAX_REPLY = b"_" * 60
 """As long as what may stand behind the inbox: batch, flow, gap, sequence and operation."""
@@ -275,25 +270,9 @@ class FastPublisher:
     messages apart.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        gap: Literal["fail", "ok"],
-        flow: int,
-        outstanding: int,
-        max_pending_bytes: int,
-        timeout: float,
-        retry_attempts: int,
-        retry_wait: float,
-        auto_msg_id: bool,
-    ) -> None:
-        tick = min(TICK, timeout / 4)
+    def __init__(self, connection: Connection, options: FastOptions, *, auto_msg_id: bool) -> None:
         self._connection, self._outbox = connection, connection.outbox
-        self._sender = FastBatchSender(
-            connection,
-            FastOptions(gap == "ok", flow, outstanding, max_pending_bytes, timeout, tick, retry_attempts, retry_wait),
-        )
+        self._sender = FastBatchSender(connection, options)
         self._messages, self._state = self._sender.messages, self._sender.state
         self._entered = False
         self._id = f"{connection.new_id()}-" if auto_msg_id else ""
@@ -405,14 +384,8 @@ class FastPublisher:
     def _block(
         self, subject: str, msg_id: str | None, headers: HeadersLike | None, args: ExpectationArgs
     ) -> bytes | None:
-        own = f"{self._id}{self._messages.count + 1}" if self._id else None
-        if args or headers is not None:
-            block = header_block(subject, headers, {"msg_id": msg_id, **args})
-            if own is not None and not has_msg_id(block):
-                return header_block(subject, headers, {"msg_id": own, **args})
-            return block
-        msg_id = own if msg_id is None else msg_id
-        return None if msg_id is None else id_block(msg_id)
+        own_id = f"{self._id}{self._messages.count + 1}" if self._id else None
+        return message_block(subject, headers, args, msg_id, own_id)
 
     async def __aenter__(self) -> FastPublisher:
         if self._entered:

@@ -125,9 +125,18 @@ class FastOptions(NamedTuple):
     outstanding: int
     max_pending_bytes: int
     timeout: float
-    tick: float
     retry_attempts: int
     retry_wait: float
+
+    @property
+    def tick(self) -> float:
+        """Seconds of silence after which the stream is asked; after two, and without need, the batch is committed."""
+        return min(1.0, self.timeout / 4)
+
+    @property
+    def max_pending(self) -> int:
+        """Messages of which it may be unknown what became of them."""
+        return self.flow * self.outstanding
 
 
 class Messages:
@@ -267,14 +276,14 @@ class FastBatchState:
     @property
     def choked(self) -> bool:
         """Whether as many messages have failed, untold, as may be pending."""
-        return self.messages.failures >= self._limits.flow * self._limits.outstanding
+        return self.messages.failures >= self._limits.max_pending
 
     @property
     def full(self) -> bool:
         """Whether room has to be waited for before the next message."""
         limits, messages = self._limits, self.messages
-        most = limits.flow * limits.outstanding
-        return len(messages.pending) >= most or messages.nbytes >= limits.max_pending_bytes or self.choked
+        full = len(messages.pending) >= limits.max_pending or messages.nbytes >= limits.max_pending_bytes
+        return full or self.choked
 
     # ------------------------------------------------------------ what the publisher wants
 
@@ -350,7 +359,7 @@ class FastBatchState:
         """No command is due: the next message can go out as soon as it is taken, if the batch takes it."""
         in_step = self.phase is Phase.OPEN and self._in_flight == len(self.messages.pending)
         if in_step and not self.full and not self._wants_commit and self.messages.end is None:
-            self.until = min(self._limit, self._acked + self._limits.flow * self._limits.outstanding)
+            self.until = min(self._limit, self._acked + self._limits.max_pending)
         else:
             self.until = 0
 

@@ -111,6 +111,19 @@ def header_block(subject: str, headers: HeadersLike | None, args: Mapping[str, o
     return encode_headers(pairs) if pairs else None
 
 
+def message_block(
+    subject: str, headers: HeadersLike | None, args: Mapping[str, object], msg_id: str | None, own_id: str | None
+) -> bytes | None:
+    """As header_block, of a message that may have an id; where it has none, ``own_id`` is its id, if that is given."""
+    if not args and headers is None:
+        msg_id = own_id if msg_id is None else msg_id
+        return None if msg_id is None else id_block(msg_id)
+    block = header_block(subject, headers, {"msg_id": msg_id, **args})
+    if own_id is not None and not has_msg_id(block):
+        return header_block(subject, headers, {"msg_id": own_id, **args})
+    return block
+
+
 def has_msg_id(block: bytes | None) -> bool:
     """Whether an encoded header block holds a message id, so that the message may be sent twice."""
     return block is not None and b"\r\nNats-Msg-Id: " in block

@@ -15,8 +15,9 @@ from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFa
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._publish.ackfuture import AckFuture
-from natsproto.jetstream._publish.async_publish import Publisher
+from natsproto.jetstream._publish.async_publish import Limits, Publisher
 from natsproto.jetstream._publish.fast_batch import API_LEVEL, FLOW, FastPublisher
+from natsproto.jetstream._publish.fast_batch_state import FastOptions
 from natsproto.jetstream._publish.policy import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream.objectstore._catalog import Catalog, held_by
 from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, digest_text
@@ -151,26 +152,18 @@ class Upload:
         """The fastest one that the stream allows. Every chunk has an id, so that it can be sent again."""
         connection = self._catalog.api.connection
         if self.batched:
-            return FastPublisher(
-                connection,
-                gap="fail",
+            options = FastOptions(
+                gap_ok=False,
                 flow=min(FLOW, max(1, self._ahead // ACKS)),
                 outstanding=ACKS,
                 max_pending_bytes=WINDOW + self._info.chunk_size,  # so that an acknowledgement makes room, not an end
                 timeout=self._timeout,
                 retry_attempts=RETRY_ATTEMPTS,
                 retry_wait=RETRY_WAIT,
-                auto_msg_id=True,
             )
-        return Publisher(
-            connection,
-            max_pending=self._ahead,
-            max_pending_bytes=WINDOW,
-            timeout=self._timeout,
-            retry_attempts=RETRY_ATTEMPTS,
-            retry_wait=RETRY_WAIT,
-            auto_msg_id=True,
-        )
+            return FastPublisher(connection, options, auto_msg_id=True)
+        limits = Limits(self._ahead, WINDOW, self._timeout, RETRY_ATTEMPTS, RETRY_WAIT)
+        return Publisher(connection, limits, auto_msg_id=True)
 
     async def _settle(self, publisher: FastPublisher | Publisher) -> None:
         """Waits until none of the chunks is on its way, so that none is stored behind the purge."""
