@@ -165,6 +165,21 @@ async def test_publish_waits_only_when_the_window_is_full() -> None:
 
 
 @virtual_clock
+async def test_a_window_acknowledged_while_nobody_waited_has_room() -> None:
+    async with stage() as (_, nc, stream), nc.jetstream().publisher(max_pending=2) as pub:
+        for payload in (b"1", b"2"):
+            await pub.publish("a", payload)
+        for seq, op in enumerate(await stream.heard_all(2), 1):
+            stream.ack(op, seq)
+        await advance(STEP)
+        assert pub.pending == 0
+        began = asyncio.get_running_loop().time()
+        await pub.publish("a", b"3")
+        assert asyncio.get_running_loop().time() == began
+        stream.ack(await stream.heard(b"3"), 3)
+
+
+@virtual_clock
 async def test_a_full_window_stays_full_while_a_message_that_was_refused_is_sent_again() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher(max_pending=3) as pub:
         for _ in range(3):

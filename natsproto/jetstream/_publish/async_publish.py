@@ -128,8 +128,7 @@ class Window:
         self._outbox, self._heads = connection.outbox, connection.heads
         self._limits = limits
         self._replies: Replies[AckFuture] = Replies(f"{connection.new_inbox()}.", self._due_of, self._on_due)
-        self._inbox, self._pending = self._replies.prefix, self._replies.pending
-        self.subject = self._replies.subject
+        self._pending = self._replies.pending
         self.nbytes = 0
         """Bytes of payload that are not acknowledged."""
         self.full = False
@@ -146,6 +145,11 @@ class Window:
         self._connection.open_inbox(self)
         self._time = asyncio.get_running_loop().time
         self._failures.end = None
+
+    @property
+    def subject(self) -> str:
+        """What the engine subscribes to."""
+        return self._replies.subject
 
     @property
     def count(self) -> int:
@@ -171,6 +175,7 @@ class Window:
         """
         if self._outbox.wait_first:
             await self._outbox.turn()
+        self._make_room()  # what was acknowledged while nobody waited
         while self.full and self._failures.end is None:
             if self._is_choked:
                 self.report()
@@ -216,10 +221,10 @@ class Window:
         size = len(payload)
         if block is None:
             total = size
-            head = b"%b%b%d %d\r\n" % (start, self._inbox, number, size)
+            head = b"%b%b%d %d\r\n" % (start, replies.prefix, number, size)
         else:
             total = len(block) + size
-            head = b"H%b%b%d %d %d\r\n%b" % (start, self._inbox, number, len(block), total, block)
+            head = b"H%b%b%d %d %d\r\n%b" % (start, replies.prefix, number, len(block), total, block)
         if total > self._heads.max_payload:
             self._heads.check(total)
         if self._sending:
@@ -245,14 +250,14 @@ class Window:
 
     def _new_start(self, subject: str) -> bytes:
         """Validates a subject, and with it the length of the control line."""
-        self._heads.full(self._heads.wire(subject), self._inbox + _MAX_REPLY, None, 0)
+        self._heads.full(self._heads.wire(subject), self._replies.prefix + _MAX_REPLY, None, 0)
         return self._heads.start(subject)
 
     # ------------------------------------------------------------ what the engine reports
 
     def deliver(self, message: Message) -> None:
         """A reply came: nearly always an acknowledgement, which is read when somebody looks."""
-        token = message.subject[len(self._inbox) :]
+        token = message.subject[len(self._replies.prefix) :]
         future = self._pending.get(token)
         if future is None:
             return  # it is settled: an acknowledgement that comes late, or of another copy
@@ -278,7 +283,7 @@ class Window:
     def lost(self, error: ConnectionLost) -> None:
         """The connection has ended: what has an id is sent again, the rest is reported unless it never left."""
         self._sending = False
-        unsent = {self._token_of(head) for head in self._outbox.withdraw(self._inbox)}
+        unsent = {self._token_of(head) for head in self._outbox.withdraw(self._replies.prefix)}
         for token, future in list(self._pending.items()):
             if token in unsent or token in self._waiting:
                 continue
@@ -421,7 +426,8 @@ class Window:
         return self._pause is None and self._failures.end is None and self._connection.is_connected
 
     def _token_of(self, head: bytes) -> str:
-        start = head.index(self._inbox) + len(self._inbox)
+        inbox = self._replies.prefix
+        start = head.index(inbox) + len(inbox)
         return head[start : head.index(b" ", start)].decode()
 
     # ------------------------------------------------------------ time

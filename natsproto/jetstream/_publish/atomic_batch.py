@@ -146,15 +146,12 @@ class AtomicBatch:
                 await self._tell_up_to(max(self._told, len(self._messages) - 1))
                 self._ack = await self._end()
                 return self._ack
-            except NoResponders:
-                failure: NatsError = NoStream(self._messages[0].subject)
-                pause = refusals.pause_after(failure)
             except ConnectionLost as exc:  # before the commit was sent
-                failure = exc
+                failure: NatsError = exc
                 await connected(self._connection, deadline)
-            except ApiError as exc:
-                failure = exc
-                if exc.err_code in _FORGOTTEN and forgotten < 3:
+            except (NoResponders, ApiError) as exc:
+                failure = NoStream(self._messages[0].subject) if isinstance(exc, NoResponders) else exc
+                if isinstance(exc, ApiError) and exc.err_code in _FORGOTTEN and forgotten < 3:
                     forgotten += 1
                 else:
                     pause = refusals.pause_after(exc)
@@ -256,11 +253,8 @@ class AtomicBatch:
                 if sequence == 1:
                     self._restart()
                 patience *= 2
-            except NoResponders:
-                failure = NoStream(message.subject)
-                pause = refusals.pause_after(failure)
-            except ApiError as exc:
-                failure = exc
+            except (NoResponders, ApiError) as exc:
+                failure = NoStream(message.subject) if isinstance(exc, NoResponders) else exc
                 pause = refusals.pause_after(exc)
             if pause is None or loop.time() + pause >= deadline - EARLY:
                 raise failure
