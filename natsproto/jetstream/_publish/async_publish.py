@@ -299,6 +299,7 @@ class Window:
         """There is a connection again, perhaps to a server with other limits."""
         self._check_demands()
         self._send_waiting()
+        self._make_room()
 
     @ends_on_bugs
     def denied(self, error: PermissionDenied) -> None:
@@ -386,7 +387,6 @@ class Window:
             new = self._troubles[token].new
             if new is not None and (error := new.refusal(server)) is not None:
                 self._fail(token, self._pending[token], error)
-        self._make_room()
 
     # ------------------------------------------------------------ sending again
 
@@ -400,6 +400,7 @@ class Window:
     def _end_pause(self) -> None:
         self._pause = None
         self._send_waiting()
+        self._make_room()
 
     def _send_waiting(self) -> None:
         """Sends what waits, in order, and goes back to sending new messages at once when nothing is left."""
