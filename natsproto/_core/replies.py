@@ -25,7 +25,7 @@ _TIDY_AT = 256  # pending replies, or deadlines, that are worth a look for those
 
 
 class Replies(Generic[P]):
-    """What waits for a reply, by the token that ends its reply subject: a number, of which none comes twice.
+    """Everything that waits for a reply, by the token that ends its reply subject: a number, of which none comes twice.
 
     ``prefix`` is the inbox without its last token, with the final dot. Whoever uses it counts up ``count``, puts
     ``str(count)`` into ``pending``, and calls ``wake_at`` when that is due before ``next_new``; ``due_of`` tells it of
@@ -44,7 +44,7 @@ class Replies(Generic[P]):
         on_due: Callable[[list[str], float], None],
     ) -> None:
         self.subject = prefix + "*"
-        """What to subscribe to."""
+        """The wildcard to subscribe to."""
         self.prefix = prefix.encode()
         self.pending: dict[str, P] = {}
         """In the order of the tokens."""
@@ -113,7 +113,7 @@ class Replies(Generic[P]):
 
 
 _Again = tuple[bytes, bytes, float, float]
-"""What to send again after so many seconds of silence, and when to stop: control line, payload, interval, deadline."""
+"""Control line and payload to send again, after so many seconds of silence, until a deadline."""
 
 _Request = tuple[asyncio.Future[Message], str, float, float, _Again | None]
 """Its future, the subject it went to, its timeout in seconds, when it is due first, and what is sent again then."""
@@ -149,7 +149,7 @@ class RequestMux:
 
         ``wire`` is the subject and ``block`` the headers as they are sent; both, and the size, have been checked.
         The future ends with the reply, NoResponders, RequestTimeout after ``timeout`` seconds or what ``fail`` makes;
-        who no longer waits cancels it. What ``put`` raises is raised, and there is no request then. It is sent again
+        who no longer waits cancels it. The errors of ``put`` are raised, and there is no request then. It is sent again
         every ``resend_after`` seconds, if that is not 0, until there is a reply to any of the copies.
         """
         replies, pending = self._replies, self._pending

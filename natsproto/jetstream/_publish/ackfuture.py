@@ -1,6 +1,6 @@
 """The acknowledgement of one message, before and after it has come.
 
-Owns who waits for it, and what can be read of it. What became of the message is found out elsewhere.
+Owns those who wait for it, and its reading. The window decides its outcome.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AckFuture:
     """For the window: when it has waited for its timeout, by the loop's clock."""
 
     def done(self) -> bool:
-        """Whether it is known what became of the message."""
+        """True once the outcome of the message is known."""
         return self.outcome is not None and type(self.outcome) is not list
 
     def result(self) -> PubAck:
@@ -50,7 +50,7 @@ class AckFuture:
 
     @property
     def duplicate(self) -> bool:
-        """Whether the stream had a message of this id already. Cheaper than ``result``; False before done()."""
+        """True if the stream had a message of this id already. Cheaper than ``result``; False before done()."""
         outcome = self.outcome
         if type(outcome) is bytes and b'"duplicate"' not in outcome:
             return False  # nearly always

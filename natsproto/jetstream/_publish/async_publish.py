@@ -52,7 +52,7 @@ _is_plain = PLAIN_ACK.fullmatch
 
 
 class Limits(NamedTuple):
-    """What a window is told when it is made; ``timeout`` and ``retry_wait`` in seconds."""
+    """The limits of a window; ``timeout`` and ``retry_wait`` in seconds."""
 
     max_pending: int
     max_pending_bytes: int
@@ -74,7 +74,7 @@ class Failures:
         )
         """Why no message is taken."""
         self.bug: NatsError | None = None
-        """What nobody foresaw, and has ended the window."""
+        """The bug that has ended the window."""
         self._untold: dict[int, tuple[AckFuture, int]] = {}
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class Failures:
 
 
 class Trouble:
-    """What is unusual about a message that is not acknowledged yet. Nearly none has one."""
+    """The trouble with a message that is not acknowledged yet. Nearly none has one."""
 
     __slots__ = ("answered", "doubtful", "error", "new", "refusals")
 
@@ -106,13 +106,13 @@ class Trouble:
 
     def __init__(self) -> None:
         self.answered = False
-        """Whether it was refused since it was last looked at for silence."""
+        """It was refused since it was last looked at for silence."""
         self.doubtful = False
-        """Whether it was sent before and not answered, and is to be sent again."""
+        """It was sent before and not answered, and is to be sent again."""
         self.error: NatsError | None = None
         """With which words the last time."""
         self.new: Novelty | None = None
-        """What a server has to heed that is sent the message."""
+        """A server that gets the message has to heed this."""
 
 
 class Window:
@@ -132,11 +132,11 @@ class Window:
         self.nbytes = 0
         """Bytes of payload that are not acknowledged."""
         self.full = False
-        """Whether room() has to be awaited before the next message."""
+        """True if room() has to be awaited before the next message."""
         self._waiting: dict[str, None] = {}
         self._troubles: dict[str, Trouble] = {}
         self._failures = Failures()
-        self._sending = False  # whether new messages go out at once: nothing waits, and there is a connection
+        self._sending = False  # new messages go out at once: nothing waits, and there is a connection
         self._pause: asyncio.TimerHandle | None = None  # while nothing is sent
         self._changed = Waiters()
 
@@ -148,7 +148,7 @@ class Window:
 
     @property
     def subject(self) -> str:
-        """What the engine subscribes to."""
+        """The wildcard that the engine subscribes to."""
         return self._replies.subject
 
     @property
@@ -474,7 +474,7 @@ class Window:
 
     @property
     def _is_choked(self) -> bool:
-        """Whether as many messages have failed, untold, as may be pending."""
+        """True if as many messages have failed, untold, as may be pending."""
         return len(self._failures) >= self._limits.max_pending
 
     def _make_room(self) -> None:

@@ -119,7 +119,7 @@ class AtomicBatch:
     async def flush(self) -> None:
         """Tells the server everything so far, the last message included, and waits until it has it.
 
-        What is told at least every ten seconds is not forgotten. Raises what ``publish`` raises.
+        The server keeps a batch that is told at least every ten seconds. Raises the errors of ``publish``.
         """
         self._check_open()
         if self._told < len(self._messages):
@@ -206,7 +206,7 @@ class AtomicBatch:
         return [*found, ("Nats-Batch-Commit", commit)] if commit else found
 
     def _restart(self) -> None:
-        """What the server was told is void; another batch begins."""
+        """Everything told so far is void; another batch begins."""
         self._id = ""
         self._told = 0
 
@@ -291,6 +291,6 @@ class AtomicBatch:
 
 
 def _alone(ack: PubAck) -> UnsupportedByServer:
-    """What to raise of a stream that has acknowledged a message of a batch as any other."""
+    """The error for a stream that has acknowledged a message of a batch as any other."""
     reason = f"stream {ack.stream!r} stored the message alone (nats-server 2.12 is needed)"
     return UnsupportedByServer("atomic batch", reason)

@@ -1,7 +1,7 @@
 """Fast batches: messages that a stream acknowledges hundreds at a time (ADR-50, nats-server 2.14).
 
-Owns the wire and the clock of them: the control lines, the inbox, the timers and those who wait. What is to be sent,
-and what became of each message, is decided by ``fast_batch_state``.
+Owns the wire and the clock of them: the control lines, the inbox, the timers and those who wait. ``fast_batch_state``
+decides which message is sent next, and the outcome of each.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class FastBatchSender:
 
     @ends_on_bugs
     def lost(self, error: ConnectionLost) -> None:
-        """The connection has ended. What had not left is as if it had never been sent."""
+        """The connection has ended. Messages that had not left are as if they had never been sent."""
         heads = self._outbox.withdraw(self._inbox + self.state.batch + b".")
         self.state.on_disconnect([self._operation_of(head) for head in heads], str(error))
         self.pump()
@@ -290,7 +290,7 @@ class FastPublisher:
 
         The arguments are those of ``JetStream.publish``, and bad ones raise the same errors, with nothing sent. The
         first message that is taken is waited for, and so are those before it: BatchRefused when the stream does not
-        allow fast ingest, NoStream, and why else it is refused. What becomes of others is told by PublishFailed: with
+        allow fast ingest, NoStream, and why else it is refused. PublishFailed tells of the others: with
         ``gap="fail"`` as soon as one was refused, and the publisher has ended then; with ``gap="ok"`` at the end, or
         when as many have failed as may be pending. ConnectionClosed when the client is. Cancelling while it waits
         publishes nothing.

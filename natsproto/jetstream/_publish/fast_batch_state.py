@@ -45,7 +45,7 @@ _FATAL = frozenset(
 
 
 class Operation(IntEnum):
-    """What a message does in its batch, as its reply subject says it."""
+    """The part of a message in its batch, as its reply subject says it."""
 
     START = 0
     APPEND = 1
@@ -68,7 +68,7 @@ class Phase(Enum):
 
 
 class Event(Enum):
-    """What happens to a batch, beside what is sent."""
+    """Something that happens to a batch, beside messages that are sent."""
 
     ACKED = "the stream takes messages"
     LATER = "a message was not taken that may be taken later"
@@ -93,7 +93,7 @@ TRANSITIONS: Mapping[tuple[Phase, Operation | Event], Phase] = {
     **{(phase, Event.BROKEN): Phase.BROKEN for phase in _STARTED},
     **{(phase, Event.OVER): Phase.IDLE for phase in _STARTED},
 }
-"""Where a batch is next. What is not listed changes nothing."""
+"""The next phase of a batch. A pair that is not listed changes nothing."""
 
 REPEATED: Mapping[Phase, Operation] = {
     Phase.OPEN: Operation.PING,
@@ -103,7 +103,7 @@ REPEATED: Mapping[Phase, Operation] = {
     Phase.LONE: Operation.COMMIT,
     Phase.ENDING: Operation.END,
 }
-"""What asks for the reply that the stream owes."""
+"""The message that asks for the reply that the stream owes."""
 
 Kept: TypeAlias = tuple[str, bytes, bytes | None]
 """Subject, payload and header block of a message. Plain, as a NamedTuple takes four times as long to make."""
@@ -118,7 +118,7 @@ class Command(NamedTuple):
 
 
 class FastOptions(NamedTuple):
-    """What a publisher was told; documented at ``js.fast_publisher``. Times are in seconds."""
+    """The limits of a publisher, documented at ``js.fast_publisher``. Times are in seconds."""
 
     gap_ok: bool
     flow: int
@@ -140,7 +140,7 @@ class FastOptions(NamedTuple):
 
 
 class Messages:
-    """What is known of each message of a publisher."""
+    """The messages of a publisher, and all that is known of each."""
 
     __slots__ = ("_failed", "_last_subject", "_told", "ack", "end", "lost", "nbytes", "pending", "settled")
 
@@ -159,7 +159,7 @@ class Messages:
         """Why nothing is taken any more."""
         self._last_subject = ""  # of those that are settled
         self._failed: list[FailedMessage] = []
-        self._told = False  # whether the end was
+        self._told = False  # the end was raised
 
     @property
     def count(self) -> int:
@@ -178,7 +178,7 @@ class Messages:
 
     @property
     def told(self) -> bool:
-        """Whether everything that went wrong was raised before."""
+        """True if everything that went wrong was raised before."""
         return not self._failed and self._told
 
     def add(self, subject: str, payload: bytes, block: bytes | None) -> int:
@@ -210,7 +210,7 @@ class Messages:
         self.end = end
 
     def outcome(self) -> NatsError | None:
-        """What to raise: for the messages that failed since this was asked last, or for the end of it all."""
+        """The error to raise: for the messages that failed since this was asked last, or for the end of it all."""
         failed, self._failed = self._failed, []
         self._told = True
         if failed:
@@ -220,7 +220,7 @@ class Messages:
         return self.end
 
     def refusal(self, number: int) -> NatsError | None:
-        """What to raise when this one of the very first messages was not taken."""
+        """The error to raise when this one of the very first messages was not taken."""
         if self.end is None:  # others may be taken: of them others are told
             own = [failed for failed in self._failed if failed.number == number]
             self._failed = [failed for failed in self._failed if failed.number != number]
@@ -250,7 +250,7 @@ class FastBatchState:
         self._msgs = 0  # the stream's flow; 0 as long as no stream has ever taken a message
         self._commits = 0  # how often the end of the batch was sent
         self._wants_commit = False
-        self._repeat = False  # whether to ask for the reply that the stream owes
+        self._repeat = False  # to ask for the reply that the stream owes
         self._silence = 0  # ticks since the stream said something
         self._refusals = self._no_refusals()
         self._refused: dict[int, NatsError] = {}  # by the sequence that the stream will miss, and rightly
@@ -265,22 +265,22 @@ class FastBatchState:
 
     @property
     def proven(self) -> bool:
-        """Whether the stream has ever taken a message."""
+        """True once the stream has taken a message."""
         return self._msgs > 0
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is owed by either side."""
+        """True if neither side owes anything."""
         return self.phase is Phase.IDLE and not self.messages.pending
 
     @property
     def choked(self) -> bool:
-        """Whether as many messages have failed, untold, as may be pending."""
+        """True if as many messages have failed, untold, as may be pending."""
         return self.messages.failures >= self._limits.max_pending
 
     @property
     def full(self) -> bool:
-        """Whether room has to be waited for before the next message."""
+        """True if room has to be waited for before the next message."""
         limits, messages = self._limits, self.messages
         full = len(messages.pending) >= limits.max_pending or messages.nbytes >= limits.max_pending_bytes
         return full or self.choked
@@ -317,7 +317,7 @@ class FastBatchState:
         return self._acked + self._msgs * self._limits.outstanding
 
     def next_command(self) -> Command | None:
-        """What is to be sent now; None when there is nothing before something else happens."""
+        """The message to send now; None when there is nothing before something else happens."""
         pending, phase = self.messages.pending, self.phase
         if self.messages.end is not None:
             return None
@@ -527,7 +527,7 @@ class FastBatchState:
             self._move(Event.OVER)
 
     def _forgotten(self, reason: str) -> None:
-        """Nobody can tell how far the batch came. With ids everything may be sent again."""
+        """The stream cannot tell how far the batch came. With ids everything may be sent again."""
         doubtful = self.messages.pending[: self._in_flight]
         if not all(has_msg_id(block) for _, _, block in doubtful):
             if not self._limits.gap_ok:

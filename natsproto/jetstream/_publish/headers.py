@@ -1,4 +1,4 @@
-"""What a message to a stream can say beside its payload: named arguments, as the headers the server reads.
+"""The headers of a message to a stream: named arguments, as the headers the server reads.
 
 Owns the names of those headers and the rules for their values. It publishes nothing.
 """
@@ -71,7 +71,7 @@ _NOVELTIES = {
     "expected_last_subject_seq_subject": ("2.11", 1),
     "schedule": ("2.12", 2),
 }
-"""What older servers store the message without, and say nothing: the server that knows it first, its API's level."""
+"""Older servers store the message without these, and say nothing: the first server that knows it, its API level."""
 
 
 def novelty(args: Mapping[str, object]) -> Novelty | None:
@@ -93,7 +93,7 @@ def header_pairs(subject: str, headers: HeadersLike | None, args: Mapping[str, o
     """The headers of a message: the user's, left as they are, and those that the named arguments stand for.
 
     ConfigError for a bad argument, and for one that the headers contradict or repeat; TypeError for an argument
-    that does not exist. What is wrong with the user's headers is found when they are encoded.
+    that does not exist. Mistakes in the user's headers are found when they are encoded.
     """
     named = list(_named(subject, args))
     if headers is None:
@@ -125,7 +125,7 @@ def message_block(
 
 
 def has_msg_id(block: bytes | None) -> bool:
-    """Whether an encoded header block holds a message id, so that the message may be sent twice."""
+    """True if an encoded header block holds a message id, so that the message may be sent twice."""
     return block is not None and b"\r\nNats-Msg-Id: " in block
 
 

@@ -1,4 +1,4 @@
-"""PURE. What of a message to a stream may be sent again, and when.
+"""PURE. The policy of sending a message to a stream again: which, and when.
 
 Three rules decide everything, for one message, for windows and for batches:
 
