@@ -14,7 +14,7 @@ later, however late, reads the marker and goes on behind it.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -33,6 +33,7 @@ from natsproto.jetstream._publish.ackfuture import AckFuture
 from natsproto.jetstream._stream import Stream
 from natsproto.protocol.subject import matches
 from natsproto.spark._outgoing import Outgoing, outgoing
+from natsproto.spark._publishing import HeaderFilter
 from natsproto.spark._settings import SinkSettings
 
 ATTEMPTS = 20
@@ -53,10 +54,14 @@ class Task(Value):
 
 
 class Delivered(Value):
-    """What became of the rows of a task: ``rows`` there were, ``duplicates`` of them were in the stream already."""
+    """What became of the rows of a task: ``rows`` there were, ``duplicates`` of them were in the stream already.
+
+    ``stripped`` counts the server headers that were left out, by name.
+    """
 
     rows: int
     duplicates: int
+    stripped: Mapping[str, int] = {}
 
 
 class Marker(Value):
@@ -129,23 +134,25 @@ async def deliver(
     Cancelling leaves some rows published; the next attempt repeats them.
     """
     config = await check_sink(client, settings)
-    columns = _columns(config, settings, batches)
+    headers = HeaderFilter(settings.server_headers)
+    columns = _columns(config, settings, headers, batches)
     if settings.guarantee == "atomic":
         js = client.jetstream()
         stream = await js.stream(settings.stream, bind=True)
-        yield await _Atomic(js, stream, settings, task, rollup=config.allow_rollup_hdrs).deliver(columns)
+        done = await _Atomic(js, stream, settings, task, rollup=config.allow_rollup_hdrs).deliver(columns)
     else:
-        yield await _deliver_by_id(client.jetstream(), settings, task, columns)
+        done = await _deliver_by_id(client.jetstream(), settings, task, columns)
+    yield done.but(stripped=dict(headers.stripped))
 
 
 async def _columns(
-    config: StreamConfig, settings: SinkSettings, batches: AsyncIterator[pa.RecordBatch]
+    config: StreamConfig, settings: SinkSettings, headers: HeaderFilter, batches: AsyncIterator[pa.RecordBatch]
 ) -> AsyncIterator[Outgoing]:
     """The batches as messages of the stream."""
     known: set[str] = set()
     row = 0
     async for batch in batches:
-        found = outgoing(batch, subject=settings.subject, first_row=row)
+        found = outgoing(batch, headers, subject=settings.subject, first_row=row)
         for subject in set(found.subjects) - known:
             check_subject(config, subject)
             known.add(subject)

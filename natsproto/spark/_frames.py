@@ -93,6 +93,7 @@ def foreach_batch_writer(
     write_id: str = "",
     subject: str | Callable[[Row], str] | None = None,
     msg_id: str | Callable[[Row], str] | None = None,
+    server_headers: Sequence[str] = (),
     window: int = 2000,
     timeout: float = 30.0,
 ) -> Callable[[DataFrame, int], None]:
@@ -105,7 +106,15 @@ def foreach_batch_writer(
     """
 
     def writer(batch: str) -> Callable[[object], Iterator[object]]:
-        return publish_partition(config, write_id=batch, subject=subject, msg_id=msg_id, window=window, timeout=timeout)  # type: ignore[return-value]
+        return publish_partition(  # type: ignore[return-value]
+            config,
+            write_id=batch,
+            subject=subject,
+            msg_id=msg_id,
+            server_headers=server_headers,
+            window=window,
+            timeout=timeout,
+        )
 
     writer(write_id or "checked here, on the driver, before a query runs")
 

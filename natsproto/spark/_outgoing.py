@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from natsproto.errors import ConfigError
+from natsproto.spark._publishing import HeaderFilter
 
 Pairs = list[tuple[str, str]]
 
@@ -60,7 +61,7 @@ def check_columns(columns: Sequence[tuple[str, str]], *, subject: str) -> None:
         raise ConfigError("subject", subject, f"is {either}: give one")
 
 
-def outgoing(batch: pa.RecordBatch, *, subject: str = "", first_row: int = 0) -> Outgoing:
+def outgoing(batch: pa.RecordBatch, headers: HeaderFilter, *, subject: str = "", first_row: int = 0) -> Outgoing:
     """The messages of a batch. ``data`` that is null is empty. ConfigError for a row without a subject."""
     count = batch.num_rows
     names = batch.schema.names
@@ -75,7 +76,7 @@ def outgoing(batch: pa.RecordBatch, *, subject: str = "", first_row: int = 0) ->
     return Outgoing(
         subjects,
         payloads,
-        list(_pairs(batch.column("headers"))) if "headers" in names else (),
+        list(_pairs(batch.column("headers"), headers)) if "headers" in names else (),
         _values(batch.column("msg_id")) if "msg_id" in names else (),
     )
 
@@ -110,15 +111,15 @@ def _values(column: pa.Array) -> list[Any]:
     return values
 
 
-def _pairs(column: pa.Array) -> Iterator[Pairs | None]:
+def _pairs(column: pa.Array, headers: HeaderFilter) -> Iterator[Pairs | None]:
     """The headers of each row; values that are null are left out."""
     for row in column.to_pylist():
         if not row:
             yield None
         else:
-            yield [
+            yield headers.strip(
                 (name, value)
                 for name, held in row
                 for value in (held if isinstance(held, list) else [held])
                 if value is not None
-            ]
+            )

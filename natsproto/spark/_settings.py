@@ -18,6 +18,7 @@ from natsproto.jetstream._config import stream_name
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 from natsproto.spark._config import SecretRef, SparkNats
+from natsproto.spark._publishing import check_server_headers
 
 V = TypeVar("V")
 Method = Literal["auto", "consumer", "direct"]
@@ -83,6 +84,7 @@ class SinkSettings(Value):
     window: int = 2000
     timeout: float = 30.0
     write_id: str = ""
+    server_headers: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SinkSettings:
@@ -100,6 +102,7 @@ class SinkSettings(Value):
             window=given.get("window", _positive, 2000),
             timeout=given.get("timeout", _seconds, 30.0),
             write_id=given.get("writeId", _token, ""),
+            server_headers=given.get("serverHeaders", _server_headers, ()),
         )
         given.check_all_known()
         if guarantee == "atomic" and not settings.progress_subject:
@@ -244,6 +247,10 @@ def _subjects(name: str, text: str) -> tuple[str, ...]:
     for subject in found:
         subscribe_subject(subject, name)
     return found
+
+
+def _server_headers(name: str, text: str) -> tuple[str, ...]:
+    return check_server_headers(name, [header.strip() for header in text.split(",")])
 
 
 def _subject(name: str, text: str) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from natsproto._client import Client
 from natsproto.errors import ConfigError, LocalProtocolError
 from natsproto.spark._deliver import Delivered, Task, check_sink, deliver
 from natsproto.spark._outgoing import batches_of
+from natsproto.spark._publishing import warn_of_stripped
 from natsproto.spark._settings import SinkSettings
 from natsproto.spark._worker import call, exchange
 
@@ -40,6 +42,7 @@ class Written(WriterCommitMessage):
 
     rows: int
     duplicates: int
+    stripped: Mapping[str, int]
 
 
 def check_append(overwrite: bool) -> None:
@@ -58,13 +61,17 @@ def _write(settings: SinkSettings, task: Task, batches: Iterator[pa.RecordBatch]
         return deliver(client, settings, task, rows)
 
     (done,) = exchange(settings.nats, produce, batches, ahead=2)
-    return Written(rows=done.rows, duplicates=done.duplicates)
+    return Written(rows=done.rows, duplicates=done.duplicates, stripped=done.stripped)
 
 
 def _report(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     written = [message for message in messages if isinstance(message, Written)]
     rows, duplicates = sum(one.rows for one in written), sum(one.duplicates for one in written)
     log.info("%s: %d rows, %d of them stored by an earlier attempt", what, rows, duplicates)
+    stripped: Counter[str] = Counter()
+    for one in written:
+        stripped.update(one.stripped)
+    warn_of_stripped(what, "The option serverHeaders", stripped)
 
 
 def _task_context() -> TaskContext:

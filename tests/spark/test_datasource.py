@@ -210,6 +210,23 @@ def test_a_table_becomes_messages(pipe: Pipe) -> None:
     assert sorted(pipe.numbers(subject="out.1")) == list(range(1, 300, 3))
 
 
+def test_copy_with_headers_obeys_none_of_the_source(pipe: Pipe) -> None:
+    """As in the guide: ids of another pipeline, and a rollup that whoever publishes to the source may write."""
+
+    async def fill(js: JetStream) -> None:
+        await (await js.stream("OUT")).update(allow_rollup_hdrs=True)
+        await (await js.stream("ORDERS")).update(allow_rollup_hdrs=True)
+        await js.publish("orders.0", b"0", msg_id="pipeline.0.0.0")
+        await js.publish("orders.1", b"1", headers={"Nats-Expected-Stream": "ORDERS", "Kept": "yes"})
+        await js.publish("orders.2", b"2", rollup="sub", expected_last_subject_seq=0)
+        for number in range(3, 10):
+            await js.publish("out.rows", b"%d" % number)
+
+    pipe.do(fill)
+    pipe.write(pipe.read().select("data", "headers"))
+    assert sorted(pipe.numbers()) == list(range(10))
+
+
 @pytest.mark.parametrize("how", [{}, {"exactlyOnce": "atomic", "progressSubject": "out.progress", "chunkRows": "50"}])
 def test_tasks_that_fail_and_run_again_store_their_rows_once(pipe: Pipe, how: dict[str, str]) -> None:
     marks = str(pipe.folder)
