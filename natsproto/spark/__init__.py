@@ -4,7 +4,7 @@ Importing it needs neither pyspark nor pyarrow and starts nothing; what needs th
 """
 
 from natsproto.spark._config import SecretRef, SparkNats
-from natsproto.spark._frames import foreach_batch_writer, stream_dataframe
+from natsproto.spark._frames import arrow_partition, foreach_batch_writer, stream_dataframe
 from natsproto.spark._lookup import kv_lookup, kv_lookup_udf
 from natsproto.spark._mapping import map_async, request_partition, run_partition
 from natsproto.spark._publishing import WriteSummary, publish_partition
@@ -18,6 +18,7 @@ __all__ = [
     "SeqRange",
     "SparkNats",
     "WriteSummary",
+    "arrow_partition",
     "close_workers",
     "foreach_batch_writer",
     "kv_lookup",

@@ -8,13 +8,15 @@ that keep their place in a stream, and sinks that know whether it can keep its p
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypedDict, cast
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from natsproto.errors import ConfigError
 from natsproto.spark._config import SparkNats
-from natsproto.spark._publishing import WriteSummary, publish_partition
+from natsproto.spark._mapping import PartitionFunction
+from natsproto.spark._publishing import publish_partition
 from natsproto.spark._reading import (
     ROW_SCHEMA,
     WITHOUT_HEADERS,
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 log = logging.getLogger("natsproto")
+
+ARROW_ROWS = 4096
+"""Results of a partition function in one Arrow batch."""
 
 
 class _Reading(TypedDict):
@@ -87,6 +92,62 @@ def _read_numbered(
             yield from read_range(config, ranges[number], output="arrow", **how)
 
 
+def arrow_partition(
+    function: PartitionFunction[Row, Any], schema: pa.Schema
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A partition function in the form that ``mapInArrow`` takes: for Spark Connect, which has no RDDs.
+
+    ``function`` is one of this package (``map_async``, ``request_partition``, ``kv_lookup``, ``publish_partition``,
+    ``run_partition``) or any other that takes an iterator of Rows and gives one. ``schema`` names the columns of its
+    results. A result is a Row, tuple or mapping of them, a ``WriteSummary``, or a pair of a Row and a value, whose
+    columns are those of the Row and one more. Errors are those of the function, and pyarrow's for values that do not
+    fit the schema.
+    """
+    return partial(_arrow_partition, function, schema)
+
+
+def _arrow_partition(
+    function: PartitionFunction[Row, Any], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    results = function(_rows_of(batches))
+    while found := [_values_of(result, schema.names) for result in islice(results, ARROW_ROWS)]:
+        columns = zip(*found, strict=True)
+        arrays = [_column_of(list(values), field) for values, field in zip(columns, schema, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    from pyspark.sql import Row
+
+    for batch in batches:
+        make = Row(*batch.schema.names)
+        columns = [column.to_pylist() for column in batch.columns]
+        for place, field in enumerate(batch.schema):
+            if str(field.type).startswith("map<"):
+                columns[place] = [None if pairs is None else dict(pairs) for pairs in columns[place]]
+        for values in zip(*columns, strict=True):
+            yield make(*values)
+
+
+def _values_of(result: Any, names: Sequence[str]) -> Sequence[Any]:
+    if isinstance(result, tuple):
+        pair = len(result) == 2 and isinstance(result[0], tuple)
+        return (*result[0], result[1]) if pair else result
+    if isinstance(result, Mapping):
+        return [result[name] for name in names]
+    return [getattr(result, name) for name in names]
+
+
+def _column_of(values: list[Any], field: pa.Field) -> pa.Array:
+    import pyarrow as pa
+
+    if str(field.type).startswith("map<"):
+        values = [list(value.items()) if isinstance(value, Mapping) else value for value in values]
+    return pa.array(values, field.type)
+
+
 def foreach_batch_writer(
     config: SparkNats,
     *,
@@ -101,12 +162,13 @@ def foreach_batch_writer(
 
     Message ids hold the number of the batch, so one that runs again after a failure stores nothing twice within the
     stream's ``duplicate_window``, if its rows come in the same order. ``write_id`` names the query in these ids, for
-    good: without it Spark's own id of the query does, which is kept in its checkpoint. The other arguments are those of
-    ``publish_partition``. A batch that is not stored whole fails the query. ConfigError for wrong arguments.
+    good: without it Spark's own id of the query does, which is kept in its checkpoint; Spark Connect does not say it.
+    The other arguments are those of ``publish_partition``. A batch that is not stored whole fails the query. Needs
+    pyarrow. ConfigError for wrong arguments.
     """
 
-    def writer(batch: str) -> Callable[[object], Iterator[object]]:
-        return publish_partition(  # type: ignore[return-value]
+    def writer(batch: str) -> PartitionFunction[Any, Any]:
+        return publish_partition(
             config,
             write_id=batch,
             subject=subject,
@@ -119,10 +181,15 @@ def foreach_batch_writer(
     writer(write_id or "checked here, on the driver, before a query runs")
 
     def write(frame: DataFrame, batch: int) -> None:
-        query = write_id or frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        import pyarrow as pa
+
+        context = getattr(frame.sparkSession, "sparkContext", None)  # Spark Connect has none
+        query = write_id or (context and context.getLocalProperty("sql.streaming.queryId"))
         if not query:
-            raise ConfigError("write_id", "", "is needed: this version of Spark does not say which query it runs")
-        written = cast("list[WriteSummary]", frame.rdd.mapPartitions(writer(f"{query}.{batch}")).collect())
+            raise ConfigError("write_id", "", "is needed: Spark does not say here which query it runs")
+        summary = pa.schema([("published", pa.int64()), ("duplicates", pa.int64())])
+        function = arrow_partition(writer(f"{query}.{batch}"), summary)
+        written = frame.mapInArrow(function, "published long, duplicates long").collect()
         log.info(
             "batch %d of %s: %d rows published, %d of them were stored before",
             *(batch, query, sum(one.published for one in written), sum(one.duplicates for one in written)),
