@@ -33,17 +33,21 @@ class Horizon(Value):
     last_seq: int
     messages: int = 0
     octets: int = 0
+    superseding: bool = False
+    """Whether messages only leave when newer ones of their subject come, as in a bucket: nothing is lost by that."""
 
     @classmethod
     def of(cls, info: StreamInfo) -> Horizon:
         """Read from the server's word. An empty stream begins behind its last message."""
-        state = info.state
+        state, config = info.state, info.config
+        limited = config.max_msgs > 0 or config.max_bytes > 0 or config.max_age > 0
         return cls(
             created=info.created.rfc3339(),
             first_seq=max(1, state.first_seq),
             last_seq=state.last_seq,
             messages=state.messages,
             octets=state.bytes,
+            superseding=config.max_msgs_per_subject > 0 and not limited,
         )
 
     def sequences_in(self, octets: int) -> int:
@@ -119,12 +123,17 @@ def span(start: Offset, end: Offset) -> Span:
     return Span(first=first, last=end.seq - 1)
 
 
-def advance(start: Offset, now: Horizon, *, most: int | None = None, until: int | None = None) -> Offset:
+def advance(
+    start: Offset, now: Horizon, *, most: int | None = None, until: int | None = None, from_front: bool = False
+) -> Offset:
     """Where the next batch ends: at most ``most`` sequences on, not beyond the sequence ``until``.
 
-    ``start`` itself when there is nothing new. A stream that was created anew is read from its first message on.
+    ``start`` itself when there is nothing new. A stream that was created anew is read from its first message on. With
+    ``from_front`` the first batch begins where the stream begins by now.
     """
     last = now.last_seq if until is None else min(now.last_seq, until)
+    if from_front and start.initial and start.seq < now.first_seq <= last:
+        start = start.but(base=now.first_seq, seq=now.first_seq)
     if start.created != now.created:
         base = now.first_seq
         start = start.but(created=now.created, base=base, seq=base)
@@ -136,7 +145,7 @@ def advance(start: Offset, now: Horizon, *, most: int | None = None, until: int 
 
 def lost(start: Offset, now: Horizon) -> tuple[int, int] | None:
     """The sequences that were to be read and are gone, both inclusive."""
-    if start.created != now.created or start.seq >= now.first_seq or start.seq > now.last_seq:
+    if start.created != now.created or start.seq >= now.first_seq or start.seq > now.last_seq or now.superseding:
         return None
     return start.seq, now.first_seq - 1
 

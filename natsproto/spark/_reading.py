@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_right
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, overload
 
 from natsproto._client import Client
 from natsproto._value import Value
@@ -39,13 +39,14 @@ from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import subscribe_subject
 from natsproto.spark._config import SparkNats
 from natsproto.spark._offsets import Horizon, pieces
-from natsproto.spark._worker import call, stream
+from natsproto.spark._worker import call, is_retry, stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger("natsproto")
 
+M = TypeVar("M")
 Method: TypeAlias = Literal["auto", "consumer", "direct"]
 Place: TypeAlias = Literal["earliest", "latest"] | int | datetime
 Row: TypeAlias = tuple[str, str, int, datetime, bytes, dict[str, list[str]] | None, int]
@@ -72,12 +73,15 @@ class SeqRange(Value):
     """Sequences of a stream, ``start`` to ``end``, both inclusive.
 
     ``created`` (RFC 3339) is when the stream was, so that another one of the same name is noticed; "" for any.
+    ``earliest`` says that ``start`` is only where the stream began when the range was planned: what it has removed
+    from its front before the range is read is not missed.
     """
 
     stream: str
     start: int
     end: int
     created: str = ""
+    earliest: bool = False
 
     def _check(self) -> None:
         stream_name(self.stream)
@@ -104,7 +108,8 @@ def plan_ranges(
     The ranges are inclusive, disjoint and in order. ``start`` and ``end`` are "earliest", "latest", a sequence
     (inclusive) or an aware datetime: from the first message stored then or later, up to the last one stored before
     (nats-server 2.11). With ``subjects`` the ends move inwards to messages that match. An empty list when nothing is
-    between them. A sequence is taken as it is said: what is gone already is missed when the range is read.
+    between them. A sequence is taken as it is said: what is gone already is missed when the range is read. From
+    "earliest" or a time on, what the stream removes before a range is first read is not (``SeqRange.earliest``).
 
     ConfigError for wrong arguments; StreamNotFound and what every call of the JetStream API raises.
     """
@@ -128,9 +133,14 @@ async def _plan(
     if subjects and first <= last:
         first, last = await _narrowed(source, subjects, first, last)
     return [
-        SeqRange(stream=name, start=begin, end=stop, created=now.created)
+        SeqRange(stream=name, start=begin, end=stop, created=now.created, earliest=begins_at_front(start))
         for begin, stop in pieces(first, last, partitions)
     ]
+
+
+def begins_at_front(start: Place) -> bool:
+    """Whether reading from that place on begins with whatever the stream still has."""
+    return start == "earliest" or isinstance(start, datetime)
 
 
 async def sequence_of(source: Stream, place: Place, now: Horizon) -> int:
@@ -214,14 +224,19 @@ def read_range(
     except on work queues and where none may be created.
 
     When messages of the range were removed after it was planned (a limit, a purge, the stream is another one) DataLost
-    is raised, or without ``fail_on_data_loss`` a warning logged and the rest read. ConfigError for wrong arguments, at
-    once. While reading StreamNotFound, PermissionDenied, and RequestTimeout when there is no server for a minute.
+    is raised, or without ``fail_on_data_loss`` a warning logged and the rest read. In an ``earliest`` range that is so
+    from the first message on that was read, and in a task that is tried again from the start. Messages of a stream
+    that only makes room for newer ones of their subject, as a bucket does, are not missed. ConfigError for wrong
+    arguments, at once. While reading StreamNotFound, PermissionDenied, and RequestTimeout when there is no server for
+    a minute.
     """
     if not isinstance(rng, SeqRange):
         raise TypeError(f"rng must be a SeqRange, not {type(rng).__name__}")
     if output not in ("tuples", "arrow"):
         raise ConfigError("output", output, 'must be "tuples" or "arrow"')
     wanted = check_reading(subjects, method, batch_rows, max_bytes)
+    if rng.earliest and is_retry():  # what the first attempt has read may have been written somewhere
+        rng = rng.but(earliest=False)
 
     def chunks(client: Client) -> AsyncIterator[Chunk]:
         return RangeReader(client, rng, wanted, method, batch_rows, max_bytes, fail_on_data_loss).chunks()
@@ -284,7 +299,7 @@ class RangeReader:
             async for stored in self._got(source):
                 yield stored
         elif not pending:
-            await self._check(self._range.end, 0)
+            await self._checked([], self._range.end, _position)
 
     async def _pending(self, consumer: OrderedConsumer) -> int:
         try:
@@ -309,13 +324,12 @@ class RangeReader:
                 while len(kept) >= self._rows or octets >= self._octets:
                     chunk, kept = kept[: self._rows], kept[self._rows :]
                     octets = sum(len(message.data) for message in kept)
-                    await self._check(_position(chunk[-1]), len(chunk))
-                    with vigil.asleep():
-                        yield chunk
+                    if chunk := await self._checked(chunk, _position(chunk[-1]), _position):
+                        with vigil.asleep():
+                            yield chunk
                 if over:
                     break
-        await self._check(end, len(kept))
-        if kept:
+        if kept := await self._checked(kept, end, _position):
             yield kept
 
     # ---------------------------------------------------------------- by sequence
@@ -336,20 +350,25 @@ class RangeReader:
                 kept += came
                 while len(kept) >= self._rows or sum(len(message.data) for message in kept) >= self._octets:
                     chunk, kept = kept[: self._rows], kept[self._rows :]
-                    await self._check(chunk[-1].seq, len(chunk))
-                    yield chunk
+                    if chunk := await self._checked(chunk, chunk[-1].seq, _SEQ):
+                        yield chunk
                 if over:
                     break
-        await self._check(end, len(kept))
-        if kept:
+        if kept := await self._checked(kept, end, _SEQ):
             yield kept
 
-    async def _check(self, up_to: int, count: int) -> None:
-        """These came, and they are all up to there: unless some were removed before they could be read."""
-        if not self._watch.whole(up_to, count):
+    async def _checked(self, chunk: list[M], up_to: int, position: Callable[[M], int]) -> list[M]:
+        """These came, and they are all up to there. DataLost when some were removed before they could be read.
+
+        At the beginning of an ``earliest`` range, those behind the last that may be missing.
+        """
+        watch = self._watch
+        if not watch.whole(up_to, len(chunk), position(chunk[0]) if chunk else up_to + 1):
             assert self._stream is not None
-            self._watch.compare(await self._stream.info())
-        self._watch.advance(up_to)
+            first = watch.compare(await self._stream.info())
+            chunk = chunk[bisect_left(chunk, first, key=position) :]
+        watch.advance(up_to, bool(chunk))
+        return chunk
 
 
 async def _merged(sources: list[AsyncGenerator[list[RawMessage]]]) -> AsyncGenerator[list[RawMessage]]:
@@ -438,6 +457,7 @@ class LossWatch:
     def __init__(self, rng: SeqRange, strict: bool) -> None:
         self._range, self._strict = rng, strict
         self._next = rng.start
+        self._unread = rng.earliest  # nothing is missed yet
 
     def begin(self, info: StreamInfo) -> bool:
         """Before reading: whether there is anything in the range. DataLost when it cannot be read whole."""
@@ -447,21 +467,27 @@ class LossWatch:
             self._missing(f"the stream ends at {now.last_seq}")
         return now.first_seq <= self._range.end and now.last_seq >= self._range.start
 
-    def whole(self, up_to: int, count: int) -> bool:
-        """Whether these so many messages are all from the last ones up to that sequence."""
-        return up_to - self._next + 1 == count
+    def whole(self, up_to: int, count: int, first: int) -> bool:
+        """Whether these so many messages, the first of which is given, are all from the last ones up to ``up_to``."""
+        return up_to - (first if self._unread else self._next) + 1 == count
 
-    def advance(self, up_to: int) -> None:
-        """All up to there are dealt with."""
+    def advance(self, up_to: int, found: bool) -> None:
+        """All up to there are dealt with, and there were some or none."""
         self._next = up_to + 1
+        self._unread = self._unread and not found
 
-    def compare(self, info: StreamInfo) -> None:
-        """DataLost when the stream as it is now does not hold what was to come next."""
+    def compare(self, info: StreamInfo) -> int:
+        """DataLost when the stream as it is now does not hold what was to come next. The sequence that is next."""
         now = Horizon.of(info)
         if self._range.created and self._range.created != now.created:
             self._missing(f"the stream was created anew at {now.created}")
-        elif now.first_seq > self._next:
-            self._missing(f"the stream begins at {now.first_seq} now")
+        elif now.first_seq > self._next and not now.superseding:
+            if self._unread:
+                log.info("stream %s begins at %d now: it is read from there", self._range.stream, now.first_seq)
+                self._next = now.first_seq
+            else:
+                self._missing(f"the stream begins at {now.first_seq} now")
+        return self._next
 
     def _missing(self, reason: str) -> None:
         error = DataLost(self._range.stream, self._next, self._range.end, reason)

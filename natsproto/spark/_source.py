@@ -16,7 +16,7 @@ from natsproto._client import Client
 from natsproto.errors import DataLost
 from natsproto.spark._offsets import AUTO_PARTITIONS, Horizon, Offset, advance, lost, pieces, span
 from natsproto.spark._pushdown import Narrowing, narrow
-from natsproto.spark._reading import SeqRange, plan_ranges, read_range
+from natsproto.spark._reading import SeqRange, begins_at_front, plan_ranges, read_range
 from natsproto.spark._settings import SourceSettings
 from natsproto.spark._worker import call
 
@@ -138,6 +138,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         self._initial: Offset | None = None
         self._place: Offset | None = None  # the end of the last batch, for Spark 4.0 and 4.1, which do not say
         self._target: int | None = None
+        self._planned: dict[str, Any] | None = None  # the end of a batch that was never tried before
         if not _OWN_LIMITS and (settings.max_sequences or settings.max_octets):
             log.warning("maxOffsetsPerTrigger and maxBytesPerTrigger need Spark 4.2: a batch takes all there is")
 
@@ -160,8 +161,11 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
                 created=now.created,
                 partitions=self._settings.partitions,
             )
-        self._check(place, now)
-        return advance(place, now, most=self._most(now, limit), until=self._target).json()
+        from_front = place.initial and begins_at_front(self._settings.start)
+        self._check(place, now, from_front)
+        end = advance(place, now, most=self._most(now, limit), until=self._target, from_front=from_front)
+        self._planned = end.json() if from_front else None
+        return end.json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """How much a batch takes, as Spark words it."""
@@ -188,8 +192,11 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         found = span(begin, stop)
         if found.recreated:
             self._lost(DataLost(settings.stream, begin.seq, begin.seq, f"it was created anew at {stop.created}"))
+        fresh = end == self._planned
         return [
-            RangePartition(SeqRange(stream=settings.stream, start=first, end=last, created=stop.created))
+            RangePartition(
+                SeqRange(stream=settings.stream, start=first, end=last, created=stop.created, earliest=fresh)
+            )
             for first, last in pieces(found.first, found.last, stop.partitions)
         ]
 
@@ -208,12 +215,12 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
             seq = ranges[0].start if ranges else now.last_seq + 1
         return Offset(stream=settings.stream, seq=seq, created=now.created, base=seq, partitions=settings.partitions)
 
-    def _check(self, place: Offset, now: Horizon) -> None:
+    def _check(self, place: Offset, now: Horizon, from_front: bool) -> None:
         """DataLost when what is to be read next is gone, or a word in the log."""
         stream = self._settings.stream
         if place.created != now.created:
             self._lost(DataLost(stream, place.seq, place.seq, f"it was created anew at {now.created}"))
-        elif (gone := lost(place, now)) is not None:
+        elif not from_front and (gone := lost(place, now)) is not None:
             self._lost(DataLost(stream, *gone, f"the stream begins at {now.first_seq} now"))
 
     def _lost(self, error: DataLost) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -130,6 +131,16 @@ def exchange(
                 return
     finally:
         leave(portal, crossing.stop)
+
+
+def is_retry() -> bool:
+    """Whether this is a task of Spark that was tried before."""
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
 
 
 def pull(source: Iterator[T], most: int) -> tuple[list[T], bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -306,6 +307,43 @@ def test_what_is_gone_ends_the_query_or_is_passed_over(pipe: Pipe) -> None:
         pipe.stream()
     pipe.stream({"failOnDataLoss": "false"})
     assert sorted(pipe.numbers()) == [*range(100), *range(150, 200)]
+
+
+def test_full_stream_is_read_and_followed_from_earliest(pipe: Pipe) -> None:
+    """The stream is at its limit, and 2,000 messages a second push others out of it."""
+    pipe.do(lambda js: js.create_stream(name="FULL", subjects=["full"], storage="memory", max_msgs=10_000))
+    over = threading.Event()
+
+    async def publish(js: JetStream) -> None:
+        loop = asyncio.get_running_loop()
+        async with js.publisher() as publisher:
+            for _ in range(10_000):
+                await publisher.publish("full", b"x")
+            start, count = loop.time(), 0
+            while not over.is_set():
+                while count < 2000 * (loop.time() - start):
+                    await publisher.publish("full", b"x")
+                    count += 1
+                await asyncio.sleep(0.01)
+
+    publishing = threading.Thread(target=pipe.do, args=(publish,))
+    publishing.start()
+    try:
+        wait_for_trimming(pipe)
+        found = seqs(pipe.read(stream="FULL", minPartitions="2"))
+        assert len(set(found)) == len(found) > 0
+        assert sum(pipe.stream({"stream": "FULL"})) > 0
+    finally:
+        over.set()
+        publishing.join()
+
+
+def wait_for_trimming(pipe: Pipe) -> None:
+    async def first(js: JetStream) -> int:
+        return (await (await js.stream("FULL")).info()).state.first_seq
+
+    while pipe.do(first) < 2:
+        time.sleep(0.02)
 
 
 def test_complete_mode_is_refused(pipe: Pipe) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from natsproto import sync
 from natsproto.errors import ConfigError, DataLost
 from natsproto.spark._config import SparkNats
+from natsproto.spark._reading import SeqRange, read_range
 from natsproto.spark._settings import SourceSettings
 from natsproto.spark._source import StreamReader
 from natsproto.sync._jetstream import JetStream
@@ -147,14 +148,51 @@ def test_a_batch_that_is_repeated_is_planned_without_asking_anybody(server: Serv
 
 def test_what_is_gone_before_it_was_read_is_data_lost(server: Server, js: JetStream) -> None:
     publish(js, 100)
-    source = reader(server)
+    source = reader(server, startingOffsets="1")
     start = source.initialOffset()
     js.stream("ORDERS").purge(sequence=51)
     with pytest.raises(DataLost) as lost:
         source.latestOffset(start, ALL)
     assert (lost.value.first, lost.value.last) == (1, 50)
-    forgiving = reader(server, failOnDataLoss="false")
+    forgiving = reader(server, startingOffsets="1", failOnDataLoss="false")
     assert planned(forgiving, start, forgiving.latestOffset(start, ALL)) == [(1, 100)]
+
+
+def ranges(reader: StreamReader, start: dict[str, object], end: dict[str, object]) -> list[SeqRange]:
+    return [partition.value for partition in reader.partitions(start, end)]
+
+
+@pytest.mark.parametrize("options", [{}, {"startingTimestamp": "2020-01-01T00:00:00Z"}], ids=["earliest", "time"])
+def test_what_is_trimmed_before_the_first_batch_is_no_loss(
+    server: Server, js: JetStream, options: dict[str, str]
+) -> None:
+    publish(js, 100)
+    source = reader(server, **options, minPartitions="1")
+    start = source.initialOffset()
+    js.stream("ORDERS").purge(sequence=51)
+    end = source.latestOffset(start, ALL)
+    js.stream("ORDERS").purge(sequence=61)
+    (rng,) = ranges(source, start, end)
+    assert (rng.start, rng.end) == (51, 100)
+    nats = SparkNats(servers=server.url)
+    assert [row[2] for row in read_range(nats, rng)] == list(range(61, 101))
+    # a batch that is planned again may have been written in part
+    (again,) = ranges(reader(server, **options), reader(server, **options).initialOffset(), end)
+    with pytest.raises(DataLost, match="begins at 61"):
+        list(read_range(nats, again))
+    publish(js, 10)
+    js.stream("ORDERS").purge(sequence=106)
+    with pytest.raises(DataLost, match="begins at 106"):
+        source.latestOffset(end, ALL)
+
+
+def test_superseded_messages_are_no_loss_to_a_query(server: Server, js: JetStream) -> None:
+    js.stream("ORDERS").update(max_msgs_per_subject=1)
+    publish(js, 10)
+    source = reader(server)
+    end = source.latestOffset(source.initialOffset(), ALL)
+    publish(js, 10)
+    assert planned(source, end, source.latestOffset(end, ALL)) == [(11, 20)]
 
 
 def test_a_stream_that_was_created_anew_is_another_one(
