@@ -4,7 +4,8 @@ Owns the two ways to exactly once, and the marker of the second. It runs on the 
 Spark but what tells one piece of work from another: the ``Task``.
 
 *By message id*: the id of a row is that of its task and its number in it, so a task that runs again publishes the same
-ids, and the stream drops them, within its ``duplicate_window``.
+ids, and the stream drops them, within its ``duplicate_window``. What it may have forgotten is looked up in it before
+(``stored``).
 
 *By atomic batches* (ADR-50): rows go in batches, each together with a marker that says how far the task is. The
 marker is only accepted behind the one before it, so of two attempts one is refused, whole; an attempt that comes
@@ -27,14 +28,16 @@ from natsproto.errors import (
     PublishUncertain,
     WrongExpectation,
 )
-from natsproto.jetstream._config import StreamConfig
+from natsproto.jetstream._config import RetentionPolicy, StreamConfig
 from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._publish.ackfuture import AckFuture
 from natsproto.jetstream._stream import Stream
 from natsproto.protocol.subject import matches
 from natsproto.spark._outgoing import Outgoing, outgoing
 from natsproto.spark._publishing import HeaderFilter
 from natsproto.spark._settings import SinkSettings
+from natsproto.spark._stored import StoredRows, check_window
 
 ATTEMPTS = 20
 """How often one batch is tried against others that write in its place."""
@@ -46,6 +49,14 @@ class Task(Value):
     owner: str
     epoch: int
     partition: int
+    run: str = ""
+    """The run of the query, or the write: what began anew looks for what was stored before."""
+    repeated: bool = False
+    """Whether its rows may have been stored before, longer ago than the stream remembers."""
+    retry: bool = False
+    """Whether another attempt of the same run came before."""
+    after: int = 0
+    """The sequence of the target behind which all its rows are, 0 when that is not known."""
 
     @property
     def id_prefix(self) -> str:
@@ -93,28 +104,26 @@ class Marker(Value):
         return self.rows if self.epoch == epoch else 0
 
 
-async def check_sink(client: Client, settings: SinkSettings) -> StreamConfig:
-    """How the stream is configured. ConfigError when it cannot keep what was promised; StreamNotFound."""
-    config = (await client.jetstream().stream(settings.stream)).cached_info.config
+async def check_sink(client: Client, settings: SinkSettings) -> StreamInfo:
+    """The stream as it is. ConfigError when it cannot keep what was promised; StreamNotFound."""
+    info = (await client.jetstream().stream(settings.stream)).cached_info
+    config = info.config
     what = f"stream {settings.stream}"
     if config.no_ack:
         raise ConfigError(what, "no_ack", "acknowledges nothing, so nobody knows what it has stored")
     if settings.subject:
         check_subject(config, settings.subject)
-    if settings.guarantee == "msgid" and config.duplicate_window < settings.recovery_window:
-        raise ConfigError(
-            what,
-            config.duplicate_window,
-            f"is a duplicate_window shorter than recoveryWindow ({settings.recovery_window:g} s): a restart after it "
-            "would double rows. Widen the window, lower recoveryWindow, or use exactlyOnce=atomic",
-        )
+    if settings.guarantee == "msgid":
+        check_window(info, settings.recovery_window)
     if settings.guarantee == "atomic":
         if not config.allow_atomic:
             raise ConfigError(
                 what, "allow_atomic=False", "takes no atomic batches: allow them, or use exactlyOnce=msgid"
             )
+        if config.retention == RetentionPolicy.INTEREST:
+            raise ConfigError(what, "retention=interest", "keeps no markers: use exactlyOnce=msgid")
         check_subject(config, f"{settings.progress_subject}.owner.0")
-    return config
+    return info
 
 
 def check_subject(config: StreamConfig, subject: str) -> None:
@@ -133,7 +142,8 @@ async def deliver(
     ConfigError for rows that cannot be published, PublishFailed and PublishUncertain, and what ``js.publish`` raises.
     Cancelling leaves some rows published; the next attempt repeats them.
     """
-    config = await check_sink(client, settings)
+    info = await check_sink(client, settings)
+    config = info.config
     headers = HeaderFilter(settings.server_headers)
     columns = _columns(config, settings, headers, batches)
     if settings.guarantee == "atomic":
@@ -141,7 +151,7 @@ async def deliver(
         stream = await js.stream(settings.stream, bind=True)
         done = await _Atomic(js, stream, settings, task, rollup=config.allow_rollup_hdrs).deliver(columns)
     else:
-        done = await _deliver_by_id(client.jetstream(), settings, task, columns)
+        done = await _ById(client, settings, info, task).deliver(columns)
     yield done.but(stripped=dict(headers.stripped))
 
 
@@ -163,29 +173,76 @@ async def _columns(
 # ---------------------------------------------------------------- by message id
 
 
-async def _deliver_by_id(
-    js: JetStream, settings: SinkSettings, task: Task, batches: AsyncIterator[Outgoing]
-) -> Delivered:
-    rows = duplicates = 0
-    unsettled: list[AckFuture] = []
-    async with js.publisher(max_pending=settings.window, timeout=settings.timeout) as publisher:
-        publish = publisher.publish
-        async for batch in batches:
-            ids = _ids(settings, task, rows, batch)
-            sent: list[AckFuture] = []
-            if batch.headers:
-                for subject, data, key, headers in zip(batch.subjects, batch.payloads, ids, batch.headers, strict=True):
-                    sent.append(await publish(subject, data, msg_id=key, headers=headers))
-            else:
-                for subject, data, key in zip(batch.subjects, batch.payloads, ids, strict=True):
-                    sent.append(await publish(subject, data, msg_id=key))
-            rows += len(sent)
-            unsettled += sent
+_LOOKED_UP: dict[str, tuple[Task, StoredRows]] = {}
+"""What was found last, by query: the tasks of an epoch that run in one process look once."""
+
+
+class _ById:
+    """One task that writes messages with ids."""
+
+    def __init__(self, client: Client, settings: SinkSettings, info: StreamInfo, task: Task) -> None:
+        self._client, self._settings, self._info, self._task = client, settings, info, task
+        self._looks = task.repeated and settings.guarantee == "msgid"
+        self._stored: StoredRows | None = None
+
+    async def deliver(self, batches: AsyncIterator[Outgoing]) -> Delivered:
+        settings = self._settings
+        rows = duplicates = 0
+        unsettled: list[AckFuture] = []
+        js = self._client.jetstream()
+        async with js.publisher(max_pending=settings.window, timeout=settings.timeout) as publisher:
+            publish = publisher.publish
+            async for batch in batches:
+                ids = _ids(settings, self._task, rows, batch)
+                if self._looks:
+                    places = await self._new_rows(rows, batch, ids)
+                    duplicates += len(ids) - len(places)
+                    rows += len(ids) - len(places)
+                    batch, ids = batch.at(places), [ids[place] for place in places]
+                sent: list[AckFuture] = []
+                if batch.headers:
+                    for subject, data, key, pairs in zip(
+                        batch.subjects, batch.payloads, ids, batch.headers, strict=True
+                    ):
+                        sent.append(await publish(subject, data, msg_id=key, headers=pairs))
+                else:
+                    for subject, data, key in zip(batch.subjects, batch.payloads, ids, strict=True):
+                        sent.append(await publish(subject, data, msg_id=key))
+                rows += len(sent)
+                unsettled += sent
+                duplicates += sum(future.duplicate for future in unsettled)
+                unsettled = [future for future in unsettled if not future.done()]
+            await publisher.flush()
             duplicates += sum(future.duplicate for future in unsettled)
-            unsettled = [future for future in unsettled if not future.done()]
-        await publisher.flush()
-        duplicates += sum(future.duplicate for future in unsettled)
-    return Delivered(rows=rows, duplicates=duplicates)
+        return Delivered(rows=rows, duplicates=duplicates)
+
+    async def _new_rows(self, row: int, batch: Outgoing, ids: Sequence[str | None]) -> list[int]:
+        """The places of those rows in a batch that are not stored; the batch begins with row ``row``."""
+        if self._stored is None:
+            self._stored = await self._look_up(keep_ids=bool(batch.ids))
+        stored, partition = self._stored, self._task.partition
+        return [
+            place
+            for place, (key, subject) in enumerate(zip(ids, batch.subjects, strict=True))
+            if not (
+                key in stored.ids
+                if batch.ids and batch.ids[place] is not None
+                else stored.has_row(partition, row + place, subject)
+            )
+        ]
+
+    async def _look_up(self, *, keep_ids: bool) -> StoredRows:
+        task = self._task
+        before, found = _LOOKED_UP.get(task.owner, (None, None))
+        if found is None or before != task.but(partition=0) or task.retry:
+            superseding = self._info.config.max_msgs_per_subject > 0
+            found = StoredRows(task.owner, task.epoch, keep_ids=keep_ids, superseding=superseding)
+            await found.look_up(
+                self._client, self._info, recovery_window=self._settings.recovery_window, after=task.after
+            )
+            _LOOKED_UP.clear()
+            _LOOKED_UP[task.owner] = task.but(partition=0), found
+        return found
 
 
 def _ids(settings: SinkSettings, task: Task, row: int, batch: Outgoing) -> Sequence[str | None]:

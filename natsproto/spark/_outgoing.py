@@ -44,6 +44,15 @@ class Outgoing(NamedTuple):
         cut = slice(begin, end)
         return Outgoing(self.subjects[cut], self.payloads[cut], self.headers[cut], self.ids[cut])
 
+    def at(self, places: Sequence[int]) -> Outgoing:
+        """The messages at these places."""
+        return Outgoing(
+            [self.subjects[place] for place in places],
+            [self.payloads[place] for place in places],
+            [self.headers[place] for place in places] if self.headers else (),
+            [self.ids[place] for place in places] if self.ids else (),
+        )
+
 
 def check_columns(columns: Sequence[tuple[str, str]], *, subject: str) -> None:
     """ConfigError unless these (name, Spark's word for the type) can be published. ``subject`` is that for all rows."""

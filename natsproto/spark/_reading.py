@@ -261,13 +261,15 @@ class RangeReader:
         batch_rows: int,
         max_bytes: int,
         fail_on_data_loss: bool,
+        headers_only: bool = False,
     ) -> None:
+        self._headers_only = headers_only
         self._client, self._range, self._subjects, self._method = client, rng, subjects, method
         self._rows, self._octets = batch_rows, max_bytes
         self._watch = LossWatch(rng, fail_on_data_loss)
         self._stream: Stream | None = None
 
-    async def chunks(self) -> AsyncIterator[Chunk]:
+    async def chunks(self) -> AsyncGenerator[Chunk]:
         """Yields what is in the range, some messages at a time."""
         self._stream = source = await self._client.jetstream().stream(self._range.stream)
         if self._watch.begin(source.cached_info):
@@ -282,7 +284,10 @@ class RangeReader:
 
     async def _delivered(self, source: Stream) -> AsyncGenerator[Chunk]:
         consumer = source.ordered_consumer(
-            start_sequence=self._range.start, filter_subjects=self._subjects, inactive_threshold=INACTIVE
+            start_sequence=self._range.start,
+            filter_subjects=self._subjects,
+            headers_only=self._headers_only,
+            inactive_threshold=INACTIVE,
         )
         room = max(self._octets, self._client.max_payload + 8192)  # a pull that is too small for a message gets none
         async with consumer.messages(max_messages=self._rows, max_bytes=room) as messages:

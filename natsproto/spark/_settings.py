@@ -78,7 +78,7 @@ class SinkSettings(Value):
     stream: str
     subject: str = ""
     guarantee: Guarantee = "msgid"
-    recovery_window: float = 120.0
+    recovery_window: float = 900.0
     progress_subject: str = ""
     chunk_rows: int = 500
     window: int = 2000
@@ -96,7 +96,7 @@ class SinkSettings(Value):
             stream=given.required("stream", stream_name),
             subject=given.get("subject", _subject, ""),
             guarantee=cast("Guarantee", guarantee),
-            recovery_window=given.get("recoveryWindow", _seconds, 120.0),
+            recovery_window=given.get("recoveryWindow", _seconds, 900.0),
             progress_subject=given.get("progressSubject", _subject, ""),
             chunk_rows=given.get("chunkRows", _positive, 500),
             window=given.get("window", _positive, 2000),

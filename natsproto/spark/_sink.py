@@ -85,13 +85,25 @@ class BatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame. Spark pickles this one object into every attempt of every task."""
 
     def __init__(self, settings: SinkSettings) -> None:
-        call(settings.nats, check_sink, settings)
+        info = call(settings.nats, check_sink, settings)
         self._settings = settings
-        self._write_id = settings.write_id or uuid.uuid4().hex
+        self._run = uuid.uuid4().hex
+        self._write_id = settings.write_id or self._run
+        self._after = 0 if settings.write_id else info.state.last_seq
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task."""
-        task = Task(owner=self._write_id, epoch=0, partition=_task_context().partitionId())
+        context = _task_context()
+        retry = context.attemptNumber() > 0
+        task = Task(
+            owner=self._write_id,
+            epoch=0,
+            partition=context.partitionId(),
+            run=self._run,
+            repeated=retry or bool(self._settings.write_id),
+            retry=retry,
+            after=self._after,
+        )
         return _write(self._settings, task, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -129,7 +141,33 @@ class _StreamWriting:
         epoch = context.getLocalProperty("streaming.sql.batchId")
         if not query or not epoch:
             raise LocalProtocolError("this version of Spark does not say which query and epoch a task belongs to")
-        return Task(owner=query, epoch=int(epoch), partition=context.partitionId())
+        run = context.getLocalProperty("spark.jobGroup.id") or ""
+        retry = context.attemptNumber() > 0
+        return Task(
+            owner=query,
+            epoch=int(epoch),
+            partition=context.partitionId(),
+            run=run,
+            repeated=retry or is_first_epoch(query, run, int(epoch)),
+            retry=retry,
+        )
+
+
+_FIRST_EPOCHS: dict[str, tuple[str, int]] = {}
+"""For each query the run that was seen last in this process, and its first epoch here."""
+
+
+def is_first_epoch(query: str, run: str, epoch: int) -> bool:
+    """Whether this is the first epoch of a run that this process writes: another run may have tried it before.
+
+    Spark keeps that from nobody but the sink: an epoch that is repeated looks like one that is new.
+    """
+    if not run:
+        return True
+    seen = _FIRST_EPOCHS.get(query)
+    if seen is None or seen[0] != run:
+        seen = _FIRST_EPOCHS[query] = run, epoch
+    return seen[1] == epoch
 
 
 if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):  # Spark 4.1

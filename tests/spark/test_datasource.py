@@ -265,7 +265,6 @@ def test_a_write_with_an_id_of_its_own_can_be_repeated(pipe: Pipe) -> None:
     ("mode", "options", "words"),
     [
         ("overwrite", {}, "a stream is only appended to"),
-        ("append", {"recoveryWindow": "86400"}, "shorter than recoveryWindow"),
         ("append", {"subject": "elsewhere"}, "is none of stream OUT"),
         ("append", {"exactlyOnce": "twice"}, "must be one of msgid, atomic, none"),
     ],

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from itertools import count
 
 import pyarrow as pa
 import pytest
 
+import natsproto
 from natsproto._client import Client
 from natsproto.errors import ConfigError, InvalidReply, StreamNotFound
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream import Stream
 from natsproto.spark._deliver import Delivered, Marker, Task, check_sink, deliver
 from natsproto.spark._settings import SinkSettings
+from natsproto.spark._sink import is_first_epoch
+from natsproto.testing import run_server
 
 BASE = {"servers": "nats://127.0.0.1:4222", "stream": "OUT", "subject": "out.rows"}
 TASK = Task(owner="query", epoch=3, partition=1)
@@ -100,9 +104,7 @@ async def test_atomic_batches_are_exact_beyond_the_duplicate_window(
     await out.update(duplicate_window=0.1)
     with pytest.raises(ZeroDivisionError):
         await run(nats_client, ATOMIC, TASK, rows(batch(0, 10), fail=True))
-    await jetstream.publish("out.other", msg_id="known")
-    while (await jetstream.publish("out.other", msg_id="known")).duplicate:  # noqa: ASYNC110  # only the server knows
-        await asyncio.sleep(0.05)
+    await window_over(jetstream)
     await run(nats_client, ATOMIC, TASK, rows(batch(0, 25)))
     assert await stored(out) == list(range(25))
 
@@ -165,8 +167,9 @@ async def test_a_subject_of_no_row_of_the_stream_is_refused(nats_client: Client,
 @pytest.mark.parametrize(
     ("changes", "options", "words"),
     [
-        ({"duplicate_window": 60}, {}, "shorter than recoveryWindow"),
-        ({"duplicate_window": 60}, {"recoveryWindow": "60.5"}, "shorter than recoveryWindow"),
+        ({"retention": "workqueue"}, {}, "shorter than recoveryWindow .900 s., and a stream with retention workqueue"),
+        ({"retention": "interest", "duplicate_window": 60}, {"recoveryWindow": "60.5"}, "shorter than recoveryWindow"),
+        ({"retention": "interest"}, {"exactlyOnce": "atomic", "progressSubject": "out.p"}, "keeps no markers"),
         ({"allow_atomic": False}, {"exactlyOnce": "atomic", "progressSubject": "out.p"}, "takes no atomic batches"),
         ({}, {"exactlyOnce": "atomic", "progressSubject": "p"}, "is none of stream OUT"),
         ({}, {"subject": "elsewhere"}, "is none of stream OUT"),
@@ -185,10 +188,128 @@ async def test_a_stream_that_cannot_keep_the_promise_is_refused_before_anything_
 
 @pytest.mark.parametrize("options", [{"exactlyOnce": "none"}, {"recoveryWindow": "60"}])
 async def test_a_short_window_is_enough_for_who_asks_for_less(
-    nats_client: Client, out: Stream, options: dict[str, str]
+    nats_client: Client, jetstream: JetStream, options: dict[str, str]
 ) -> None:
-    await out.update(duplicate_window=60)
+    await jetstream.create_stream(
+        name="OUT", subjects=["out.>"], storage="memory", retention="workqueue", duplicate_window=60
+    )
     await check_sink(nats_client, settings(**options))
+
+
+# ---------------------------------------------------------------- behind the duplicate window
+
+
+async def window_over(jetstream: JetStream) -> None:
+    """Waits until the server has forgotten the ids that it knows."""
+    await jetstream.publish("out.other", msg_id="known")
+    while (await jetstream.publish("out.other", msg_id="known")).duplicate:  # noqa: ASYNC110  # only the server knows
+        await asyncio.sleep(0.05)
+
+
+def with_ids(*numbers: int) -> pa.RecordBatch:
+    ids = pa.array([f"id-{number}" for number in numbers])
+    return pa.RecordBatch.from_arrays([pa.array([b"%d" % number for number in numbers]), ids], names=["data", "msg_id"])
+
+
+_runs = count()
+
+
+def again(**changes: object) -> Task:
+    """The task in a run of the query that was not there before."""
+    return TASK.but(run=f"run-{next(_runs)}", repeated=True, **changes)
+
+
+async def test_rows_that_the_window_has_forgotten_are_found_in_the_target(
+    nats_client: Client, jetstream: JetStream, out: Stream
+) -> None:
+    await out.update(duplicate_window=0.1)
+    await run(nats_client, MSG_ID, TASK.but(epoch=2), rows(batch(100, 103)))
+    other = TASK.but(partition=2)
+    for task in (TASK, other):
+        with pytest.raises(ZeroDivisionError):
+            await run(nats_client, MSG_ID, task, rows(batch(0, 10), fail=True))
+    await jetstream.publish("out.rows", b"-1", msg_id="of-somebody-else")
+    await window_over(jetstream)
+    task = again()
+    assert await run(nats_client, MSG_ID, task, rows(batch(0, 13), batch(13, 25))) == Delivered(rows=25, duplicates=10)
+    done = await run(nats_client, MSG_ID, task.but(partition=2), rows(batch(0, 25)))
+    assert done == Delivered(rows=25, duplicates=10)
+    assert sorted(await stored(out)) == sorted([-1, 100, 101, 102, *range(25), *range(25)])
+
+
+async def test_ids_that_the_window_has_forgotten_are_found_in_the_target(
+    nats_client: Client, jetstream: JetStream, out: Stream
+) -> None:
+    """They come in another order."""
+    await out.update(duplicate_window=0.1)
+    with pytest.raises(ZeroDivisionError):
+        await run(nats_client, MSG_ID, TASK, rows(with_ids(1, 2, 3), fail=True))
+    await window_over(jetstream)
+    done = await run(nats_client, MSG_ID, again(), rows(with_ids(6, 5, 4), with_ids(3, 2, 1)))
+    assert done == Delivered(rows=6, duplicates=3)
+    assert sorted(await stored(out)) == list(range(1, 7))
+
+
+async def test_rows_that_were_superseded_are_not_stored_again(
+    nats_client: Client, jetstream: JetStream, out: Stream
+) -> None:
+    await out.update(duplicate_window=0.1, max_msgs_per_subject=1)
+    with pytest.raises(ZeroDivisionError):
+        await run(nats_client, MSG_ID, TASK, rows(batch(0, 5), fail=True))
+    await window_over(jetstream)
+    assert await run(nats_client, MSG_ID, again(), rows(batch(0, 5))) == Delivered(rows=5, duplicates=5)
+    assert await stored(out) == [4]
+
+
+async def test_only_what_was_stored_since_the_write_began_is_looked_at(nats_client: Client, out: Stream) -> None:
+    await run(nats_client, MSG_ID.but(guarantee="none"), TASK, rows(with_ids(1, 2)))
+    await out.update(duplicate_window=0.1)
+    last = (await out.info()).state.last_seq
+    await window_over(nats_client.jetstream())
+    retry = again(retry=True, after=last)
+    assert await run(nats_client, MSG_ID, retry, rows(with_ids(1, 2))) == Delivered(rows=2, duplicates=0)
+
+
+async def test_work_queue_that_may_have_forgotten_is_refused(nats_client: Client, jetstream: JetStream) -> None:
+    stream = await jetstream.create_stream(
+        name="OUT", subjects=["out.>"], storage="memory", retention="workqueue", duplicate_window=0.1
+    )
+    how = settings(recoveryWindow="0.1")
+    with pytest.raises(ZeroDivisionError):
+        await run(nats_client, how, TASK, rows(batch(0, 10), fail=True))
+    while True:
+        info = await stream.info()
+        assert info.state.last_ts is not None
+        if (info.ts - info.state.last_ts).total_seconds() > 0.2:
+            break
+        await asyncio.sleep(0.02)
+    with pytest.raises(ConfigError, match="cannot be asked what it has stored"):
+        await run(nats_client, how, again(), rows(batch(0, 25)))
+    assert (await stream.info()).state.messages == 10
+
+
+async def test_target_that_may_not_be_read_needs_the_window() -> None:
+    allowed = 'publish: ["$JS.API.STREAM.INFO.>", "out.>"], subscribe: ["_INBOX.>"]'
+    users = f"users: [{{user: boss, password: b}}, {{user: sink, password: s, permissions: {{ {allowed} }} }}]"
+    async with (
+        run_server(jetstream=True, config=f"authorization {{ {users} }}") as server,
+        natsproto.connect(server.url, user="boss", password="b") as boss,
+        natsproto.connect(server.url, user="sink", password="s") as client,
+    ):
+        await boss.jetstream().create_stream(name="OUT", subjects=["out.>"], storage="memory", duplicate_window=60)
+        await boss.jetstream().publish("out.other")
+        with pytest.raises(ConfigError, match="may not read"):
+            await run(client, MSG_ID, again(), rows(batch(0, 5)))
+        assert (await run(client, settings(recoveryWindow="60"), again(), rows(batch(0, 5)))).rows == 5
+
+
+def test_only_the_first_epoch_of_a_run_is_looked_up() -> None:
+    assert is_first_epoch("q", "run-1", 4)
+    assert is_first_epoch("q", "run-1", 4), "the next partition"
+    assert not is_first_epoch("q", "run-1", 5)
+    assert is_first_epoch("q", "run-2", 5)
+    assert is_first_epoch("other", "run-3", 5)
+    assert is_first_epoch("q", "", 9), "nobody says which run it is"
 
 
 async def test_a_stream_that_is_not_there_is_named(nats_client: Client) -> None:

@@ -51,27 +51,38 @@ async def run_until(job: subprocess.Popen[bytes], out: Stream, folder: Path, row
     assert job.returncode == 0, (folder / "job.log").read_text()[-4000:]
 
 
-async def check(server: Server, folder: Path, guarantee: str, *, count: int, kills: int, seed: int) -> None:
+async def check(
+    server: Server, folder: Path, guarantee: str, *, count: int, kills: int, seed: int, window: float = 600
+) -> None:
     need_java()
     async with natsproto.connect(server.url) as client:
         js = client.jetstream()
-        out = await scene(js, count)
+        out = await scene(js, count, window)
         points = sorted(random.Random(seed).sample(range(1, count), kills))
         for rows in [*points, 10 * count]:
             job = await asyncio.to_thread(start, server, folder, guarantee)
             await run_until(job, out, folder, rows)
+            if window < 600:
+                await window_over(js)
         found = sorted([int(message.data) async for message in out.get_batch(subject="out.rows.>")])
         assert found == list(range(count))
         assert (await (await js.stream("ORDERS")).info()).state.messages == count
 
 
-async def scene(js: JetStream, count: int) -> Stream:
+async def window_over(js: JetStream) -> None:
+    """Waits until the server has forgotten every id that it knows."""
+    await js.publish("out.other", msg_id="known")
+    while (await js.publish("out.other", msg_id="known")).duplicate:  # noqa: ASYNC110  # only the server knows
+        await asyncio.sleep(0.05)
+
+
+async def scene(js: JetStream, count: int, window: float) -> Stream:
     await js.create_stream(name="ORDERS", subjects=["orders"])
     async with js.publisher() as publisher:
         for number in range(count):
             await publisher.publish("orders", b"%d" % number)
     return await js.create_stream(
-        name="OUT", subjects=["out.>"], duplicate_window=600, allow_atomic=True, allow_rollup_hdrs=True
+        name="OUT", subjects=["out.>"], duplicate_window=window, allow_atomic=True, allow_rollup_hdrs=True
     )
 
 
@@ -81,6 +92,12 @@ async def test_a_query_that_is_killed_goes_on_and_doubles_nothing(
     nats_server: Server, tmp_path: Path, seed: int
 ) -> None:
     await check(nats_server, tmp_path, "msgid", count=6000, kills=1, seed=seed)
+
+
+@pytest.mark.spark_full
+@pytest.mark.timeout(1800)
+async def test_query_that_was_away_longer_than_the_window(nats_server: Server, tmp_path: Path, seed: int) -> None:
+    await check(nats_server, tmp_path, "msgid", count=40_000, kills=2, seed=seed, window=5)
 
 
 @pytest.mark.spark_full
