@@ -217,12 +217,12 @@ class Bench:
         return frame.selectExpr("concat('sink.', id % 100) AS subject", "cast(repeat('x', 120) AS binary) AS data")
 
     def write(self, share: float = 1.0, **options: str) -> None:
-        given = {"servers": self._url, "stream": "SINK", **options}
+        given = {"servers": self._url, "stream": "SINK", "stableOrder": "true", **options}
         self.rows(share).write.format("nats").options(**given).mode("append").save()
 
     def publish_rows(self) -> None:
         self._serial += 1
-        publish: Any = publish_partition(self._nats, write_id=f"bench-{self._serial}")
+        publish: Any = publish_partition(self._nats, write_id=f"bench-{self._serial}", stable_order=True)
         self.rows().rdd.mapPartitions(publish).collect()
 
     def nats_py_write(self) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from natsproto.errors import ConfigError
+from natsproto.spark._deliver import check_ids
 from natsproto.spark._outgoing import check_columns
 from natsproto.spark._reading import ROW_SCHEMA, WITHOUT_HEADERS
 from natsproto.spark._settings import SinkSettings, SourceSettings
@@ -74,4 +75,5 @@ class NatsDataSource(DataSource):
         settings = SinkSettings.read(cast("Mapping[str, str]", self.options))
         columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         check_columns(columns, subject=settings.subject)
+        check_ids([name for name, _ in columns], settings)
         return settings, columns

@@ -35,7 +35,7 @@ from natsproto.jetstream._publish.ackfuture import AckFuture
 from natsproto.jetstream._stream import Stream
 from natsproto.protocol.subject import matches
 from natsproto.spark._outgoing import Outgoing, outgoing
-from natsproto.spark._publishing import HeaderFilter
+from natsproto.spark._publishing import HeaderFilter, no_id
 from natsproto.spark._settings import SinkSettings
 from natsproto.spark._stored import StoredRows, check_window
 
@@ -76,26 +76,30 @@ class Delivered(Value):
 
 
 class Marker(Value):
-    """How far a task came: so many rows of that epoch. ``seq`` is the sequence of the marker, 0 when there is none."""
+    """How far a task came: so many rows of that epoch. ``seq`` is the sequence of the marker, 0 when there is none.
+
+    ``digest`` is that of these rows, so that others that come in their place are noticed; -1 when it is not known.
+    """
 
     seq: int = 0
     epoch: int = -1
     rows: int = 0
+    digest: int = -1
 
     @classmethod
     def read(cls, seq: int, data: bytes) -> Marker:
         """InvalidReply when it is none: something else publishes to the subject of the markers."""
         try:
             said = json.loads(data)
-            return cls(seq=seq, epoch=int(said["epoch"]), rows=int(said["rows"]))
-        except (ValueError, KeyError, TypeError):
+            return cls(seq=seq, epoch=int(said["epoch"]), rows=int(said["rows"]), digest=int(said.get("digest", -1)))
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidReply(
                 "progress of a sink", "marker", data[:64], "is none: keep progressSubject free"
             ) from None
 
     def data(self) -> bytes:
         """As it is published."""
-        return json.dumps({"epoch": self.epoch, "rows": self.rows}).encode()
+        return json.dumps({"epoch": self.epoch, "rows": self.rows, "digest": self.digest}).encode()
 
     def rows_of(self, epoch: int) -> int | None:
         """How many rows of that epoch are stored; None for all of them."""
@@ -124,6 +128,21 @@ async def check_sink(client: Client, settings: SinkSettings) -> StreamInfo:
             raise ConfigError(what, "retention=interest", "keeps no markers: use exactlyOnce=msgid")
         check_subject(config, f"{settings.progress_subject}.owner.0")
     return info
+
+
+def check_ids(columns: Sequence[str], settings: SinkSettings) -> None:
+    """ConfigError when a row that comes again after a failure could not be told from another one."""
+    if settings.stable_order or settings.guarantee == "none":
+        return
+    if settings.guarantee == "atomic":
+        raise ConfigError(
+            "stableOrder",
+            "false",
+            "markers count rows, so exactlyOnce=atomic needs rows that come in the same order whenever they are "
+            "computed. Set it to true if that is so, or use exactlyOnce=msgid with a column msg_id",
+        )
+    if "msg_id" not in columns:
+        raise no_id("stableOrder=true")
 
 
 def check_subject(config: StreamConfig, subject: str) -> None:
@@ -250,6 +269,8 @@ def _ids(settings: SinkSettings, task: Task, row: int, batch: Outgoing) -> Seque
     if settings.guarantee == "none":
         return batch.ids or [None] * count
     prefix = task.id_prefix
+    if not settings.stable_order and (not batch.ids or None in batch.ids):
+        raise no_id("stableOrder=true", row + (list(batch.ids).index(None) if batch.ids else 0))
     if not batch.ids:
         return [f"{prefix}{number}" for number in range(row, row + count)]
     return [f"{prefix}{row + place}" if key is None else key for place, key in enumerate(batch.ids)]
@@ -266,6 +287,8 @@ class _Atomic:
         self._subject = f"{settings.progress_subject}.{task.owner}.{task.partition}"
         self._rollup = rollup
         self._marker = Marker()
+        self._digest = 0
+        """Of the rows before those that are being stored."""
 
     async def deliver(self, batches: AsyncIterator[Outgoing]) -> Delivered:
         await self._read_marker()
@@ -275,6 +298,9 @@ class _Atomic:
                 piece = batch.piece(begin, begin + self._settings.chunk_rows)
                 before += await self._store(row, piece)
                 row += len(piece.subjects)
+                self._digest = piece.digest(self._digest)
+        if self._marker.epoch == self._task.epoch and row < self._marker.rows:
+            raise self._other_rows()
         return Delivered(rows=row, duplicates=before)
 
     async def _store(self, row: int, piece: Outgoing) -> int:
@@ -284,10 +310,12 @@ class _Atomic:
         for _ in range(ATTEMPTS):
             done = self._marker.rows_of(self._task.epoch)
             skip = count if done is None else min(count, max(0, done - row))
+            if skip and done is not None and done <= row + count:
+                self._check_same(piece.piece(0, skip))
             if skip == count:
                 return count - stored_here
             try:
-                await self._commit(row + count, piece.piece(skip, count))
+                await self._commit(row + count, piece.piece(skip, count), piece.digest(self._digest))
             except WrongExpectation:
                 await self._read_marker()  # another attempt was here
             except PublishUncertain:
@@ -296,8 +324,21 @@ class _Atomic:
                 stored_here = count - skip
         raise PublishUncertain(self._subject, f"{ATTEMPTS} attempts met others that write the same rows")
 
-    async def _commit(self, rows: int, piece: Outgoing) -> None:
-        marker = Marker(epoch=self._task.epoch, rows=rows)
+    def _check_same(self, stored: Outgoing) -> None:
+        """ConfigError unless the marker was written behind the same rows: these, and those before."""
+        if self._marker.digest not in (-1, stored.digest(self._digest)):
+            raise self._other_rows()
+
+    def _other_rows(self) -> ConfigError:
+        return ConfigError(
+            "stableOrder",
+            "true",
+            f"does not hold: partition {self._task.partition} of epoch {self._task.epoch} came again with other rows, "
+            "or in another order. Nothing more was written. Use exactlyOnce=msgid with a column msg_id",
+        )
+
+    async def _commit(self, rows: int, piece: Outgoing, digest: int) -> None:
+        marker = Marker(epoch=self._task.epoch, rows=rows, digest=digest)
         async with self._js.atomic_batch(timeout=self._settings.timeout) as batch:
             for place, (subject, data) in enumerate(zip(piece.subjects, piece.payloads, strict=True)):
                 headers = piece.headers[place] if piece.headers else None

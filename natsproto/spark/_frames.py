@@ -154,6 +154,7 @@ def foreach_batch_writer(
     write_id: str = "",
     subject: str | Callable[[Row], str] | None = None,
     msg_id: str | Callable[[Row], str] | None = None,
+    stable_order: bool = False,
     server_headers: Sequence[str] = (),
     window: int = 2000,
     timeout: float = 30.0,
@@ -161,7 +162,7 @@ def foreach_batch_writer(
     """What ``writeStream.foreachBatch`` takes: publishes each micro-batch by ``publish_partition``.
 
     Message ids hold the number of the batch, so one that runs again after a failure stores nothing twice within the
-    stream's ``duplicate_window``, if its rows come in the same order. ``write_id`` names the query in these ids, for
+    stream's ``duplicate_window``. ``write_id`` names the query in these ids, for
     good: without it Spark's own id of the query does, which is kept in its checkpoint; Spark Connect does not say it.
     The other arguments are those of ``publish_partition``. A batch that is not stored whole fails the query. Needs
     pyarrow. ConfigError for wrong arguments.
@@ -173,6 +174,7 @@ def foreach_batch_writer(
             write_id=batch,
             subject=subject,
             msg_id=msg_id,
+            stable_order=stable_order,
             server_headers=server_headers,
             window=window,
             timeout=timeout,

@@ -85,6 +85,17 @@ def check_server_headers(option: str, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def no_id(option: str, row: int | None = None) -> ConfigError:
+    """The error for rows by which nobody can tell whether they were stored before."""
+    where = "" if row is None else f"row {row} of its partition has none: "
+    return ConfigError(
+        "msg_id",
+        None,
+        f"{where}a row that comes again after a failure must have the same id. Give a column msg_id made of what the "
+        f"row is, or {option} if the rows of every partition come in the same order whenever they are computed",
+    )
+
+
 def warn_of_stripped(what: str, option: str, stripped: Mapping[str, int]) -> None:
     """One line in the log about the server headers that were left out."""
     if stripped:
@@ -100,6 +111,7 @@ def publish_partition(
     write_id: str,
     subject: str | Callable[[T], str] | None = None,
     msg_id: str | Callable[[T], str] | None = None,
+    stable_order: bool = False,
     server_headers: Sequence[str] = (),
     window: int = 2000,
     timeout: float = 30.0,
@@ -112,9 +124,13 @@ def publish_partition(
     Headers that the server obeys (``Nats-*``) are left out, counted in the summary and named in the log, except those
     in ``server_headers``.
     ``subject`` is one for all rows, or a function of the row; without it there is a column of this name. ``msg_id`` is
-    the name of a column, or a function of the row. Without it the column ``msg_id`` counts where there is one that is
-    not null, and else ``write_id.partition.number of the row``: so a task that runs again, with the same rows in the
-    same order, stores nothing twice within the stream's ``duplicate_window``. Take another ``write_id`` for other rows.
+    the name of a column, or a function of the row; without it there is a column of this name. A task that runs again
+    publishes the same ids, and so stores nothing twice within the stream's ``duplicate_window``.
+
+    ``stable_order`` promises that the rows of every partition come in the same order whenever they are computed, as
+    behind a scan, ``select`` and ``where``, and not behind a shuffle (``groupBy``, ``join``, ``repartition``, a sort
+    with ties). Then rows without an id get ``write_id.partition.number of the row``; take another ``write_id`` for
+    other rows. Without the promise such a row is a ConfigError: in another order its id would be that of another row.
 
     ``window`` messages are on their way at a time; each has ``timeout`` seconds to be acknowledged. The task fails with
     PublishFailed when any is not stored. ConfigError for wrong arguments; InvalidSubject, InvalidHeader for rows.
@@ -129,6 +145,7 @@ def publish_partition(
         write_id=write_id,
         subject=subject,
         msg_id=msg_id,
+        stable_order=stable_order,
         server_headers=check_server_headers("server_headers", server_headers),
         window=window,
         timeout=positive_seconds("timeout", timeout),
@@ -140,6 +157,7 @@ class _Plan(Value):
     write_id: str
     subject: object
     msg_id: object
+    stable_order: bool
     server_headers: tuple[str, ...]
     window: int
     timeout: float
@@ -193,6 +211,8 @@ def _reader(plan: _Plan, partition: int, headers: HeaderFilter) -> Callable[[obj
 
     def message(row: object, number: int) -> Message:
         msg_id = id_of(row)
+        if msg_id is None and not plan.stable_order:
+            raise no_id("stable_order=True", number)
         given = cast("HeadersLike | None", headers_of(row))
         return (
             fixed or subject_of(row),

@@ -85,6 +85,7 @@ class SinkSettings(Value):
     timeout: float = 30.0
     write_id: str = ""
     server_headers: tuple[str, ...] = ()
+    stable_order: bool = False
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SinkSettings:
@@ -103,6 +104,7 @@ class SinkSettings(Value):
             timeout=given.get("timeout", _seconds, 30.0),
             write_id=given.get("writeId", _token, ""),
             server_headers=given.get("serverHeaders", _server_headers, ()),
+            stable_order=given.get("stableOrder", _flag, False),
         )
         given.check_all_known()
         if guarantee == "atomic" and not settings.progress_subject:

@@ -28,7 +28,7 @@ def main(url: str, folder: str, guarantee: str) -> None:
         .options(servers=url, stream="ORDERS", maxOffsetsPerTrigger="3000", minPartitions="2")
         .load()
     )
-    sink = {"servers": url, "stream": "OUT", "exactlyOnce": guarantee}
+    sink = {"servers": url, "stream": "OUT", "exactlyOnce": guarantee, "stableOrder": "true"}
     if guarantee == "atomic":
         sink |= {"progressSubject": "out.progress", "chunkRows": "200"}
     else:

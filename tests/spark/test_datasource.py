@@ -70,7 +70,7 @@ class Pipe:
         return self.spark.read.format("nats").options(**{"servers": self.url, "stream": "ORDERS", **options}).load()
 
     def write(self, frame: DataFrame, mode: str = "append", **options: str) -> None:
-        given = {"servers": self.url, "stream": "OUT", **options}
+        given = {"servers": self.url, "stream": "OUT", "stableOrder": "true", **options}
         if "subject" not in frame.columns:
             given.setdefault("subject", "out.rows")
         frame.write.format("nats").options(**given).mode(mode).save()
@@ -82,7 +82,7 @@ class Pipe:
             .options(**{"servers": self.url, "stream": "ORDERS", **(source or {})})
             .load()
         )
-        given = {"servers": self.url, "stream": "OUT", "subject": "out.rows", **(sink or {})}
+        given = {"servers": self.url, "stream": "OUT", "subject": "out.rows", "stableOrder": "true", **(sink or {})}
         query = (
             frame.select("data")
             .writeStream.format("nats")
@@ -266,6 +266,7 @@ def test_a_write_with_an_id_of_its_own_can_be_repeated(pipe: Pipe) -> None:
     [
         ("overwrite", {}, "a stream is only appended to"),
         ("append", {"subject": "elsewhere"}, "is none of stream OUT"),
+        ("append", {"stableOrder": "false"}, "Give a column msg_id"),
         ("append", {"exactlyOnce": "twice"}, "must be one of msgid, atomic, none"),
     ],
 )

@@ -192,7 +192,7 @@ def test_partition_is_published_once_whatever_is_repeated(spark: SparkSession, n
     rows = spark.range(0, 500, 1, 2).selectExpr(
         f"concat('{name}.', id % 7) as subject", "cast(id as string) as data", "map('Row', cast(id as string)) headers"
     )
-    publish = publish_partition(nats, write_id="w1")
+    publish = publish_partition(nats, write_id="w1", stable_order=True)
     first = rows.rdd.mapPartitions(publish).collect()
     again = rows.rdd.mapPartitions(publish).collect()
     assert [(one.partition, one.published, one.duplicates) for one in first] == [(0, 250, 0), (1, 250, 0)]
@@ -206,7 +206,7 @@ def test_task_that_fails_halfway_and_runs_again_stores_nothing_twice(
     spark: SparkSession, nats: SparkNats, name: str, tmp_path: Path
 ) -> None:
     call(nats, _stream, name, 0)
-    publish = publish_partition(nats, write_id="w2", subject=f"{name}.x", window=10)
+    publish = publish_partition(nats, write_id="w2", subject=f"{name}.x", stable_order=True, window=10)
     done_once = str(tmp_path / "failed")
 
     def fail_once(rows: Iterable[Row]) -> Iterator[Row]:
@@ -232,7 +232,7 @@ def test_micro_batches_are_published_once_when_the_query_begins_again(
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     source.mkdir()
     (source / "1.json").write_text("\n".join(json.dumps({"data": str(n)}) for n in range(100)))
-    write = foreach_batch_writer(nats, subject=f"{name}.x")
+    write = foreach_batch_writer(nats, subject=f"{name}.x", stable_order=True)
 
     def run(after: str) -> None:
         def batch(frame: DataFrame, number: int) -> None:

@@ -313,7 +313,7 @@ def test_rows_become_messages(nats: SparkNats, name: str) -> None:
         {"subject": f"{name}.b", "data": "ä", "headers": {"A": "x"}, "msg_id": "mine"},
         {"subject": f"{name}.c", "data": bytearray(b"3"), "headers": {}, "msg_id": None},
     ]
-    (written,) = publish_partition(nats, write_id="w")(rows)
+    (written,) = publish_partition(nats, write_id="w", stable_order=True)(rows)
     assert written == WriteSummary(write_id="w", partition=0, published=3, duplicates=0)
     assert call(nats, _stored, name) == [
         (f"{name}.a", b"1", {"Nats-Msg-Id": "w.0.0"}),
@@ -339,7 +339,7 @@ def test_subject_and_id_can_be_said_once_or_by_a_function(nats: SparkNats, name:
 def test_what_is_written_again_is_counted_and_not_stored(nats: SparkNats, name: str, window: int) -> None:
     call(nats, _make_stream, name)
     rows = [{"data": str(number)} for number in range(7000)]
-    publish = publish_partition(nats, write_id="w", subject=f"{name}.a", window=window)
+    publish = publish_partition(nats, write_id="w", subject=f"{name}.a", stable_order=True, window=window)
     count = 7000 if window == 2000 else 100
     assert [(one.published, one.duplicates) for one in publish(rows[: count - 10])] == [(count - 10, 0)]
     assert [(one.published, one.duplicates) for one in publish(rows[:count])] == [(count, count - 10)]
@@ -348,7 +348,7 @@ def test_what_is_written_again_is_counted_and_not_stored(nats: SparkNats, name: 
 
 def test_row_that_no_stream_takes_fails_the_task(nats: SparkNats, name: str) -> None:
     with pytest.raises(PublishFailed) as caught:
-        list(publish_partition(nats, write_id="w", subject="no.stream", timeout=2)([{"data": "1"}]))
+        list(publish_partition(nats, write_id="w", subject="no.stream", stable_order=True, timeout=2)([{"data": "1"}]))
     # A server that is silent for a second in between leaves it open whether the row is stored.
     assert isinstance(caught.value.__cause__, (NoStream, PublishTimeout))
     assert "'no.stream'" in str(caught.value)
@@ -356,9 +356,11 @@ def test_row_that_no_stream_takes_fails_the_task(nats: SparkNats, name: str) -> 
 
 def test_row_that_is_no_message_fails_the_task(nats: SparkNats, name: str) -> None:
     call(nats, _make_stream, name)
-    publish = publish_partition(nats, write_id="w")
+    publish = publish_partition(nats, write_id="w", stable_order=True)
     with pytest.raises(InvalidSubject):
         list(publish([{"subject": "a b", "data": b""}]))
+    with pytest.raises(ConfigError, match="row 0 of its partition has none"):
+        publish_partition(nats, write_id="w")([{"subject": f"{name}.a", "data": b""}])
     with pytest.raises(TypeError, match="float"):
         list(publish([{"subject": f"{name}.a", "data": 1.5}]))
     with pytest.raises(KeyError, match="data"):

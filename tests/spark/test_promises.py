@@ -55,7 +55,7 @@ def test_a_secret_is_in_no_plan_event_log_checkpoint_progress_or_exception(spark
         options = {"servers": server.url, "stream": "ORDERS", "token": f"file:{reference}"}
         table = spark.read.format("nats").options(**options).load()
         assert table.count() == 1000
-        sink = {**options, "stream": "OUT", "subject": "out"}
+        sink = {**options, "stream": "OUT", "subject": "out", "stableOrder": "true"}
         table.select("data").write.format("nats").options(**sink).mode("append").save()
         query = (
             spark.readStream.format("nats")

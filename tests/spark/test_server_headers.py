@@ -68,7 +68,7 @@ SERVER_HEADERS = {
     "Nats-Service-Error-Code": "500",
 }
 HEADERS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
-BASE = {"servers": "nats://127.0.0.1:4222", "stream": "OUT", "subject": "out.rows"}
+BASE = {"servers": "nats://127.0.0.1:4222", "stream": "OUT", "subject": "out.rows", "stableOrder": "true"}
 ATOMIC = {"exactlyOnce": "atomic", "progressSubject": "out.progress"}
 
 
@@ -127,7 +127,7 @@ async def test_publish_partition_strips_server_headers(
     nats_server: Server, out: Stream, form: Callable[[dict[str, list[str]]], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     config = SparkNats(servers=nats_server.url)
-    publish = publish_partition(config, write_id="w", subject="out.rows")
+    publish = publish_partition(config, write_id="w", subject="out.rows", stable_order=True)
     given = [{**row, "headers": form(row["headers"])} for row in rows()]
     with caplog.at_level(logging.WARNING, "natsproto.spark"):
         (summary,) = publish(given)
@@ -144,7 +144,11 @@ async def test_named_server_headers_are_obeyed(nats_server: Server, nats_client:
     (done,) = [done async for done in deliver(nats_client, settings, task, batches(given))]
     assert done.stripped == {"Nats-Rollup": 1}
     publish = publish_partition(
-        SparkNats(servers=nats_server.url), write_id="w", subject="out.rows", server_headers=["Nats-TTL"]
+        SparkNats(servers=nats_server.url),
+        write_id="w",
+        subject="out.rows",
+        stable_order=True,
+        server_headers=["Nats-TTL"],
     )
     (summary,) = publish(given)
     assert summary.stripped == {"Nats-Rollup": 1}
