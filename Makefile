@@ -24,6 +24,7 @@ COVERED := $(BIN)/coverage run -m pytest --numprocesses $(WORKERS) --dist loadgr
 NEEDS_run := --editable '.[server]'
 NEEDS_test := --editable '.[nkeys,ws,uvloop,server,spark]' --group test
 NEEDS_pipeline := --editable '.[server,spark]'
+NEEDS_spark-zip := 'build>=1.2'
 NEEDS_check := --editable '.[nkeys,ws,uvloop,server,spark]' --group dev
 NEEDS_bench := --editable '.[uvloop,server]' --group bench
 NEEDS_docs := --group docs
@@ -34,7 +35,7 @@ NEEDS_fuzz := --editable '.[nkeys,ws,server]' --group test --group fuzz
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help run test test-all test-spark-full pipeline check bench docs soak soak-cluster fuzz hunt clean same-python
+.PHONY: help run test test-all test-spark-full pipeline spark-zip check bench docs soak soak-cluster fuzz hunt clean same-python
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -60,6 +61,11 @@ test-spark-full: $(VENV)/.ready-test ## the long tests on Spark: kill -9 again a
 pipeline: $(VENV)/.ready-pipeline ## the whole Spark pipeline with a kill -9 in the middle (ARGS="--orders 1000000")
 	@$(BIN)/python -m tests.spark.java
 	@$(BIN)/python docs/examples/pipeline/demo.py $(ARGS)
+
+spark-zip: $(VENV)/.ready-spark-zip ## dist/natsproto-spark.zip for spark-submit --py-files: a wheel, under a name that Spark takes
+	@$(BIN)/python -m build --wheel --outdir dist/spark . >/dev/null
+	@mv dist/spark/natsproto-*.whl dist/natsproto-spark.zip && rmdir dist/spark
+	@echo "spark-submit --py-files dist/natsproto-spark.zip ..."
 
 check: $(VENV)/.ready-check ## ruff (lint and format), mypy --strict and import-linter
 	@$(BIN)/ruff check

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = {"all", "nkeys", "otel", "server", "spark", "uvloop", "ws"}
+EXTRAS = {"all", "nkeys", "otel", "server", "spark", "spark-cluster", "uvloop", "ws"}
 
 
 def run(*command: object, cwd: Path = ROOT) -> str:
@@ -100,11 +100,23 @@ def test_nothing_is_required_without_an_extra(metadata: Message) -> None:
     assert [need for need in metadata.get_all("Requires-Dist", []) if "extra ==" not in need] == []
 
 
-def test_the_extra_all_means_all_others(metadata: Message) -> None:
+def test_the_extra_all_means_all_but_spark(metadata: Message) -> None:
+    of_all = needs_of("all", metadata)
+    small = EXTRAS - {"all", "spark", "spark-cluster"}
+    assert of_all in (
+        set().union(*(needs_of(extra, metadata) for extra in small)),
+        {f"natsproto[{','.join(sorted(small))}]"},
+    )
+
+
+def test_clusters_get_no_spark_of_their_own(metadata: Message) -> None:
+    assert {re.split("[<>=]", need)[0] for need in needs_of("spark-cluster", metadata)} == {"pandas", "pyarrow"}
+    assert any(need.startswith("pyspark") for need in needs_of("spark", metadata))
+
+
+def needs_of(extra: str, metadata: Message) -> set[str]:
     needs = [need.partition(";") for need in metadata.get_all("Requires-Dist", [])]
-    others = {name.strip() for name, _, marker in needs if not marker.endswith("'all'")}
-    of_all = {name.strip() for name, _, marker in needs if marker.endswith("'all'")}
-    assert of_all == others or of_all == {f"natsproto[{','.join(sorted(EXTRAS - {'all'}))}]"}
+    return {name.strip() for name, _, marker in needs if marker.endswith(f"'{extra}'")}
 
 
 def test_wheel_works_in_a_clean_environment(clean_python: Path, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The pipeline: orders from a stream, prices from a bucket, sums by category and minute into a stream and a bucket.
 
     python job.py --servers nats://127.0.0.1:4222 --checkpoint /tmp/pipeline
-    spark-submit --master yarn --py-files natsproto-0.1.0-py3-none-any.whl job.py --servers nats://nats:4222 \
+    spark-submit --master yarn --py-files natsproto-spark.zip job.py --servers nats://nats:4222 \
         --creds file:/etc/nats/pipeline.creds --checkpoint hdfs:///pipeline
 
 Kill it whenever you like, and start it again: every order is in every sum once.
