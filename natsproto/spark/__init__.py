@@ -8,7 +8,8 @@ from natsproto.spark._frames import arrow_partition, foreach_batch_writer, strea
 from natsproto.spark._lookup import kv_lookup, kv_lookup_udf
 from natsproto.spark._mapping import map_async, request_partition, run_partition
 from natsproto.spark._publishing import WriteSummary, publish_partition
-from natsproto.spark._reading import ROW_SCHEMA, SeqRange, plan_ranges, read_range
+from natsproto.spark._ranges import SeqRange
+from natsproto.spark._reading import ROW_SCHEMA, plan_ranges, read_range
 from natsproto.spark._session import register
 from natsproto.spark._worker import close_workers, worker_client
 

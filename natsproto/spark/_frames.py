@@ -17,12 +17,12 @@ from natsproto.errors import ConfigError
 from natsproto.spark._config import SparkNats
 from natsproto.spark._mapping import PartitionFunction
 from natsproto.spark._publishing import publish_partition
+from natsproto.spark._ranges import SeqRange
 from natsproto.spark._reading import (
     ROW_SCHEMA,
     WITHOUT_HEADERS,
     Method,
     Place,
-    SeqRange,
     check_reading,
     plan_ranges,
     read_range,

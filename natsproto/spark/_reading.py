@@ -11,34 +11,33 @@ import asyncio
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
-from contextlib import aclosing, closing, contextmanager
+from contextlib import aclosing, closing
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast, overload
 
 from natsproto._client import Client
-from natsproto._value import Value
 from natsproto.errors import (
     ConfigError,
-    DataLost,
+    ConnectionClosed,
     LimitReached,
     MessageNotFound,
     NatsError,
     PermissionDenied,
     RequestTimeout,
+    StreamNotFound,
 )
 from natsproto.jetstream._codec import UINT64
 from natsproto.jetstream._config import RetentionPolicy, stream_name
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
-from natsproto.jetstream._consumer.reader import Messages
 from natsproto.jetstream._direct import RawMessage, stored_header_blocks
-from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._message import JsMessage, ack_subjects, header_blocks
 from natsproto.jetstream._stream import Stream
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import subscribe_subject
 from natsproto.spark._config import SparkNats
 from natsproto.spark._offsets import Horizon, pieces
+from natsproto.spark._ranges import DataLossCheck, PullSize, SeqRange
 from natsproto.spark._worker import call, is_retry, stream
 
 if TYPE_CHECKING:
@@ -61,34 +60,10 @@ WITHOUT_HEADERS = ROW_SCHEMA.replace("headers map<string,array<string>>, ", "")
 
 INACTIVE = 30.0
 """Seconds for which the server keeps a consumer that nobody reads: what a killed worker leaves behind."""
-LOOK_EVERY = 2.0
-"""Seconds without a message after which it is asked whether there are any."""
 GIVE_UP = 60.0
 """Seconds for which nobody has to answer that before reading ends with RequestTimeout."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SEQ = attrgetter("seq")
-
-
-class SeqRange(Value):
-    """Sequences of a stream, ``start`` to ``end``, both inclusive.
-
-    ``created`` (RFC 3339) is when the stream was, so that another one of the same name is noticed; "" for any.
-    ``earliest`` says that ``start`` is only where the stream began when the range was planned: what it has removed
-    from its front before the range is read is not missed.
-    """
-
-    stream: str
-    start: int
-    end: int
-    created: str = ""
-    earliest: bool = False
-
-    def _check(self) -> None:
-        stream_name(self.stream)
-        for name, least in (("start", 1), ("end", self.start)):
-            value = getattr(self, name)
-            if type(value) is not int or not least <= value <= UINT64:
-                raise ConfigError(name, value, f"must be a sequence from {least} on")
 
 
 # ---------------------------------------------------------------- planning
@@ -266,13 +241,14 @@ class RangeReader:
         self._headers_only = headers_only
         self._client, self._range, self._subjects, self._method = client, rng, subjects, method
         self._rows, self._octets = batch_rows, max_bytes
-        self._watch = LossWatch(rng, fail_on_data_loss)
+        self._loss = DataLossCheck(rng, fail_on_data_loss)
+        self._pace = PullSize(rng, batch_rows)
         self._stream: Stream | None = None
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
         """Yields what is in the range, some messages at a time."""
         self._stream = source = await self._client.jetstream().stream(self._range.stream)
-        if self._watch.begin(source.cached_info):
+        if self._loss.begin(source.cached_info):
             direct = self._method == "direct"
             if self._method == "auto":
                 direct = source.cached_info.config.retention == RetentionPolicy.WORK_QUEUE
@@ -289,77 +265,97 @@ class RangeReader:
             headers_only=self._headers_only,
             inactive_threshold=INACTIVE,
         )
-        room = max(self._octets, self._client.max_payload + 8192)  # a pull that is too small for a message gets none
-        async with consumer.messages(max_messages=self._rows, max_bytes=room) as messages:
+        async with consumer:
+            pages = self._pulled(consumer)
             try:
-                pending = await self._pending(consumer)
+                first = await anext(pages, None)
             except (PermissionDenied, LimitReached):
                 if self._method == "consumer":
                     raise
-                pending = -1
-            if pending > 0:
-                async for chunk in self._pulled(consumer, messages):
+            else:
+                async for chunk in self._chunks(_chained(first, pages), _position):
                     yield chunk
-        if pending < 0:
-            async for stored in self._got(source):
-                yield stored
-        elif not pending:
-            await self._checked([], self._range.end, _position)
+                return
+        async for stored in self._got(source):
+            yield stored
 
-    async def _pending(self, consumer: OrderedConsumer) -> int:
-        try:
-            async with asyncio.timeout(GIVE_UP):
-                return (await consumer.created()).num_pending
-        except TimeoutError:
-            raise RequestTimeout(f"a consumer of stream {self._range.stream!r}", GIVE_UP) from None
+    async def _pulled(self, consumer: OrderedConsumer) -> AsyncGenerator[list[JsMessage]]:
+        """What the consumer delivers, pull by pull, until the range or the stream is at its end."""
+        room = max(self._octets, self._client.max_payload + 8192)  # a pull that is too small for a message gets none
+        while came := await self._pull(consumer, room):
+            last = came[-1].metadata
+            yield came
+            if last.stream_seq >= self._range.end or last.num_pending == 0:
+                return
 
-    async def _pulled(self, consumer: OrderedConsumer, messages: Messages) -> AsyncGenerator[Chunk]:
-        end = self._range.end
-        kept: list[JsMessage] = []
-        octets = 0
-        async with _Vigil(consumer, messages) as vigil:
-            async for came in messages.batches(self._rows):
-                vigil.heard()
-                last = came[-1].metadata
-                over = last.stream_seq >= end or last.num_pending == 0
-                if last.stream_seq > end:
-                    del came[bisect_right(came, end, key=_position) :]
-                kept += came
-                octets += sum(len(message.data) for message in came)
-                while len(kept) >= self._rows or octets >= self._octets:
-                    chunk, kept = kept[: self._rows], kept[self._rows :]
-                    octets = sum(len(message.data) for message in kept)
-                    if chunk := await self._checked(chunk, _position(chunk[-1]), _position):
-                        with vigil.asleep():
-                            yield chunk
-                if over:
-                    break
-        if kept := await self._checked(kept, end, _position):
-            yield kept
+    async def _pull(self, consumer: OrderedConsumer, room: int) -> list[JsMessage]:
+        """The next messages; none when there are no more. RequestTimeout when nobody answers for a minute."""
+        loop = asyncio.get_running_loop()
+        size, give_up = self._pace.next(), loop.time() + GIVE_UP
+        while True:
+            try:
+                if came := await consumer.fetch(size, max_bytes=room, no_wait=True):
+                    return came
+                if (await consumer.info()).num_pending == 0:
+                    return []
+            except (PermissionDenied, LimitReached, StreamNotFound, ConnectionClosed):
+                raise
+            except NatsError as exc:
+                if loop.time() >= give_up:
+                    raise RequestTimeout(f"messages of stream {self._range.stream!r}", GIVE_UP) from exc
 
     # ---------------------------------------------------------------- by sequence
 
     async def _got(self, source: Stream) -> AsyncGenerator[Chunk]:
+        pages = self._paged(source) if len(self._subjects) < 2 else self._got_by_subject(source)
+        async for chunk in self._chunks(pages, _SEQ):
+            yield chunk
+
+    async def _paged(self, source: Stream) -> AsyncGenerator[list[RawMessage]]:
+        subject, start = "".join(self._subjects), self._range.start
+        while start <= self._range.end:
+            asked = self._pace.next()
+            count = 0
+            pages = source.get_batch(subject=subject, start_sequence=start, batch=asked).batches()
+            async with aclosing(pages):
+                async for came in pages:
+                    count += len(came)
+                    start = came[-1].seq + 1
+                    yield came
+            if count < asked:
+                return
+
+    async def _got_by_subject(self, source: Stream) -> AsyncGenerator[list[RawMessage]]:
         start, end = self._range.start, self._range.end
-        subjects = self._subjects or ("",)
         pages = [
             source.get_batch(subject=subject, start_sequence=start, batch=end - start + 1).batches()
-            for subject in subjects
+            for subject in self._subjects
         ]
-        kept: list[RawMessage] = []
         async with aclosing(_merged(pages)) as found:
             async for came in found:
-                over = came[-1].seq >= end
-                if came[-1].seq > end:
-                    del came[bisect_right(came, end, key=_SEQ) :]
+                yield came
+
+    # ---------------------------------------------------------------- either way
+
+    async def _chunks(self, pages: AsyncGenerator[list[M]], position: Callable[[M], int]) -> AsyncGenerator[list[M]]:
+        """Pages as chunks of the range that are not too big; the first ones are as small as the pulls are."""
+        end = self._range.end
+        kept: list[M] = []
+        async with aclosing(pages):
+            async for came in pages:
+                rows = self._pace.step or self._rows
+                self._pace.on_messages(len(came), position(came[-1]))
+                over = position(came[-1]) >= end
+                if position(came[-1]) > end:
+                    del came[bisect_right(came, end, key=position) :]
                 kept += came
-                while len(kept) >= self._rows or sum(len(message.data) for message in kept) >= self._octets:
-                    chunk, kept = kept[: self._rows], kept[self._rows :]
-                    if chunk := await self._checked(chunk, chunk[-1].seq, _SEQ):
+                while len(kept) >= rows or sum(map(_data_size, kept)) >= self._octets:
+                    chunk, kept = kept[:rows], kept[rows:]
+                    if chunk := await self._checked(chunk, position(chunk[-1]), position):
                         yield chunk
                 if over:
                     break
-        if kept := await self._checked(kept, end, _SEQ):
+        if kept := await self._checked(kept, end, position):
             yield kept
 
     async def _checked(self, chunk: list[M], up_to: int, position: Callable[[M], int]) -> list[M]:
@@ -367,12 +363,11 @@ class RangeReader:
 
         At the beginning of an ``earliest`` range, those behind the last that may be missing.
         """
-        watch = self._watch
-        if not watch.whole(up_to, len(chunk), position(chunk[0]) if chunk else up_to + 1):
+        if not self._loss.whole(up_to, len(chunk), position(chunk[0]) if chunk else up_to + 1):
             assert self._stream is not None
-            first = watch.compare(await self._stream.info())
+            first = self._loss.compare(await self._stream.info())
             chunk = chunk[bisect_left(chunk, first, key=position) :]
-        watch.advance(up_to, bool(chunk))
+        self._loss.advance(up_to, bool(chunk))
         return chunk
 
 
@@ -403,102 +398,16 @@ def _position(message: JsMessage) -> int:
     return message.position[2]
 
 
-class _Vigil:
-    """Sees to it that a reader does not wait for what will never come: the last messages of the range are gone, or
-    there is no server any more.
-    """
-
-    def __init__(self, consumer: OrderedConsumer, messages: Messages) -> None:
-        self._consumer, self._messages = consumer, messages
-        self._news = self._asleep = False
-        self._fault: NatsError | None = None
-
-    def heard(self) -> None:
-        """Something came."""
-        self._news = True
-
-    @contextmanager
-    def asleep(self) -> Iterator[None]:
-        """Nobody reads for now."""
-        self._asleep = True
-        yield
-        self._asleep, self._news = False, True
-
-    async def __aenter__(self) -> _Vigil:
-        self._task = asyncio.create_task(self._keep(), name="natsproto spark vigil")
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: object) -> None:
-        self._task.cancel()
-        if kind is None and self._fault is not None:
-            raise self._fault
-
-    async def _keep(self) -> None:
-        silent = 0.0
-        while True:
-            await asyncio.sleep(LOOK_EVERY)
-            if self._news or self._asleep:
-                self._news, silent = False, 0.0
-                continue
-            silent += LOOK_EVERY
-            try:
-                if (await self._consumer.info()).num_pending == 0:
-                    break
-            except NatsError as exc:
-                if silent >= GIVE_UP:
-                    self._fault = RequestTimeout(f"messages of stream {self._consumer.stream_name!r}", silent)
-                    self._fault.__cause__ = exc
-                    break
-        await self._messages.drain()
+def _data_size(message: object) -> int:
+    return len(cast("RawMessage", message).data)
 
 
-class LossWatch:
-    """PURE. Whether everything between two sequences was there to be read.
-
-    Messages that were deleted one by one leave gaps that nobody misses. What a limit or a purge removes goes from the
-    front of the stream: where that has not passed a gap when all before and behind it is read, nothing was lost.
-    """
-
-    def __init__(self, rng: SeqRange, strict: bool) -> None:
-        self._range, self._strict = rng, strict
-        self._next = rng.start
-        self._unread = rng.earliest  # nothing is missed yet
-
-    def begin(self, info: StreamInfo) -> bool:
-        """Before reading: whether there is anything in the range. DataLost when it cannot be read whole."""
-        now = Horizon.of(info)
-        self.compare(info)
-        if now.last_seq < self._range.end:
-            self._missing(f"the stream ends at {now.last_seq}")
-        return now.first_seq <= self._range.end and now.last_seq >= self._range.start
-
-    def whole(self, up_to: int, count: int, first: int) -> bool:
-        """Whether these so many messages, the first of which is given, are all from the last ones up to ``up_to``."""
-        return up_to - (first if self._unread else self._next) + 1 == count
-
-    def advance(self, up_to: int, found: bool) -> None:
-        """All up to there are dealt with, and there were some or none."""
-        self._next = up_to + 1
-        self._unread = self._unread and not found
-
-    def compare(self, info: StreamInfo) -> int:
-        """DataLost when the stream as it is now does not hold what was to come next. The sequence that is next."""
-        now = Horizon.of(info)
-        if self._range.created and self._range.created != now.created:
-            self._missing(f"the stream was created anew at {now.created}")
-        elif now.first_seq > self._next and not now.superseding:
-            if self._unread:
-                log.info("stream %s begins at %d now: it is read from there", self._range.stream, now.first_seq)
-                self._next = now.first_seq
-            else:
-                self._missing(f"the stream begins at {now.first_seq} now")
-        return self._next
-
-    def _missing(self, reason: str) -> None:
-        error = DataLost(self._range.stream, self._next, self._range.end, reason)
-        if self._strict:
-            raise error
-        log.warning("%s", error)
+async def _chained(first: list[M] | None, rest: AsyncGenerator[list[M]]) -> AsyncGenerator[list[M]]:
+    async with aclosing(rest):
+        if first is not None:
+            yield first
+            async for page in rest:
+                yield page
 
 
 # ---------------------------------------------------------------- rows

@@ -16,7 +16,8 @@ from natsproto._client import Client
 from natsproto.errors import DataLost
 from natsproto.spark._offsets import AUTO_PARTITIONS, Horizon, Offset, advance, lost, pieces, span
 from natsproto.spark._pushdown import Narrowing, narrow
-from natsproto.spark._reading import SeqRange, begins_at_front, plan_ranges, read_range
+from natsproto.spark._ranges import SeqRange
+from natsproto.spark._reading import begins_at_front, plan_ranges, read_range
 from natsproto.spark._settings import SourceSettings
 from natsproto.spark._worker import call
 

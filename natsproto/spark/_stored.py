@@ -20,7 +20,8 @@ from natsproto.jetstream._direct import RawMessage, stored_header_blocks
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._message import header_blocks
 from natsproto.protocol.headers import Headers
-from natsproto.spark._reading import Chunk, RangeReader, SeqRange
+from natsproto.spark._ranges import SeqRange
+from natsproto.spark._reading import Chunk, RangeReader
 
 MIN_MESSAGES = 100_000
 """Messages of the target that are looked at, however old they are."""

@@ -19,7 +19,8 @@ from natsproto.jetstream._info import StreamInfo
 from natsproto.protocol.headers import HeadersLike
 from natsproto.spark import SeqRange, SparkNats, plan_ranges, read_range
 from natsproto.spark import _reading as reading
-from natsproto.spark._reading import LossWatch, Method
+from natsproto.spark._ranges import DataLossCheck, PullSize
+from natsproto.spark._reading import Method
 from natsproto.spark._worker import call, close_workers, worker
 from natsproto.testing import Server, run_server
 
@@ -281,6 +282,40 @@ def test_reader_that_stalls_is_not_flooded(nats: SparkNats) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("span", "share", "most"), [(250, 1, 1.2), (1250, 1, 1.05), (6000, 1, 1.02), (2500, 10, 1.5), (15_000, 10, 1.2)]
+)
+def test_server_sends_little_more_than_the_range(
+    nats: SparkNats, method: Method, span: int, share: int, most: float, seed: int
+) -> None:
+    ground = Ground(nats)
+    chance = random.Random(seed)
+    ground.publish(20_000, *(str(number) for number in range(10)))
+    start = chance.randrange(1, 20_000 - span)
+    config = nats.but(name=f"read-{ground.name}")
+    portal, client = worker(config).reach()
+    rng, subjects = ground.range(start, start + span - 1), [f"{ground.name}.3"] if share == 10 else []
+    before = portal.run(lambda: client.stats).in_msgs
+    found = [row[2] for row in read_range(config, rng, subjects=subjects, method=method)]
+    sent = portal.run(lambda: client.stats).in_msgs - before
+    assert found == [seq for seq in range(start, start + span) if share == 1 or seq % 10 == 4]
+    assert sent <= most * len(found) + 30
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_server_sends_little_to_a_reader_that_leaves(nats: SparkNats, method: Method) -> None:
+    ground = Ground(nats)
+    ground.publish(20_000)
+    config = nats.but(name=f"leaves-{ground.name}")
+    portal, client = worker(config).reach()
+    before = portal.run(lambda: client.stats).in_msgs
+    rows = read_range(config, ground.range(1, 20_000), method=method)
+    assert [next(rows)[2] for _ in range(5)] == [1, 2, 3, 4, 5]
+    rows.close()
+    assert portal.run(lambda: client.stats).in_msgs - before < 500
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_leaving_early_leaves_nothing_on_the_server(nats: SparkNats, method: Method) -> None:
     ground = Ground(nats)
     ground.publish(1000)
@@ -428,9 +463,8 @@ def test_stream_that_is_trimmed_under_the_reader_is_noticed(nats: SparkNats, met
         list(rows)
 
 
-def test_reader_does_not_wait_for_messages_that_went(nats: SparkNats, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_does_not_wait_for_messages_that_went(nats: SparkNats) -> None:
     """Deleted one by one, behind the reader's back, at the end of its range: nothing more will come."""
-    monkeypatch.setattr(reading, "LOOK_EVERY", 0.05)
     ground = Ground(nats)
     ground.publish(2000, data=bytes(5000))
     rows = read_range(nats, ground.range(1, 2000), method="consumer", batch_rows=10, max_bytes=1 << 20)
@@ -511,8 +545,22 @@ def test_superseded_messages_of_a_bucket_are_no_loss(nats: SparkNats, method: Me
     assert list(read_range(nats, rng, method=method)) == []
 
 
+def test_pulls_grow_and_end_with_the_range() -> None:
+    rng = SeqRange(stream="S", start=1001, end=21_000)
+    dense, position, sizes = PullSize(rng, 8192), 1000, []
+    while position < 21_000:
+        sizes.append(dense.next())
+        position += sizes[-1]
+        dense.on_messages(sizes[-1], position)
+    assert sizes == [64, 256, 1024, 4096, 8192, 6368]
+    sparse = PullSize(rng, 8192)
+    sparse.next()
+    sparse.on_messages(64, 1000 + 6400)
+    assert sparse.next() == 136 + 12, "of the 13,600 that are left one in a hundred, and the root of it"
+
+
 def test_watch_misses_nothing_that_is_only_deleted() -> None:
-    watch = LossWatch(SeqRange(stream="S", start=10, end=30), strict=True)
+    watch = DataLossCheck(SeqRange(stream="S", start=10, end=30), strict=True)
     assert watch.whole(14, 5, 10)
     watch.advance(14, True)
     assert not watch.whole(20, 5, 15), "one is missing: worth asking"

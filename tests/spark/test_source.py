@@ -12,7 +12,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from natsproto import sync
 from natsproto.errors import ConfigError, DataLost
 from natsproto.spark._config import SparkNats
-from natsproto.spark._reading import SeqRange, read_range
+from natsproto.spark._ranges import SeqRange
+from natsproto.spark._reading import read_range
 from natsproto.spark._settings import SourceSettings
 from natsproto.spark._source import StreamReader
 from natsproto.sync._jetstream import JetStream
