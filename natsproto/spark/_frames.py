@@ -55,7 +55,7 @@ def stream_dataframe(
     start: Place = "earliest",
     end: Place = "latest",
     subjects: Sequence[str] = (),
-    num_partitions: int = 4,
+    num_partitions: int | None = None,
     method: Method = "auto",
     batch_rows: int = 8192,
     max_bytes: int = 8 << 20,

@@ -20,7 +20,10 @@ from natsproto.jetstream._info import StreamInfo
 
 VERSION = 1
 AUTO_PARTITIONS = 4
-"""Partitions of a batch when nobody says how many; with 2 cores more of them gained nothing."""
+"""Partitions of a small batch when nobody says how many; with 2 cores more of them gained nothing."""
+PARTITION_SEQUENCES = 100_000
+"""Sequences of a partition in batches that are too big for these."""
+MAX_AUTO_PARTITIONS = 200
 WORTHWHILE = 2000
 """Sequences that are worth a partition of their own."""
 
@@ -150,11 +153,17 @@ def lost(start: Offset, now: Horizon) -> tuple[int, int] | None:
     return start.seq, now.first_seq - 1
 
 
+def auto_partitions(count: int) -> int:
+    """Into how many partitions so many sequences are cut when nobody says it."""
+    by_size = min(MAX_AUTO_PARTITIONS, ceil(count / PARTITION_SEQUENCES))
+    return max(min(AUTO_PARTITIONS, ceil(count / WORTHWHILE)), by_size)
+
+
 def pieces(first: int, last: int, partitions: int = 0) -> list[tuple[int, int]]:
     """Splits sequences into so many runs of nearly the same length, in order; 0 chooses by their number."""
     count = last - first + 1
     if count <= 0:
         return []
-    wanted = partitions or min(AUTO_PARTITIONS, ceil(count / WORTHWHILE))
+    wanted = partitions or auto_partitions(count)
     parts = min(wanted, count)
     return [(first + count * part // parts, first + count * (part + 1) // parts - 1) for part in range(parts)]

@@ -76,9 +76,12 @@ def plan_ranges(
     start: Place = "earliest",
     end: Place = "latest",
     subjects: Sequence[str] = (),
-    num_partitions: int,
+    num_partitions: int | None = None,
 ) -> list[SeqRange]:
     """Cuts a stream into at most ``num_partitions`` ranges of nearly as many sequences each; on the driver.
+
+    Without a number there are up to 4 ranges, and in streams of more than 400,000 messages one for every 100,000, up
+    to 200.
 
     The ranges are inclusive, disjoint and in order. ``start`` and ``end`` are "earliest", "latest", a sequence
     (inclusive) or an aware datetime: from the first message stored then or later, up to the last one stored before
@@ -92,9 +95,9 @@ def plan_ranges(
     wanted = _subjects(subjects)
     _check_place("start", start)
     _check_place("end", end)
-    if type(num_partitions) is not int or num_partitions < 1:
+    if num_partitions is not None and (type(num_partitions) is not int or num_partitions < 1):
         raise ConfigError("num_partitions", num_partitions, "must be a positive number")
-    return call(config, _plan, stream, start, end, wanted, num_partitions)
+    return call(config, _plan, stream, start, end, wanted, num_partitions or 0)
 
 
 async def _plan(

@@ -39,6 +39,8 @@ class SourceSettings(Value):
     end: Place = "latest"
     max_sequences: int | None = None
     max_octets: int | None = None
+    min_sequences: int | None = None
+    max_delay: float = 900.0
     partitions: int = 0
     fail_on_data_loss: bool = True
     headers: bool = True
@@ -58,6 +60,8 @@ class SourceSettings(Value):
             end=_place(given, "ending", "latest"),
             max_sequences=given.get("maxOffsetsPerTrigger", _positive, None),
             max_octets=given.get("maxBytesPerTrigger", _positive, None),
+            min_sequences=given.get("minOffsetsPerTrigger", _positive, None),
+            max_delay=given.get("maxTriggerDelay", _seconds, 900.0),
             partitions=given.get("minPartitions", _positive, 0),
             fail_on_data_loss=given.get("failOnDataLoss", _flag, True),
             headers=given.get("includeHeaders", _flag, True),
@@ -66,6 +70,8 @@ class SourceSettings(Value):
             pushdown=given.get("pushdown", _flag, False),
         )
         given.check_all_known()
+        if settings.max_sequences is not None and (settings.min_sequences or 0) > settings.max_sequences:
+            raise ConfigError("minOffsetsPerTrigger", settings.min_sequences, "is more than maxOffsetsPerTrigger")
         if settings.end == "earliest" or (isinstance(settings.end, int) and settings.end < 1):
             raise ConfigError("endingOffsets", settings.end, 'must be "latest" or a sequence')
         return settings

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from natsproto._client import Client
 from natsproto.errors import DataLost
-from natsproto.spark._offsets import AUTO_PARTITIONS, Horizon, Offset, advance, lost, pieces, span
+from natsproto.spark._offsets import Horizon, Offset, advance, lost, pieces, span
 from natsproto.spark._pushdown import Narrowing, narrow
 from natsproto.spark._ranges import SeqRange
 from natsproto.spark._reading import begins_at_front, plan_ranges, read_range
@@ -80,7 +81,7 @@ class BatchReader(DataSourceReader):
 
     def _plan(self, **places: Any) -> list[SeqRange]:
         settings = self._settings
-        partitions = settings.partitions or AUTO_PARTITIONS
+        partitions = settings.partitions or None
         return plan_ranges(settings.nats, settings.stream, subjects=self._subjects, num_partitions=partitions, **places)
 
     @property
@@ -139,6 +140,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         self._initial: Offset | None = None
         self._place: Offset | None = None  # the end of the last batch, for Spark 4.0 and 4.1, which do not say
         self._target: int | None = None
+        self._waiting_since: float | None = None  # for as many messages as a batch shall have at least
         self._planned: dict[str, Any] | None = None  # the end of a batch that was never tried before
         if not _OWN_LIMITS and (settings.max_sequences or settings.max_octets):
             log.warning("maxOffsetsPerTrigger and maxBytesPerTrigger need Spark 4.2: a batch takes all there is")
@@ -165,6 +167,8 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         from_front = place.initial and begins_at_front(self._settings.start)
         self._check(place, now, from_front)
         end = advance(place, now, most=self._most(now, limit), until=self._target, from_front=from_front)
+        if self._waits_for_more(place, end):
+            return place.json()
         self._planned = end.json() if from_front else None
         return end.json()
 
@@ -204,6 +208,19 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
         return read_partition(self._settings, partition, self._settings.subjects)
+
+    def _waits_for_more(self, place: Offset, end: Offset) -> bool:
+        """Whether there are too few messages for a batch, and not for too long yet."""
+        fewest = self._settings.min_sequences
+        if fewest is None or self._target is not None or not 0 < end.seq - place.seq < fewest:
+            self._waiting_since = None
+            return False
+        now = monotonic()
+        self._waiting_since = now if self._waiting_since is None else self._waiting_since
+        if now - self._waiting_since < self._settings.max_delay:
+            return True
+        self._waiting_since = None
+        return False
 
     def _begin(self) -> Offset:
         """Where the options say that the query begins."""

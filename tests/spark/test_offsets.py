@@ -102,6 +102,14 @@ def test_bytes_become_sequences_by_the_average_of_the_stream() -> None:
     assert now.sequences_in(1) == 1
 
 
+@pytest.mark.parametrize(
+    ("count", "partitions"),
+    [(0, 0), (1, 1), (2001, 2), (400_000, 4), (400_001, 5), (5_000_000, 50), (10**12, 200)],
+)
+def test_partitions_grow_with_the_stream(count: int, partitions: int) -> None:
+    assert len(pieces(1, count)) == partitions
+
+
 @given(st.integers(1, 10**12), st.integers(0, 10**7), st.integers(0, 300))
 def test_pieces_are_in_order_disjoint_complete_and_even(first: int, count: int, partitions: int) -> None:
     runs = pieces(first, first + count - 1, partitions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -127,6 +128,29 @@ def walk(source: StreamReader, limit: ReadLimit) -> list[int]:
         place = end
         ends.append(end["s"]["ORDERS"]["seq"])
     return ends
+
+
+def test_batch_waits_for_enough_messages(server: Server, js: JetStream) -> None:
+    publish(js, 10)
+    source = reader(server, minOffsetsPerTrigger="20", maxTriggerDelay="3600")
+    start = source.initialOffset()
+    assert source.latestOffset(start, ALL) == start
+    publish(js, 10)
+    end = source.latestOffset(start, ALL)
+    assert planned(source, start, end) == [(1, 20)]
+    publish(js, 1)
+    assert source.latestOffset(end, ALL) == end
+    source.prepareForTriggerAvailableNow()
+    assert planned(source, end, source.latestOffset(end, ALL)) == [(21, 21)]
+
+
+def test_batch_waits_no_longer_than_allowed(server: Server, js: JetStream) -> None:
+    publish(js, 10)
+    source = reader(server, minOffsetsPerTrigger="20", maxTriggerDelay="0.05")
+    start = source.initialOffset()
+    while (end := source.latestOffset(start, ALL)) == start:
+        time.sleep(0.01)
+    assert planned(source, start, end) == [(1, 10)]
 
 
 def test_available_now_ends_where_the_stream_ended_then(server: Server, js: JetStream) -> None:
