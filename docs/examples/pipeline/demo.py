@@ -28,7 +28,7 @@ from natsproto.testing import run_server
 
 HERE = Path(__file__).parent
 STARTS = 5
-"""How often a job is started that ends by itself: on a very busy machine Spark gives its workers up."""
+"""How often a job is started that ends by itself: on a very busy machine Spark gives its workers up. It is counted."""
 Sums = dict[str, tuple[int, int, int]]
 
 
@@ -75,6 +75,8 @@ class Demo:
         self._url, self._js, self._orders, self._checkpoint, self._master = url, js, orders, checkpoint, master
         self._start = time.time()
         self._summed = 0
+        self.crashes = 0
+        """How often the job ended by itself, which it should not."""
         self._wanted = expected(orders)
         self.samples: list[dict[str, object]] = []
 
@@ -117,7 +119,8 @@ class Demo:
         try:
             while not await ended():
                 if reading.done():
-                    self._note({"event": "end"}, f"the job ended with {await process.wait()}")
+                    self.crashes += 1
+                    self._note({"event": "end"}, f"the job ENDED BY ITSELF with {await process.wait()}")
                     return False
                 await asyncio.sleep(0.2)
             return True
@@ -168,6 +171,7 @@ async def main(orders: int, rate: int, kills: int, master: str) -> list[dict[str
             watching.cancel()
             sums = len(expected(orders))
             print(f"{orders:,} orders became {sums} sums: all of them are right, and stored once")
+            print(f"The job was killed {kills} times and ended by itself {demo.crashes} times")
     return demo.samples
 
 

@@ -16,6 +16,7 @@ import time
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from natsproto.spark import SecretRef, SparkNats, foreach_batch_writer, kv_lookup_udf, register
 
@@ -60,17 +61,20 @@ def start(
     A row that Spark has shuffled has no place of its own, so each has an id that says what it is: a final sum its key,
     one that still grows the number of its orders as well.
     """
-    found = sums(enriched(spark, {**servers, "maxOffsetsPerTrigger": "20000"}, nats))
-    final = found.selectExpr("concat('results.', key) AS subject", "data", "key AS msg_id")
-    so_far = found.selectExpr("concat('$KV.totals.', key) AS subject", "data", "concat(key, ':', orders) AS msg_id")
-    results = final.writeStream.format("nats").options(stream="RESULTS", **servers).outputMode("append")
-    totals = so_far.writeStream.foreachBatch(foreach_batch_writer(nats)).outputMode("update")
-    queries = []
-    for name, writer in (("results", results), ("totals", totals)):
+
+    def read() -> DataFrame:
+        register(spark)  # anew for each query: see "Two queries in one program" in the guide
+        return sums(enriched(spark, {**servers, "maxOffsetsPerTrigger": "20000"}, nats))
+
+    def run(name: str, writer: DataStreamWriter) -> StreamingQuery:
         writer = writer.queryName(name).option("checkpointLocation", f"{checkpoint}/{name}")
-        trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
-        queries.append(trigger.start())
-    return queries
+        return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")).start()
+
+    final = read().selectExpr("concat('results.', key) AS subject", "data", "key AS msg_id")
+    results = run("results", final.writeStream.format("nats").options(stream="RESULTS", **servers).outputMode("append"))
+    so_far = read().selectExpr("concat('$KV.totals.', key) AS subject", "data", "concat(key, ':', orders) AS msg_id")
+    totals = run("totals", so_far.writeStream.foreachBatch(foreach_batch_writer(nats)).outputMode("update"))
+    return [results, totals]
 
 
 def report(queries: list[StreamingQuery]) -> None:
@@ -115,7 +119,6 @@ def main() -> None:
     if given.master:
         builder = builder.master(given.master)
     spark = builder.getOrCreate()
-    register(spark)
     servers = {"servers": given.servers}
     nats = SparkNats(servers=given.servers)
     if given.creds:
