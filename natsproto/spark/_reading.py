@@ -344,6 +344,7 @@ class RangeReader:
         """Pages as chunks of the range that are not too big; the first ones are as small as the pulls are."""
         end = self._range.end
         kept: list[M] = []
+        octets = 0
         async with aclosing(pages):
             async for came in pages:
                 rows = self._pace.step or self._rows
@@ -352,8 +353,10 @@ class RangeReader:
                 if position(came[-1]) > end:
                     del came[bisect_right(came, end, key=position) :]
                 kept += came
-                while len(kept) >= rows or sum(map(_data_size, kept)) >= self._octets:
+                octets += sum(map(_data_size, came))
+                while len(kept) >= rows or octets >= self._octets:
                     chunk, kept = kept[:rows], kept[rows:]
+                    octets = sum(map(_data_size, kept))
                     if chunk := await self._checked(chunk, position(chunk[-1]), position):
                         yield chunk
                 if over:
