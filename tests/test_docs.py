@@ -23,7 +23,7 @@ import natsproto
 from natsproto import errors
 from natsproto._core import events
 from natsproto._options import OptionArgs
-from natsproto.jetstream._consumer import reader
+from natsproto.jetstream._consumer import messages
 from natsproto.testing import run_server
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -110,7 +110,7 @@ def test_every_option_is_documented_with_its_default() -> None:
 
 
 def test_every_event_is_documented_with_its_fields() -> None:
-    assert issubclass(reader.ConsumerNotice, events.Event), "importing JetStream adds to the list"
+    assert issubclass(messages.ConsumerNotice, events.Event), "importing JetStream adds to the list"
     documented = {name: re.findall(r"`(\w+)`", cell) for name, cell in ROW.findall((DOCS / "events.md").read_text())}
     assert documented == {kind.__name__: list(inspect.get_annotations(kind)) for kind in events.Event.__subclasses__()}
 

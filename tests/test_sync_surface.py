@@ -18,7 +18,7 @@ from natsproto.jetstream import _listing as listing
 from natsproto.jetstream import _message as message
 from natsproto.jetstream import _stream as stream
 from natsproto.jetstream import kv, objectstore
-from natsproto.jetstream._consumer import consumer, ordered, push, reader
+from natsproto.jetstream._consumer import handle, messages, ordered, push
 from natsproto.jetstream._publish import ackfuture, async_publish, atomic_batch, fast_batch
 from natsproto.protocol import frames
 
@@ -28,7 +28,7 @@ PAIRS: dict[type[object], type[object]] = {
     advisory.Advisories: sync.Advisories,
     atomic_batch.AtomicBatch: sync.AtomicBatch,
     client.Client: sync.Client,
-    consumer.PullConsumer: sync.PullConsumer,
+    handle.PullConsumer: sync.PullConsumer,
     context.JetStream: sync.JetStream,
     fast_batch.FastPublisher: sync.FastPublisher,
     frames.Message: sync.Message,
@@ -45,7 +45,7 @@ PAIRS: dict[type[object], type[object]] = {
     ordered.OrderedConsumer: sync.OrderedConsumer,
     async_publish.Publisher: sync.Publisher,
     push.PushConsumer: sync.PushConsumer,
-    reader.Messages: sync.Messages,
+    messages.Messages: sync.Messages,
     service.Endpoint: sync.Endpoint,
     service.Group: sync.Group,
     service.Request: sync.Request,
@@ -89,7 +89,6 @@ PARTS = {
     "Client.new_id": INSIDE,
     "Client.open": INSIDE,
     "Client.open_inbox": INSIDE,
-    "Client.outbox": INSIDE,
     "Client.request_again": INSIDE,
     "Client.request_empty": INSIDE,
     "Client.request_literally": INSIDE,
@@ -116,10 +115,7 @@ PARTS = {
     "KeyWatcher.take_all": INSIDE,
     "Messages.batches": BATCHED,
     "Messages.add_queues": INSIDE,
-    "Messages.drop_unknown": INSIDE,
-    "Messages.end": INSIDE,
     "Messages.fail": INSIDE,
-    "Messages.put": INSIDE,
     "Messages.put_back": INSIDE,
     "Messages.release": INSIDE,
     "Messages.start": INSIDE,

@@ -18,7 +18,6 @@ from natsproto._core.engine import Engine, State
 from natsproto._core.events import Event
 from natsproto._core.gather import Gathering, Sentinel
 from natsproto._core.inbox import ReplyInbox
-from natsproto._core.outbox import Outbox
 from natsproto._core.runtime import Runtime, nuid
 from natsproto._core.subscription import Handler, SlowPolicy, Subscription
 from natsproto._options import Options
@@ -67,7 +66,10 @@ class Connection:
         self._options = options
         self._runtime = runtime
         self._engine = Engine(options, runtime, self)
-        self._outbox = self._engine.outbox
+        self._outbox = self.outbox = self._engine.outbox
+        """Where published messages wait: for layers on top that make frames themselves, as an attribute because
+        acknowledgements read it.
+        """
         self._heads = self._engine.heads
         self._starts, self._sizes = self._heads.starts, self._heads.sizes
 
@@ -223,11 +225,6 @@ class Connection:
     def close_inbox(self, inbox: ReplyInbox) -> None:
         """Unsubscribes it. Harmless when it has ended."""
         self._engine.close_inbox(inbox)
-
-    @property
-    def outbox(self) -> Outbox:
-        """Where published messages wait: for layers on top that make frames themselves."""
-        return self._outbox
 
     @property
     def heads(self) -> Heads:

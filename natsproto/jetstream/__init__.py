@@ -56,12 +56,11 @@ from natsproto.jetstream._config import (
     StreamSource,
     SubjectTransform,
 )
-from natsproto.jetstream._consumer.consumer import Consumer, PullConsumer
-from natsproto.jetstream._consumer.fetch import Fetch
-from natsproto.jetstream._consumer.handling import Consumption
+from natsproto.jetstream._consumer.consume import Consumption
+from natsproto.jetstream._consumer.handle import Consumer, PullConsumer
+from natsproto.jetstream._consumer.messages import Fetch, Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.push import PushConsumer
-from natsproto.jetstream._consumer.reader import Messages
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._counter import CounterValue
 from natsproto.jetstream._direct import RawMessage, StoredMessages

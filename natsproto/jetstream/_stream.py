@@ -26,8 +26,8 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._codec import NEVER, Duration, Record, amended, decode, encode
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig, stream_name
-from natsproto.jetstream._consumer.consumer import PullConsumer, create_endpoint, stream_sequence
-from natsproto.jetstream._consumer.cursor import PUSH_HEARTBEAT_S
+from natsproto.jetstream._consumer.handle import PullConsumer, create_endpoint, stream_sequence
+from natsproto.jetstream._consumer.order import PUSH_HEARTBEAT_S
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.push import PushConsumer
 from natsproto.jetstream._direct import (

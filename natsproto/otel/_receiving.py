@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 from opentelemetry.trace import SpanKind
 
 from natsproto._core.subscription import Subscription
-from natsproto.jetstream._consumer.consumer import PullConsumer
-from natsproto.jetstream._consumer.fetch import Fetch, FetchIterator
+from natsproto.jetstream._consumer.demand import Demand
+from natsproto.jetstream._consumer.handle import PullConsumer
+from natsproto.jetstream._consumer.messages import Fetch, FetchIterator, Messages, Source
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
-from natsproto.jetstream._consumer.pull import Puller
+from natsproto.jetstream._consumer.pull import PullSource
 from natsproto.jetstream._consumer.push import PushConsumer
-from natsproto.jetstream._consumer.reader import Feed, Messages
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._stream import Stream
 from natsproto.otel._spans import Observed, links_to, observed, within
@@ -105,32 +105,32 @@ class TracedSubscription(Subscription[M], Generic[M]):
 class TracedConsumer(PullConsumer):
     """A consumer for whose messages there are spans when they are read."""
 
-    def _gather(
-        self, begin: Callable[[], tuple[list[JsMessage], Puller | None]], put_back: Callable[[list[JsMessage]], None]
-    ) -> Fetch:
-        return TracedFetch(begin, put_back, observed(self._api.connection), self)
+    def _fetch(self, wanted: Demand, acking: JsMessage | None = None) -> Fetch:
+        inbox = self._inbox or self._make_inbox()
+        source = PullSource(inbox, wanted, acking=acking)
+        return TracedFetch(source, inbox.put_back, observed(self._api.connection), self)
 
-    def _reading(self, feed: Feed, give_back: Callable[[list[JsMessage]], None]) -> Messages:
-        return TracedMessages(feed, self._what, give_back, observed(self._api.connection), self)
+    def _reading(self, source: Source, give_back: Callable[[list[JsMessage]], None]) -> Messages:
+        return TracedMessages(source, self._what, give_back, observed(self._api.connection), self)
 
 
 class TracedPushConsumer(PushConsumer):
     """A push consumer for whose messages there are spans when they are read."""
 
-    def _reading(self, feed: Feed, give_back: Callable[[list[JsMessage]], None]) -> Messages:
-        return TracedMessages(feed, self._what, give_back, observed(self._api.connection), self)
+    def _reading(self, source: Source, give_back: Callable[[list[JsMessage]], None]) -> Messages:
+        return TracedMessages(source, self._what, give_back, observed(self._api.connection), self)
 
 
 class TracedOrderedConsumer(OrderedConsumer):
     """An ordered consumer for whose messages there are spans when they are read."""
 
-    def _gather(self, begin: Callable[[], tuple[list[JsMessage], Feed | None]]) -> Fetch:
-        carrier = self._carrier
-        return TracedFetch(begin, carrier.put_back, observed(carrier.api.connection), self)
+    def _gather(self, source: Source) -> Fetch:
+        state = self._state
+        return TracedFetch(source, state.put_back, observed(state.connection), self)
 
-    def _reading(self, feed: Feed) -> Messages:
-        carrier = self._carrier
-        return TracedMessages(feed, self._what, carrier.put_back, observed(carrier.api.connection), self)
+    def _reading(self, source: Source) -> Messages:
+        state = self._state
+        return TracedMessages(source, self._what, state.put_back, observed(state.connection), self)
 
 
 class TracedStream(Stream):
@@ -158,13 +158,13 @@ class TracedMessages(Messages):
 
     def __init__(
         self,
-        feed: Feed,
+        source: Source,
         what: str,
         give_back: Callable[[list[JsMessage]], None],
         client: Observed,
         consumer: _Consumer,
     ) -> None:
-        super().__init__(feed, what, give_back)
+        super().__init__(source, what, give_back)
         self._client, self._of = client, consumer
 
     def __aiter__(self) -> AsyncIterator[JsMessage]:
@@ -193,17 +193,17 @@ class TracedFetch(Fetch):
 
     def __init__(
         self,
-        begin: Callable[[], tuple[list[JsMessage], Feed | None]],
+        source: Source,
         put_back: Callable[[list[JsMessage]], None],
         client: Observed,
         consumer: _Consumer,
     ) -> None:
-        super().__init__(begin, put_back)
+        super().__init__(source, put_back)
         self._client, self._of = client, consumer
 
     def __aiter__(self) -> AsyncIterator[JsMessage]:
         self._begun = True
-        return TracedFetchIterator(self, self._ready, self._received)
+        return TracedFetchIterator(self, self._buffer.ready, self._received)
 
     def _received(self, message: JsMessage, begun: int) -> None:
         _received(self._client, self._of, [message], begun, batch=False)

@@ -12,20 +12,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from natsproto.jetstream import _message as message
-from natsproto.jetstream._consumer import consumer, ordered, push, reader
+from natsproto.jetstream._consumer import handle, messages, ordered, push
 from natsproto.sync._facade import Block, Facade, Watcher, blocking, making
 from natsproto.sync._messaging import Received
 
 if TYPE_CHECKING:
     from natsproto.errors import NatsError
     from natsproto.jetstream._codec import Duration
-    from natsproto.jetstream._consumer.fetch import Fetch
+    from natsproto.jetstream._consumer.messages import Fetch
     from natsproto.jetstream._info import ConsumerInfo
     from natsproto.jetstream._message import Metadata
 
 V = TypeVar("V")
 P = ParamSpec("P")
-C = TypeVar("C", bound=consumer.Consumer, covariant=True)
+C = TypeVar("C", bound=handle.Consumer, covariant=True)
 
 
 class JsMessage(Received[message.JsMessage]):
@@ -62,7 +62,7 @@ class JsMessage(Received[message.JsMessage]):
                 self._portal.call(manager.__aexit__, None, None, None)
 
 
-class Messages(Watcher[reader.Messages, message.JsMessage]):
+class Messages(Watcher[messages.Messages, message.JsMessage]):
     """An endless, pre-buffered stream of messages: enter it, then iterate it, or ask for the ``next``.
 
     Threads may share one. It survives restarts, reconnects and changes of leader. Leaving stops: what was not read goes
@@ -70,7 +70,7 @@ class Messages(Watcher[reader.Messages, message.JsMessage]):
     enters it, and leaves it when it ends.
     """
 
-    drain = blocking(reader.Messages.drain)
+    drain = blocking(messages.Messages.drain)
 
     @property
     def pending(self) -> int:
@@ -155,12 +155,12 @@ class fetching(Generic[V, P]):
 class Consumer(Facade[C], Generic[C]):
     """What all consumers have."""
 
-    info = blocking(consumer.Consumer.info)
-    delete = blocking(consumer.Consumer.delete)
-    pause = blocking(consumer.Consumer.pause)
-    resume = blocking(consumer.Consumer.resume)
-    unpin = blocking(consumer.Consumer.unpin)
-    reset = blocking(consumer.Consumer.reset)
+    info = blocking(handle.Consumer.info)
+    delete = blocking(handle.Consumer.delete)
+    pause = blocking(handle.Consumer.pause)
+    resume = blocking(handle.Consumer.resume)
+    unpin = blocking(handle.Consumer.unpin)
+    reset = blocking(handle.Consumer.reset)
 
     @property
     def name(self) -> str:
@@ -178,12 +178,12 @@ class Consumer(Facade[C], Generic[C]):
         return self._inner.cached_info
 
 
-class PullConsumer(Consumer[consumer.PullConsumer]):
+class PullConsumer(Consumer[handle.PullConsumer]):
     """A consumer of a stream: ``fetch``, ``next``, ``messages``."""
 
-    fetch = fetching(consumer.PullConsumer.fetch)
-    fetch_available = fetching(consumer.PullConsumer.fetch_available)
-    messages = making(consumer.PullConsumer.messages, Messages)
+    fetch = fetching(handle.PullConsumer.fetch)
+    fetch_available = fetching(handle.PullConsumer.fetch_available)
+    messages = making(handle.PullConsumer.messages, Messages)
 
     def next(
         self,

@@ -10,11 +10,12 @@ import pytest
 
 from natsproto.errors import JetStreamError
 from natsproto.jetstream._api import Api
-from natsproto.jetstream._consumer import watching
-from natsproto.jetstream._consumer.carrier import Carrier, OrderedFeed
-from natsproto.jetstream._consumer.cursor import OrderedCursor
-from natsproto.jetstream._consumer.ledger import PullLedger
-from natsproto.jetstream._consumer.ordered import OrderedConsumer
+from natsproto.jetstream._consumer import watch as watching
+from natsproto.jetstream._consumer.messages import Buffer
+from natsproto.jetstream._consumer.order import OrderedCursor
+from natsproto.jetstream._consumer.ordered import OrderedConsumer, OrderedSource
+from natsproto.jetstream._consumer.ordered_state import OrderedState
+from natsproto.jetstream._consumer.pull_state import PullState
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream.kv._cache import KeyValueCache
@@ -62,12 +63,12 @@ async def test_bug_in_making_the_first_consumer_is_told_to_all_who_wait(
 async def test_bug_in_making_the_next_consumer_is_told_behind_what_came(
     jetstream: JetStream, push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.cursor.PUSH_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.order.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream, 3)
     ordered = stream.ordered_consumer(push=push)
     async with asyncio.timeout(LONG), ordered.messages() as messages:
         seen = numbers([await messages.next()])
-        monkeypatch.setattr(Carrier, "create", stumble)
+        monkeypatch.setattr(OrderedState, "create", stumble)
         await stream.delete_consumer(ordered.name)
         seen += numbers([await messages.next(), await messages.next()])
         with pytest.raises(JetStreamError) as caught:
@@ -108,7 +109,7 @@ async def test_bug_in_dealing_with_silence_ends_whoever_reads(
 ) -> None:
     stream = await make(jetstream)
     consumer = await stream.create_consumer(durable_name="C")
-    monkeypatch.setattr(PullLedger, "on_silence", stumble)
+    monkeypatch.setattr(PullState, "on_silence", stumble)
     async with asyncio.timeout(LONG), consumer.messages(expires=LONG, heartbeat=0.5) as messages:
         fetching = asyncio.create_task(consumer.fetch(1, timeout=LONG, heartbeat=0.5))
         ordered = stream.ordered_consumer()
@@ -126,12 +127,12 @@ async def test_bug_in_dealing_with_silence_ends_whoever_reads(
 async def test_bug_in_dealing_with_a_push_consumer_that_is_silent_ends_whoever_reads(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.cursor.PUSH_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.order.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=True)
     async with asyncio.timeout(LONG), ordered.messages() as messages:
         await ordered.created()
-        monkeypatch.setattr(OrderedFeed, "_create_soon", stumble)
+        monkeypatch.setattr(OrderedCursor, "next_consumer", stumble)
         nats_server.freeze()
         with pytest.raises(JetStreamError) as caught:
             await messages.next()
@@ -140,17 +141,17 @@ async def test_bug_in_dealing_with_a_push_consumer_that_is_silent_ends_whoever_r
 
 
 @BOTH
-@pytest.mark.parametrize("where", ["accept", "heard"])
+@pytest.mark.parametrize("where", ["on_messages", "on_heartbeat"])
 async def test_bug_in_taking_in_what_came_ends_who_reads_it_and_not_the_connection(
     jetstream: JetStream, push: bool, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.cursor.PUSH_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.order.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=push)
     async with asyncio.timeout(LONG), ordered.messages(expires=2, heartbeat=0.5) as messages:
         await ordered.created()
-        monkeypatch.setattr(OrderedFeed, where, stumble)
-        if where == "accept":
+        monkeypatch.setattr(OrderedCursor, where, stumble)
+        if where == "on_messages":
             await store(stream, [1])
         with pytest.raises(JetStreamError) as caught:
             await messages.next()
@@ -164,7 +165,7 @@ async def test_bug_in_a_pull_that_was_answered_ends_it_and_not_the_connection(
     stream = await make(jetstream, 1)
     consumer = await stream.create_consumer(durable_name="C")
     with monkeypatch.context() as patch:
-        patch.setattr(PullLedger, "on_messages", stumble)
+        patch.setattr(Buffer, "put", stumble)
         async with asyncio.timeout(LONG):
             with pytest.raises(JetStreamError) as caught:
                 await consumer.fetch(1, timeout=LONG)
@@ -182,8 +183,8 @@ async def test_bug_in_going_on_after_a_reconnect_ends_whoever_reads(
     ordered = stream.ordered_consumer(push=push)
     async with asyncio.timeout(LONG), ordered.messages() as messages:
         await ordered.created()
-        monkeypatch.setattr(PullLedger, "on_reconnect", stumble)
-        monkeypatch.setattr(OrderedFeed, "_create_soon", stumble)
+        monkeypatch.setattr(PullState, "on_reconnect", stumble)
+        monkeypatch.setattr(OrderedSource, "_run_soon", stumble)
         await stream._api.connection.reconnect()
         with pytest.raises(JetStreamError) as caught:
             await messages.next()

@@ -15,7 +15,7 @@ from natsproto import Client, errors
 from natsproto._core.events import Denied, Event
 from natsproto.errors import ConfigError, HeartbeatMissed, LocalProtocolError, StreamNotFound
 from natsproto.jetstream._codec import NEVER
-from natsproto.jetstream._consumer import ahead
+from natsproto.jetstream._consumer import prefetch, pull_state
 from natsproto.testing import run_server
 from tests.jetstream.reading import crash, events, eventually, make, notices, numbers, store, subscriptions
 from tests.kit.interruption import interruptions
@@ -23,7 +23,7 @@ from tests.kit.interruption import interruptions
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from natsproto.jetstream._consumer.reader import Messages
+    from natsproto.jetstream._consumer.messages import Messages
     from natsproto.jetstream._context import JetStream
     from natsproto.jetstream._info import StreamInfo
     from natsproto.jetstream._message import JsMessage
@@ -74,20 +74,21 @@ async def test_a_fast_reader_gets_more_ahead_than_a_slow_one(
     jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await make(jetstream, 3000)
-    monkeypatch.setattr(ahead, "SPAN", LONG)  # less than a busy machine takes
+    monkeypatch.setattr(prefetch, "PREFETCH_SPAN_S", LONG)  # less than a busy machine takes
     pulls = await batches_pulled(nats_client, stream)
     assert pulls[0] == 500
     assert max(pulls) > 2000
-    monkeypatch.setattr(ahead, "SPAN", 1e-9)  # as if it took as long as hardly any reader does
+    monkeypatch.setattr(prefetch, "PREFETCH_SPAN_S", 1e-9)  # as if it took as long as hardly any reader does
     assert max(await batches_pulled(nats_client, stream)) == 500
 
 
 async def test_messages_that_grow_all_of_a_sudden_do_not_pile_up_and_none_is_missed(
     jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ahead, "SIZE", 60_000)
-    monkeypatch.setattr(ahead, "GUARD", 100_000)
-    stream = await make(jetstream, 3000)
+    monkeypatch.setattr(prefetch, "PREFETCH_BYTES", 30_000)
+    monkeypatch.setattr(pull_state, "MAX_PULL_BYTES", 100_000)
+    stream = await make(jetstream)
+    await store(stream, range(1, 3001), size=50)
     async with events(nats_client) as told, stream.ordered_consumer().messages() as messages:
         seen = [await messages.next() for _ in range(3000)]
         await store(stream, range(3001, 3501), size=20_000)
@@ -189,13 +190,13 @@ async def test_verbs_go_on_where_the_last_one_ended(jetstream: JetStream, nats_c
 async def test_fetches_use_one_consumer_which_goes_when_nobody_comes_back(
     jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.carrier.KEPT", LONG)
+    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_state.KEPT_S", LONG)
     stream = await make(jetstream, 10)
     ordered = stream.ordered_consumer()
     for number in range(1, 10):
         assert numbers(await ordered.fetch(1)) == [number]
         assert len(await consumers(stream)) == 1
-    monkeypatch.setattr("natsproto.jetstream._consumer.carrier.KEPT", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_state.KEPT_S", 0.1)
     assert numbers(await ordered.fetch(1)) == [10]
     await no_consumers(stream)
     await store(stream, [11])
@@ -278,7 +279,7 @@ async def test_configuration_that_the_server_refuses_is_told(jetstream: JetStrea
 async def test_deleted_consumer_is_replaced_without_gap_or_duplicate(
     jetstream: JetStream, nats_client: Client, push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.cursor.PUSH_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.order.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=push)
     seen: list[int] = []
@@ -478,16 +479,16 @@ async def test_an_old_server_that_is_behind_for_a_while_ends_no_reader(
         now = await stream.info()
         behind = now.replace(ts=NEVER, state=now.state.replace(last_seq=2, messages=2))
         told = [behind, behind, behind, now.replace(ts=NEVER)]
-        sameness = ordered._carrier.sameness
-        sameness.doubtful = True
+        identity = ordered._state.identity
+        identity.unverified = True
 
         async def get(*_: object, **__: object) -> StreamInfo:
             return told.pop(0)
 
         with monkeypatch.context() as patched:
-            patched.setattr(ordered._carrier.api, "get", get)
-            await sameness.settle(lambda: ordered.last_sequence)
-        assert (told, sameness.doubtful) == ([], False)
+            patched.setattr(ordered._state.api, "get", get)
+            await identity.verify(lambda: ordered.last_sequence)
+        assert (told, identity.unverified) == ([], False)
 
 
 async def test_who_may_not_ask_about_the_stream_asks_once_and_reads_on() -> None:

@@ -129,18 +129,20 @@ async def test_pin_is_kept_from_fetch_to_fetch_and_a_wrong_one_is_forgotten(
         durable_name="d", priority_policy="pinned_client", priority_groups=["g"], priority_timeout=60.0
     )
     assert numbers(await consumer.fetch(2, group="g")) == [1, 2]
-    pin = consumer._pins["g"]
+    assert consumer._inbox is not None
+    pins = consumer._inbox.pins
+    pin = pins["g"]
     assert pin
     other = await stream.consumer("d")
     assert await other.fetch(2, timeout=0.2, group="g") == [], "somebody else is pinned"
     assert numbers(await consumer.fetch(2, group="g")) == [3, 4]
-    assert consumer._pins["g"] == pin
+    assert pins["g"] == pin
     await consumer.unpin("g")
     assert numbers(await other.fetch(2, timeout=LONG, group="g")) == [5, 6]
     async with refusals(nats_client) as said:
         waiting = asyncio.ensure_future(consumer.fetch(1, timeout=LONG, group="g"))  # its pin is wrong now
         await known(consumer, lambda info: info.num_waiting)
-        assert "g" not in consumer._pins
+        assert "g" not in pins
         await consumer.unpin("g")
         assert numbers(await waiting) == [7]
     assert said == {"Nats-Pin-Id mismatch"}

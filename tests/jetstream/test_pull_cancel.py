@@ -16,7 +16,7 @@ from tests.jetstream.reading import crash, eventually, known, make, numbers, sto
 from tests.kit.interruption import Interruption, interruptions
 
 if TYPE_CHECKING:
-    from natsproto.jetstream._consumer.consumer import PullConsumer
+    from natsproto.jetstream._consumer.handle import PullConsumer
     from natsproto.jetstream._context import JetStream
     from natsproto.testing._server import Server
 

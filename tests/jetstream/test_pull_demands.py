@@ -13,7 +13,7 @@ from tests.jetstream.reading import known, make, numbers, store
 
 if TYPE_CHECKING:
     from natsproto import Client
-    from natsproto.jetstream._consumer.consumer import PullConsumer
+    from natsproto.jetstream._consumer.handle import PullConsumer
     from natsproto.jetstream._context import JetStream
 
 LONG = 30.0

@@ -9,7 +9,7 @@ import pytest
 
 from natsproto import Client
 from natsproto.errors import BucketNotFound, LocalProtocolError, RequestTimeout, SubscriptionClosed
-from natsproto.jetstream._consumer import watching
+from natsproto.jetstream._consumer import watch
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.objectstore import ObjectWatcher
 from natsproto.testing._server import Server
@@ -99,7 +99,7 @@ async def test_ready_need_not_be_read_for(jetstream: JetStream) -> None:
 async def test_initial_objects_that_are_removed_before_they_come_are_not_waited_for(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "POLL_INTERVAL_S", 0.1)
+    monkeypatch.setattr(watch, "POLL_INTERVAL_S", 0.1)
     store = await jetstream.create_object_store(bucket="files", storage="memory")
     await add_links(store, 2000)
     async with store.watch() as watcher:

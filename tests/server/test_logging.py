@@ -11,7 +11,7 @@ import pytest
 
 from natsproto._core.events import AttemptFailed, Closed, Event, HandlerFailed, Reconnecting
 from natsproto.errors import ConnectFailed, ConsumerGone
-from natsproto.jetstream._consumer.reader import ConsumerNotice
+from natsproto.jetstream._consumer.messages import ConsumerNotice
 from natsproto.testing import Server, run_server
 from tests.server.ground import also_uvloop, client, until
 

@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind
 
 from natsproto._core.subscription import Subscription
 from natsproto.errors import RequestTimeout, SubscriptionClosed
-from natsproto.jetstream._consumer.reader import Messages
+from natsproto.jetstream._consumer.messages import Messages
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server
 from tests.server.ground import also_uvloop, client

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from natsproto import sync
-from natsproto.jetstream._consumer.fetch import Fetch
+from natsproto.jetstream._consumer.messages import Fetch
 from natsproto.jetstream._message import JsMessage
 from natsproto.testing import Server
 

@@ -1,8 +1,6 @@
-"""Where pulls are answered: one subscription for each reader, and what arrived for a reader who had left.
+"""Where the pulls of a consumer handle are answered: one subscription for each reader at a time.
 
-Owns the subscriptions of a consumer handle and its leftover messages. A reader has a subscription to itself, so that
-what one of them demanded (a priority, a number of pending messages, some bytes) is served to that one, and so that
-ending the subscription ends its pulls on the server and nobody else's.
+Owns the subscriptions of a handle, and what arrived for a reader who had left.
 """
 
 from __future__ import annotations
@@ -10,38 +8,29 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from natsproto._core.events import Denied, Disconnected, Event, Moved, Reconnected
 from natsproto.errors import NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._asking import EARLY
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig
-from natsproto.jetstream._consumer.reader import PARTING, give_back
-from natsproto.jetstream._message import JsMessage, none_has_headers
+from natsproto.jetstream._consumer.messages import DRAIN_TIMEOUT_S, nak_all
+from natsproto.jetstream._message import JsMessage
 
-IDLE = 1.0
+IDLE_S: Final = 1.0
 """Seconds after a fetch for which its subscription is kept, so that a loop of fetches subscribes once."""
 
 
 class Reader(Protocol):
     """Whose pulls are answered."""
 
-    @property
-    def room(self) -> int:
-        """How many messages more are wanted."""
-        ...
-
-    def on_messages(self, messages: list[JsMessage], now: float) -> None:
-        """These came for its pulls."""
+    def on_change(self) -> None:
+        """A chunk brought something, or the subscription has ended."""
         ...
 
     def on_leftover(self, messages: list[JsMessage], now: float) -> int:
         """These came for the pulls of a reader who has left; returns how many of them it takes."""
-        ...
-
-    def on_status(self, message: JsMessage, now: float) -> None:
-        """The server said something about a pull."""
         ...
 
     def on_disconnect(self) -> None:
@@ -52,7 +41,7 @@ class Reader(Protocol):
         """It is back; no pull has survived."""
         ...
 
-    def stop(self, error: NatsError | None) -> None:
+    def end(self, error: NatsError | None) -> None:
         """Nothing more will come."""
         ...
 
@@ -61,7 +50,7 @@ class Reader(Protocol):
         ...
 
 
-class Replies:
+class PullSubscription:
     """A subscription for the replies to the pulls of one reader at a time."""
 
     __slots__ = ("_inbox", "_serial", "_subject", "idle_since", "prefix", "reader", "subscription")
@@ -81,57 +70,33 @@ class Replies:
             message_type=JsMessage,
             message_note=inbox.ack_wait,
         )  # no limits: bounded by what is asked for
-        self.subscription.on_change = self._changed
 
-    def begin(self, reader: Reader) -> None:
-        """From now on they are this reader's. What is still said about pulls of the one before is not."""
+    def lend(self, reader: Reader) -> None:
+        """From now on it is this reader's. What is still said about pulls of the one before is not."""
         self.reader = reader
         self._serial += 1
         self.prefix = f"{self._subject}.{self._serial}."
+        self.subscription.on_change = reader.on_change
 
-    def _changed(self) -> None:
-        subscription, inbox = self.subscription, self._inbox
-        try:
-            came = cast("list[JsMessage]", subscription.take_nowait())
-            if came:
-                now = inbox.loop.time()
-                if none_has_headers(came):  # so none is a status
-                    self._hand_out(came, now)
-                else:
-                    self._sort(came, now)
-            if subscription.closed:
-                inbox.on_closed(self)
-        except Exception as exc:
-            if self.reader is None:
-                raise
-            self.reader.fail(exc)  # a bug ends who reads, not the connection, over which others do
+    def release(self) -> None:
+        """Nobody's: what comes is kept for the next reader."""
+        self.reader = None
+        self.subscription.on_change = self._on_stray
 
-    def _sort(self, came: list[JsMessage], now: float) -> None:
-        """Messages and statuses, all in their order."""
-        messages: list[JsMessage] = []
-        for message in came:
-            if not message.is_status:
-                messages.append(message)
-                continue
-            if messages:
-                self._hand_out(messages, now)
-                messages = []
-            if self.reader is not None and message.subject.startswith(self.prefix):
-                self.reader.on_status(message, now)
-        if messages:
-            self._hand_out(messages, now)
-
-    def _hand_out(self, messages: list[JsMessage], now: float) -> None:
-        reader = self.reader
-        room = 0 if reader is None else reader.room
-        if reader is not None and room:
-            reader.on_messages(messages if room >= len(messages) else messages[:room], now)
-        if room < len(messages):
-            self._inbox.keep(messages[room:])
+    def _on_stray(self) -> None:
+        came = cast("list[JsMessage]", self.subscription.take_nowait())
+        if messages := [message for message in came if not message.is_status]:
+            self._inbox.keep(messages)
+        if self.subscription.closed:
+            self._inbox.forget(self)
 
 
 class PullInbox:
     """The subscriptions for the pulls of a consumer handle, and what nobody has read.
+
+    A reader has a subscription to itself, so that what one of them demanded (a priority, a number of pending messages,
+    some bytes) is served to that one, and so that ending the subscription ends its pulls on the server and nobody
+    else's.
 
     A reader who leaves while the server may still serve it ends its subscription: that ends its pulls. What arrives
     until the server has confirmed that is offered to the other readers of the handle, then to the next one. When
@@ -148,90 +113,88 @@ class PullInbox:
         stream: str,
         consumer: str,
         *,
-        pins: dict[str, str] | None = None,
-        config: Callable[[], ConsumerConfig | None] = lambda: None,
+        config: Callable[[], ConsumerConfig | None] | None = None,
     ) -> None:
-        self.pins: dict[str, str] = {} if pins is None else pins
+        self.pins: dict[str, str] = {}
         self.api, self.stream, self.consumer = api, stream, consumer
         self.connection = api.connection
         self.subject = f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self.loop = asyncio.get_running_loop()
+        self.leftover: deque[JsMessage] = deque()
+        """Messages that came for a reader who had left."""
         self._config = config
-        self._leftover: deque[JsMessage] = deque()
-        self._open: dict[Replies, None] = {}
-        """All that are subscribed, those that are ending included."""
-        self._idle: list[Replies] = []
-        self._ending: dict[Replies, asyncio.Task[None]] = {}
+        self._open: dict[PullSubscription, None] = {}  # all that are subscribed, those that are ending included
+        self._idle: list[PullSubscription] = []
+        self._ending: dict[PullSubscription, asyncio.Task[None]] = {}
         self._unlisten: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
+    def what(self) -> str:
+        """What it is called in errors."""
+        return f"consumer {self.consumer!r} of stream {self.stream!r}"
+
+    @property
     def ack_wait(self) -> float | None:
         """Seconds the server waits for an answer to a message, if known."""
-        config = self._config()
+        config = None if self._config is None else self._config()
         return None if config is None else float(min(config.backoff, default=config.ack_wait)) or None
 
     # ---------------------------------------------------------------- readers
 
-    def join(self, reader: Reader) -> Replies:
+    def join(self, reader: Reader) -> PullSubscription:
         """The subscription that is this reader's from now on, until it leaves."""
         if self._unlisten is None:
             self._unlisten = self.connection.listen(self._on_event)
         if self._idle:
             replies = self._idle.pop()
         else:
-            replies = Replies(self)
+            replies = PullSubscription(self)
             self._open[replies] = None
-        replies.begin(reader)
+        replies.lend(reader)
         return replies
 
-    def leave(self, replies: Replies, *, keep: bool) -> None:
+    def leave(self, replies: PullSubscription, *, keep: bool) -> None:
         """Its reader wants no more. ``keep`` says that no pull of it is open, so that it can serve another one."""
-        replies.reader = None
-        if replies not in self._open:
-            self._wait_idle()
-        elif not keep:
-            self.end(replies)
-        else:
+        replies.release()
+        if keep and replies in self._open:
             replies.idle_since = self.loop.time()
             self._idle.append(replies)
+        elif replies in self._open:
+            self.end(replies)
+            return
+        if self._timer is None:
             self._wait_idle()
 
-    def end(self, replies: Replies) -> asyncio.Task[None] | None:
+    def end(self, replies: PullSubscription) -> asyncio.Task[None] | None:
         """Ends a subscription, and with it its pulls. The task takes in what is on its way; None when nothing is."""
         if replies in self._ending:
             return self._ending[replies]
         if replies not in self._open:
             return None
         if not self.connection.is_connected:
-            self._close(replies)
+            self.forget(replies)
             return None
         self.connection.stop_interest_nowait(replies.subscription)
         task = self.loop.create_task(self._end(replies), name="natsproto end of pulls")
         self._ending[replies] = task
         return task
 
-    async def _end(self, replies: Replies) -> None:
+    async def _end(self, replies: PullSubscription) -> None:
         try:
-            await replies.subscription.drain(PARTING)
+            await replies.subscription.drain(DRAIN_TIMEOUT_S)
         except NatsError:
             return  # it did not confirm; whatever it still sends is delivered again after ack_wait
         finally:
-            self._close(replies)
+            self.forget(replies)
 
     def close(self) -> None:
         """Ends all at once. What was not read stays for the next reader."""
         for replies in list(self._open):
-            self._close(replies)
+            self.forget(replies)
 
-    def on_closed(self, replies: Replies) -> None:
-        """The subscription of these has ended."""
-        reader = replies.reader
-        self._close(replies)
-        if reader is not None:
-            reader.stop(replies.subscription.error)
-
-    def _close(self, replies: Replies) -> None:
+    def forget(self, replies: PullSubscription) -> None:
+        """A subscription has ended, or ends now."""
         if replies not in self._open:
             return
         del self._open[replies]
@@ -252,16 +215,15 @@ class PullInbox:
         return len(self._open) > len(self._idle)
 
     def _wait_idle(self) -> None:
-        if self._timer is None:
-            self._timer = self.loop.call_later(IDLE, self._on_idle)
+        self._timer = self.loop.call_later(IDLE_S, self._on_idle)
 
     def _on_idle(self) -> None:
         self._timer = None
         now = self.loop.time() + EARLY
-        for replies in [one for one in self._idle if one.idle_since + IDLE <= now]:
-            self._close(replies)
+        for replies in [one for one in self._idle if one.idle_since + IDLE_S <= now]:
+            self.forget(replies)
         if self._idle:
-            self._timer = self.loop.call_at(self._idle[0].idle_since + IDLE, self._on_idle)
+            self._timer = self.loop.call_at(self._idle[0].idle_since + IDLE_S, self._on_idle)
         elif not self._open:
             self._give_back_leftover()
 
@@ -269,46 +231,46 @@ class PullInbox:
 
     def take(self, most: int) -> list[JsMessage]:
         """Up to so many messages that came for a reader who had left."""
-        leftover = self._leftover
+        leftover = self.leftover
         return [leftover.popleft() for _ in range(min(len(leftover), most))]
 
     def keep(self, messages: list[JsMessage]) -> None:
         """These came for nobody."""
-        self._leftover += messages
+        self.leftover += messages
         self._offer()
 
     def put_back(self, messages: list[JsMessage]) -> None:
         """These were taken and not handed over: they are the next ones again."""
-        self._leftover.extendleft(reversed(messages))
+        self.leftover.extendleft(reversed(messages))
         self._offer()
 
     def return_unread(self, messages: list[JsMessage]) -> None:
         """Nobody here is going to read these: back to the server at once, or kept where that would lose them."""
         kept = [message for message in messages if not self._goes_back(message)]
-        give_back([message for message in messages if self._goes_back(message)])
+        nak_all([message for message in messages if self._goes_back(message)])
         if kept:
             self.put_back(kept)
 
     def _offer(self) -> None:
         """To those who are reading; what is left waits for the next one."""
-        leftover, now = self._leftover, self.loop.time()
+        leftover, now = self.leftover, self.loop.time()
         for replies in list(self._open):
             if not leftover:
                 return
             if replies.reader is not None:
                 for _ in range(replies.reader.on_leftover(list(leftover), now)):
                     leftover.popleft()
-        if leftover and not self._is_used:
+        if leftover and not self._is_used and self._timer is None:
             self._wait_idle()
 
     def _give_back_leftover(self) -> None:
-        left = self.take(len(self._leftover))
-        self._leftover += [message for message in left if not self._goes_back(message)]
-        give_back([message for message in left if self._goes_back(message)])
+        left = self.take(len(self.leftover))
+        self.leftover += [message for message in left if not self._goes_back(message)]
+        nak_all([message for message in left if self._goes_back(message)])
 
     def _goes_back(self, message: JsMessage) -> bool:
         """Whether the server delivers a message again that is not acknowledged, as far as known."""
-        config = self._config()
+        config = None if self._config is None else self._config()
         if config is None or config.ack_policy == AckPolicy.NONE:
             return False
         return config.max_deliver <= 0 or message.metadata.num_delivered < config.max_deliver
@@ -326,6 +288,6 @@ class PullInbox:
                 elif isinstance(event, (Reconnected, Moved)):
                     reader.on_reconnect()
                 elif isinstance(event, Denied) and event.error.subject == self.subject:
-                    reader.stop(event.error)
+                    reader.end(event.error)
             except Exception as exc:
                 reader.fail(exc)

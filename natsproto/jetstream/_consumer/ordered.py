@@ -1,27 +1,50 @@
 """Ordered consumers: everything of a stream in order, whatever happens to the consumer that carries it (ADR-17).
 
-Owns the verbs. What keeps the order is the Carrier's, which makes one consumer after the other.
+OrderedSource is one reader: a task that makes a consumer, lets it fill the reader's buffer as long as its messages are
+in order, and makes another one behind the last good message when they are not, when the connection was lost, and when
+nothing is heard any more. Whether a message is the next one is decided by the OrderedCursor. OrderedConsumer has the
+verbs.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable
 from types import TracebackType
 
-from natsproto.errors import ConfigError, LocalProtocolError
+from natsproto._core.engine import State
+from natsproto._core.events import Closed, Disconnected, Event, Moved, Reconnected
+from natsproto.errors import (
+    ConfigError,
+    ConnectionClosed,
+    ConsumerExists,
+    LocalProtocolError,
+    NatsError,
+    RequestTimeout,
+    StreamNotFound,
+)
 from natsproto.jetstream._api import Api
+from natsproto.jetstream._bugs import ending
 from natsproto.jetstream._codec import NEVER, Duration
 from natsproto.jetstream._config import ConsumerConfig
-from natsproto.jetstream._consumer.carrier import Carrier, OrderedFeed
-from natsproto.jetstream._consumer.consumer import none_came
-from natsproto.jetstream._consumer.fetch import Fetch
-from natsproto.jetstream._consumer.handling import Consumption, Handler, Policy
-from natsproto.jetstream._consumer.ledger import EXPIRES, PullLedger
-from natsproto.jetstream._consumer.reader import Feed, Messages
+from natsproto.jetstream._consumer.consume import Consumption, Handler, Policy
+from natsproto.jetstream._consumer.demand import EXPIRES, Demand, Kind, demand, fetch_demand
+from natsproto.jetstream._consumer.handle import none_came
+from natsproto.jetstream._consumer.inbox import PullInbox
+from natsproto.jetstream._consumer.messages import Buffer, Fetch, Messages, Source
+from natsproto.jetstream._consumer.ordered_state import CREATE_GROWTH, FIRST_CREATE_S, MAX_CREATE_S, OrderedState
+from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
+from natsproto.jetstream._consumer.pull import Ending, PullSource, buffer_for
+from natsproto.jetstream._consumer.pull_state import PullState
+from natsproto.jetstream._consumer.push import PushSource
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._timestamp import Timestamp
-from natsproto.protocol.pool import seconds
+
+DELETE_AGAIN_S = 1.0
+"""Seconds after which a consumer that was given up while it was being made is deleted once more."""
+GRACE_S = 0.25
+"""Seconds that the server gets to say that a pull has expired."""
 
 
 class OrderedConsumer:
@@ -48,40 +71,40 @@ class OrderedConsumer:
         config.check()
         self.stream_name = stream
         """The stream it reads."""
-        self._carrier = Carrier(api, stream, config, push=push, made=made, name_prefix=name_prefix)
+        self._state = OrderedState(api, stream, config, push=push, made=made, name_prefix=name_prefix)
 
     # ---------------------------------------------------------------- what it is
 
     @property
     def name(self) -> str:
         """The name of the consumer in use, which changes whenever another one takes its place."""
-        return self._carrier.cursor.name
+        return self._state.cursor.name
 
     @property
     def last_sequence(self) -> int:
         """The stream sequence of the last message that came, 0 before the first."""
-        return self._carrier.cursor.stream_seq
+        return self._state.cursor.stream_seq
 
     @property
     def cached_info(self) -> ConsumerInfo:
         """What the server said of the consumer when it was made last. LocalProtocolError before the first one."""
-        if self._carrier.info is None:
+        if self._state.info is None:
             raise LocalProtocolError(f"{self._what} has made no consumer yet: read it first")
-        return self._carrier.info
+        return self._state.info
 
     async def created(self) -> ConsumerInfo:
         """Waits until the first consumer is there; its ``num_pending`` is how many messages there were to read then.
 
         Raises what ends reading. Something has to be reading meanwhile. Cancelling ends the wait.
         """
-        return await self._carrier.created()
+        return await self._state.created()
 
     async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
         """What the server says of the consumer in use now. LocalProtocolError before the first one; ConsumerNotFound
         when it is gone.
         """
         self.cached_info  # noqa: B018  # raises
-        return await self._carrier.api.get(
+        return await self._state.api.get(
             ConsumerInfo,
             f"CONSUMER.INFO.{self.stream_name}.{self.name}",
             asked=f"info of {self._what}",
@@ -100,7 +123,7 @@ class OrderedConsumer:
         heartbeat: Duration | None = None,
     ) -> Fetch:
         """Up to so many of the next messages; see Consumer.fetch. ConfigError for one that is pushed to."""
-        return self._fetch(max_messages, timeout, max_bytes, heartbeat, no_wait=no_wait, early=False)
+        return self._fetch(max_messages, timeout, max_bytes, heartbeat, Kind.NO_WAIT if no_wait else Kind.BOUNDED)
 
     def fetch_available(
         self,
@@ -111,7 +134,7 @@ class OrderedConsumer:
         heartbeat: Duration | None = None,
     ) -> Fetch:
         """As many of the next messages as there are, and at least one; see Consumer.fetch_available."""
-        return self._fetch(max_messages, timeout, max_bytes, heartbeat, no_wait=False, early=True)
+        return self._fetch(max_messages, timeout, max_bytes, heartbeat, Kind.AVAILABLE)
 
     def _fetch(
         self,
@@ -119,41 +142,14 @@ class OrderedConsumer:
         timeout: Duration,
         max_bytes: int | None,
         heartbeat: Duration | None,
-        *,
-        no_wait: bool,
-        early: bool,
+        kind: Kind,
     ) -> Fetch:
-        if self._carrier.push:
+        if self._state.push:
             raise ConfigError("push", True, "nothing can be fetched from a push consumer: use messages() or consume()")
-        carrier, wait = self._carrier, seconds("timeout", timeout)
-        patience = wait or carrier.api.timeout
-
-        def ledger(most: int | None, most_bytes: int | None) -> PullLedger:
-            return PullLedger(
-                max_messages=most,
-                max_bytes=most_bytes or 0,
-                expires=patience,
-                heartbeat=None if heartbeat is None else seconds("heartbeat", heartbeat),
-                once=True,
-                no_wait=no_wait or wait == 0,
-                early=early,
-                consumer=self._carrier.prefix,
-            )
-
-        whole = ledger(max_messages, max_bytes)
-
-        def begin() -> tuple[list[JsMessage], Feed | None]:
-            ready = carrier.take(whole.max_messages)
-            if not ready:
-                return ready, OrderedFeed(carrier, whole, patience)
-            most, most_bytes = whole.max_messages - len(ready), whole.max_bytes
-            if most_bytes:
-                most_bytes -= sum(message.counted_size for message in ready)
-            if early or most <= 0 or (whole.max_bytes and most_bytes <= 0):
-                return ready, None
-            return ready, OrderedFeed(carrier, ledger(most, most_bytes), patience)
-
-        return self._gather(begin)
+        wanted = fetch_demand(
+            kind, timeout, self._state.api.timeout, max_messages=max_messages, max_bytes=max_bytes, heartbeat=heartbeat
+        )
+        return self._gather(OrderedSource(self._state, wanted))
 
     async def next(self, timeout: Duration = 5.0) -> JsMessage:
         """The next message; RequestTimeout when none came within ``timeout`` seconds, ConnectionClosed when the client
@@ -161,7 +157,7 @@ class OrderedConsumer:
         """
         messages = await self.fetch(1, timeout=timeout)
         if not messages:
-            raise none_came(self._carrier.connection, self._what, timeout)
+            raise none_came(self._state.connection, self._what, timeout)
         return messages[0]
 
     def messages(
@@ -181,18 +177,16 @@ class OrderedConsumer:
         within 0.1 s (up to 4,096), and of big messages as many as are about 16 MiB.
         One that is pushed to is bounded by the server's flow control instead of ``max_messages`` and ``max_bytes``.
         """
-        ledger = PullLedger(
+        wanted = demand(
             max_messages=max_messages,
-            max_bytes=max_bytes or 0,
-            expires=seconds("expires", expires),
-            heartbeat=None if heartbeat is None else seconds("heartbeat", heartbeat),
+            max_bytes=max_bytes,
+            expires=expires,
+            heartbeat=heartbeat,
             threshold_messages=threshold_messages,
             threshold_bytes=threshold_bytes,
             total=stop_after,
-            follows=True,
-            consumer=self._carrier.prefix,
         )
-        return self._reading(OrderedFeed(self._carrier, ledger, 0.0))
+        return self._reading(OrderedSource(self._state, wanted))
 
     def consume(
         self,
@@ -216,13 +210,13 @@ class OrderedConsumer:
             stop_after=stop_after,
         )
         policy = Policy(concurrency=concurrency, key=key, on_success="nothing", on_error="nothing", error_cb=error_cb)
-        return Consumption(self._carrier.connection, self._what, messages, handler, policy)
+        return Consumption(self._state.connection, self._what, messages, handler, policy)
 
     async def close(self) -> None:
         """Deletes the consumer on the server, if there is one. Reading anew makes another, where this one ended."""
-        if (reader := self._carrier.reader) is not None:
+        if (reader := self._state.reader) is not None:
             await reader.finish()
-        self._carrier.drop()
+        self._state.drop()
 
     async def __aenter__(self) -> OrderedConsumer:
         return self
@@ -235,14 +229,280 @@ class OrderedConsumer:
     def __repr__(self) -> str:
         return f"OrderedConsumer(stream_name={self.stream_name!r}, last_sequence={self.last_sequence})"
 
-    def _gather(self, begin: Callable[[], tuple[list[JsMessage], Feed | None]]) -> Fetch:
+    def _gather(self, source: Source) -> Fetch:
         """The one place where fetches are made."""
-        return Fetch(begin, self._carrier.put_back)
+        return Fetch(source, self._state.put_back)
 
-    def _reading(self, feed: Feed) -> Messages:
+    def _reading(self, source: Source) -> Messages:
         """The one place where endless streams of messages are made."""
-        return Messages(feed, self._what, self._carrier.put_back)
+        return Messages(source, self._state.what, self._state.put_back)
 
     @property
     def _what(self) -> str:
-        return self._carrier.what
+        return self._state.what
+
+
+class OrderedSource:
+    """Fills the buffer of one reader from one consumer after the other. It is a Source."""
+
+    def __init__(self, state: OrderedState, demand: Demand) -> None:
+        self._is_fetch = demand.kind is not Kind.ENDLESS
+        prefetch = AdaptivePrefetch() if demand.is_adaptive and not self._is_fetch and not state.push else None
+        self.buffer = Buffer() if state.push else buffer_for(demand, prefetch)
+        self._state, self._cursor, self._demand, self._prefetch = state, state.cursor, demand, prefetch
+        self._loop = asyncio.get_running_loop()
+        self._until = 0.0  # the end of a fetch
+        self._source: PullSource | PushSource | None = None
+        self._pulled: PullState | None = None  # of the consumer in use, or the last one
+        self._inbox: PullInbox | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._verifying: asyncio.Task[None] | None = None  # whether it is the same stream
+        self._timer: asyncio.TimerHandle | None = None
+        self._unlisten: Callable[[], None] | None = None
+        self._trouble: NatsError | None = None  # why the last consumer could not be made
+        self._is_whole = False  # a fetch came to its end
+        self._established = asyncio.Event()  # a consumer exists, or nothing will come
+
+    # ---------------------------------------------------------------- as a source
+
+    def start(self) -> None:
+        """Goes on where the last reader ended, with the consumer that was kept or a new one. ConnectionClosed."""
+        state, demand, buffer = self._state, self._demand, self.buffer
+        if state.connection.state is State.CLOSED:
+            raise ConnectionClosed(f"read {state.what}")
+        inbox = state.attach(self)
+        self._unlisten = state.connection.listen(self._on_event)
+        if self._is_fetch:
+            self._until = self._loop.time() + demand.expires
+            self._timer = self._loop.call_at(self._until + GRACE_S, self._on_expired)
+        if state.stash:
+            most = demand.max_messages if self._is_fetch else demand.total or len(state.stash)
+            buffer.put_sized(state.take(most))
+            if PullState(demand, buffer, 0.0).done:
+                self._inbox, self._is_whole = inbox, True
+                self._end(None)
+                return
+        if inbox is not None and state.connection.is_connected:
+            self._start_run(0.0, self._pull(inbox))
+        else:
+            if inbox is not None:
+                inbox.close()
+                state.delete(self._cursor.name)
+            self._run_soon(0.0)
+
+    async def established(self) -> None:
+        """Waits for the first consumer of this reader, over outages too."""
+        await self._established.wait()
+
+    def refill(self) -> None:
+        """There is room again."""
+        if self._source is not None:
+            self._source.refill()
+
+    async def finish(self) -> None:
+        """Asks for nothing more and takes in what is on its way."""
+        self._cancel()
+        try:
+            if self._source is not None:
+                await self._source.finish()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Ends at once. The consumer is kept after a fetch that came to its end, else deleted."""
+        self._established.set()
+        self._cancel()
+        if self._unlisten is None:
+            return
+        self._unlisten()
+        self._unlisten = None
+        inbox = self._inbox if self._is_whole and self._state.connection.is_connected else None
+        if inbox is None:
+            self._drop()
+        elif self._source is not None:
+            self._source.close()
+            self._source = self._inbox = None
+        self._state.detach(self, inbox)
+
+    # ---------------------------------------------------------------- one consumer after the other
+
+    def _run_soon(self, delay: float) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self._state.connection.is_connected:
+            self._start_run(delay, None)
+
+    def _start_run(self, delay: float, ended: asyncio.Future[Ending] | None) -> None:
+        self._task = self._loop.create_task(self._run(delay, ended), name="natsproto ordered consumer")
+
+    async def _run(self, delay: float, ended: asyncio.Future[Ending] | None) -> None:
+        """Reads one consumer after the other. What is not to be overcome ends the reading."""
+        try:
+            error = await self._read(delay, ended)
+        except Exception as exc:
+            self._drop()
+            error = None if isinstance(exc, ConnectionClosed) else ending(f"reading {self._state.what}", exc)
+            self._state.fail(ending(f"reading {self._state.what}", exc))
+        self._task = None
+        self._end(error)
+
+    async def _read(self, delay: float, ended: asyncio.Future[Ending] | None) -> NatsError | None:
+        """Returns why nothing more comes, None when all has come or the client is closed."""
+        state, cursor = self._state, self._cursor
+        while True:
+            if ended is None:
+                ended = await self._create(delay)
+            self._established.set()
+            self._verify_soon()
+            how = await ended
+            if not how.lost:
+                self._is_whole = self._is_fetch and how.error is None and self._is_complete
+                return how.error
+            if how.error is not None:
+                state.announce(how.error)
+            self._drop()
+            ended = None
+            # One that was never heard of had better not be followed too soon.
+            delay = 0.0 if cursor.is_heard else cursor.on_failed()
+
+    @property
+    def _is_complete(self) -> bool:
+        return isinstance(self._source, PullSource) and self._source.state is not None and self._source.state.done
+
+    def _pull(self, inbox: PullInbox) -> asyncio.Future[Ending]:
+        source = PullSource(inbox, self._demand, buffer=self.buffer, order=self._cursor)
+        self._inbox, self._source = inbox, source
+        ended = source.follow(self._pulled, self._until, self._prefetch)
+        self._pulled = source.state
+        return ended
+
+    async def _create(self, delay: float) -> asyncio.Future[Ending]:
+        """Makes the next consumer, however often that takes, and begins to read it."""
+        state, cursor = self._state, self._cursor
+        timeout, is_told = state.create_timeout, False
+        while True:
+            if delay:
+                await asyncio.sleep(delay)
+            config = cursor.next_consumer(deliver_subject=state.api.new_inbox() if state.push else "")
+            ended: asyncio.Future[Ending] = self._loop.create_future()
+            if state.push:
+                self._source = self._push(config, ended)
+                self._source.start()  # messages may come before the server says that it is there
+            try:
+                await state.create(config, timeout)
+            except asyncio.CancelledError:
+                state.delete(config.name)
+                self._loop.call_later(DELETE_AGAIN_S, state.delete, config.name)  # it may be there in a moment
+                raise
+            except Exception as exc:
+                if not isinstance(exc, ConsumerExists):  # which is somebody else's
+                    state.delete(config.name)
+                if not isinstance(exc, NatsError) or state.is_final(exc):
+                    raise
+                if self._source is not None:
+                    self._source.close()
+                    self._source = None
+                if isinstance(exc, RequestTimeout):
+                    if timeout >= FIRST_CREATE_S and not is_told:
+                        is_told = True
+                        state.announce(exc)
+                    delay, timeout = 0.0, max(timeout, min(CREATE_GROWTH * timeout, MAX_CREATE_S))
+                    continue
+                self._trouble = exc
+                state.announce(exc)
+                delay = cursor.on_failed()
+                continue
+            if state.push:
+                return ended
+            return self._pull(PullInbox(state.api, state.stream, config.name))
+
+    def _push(self, config: ConsumerConfig, ended: asyncio.Future[Ending]) -> PushSource:
+        return PushSource(
+            self._state.connection,
+            config.deliver_subject,
+            stream=self._state.stream,
+            consumer=config.name,
+            heartbeat=config.idle_heartbeat,
+            total=self._demand.total,
+            buffer=self.buffer,
+            order=self._cursor,
+            ended=ended,
+        )
+
+    def _drop(self) -> None:
+        """Gives up the consumer in use."""
+        source, self._source = self._source, None
+        inbox, self._inbox = self._inbox, None
+        if source is not None:
+            source.close()
+            if inbox is not None:
+                inbox.close()
+            self._state.delete(self._cursor.name)
+
+    def _verify_soon(self) -> None:
+        if self._verifying is not None:
+            self._verifying.cancel()
+            self._verifying = None
+        if self._state.identity.unverified:
+            self._verifying = self._loop.create_task(self._verify(), name="natsproto identify stream")
+
+    async def _verify(self) -> None:
+        """Ends the reading of another stream than before. Asked beside the reading, which it would delay."""
+        try:
+            await self._state.identity.verify(lambda: self._cursor.stream_seq)
+        except Exception as exc:
+            self._verifying = None
+            if isinstance(exc, StreamNotFound):
+                self._drop()
+            self._end(ending(f"reading {self._state.what}", exc))
+
+    # ---------------------------------------------------------------- what happens
+
+    def _on_event(self, event: Event) -> None:
+        # A pull consumer may have lived through it and lost nothing: it is asked first, and what it says within a
+        # quarter of a second shows whether that is so. What was pushed meanwhile went nowhere.
+        try:
+            if isinstance(event, Disconnected):
+                if not isinstance(self._source, PullSource):
+                    self._cancel_run()
+                    self._drop()
+            elif isinstance(event, (Reconnected, Moved)):
+                if not isinstance(self._source, PullSource):
+                    self._drop()
+                    self._run_soon(0.0)
+            elif isinstance(event, Closed) and self._source is None:
+                self._state.fail(ConnectionClosed(f"read {self._state.what}"))
+                self._end(None)  # there will be no consumer that could say so
+        except Exception as exc:
+            self._end(ending(f"reading {self._state.what}", exc))
+
+    def _on_expired(self) -> None:
+        """The time of a fetch is over, and there is no consumer that could say so."""
+        self._timer = None
+        self._end(self._trouble if self._state.info is None else None)
+
+    def _end(self, error: NatsError | None) -> None:
+        self._established.set()
+        self._cancel()
+        if error is not None:
+            self._state.fail(error)
+        if not self.buffer.ended:
+            if error is not None and not self._is_fetch:
+                self._state.announce(error)
+            self.buffer.end(error)
+        self.close()
+
+    def _cancel_run(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._cancel_run()
+        if self._verifying is not None:
+            self._verifying.cancel()
+            self._verifying = None

@@ -1,14 +1,15 @@
-"""Pulling: the driver of a PullLedger.
+"""Pulling: what carries the decisions of a PullState out (ADR-37).
 
-Owns the timer of a ledger, and the subscription that its pulls are answered on as long as it reads. Every decision is
-the ledger's (ADR-37); what is here carries it out, in the step in which something happens: a chunk that brings
-messages sends the next pull itself, so no task has to wake up for that and none runs while a consumer is read.
+PullSource owns the subscription on which the pulls of one reader are answered, and their one timer. What comes is put
+into the reader's buffer in the step in which a chunk brings it, and that step sends the next pull itself: no task has
+to wake up for it and none runs while a consumer is read.
 """
 
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
+from operator import attrgetter
+from typing import Final, NamedTuple, Protocol, cast
 
 from natsproto.errors import (
     ConnectionClosed,
@@ -22,297 +23,387 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._asking import EARLY
 from natsproto.jetstream._bugs import ending
-from natsproto.jetstream._consumer.inbox import PullInbox, Replies
-from natsproto.jetstream._consumer.ledger import Action, PullLedger, Verdict
-from natsproto.jetstream._consumer.pulls import PROBE, PullRequest
-from natsproto.jetstream._consumer.reader import ConsumerNotice, Guard, Outlet
+from natsproto.jetstream._consumer.demand import UNBOUNDED, Demand, Kind
+from natsproto.jetstream._consumer.inbox import PullInbox, PullSubscription
+from natsproto.jetstream._consumer.messages import NEVER_REFILL, Buffer, ConsumerNotice
+from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
+from natsproto.jetstream._consumer.pull_state import DONE, KEEP, PROBE, Action, Phase, PullState, Verdict
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import JsMessage, consumer_seq
 
-LOOK_UP_EVERY = 1.0
+LOOK_UP_INTERVAL_S: Final = 1.0
 """Seconds between two questions whether a consumer that takes no pulls is still there."""
+_head_of = attrgetter("_head")
 
 
-class Puller:
-    """Pulls for one reader as its ledger says. It is a Feed.
+class Ending(NamedTuple):
+    """How reading from one consumer has ended; ``lost``: another one may go on behind it."""
 
-    ``lasting`` says that it reads without end. A ``guard`` is asked before messages are
-    taken in and told of everything that would otherwise be tried again; it ends the puller then. The first pull
-    acknowledges the message ``acking`` as well.
+    error: NatsError | None
+    lost: bool = False
+
+
+class Order(Protocol):
+    """The check that a batch continues what came before; pure."""
+
+    def on_messages(self, messages: list[JsMessage]) -> int:
+        """How many of these, from the first on, are the next ones."""
+        ...
+
+    def on_heartbeat(self, last_consumer_seq: int) -> bool:
+        """Whether all came that was delivered so far."""
+        ...
+
+
+class PullSource:
+    """Pulls for one reader, of one consumer. It is a Source.
+
+    An ordered reader gives the ``order`` that its messages have to keep. It gets a future of ``follow`` that says how
+    this consumer has ended, and the buffer goes on then; otherwise the end is the buffer's.
     """
+
+    __slots__ = (
+        "_acking",
+        "_demand",
+        "_ended",
+        "_fires_at",
+        "_inbox",
+        "_look_up_task",
+        "_looked_up_at",
+        "_may_look_up",
+        "_order",
+        "_reconnected",
+        "_replies",
+        "_timer",
+        "buffer",
+        "state",
+    )
 
     def __init__(
         self,
         inbox: PullInbox,
-        ledger: PullLedger,
+        demand: Demand,
         *,
-        lasting: bool,
-        guard: Guard | None = None,
+        buffer: Buffer | None = None,
+        order: Order | None = None,
         acking: JsMessage | None = None,
     ) -> None:
-        self.ledger = ledger
-        self.reply = ""
-        """Where its pulls are answered, up to the number of the pull."""
-        self.counts_bytes = ledger.counts_bytes
-        self.piece = max(1, min(64, ledger.max_messages // 8))
-        self._inbox, self._lasting, self._guard, self._acking = inbox, lasting, guard, acking
-        self._loop = asyncio.get_running_loop()
-        self._outlet: Outlet | None = None
+        self._inbox, self._demand, self._order, self._acking = inbox, demand, order, acking
+        self.buffer = buffer_for(demand) if buffer is None else buffer
+        self.state: PullState | None = None
+        self._ended: asyncio.Future[Ending] | None = None
+        self._replies: PullSubscription | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._fires_at = 0.0  # not timer.when(): uvloop's handles for what is due already have none
-        self._replies: Replies | None = None
         self._look_up_task: asyncio.Task[None] | None = None
         self._looked_up_at = 0.0
         self._may_look_up = True
         self._reconnected = False  # and no message has come since
 
-    @property
-    def room(self) -> int:
-        """How many messages more are wanted."""
-        return self.ledger.room
+    # ---------------------------------------------------------------- as a source
 
-    @property
-    def _what(self) -> str:
-        return f"consumer {self._inbox.consumer!r} of stream {self._inbox.stream!r}"
+    def start(self) -> None:
+        """Begins to pull, behind what a reader before has left; nothing more is sent until the server is heard of."""
+        inbox, buffer, demand = self._inbox, self.buffer, self._demand
+        now = inbox.loop.time()
+        if inbox.leftover:
+            most = demand.max_messages if demand.kind is not Kind.ENDLESS else demand.total or UNBOUNDED
+            buffer.put_sized(inbox.take(most))
+        self._begin(PullState(demand, buffer, now, consumer=inbox.consumer), now)
 
-    # ---------------------------------------------------------------- as a feed
+    def follow(
+        self, after: PullState | None, until: float, prefetch: AdaptivePrefetch | None
+    ) -> asyncio.Future[Ending]:
+        """Begins to pull for an ordered reader; returns what is done when this consumer has ended."""
+        inbox = self._inbox
+        now = inbox.loop.time()
+        self._ended = inbox.loop.create_future()
+        state = PullState(
+            self._demand, self.buffer, now, consumer=inbox.consumer, until=until, prefetch=prefetch, after=after
+        )
+        self._begin(state, now)
+        return self._ended
 
-    def start(self, outlet: Outlet) -> None:
-        """Begins to pull; nothing more is sent until the server is heard of."""
-        self._outlet = outlet
+    def _begin(self, state: PullState, now: float) -> None:
+        self.state = state
+        if state.phase is Phase.DONE:  # others have left enough
+            if self._acking is not None:
+                self._acking.ack_nowait()
+            self._end(None)
+            return
         self._replies = self._inbox.join(self)
-        self.reply = self._replies.prefix
         if not self._inbox.connection.is_connected:
-            self.ledger.on_disconnect()
-        if self._lasting and (stashed := self._inbox.take(self.room)):
-            self.ledger.on_stashed(len(stashed), sum(m.counted_size for m in stashed) if self.counts_bytes else 0)
-            outlet.put(stashed)
-        self._go_on(self._loop.time())
+            state.on_disconnect()
+        self._go_on(now)
 
     async def established(self) -> None:
         """The consumer was there before: what is stored waits in the stream until it is pulled."""
 
-    def taken(self, count: int, size: int) -> None:
+    def refill(self) -> None:
         """There is room again."""
-        ledger = self.ledger
-        if ledger.ahead is not None:
-            ledger.ahead.on_taken(count, monotonic())
-        if ledger.on_taken(count, size).action is Action.REFILL and not ledger.done:
-            self._go_on(self._loop.time())
+        if self._replies is not None:
+            self._go_on(self._inbox.loop.time())
 
     async def finish(self) -> None:
         """Asks for nothing more and takes in what is on its way. When cancelled, that is for the next reader."""
-        self.ledger.stop()
+        if self.state is not None:
+            self.state.stop()
         self._rest()
         try:
-            if self._replies is not None and (ending := self._inbox.end(self._replies)) is not None:
-                await asyncio.shield(ending)
+            if self._replies is not None and (draining := self._inbox.end(self._replies)) is not None:
+                await asyncio.shield(draining)
         finally:
             self.close()
 
     def close(self) -> None:
         """Wants no more: its pulls end on the server. What comes until then is for the next reader."""
-        self.ledger.stop()
-        self._rest()
-        self._outlet = None
-        self._leave()
+        if self._replies is not None:
+            assert self.state is not None
+            self.state.stop()
+            self._rest()
+            replies, self._replies = self._replies, None
+            self._inbox.leave(replies, keep=not self.state.given_up)
 
-    def stop(self, error: NatsError | None) -> None:
-        """It is over: the subscription has ended."""
-        self.ledger.stop()
+    # ---------------------------------------------------------------- what happens
+
+    def on_change(self) -> None:
+        """A chunk brought something, or the subscription has ended. A bug ends who reads, not the connection."""
+        replies, inbox = self._replies, self._inbox
+        if replies is None:
+            return
+        arrived = replies.subscription.inbox
+        try:
+            if arrived:
+                came = cast("list[JsMessage]", list(arrived))
+                arrived.clear()
+                now = inbox.loop.time()
+                if any(map(_head_of, came)):
+                    self._sort(came, replies.prefix, now)
+                else:  # so none is a status
+                    self._take_in(came, now)
+            elif replies.subscription.closed:
+                inbox.forget(replies)
+                self.end(replies.subscription.error)
+        except Exception as exc:
+            self.fail(exc)
+
+    def _sort(self, came: list[JsMessage], prefix: str, now: float) -> None:
+        """Messages and statuses, all in their order."""
+        messages: list[JsMessage] = []
+        for message in came:
+            if not message.is_status:
+                messages.append(message)
+                continue
+            if messages:
+                self._take_in(messages, now)
+                messages = []
+            if self._replies is not None and message.subject.startswith(prefix):
+                self._on_status(message, message.subject[len(prefix) :], now)
+        if messages:
+            self._take_in(messages, now)
+
+    def _take_in(self, messages: list[JsMessage], now: float) -> None:
+        buffer, state = self.buffer, self.state
+        left: list[JsMessage] = []
+        if self._replies is None or state is None:  # it has left within this chunk
+            self._inbox.keep(messages)
+            return
+        demand = self._demand
+        if demand.kind is not Kind.ENDLESS:
+            room = max(demand.max_messages - buffer.came + buffer.taken, 0)
+            if len(messages) > room:
+                messages, left = messages[:room], messages[room:]
+        if self._reconnected and messages and (first := consumer_seq(messages[0])):
+            self._reconnected = False
+            buffer.drop_after(first - 1)
+        expected = len(messages) if self._order is None else self._order.on_messages(messages)
+        is_gap = expected < len(messages)
+        if is_gap:
+            messages = messages[:expected]
+        if messages:
+            if demand.priority.group:
+                self._note_pin(messages)
+            size = sum(message.counted_size for message in messages) if demand.max_bytes else 0
+            buffer.put(messages, size)
+            if state.phase is not Phase.DONE:  # or it is finishing, and these were on their way
+                verdict = state.on_messages(len(messages), size, now)
+                if verdict is DONE:
+                    self._end(None)
+                elif verdict is not KEEP:
+                    self._go_on(now)
+        if is_gap:
+            self._lose(None)
+        elif left:
+            self._inbox.keep(left)
+
+    def _note_pin(self, messages: list[JsMessage]) -> None:
+        for message in messages:
+            if message.has_headers and (pin := message.headers.last("Nats-Pin-Id")):
+                self._inbox.pins[self._demand.priority.group] = pin
+
+    def on_leftover(self, messages: list[JsMessage], now: float) -> int:
+        """These came for a reader who had left; returns how many of them are taken in."""
+        state = self.state
+        if self._replies is None or state is None or state.phase is Phase.DONE or self._order is not None:
+            return 0
+        taken = messages[: state.room]
+        if taken:
+            self.buffer.put_sized(taken)
+            state.on_stashed()
+            self._go_on(now)
+        return len(taken)
+
+    def _on_status(self, message: JsMessage, number: str, now: float) -> None:
+        """The server said something about a pull."""
+        assert self.state is not None
+        headers = message.headers
+        status = headers.status
+        if (
+            self._order is not None
+            and status == 100
+            and (last := headers.last("Nats-Last-Consumer")).isdecimal()
+            and not self._order.on_heartbeat(int(last))
+        ):
+            self._lose(None)
+            return
+        if status == 423:
+            self._inbox.pins.pop(self._demand.priority.group, None)
+        pull = int(number) if number.isdecimal() else -1
+        self._carry_out(self.state.on_status(pull, status, headers.description, headers, now), now)
+
+    def on_disconnect(self) -> None:
+        """The connection is gone."""
+        if self.state is not None:
+            self.state.on_disconnect()
+            self._go_on(self._inbox.loop.time())
+
+    def on_reconnect(self) -> None:
+        """It is back; no pull has survived."""
+        state = self.state
+        if state is None:
+            return
+        now = self._inbox.loop.time()
+        self._reconnected = self._demand.kind is Kind.ENDLESS and self._order is None
+        self._carry_out(state.on_reconnect(now), now)
+        if self._reconnected and not state.pending and self._may_look_up and self._look_up_task is None:
+            # There is no room, so no pull will show what the server still knows.
+            self._start_look_up()
+
+    def end(self, error: NatsError | None) -> None:
+        """It is over: the subscription has ended, or the account may not pull."""
+        if self.state is not None:
+            self.state.stop()
         self._end(error)
 
     def fail(self, bug: Exception) -> None:
         """It is over, because of a bug."""
-        error = ending(f"reading {self._what}", bug)
-        self.stop(error)
-        if self._guard is not None:
-            self._guard.broken(error)  # it may have given this one up just before
-
-    # ---------------------------------------------------------------- what happens
-
-    def on_messages(self, messages: list[JsMessage], now: float) -> None:
-        """These came."""
-        ledger, outlet = self.ledger, self._outlet
-        if outlet is None:
-            return
-        if self._reconnected and (first := consumer_seq(messages[0])):
-            self._reconnected = False
-            self._drop_unknown(first - 1)
-        if self._guard is not None:
-            expected = self._guard.accept(messages)
-            if expected < len(messages):
-                if expected:
-                    size = sum(message.counted_size for message in messages[:expected]) if self.counts_bytes else 0
-                    ledger.on_messages(expected, size, now)
-                    outlet.put(messages[:expected])
-                return
-        if ledger.group:
-            for message in messages:
-                if message.has_headers and (pin := message.headers.last("Nats-Pin-Id")):
-                    self._inbox.pins[ledger.group] = pin
-        if ledger.ahead is not None:
-            ledger.ahead.on_messages(messages, ledger.held, monotonic())
-        size = sum(message.counted_size for message in messages) if self.counts_bytes else 0
-        if not ledger.done:  # or it is finishing, and these were on their way
-            ledger.on_messages(len(messages), size, now)
-            outlet.put(messages)
-            self._go_on(now)
-        else:
-            outlet.put(messages)
-
-    def on_leftover(self, messages: list[JsMessage], now: float) -> int:
-        """These came for a reader who had left; returns how many of them are taken in."""
-        ledger, outlet = self.ledger, self._outlet
-        if outlet is None or ledger.done:
-            return 0
-        taken = messages[: ledger.room]
-        if self._guard is not None:
-            taken = taken[: self._guard.accept(taken)]
-        if taken:
-            ledger.on_stashed(len(taken), sum(m.counted_size for m in taken) if self.counts_bytes else 0)
-            outlet.put(taken)
-            self._go_on(now)
-        return len(taken)
-
-    def on_status(self, message: JsMessage, now: float) -> None:
-        """The server said something about a pull."""
-        headers, number = message.headers, message.subject[len(self.reply) :]
-        if (
-            self._guard is not None
-            and headers.status == 100
-            and (last := headers.last("Nats-Last-Consumer")).isdecimal()
-        ):
-            self._guard.heard(int(last))
-            if self._outlet is None:
-                return
-        verdict = self.ledger.on_status(
-            int(number) if number.isdecimal() else -1, headers.status, headers.description, headers, now
-        )
-        if headers.status == 423:
-            self._inbox.pins.pop(self.ledger.group, None)
-        self._carry_out(verdict, now)
-
-    def on_disconnect(self) -> None:
-        """The connection is gone."""
-        self.ledger.on_disconnect()
-        self._go_on(self._loop.time())
-
-    def on_reconnect(self) -> None:
-        """It is back; no pull has survived."""
-        now = self._loop.time()
-        self._reconnected = self._lasting and self._guard is None
-        self._carry_out(self.ledger.on_reconnect(now), now)
-        if self._reconnected and not self.ledger.asked and self._may_look_up and self._look_up_task is None:
-            # There is no room, so no pull will show what the server still knows.
-            self._look_up_task = self._loop.create_task(self._look_up(), name="natsproto consumer look-up")
+        self.end(ending(f"reading {self._inbox.what}", bug))
 
     # ---------------------------------------------------------------- inside
 
     def _go_on(self, now: float) -> None:
-        """Sends what is due, and ends or waits."""
-        ledger = self.ledger
-        if ledger.group:
-            ledger.pin_id = self._inbox.pins.get(ledger.group, "")  # the handle's other readers are this client too
-        while (request := ledger.next_request(now)) is not None and self._send(request, now):
-            pass
-        if ledger.done:
-            self._end(None)
+        """Sends what is due, and ends or waits. The one timer is not moved with every message: it looks again when it
+        fires.
+        """
+        state, buffer, replies, inbox = self.state, self.buffer, self._replies, self._inbox
+        assert state is not None
+        refill_at: int | None = None
+        while replies is not None and (request := state.next_request(now)) is not None:
+            body = request.body(inbox.pins.get(request.group, "") if request.group else "")
+            acked, self._acking = self._acking, None
+            try:
+                if acked is not None:
+                    acked.ack_next_nowait(body, f"{replies.prefix}{state.number}")
+                else:
+                    inbox.connection.publish_nowait(inbox.subject, body, reply=f"{replies.prefix}{state.number}")
+            except OutboxFull:
+                self._acking = acked
+                state.on_not_sent(now)
+                break
+            except ConnectionClosed:
+                state.stop()
+                break
+            refill_at = state.refill_at
+            if refill_at is None or refill_at > buffer.taken:
+                break
         else:
-            self._arm()
-
-    def _send(self, request: PullRequest, now: float) -> bool:
-        inbox, reply = self._inbox, f"{self.reply}{self.ledger.number}"
-        acked, self._acking = self._acking, None
-        try:
-            if acked is not None:
-                acked.ack_next_nowait(request.body(), reply)
-            else:
-                inbox.connection.publish_nowait(inbox.subject, request.body(), reply=reply)
-        except OutboxFull:
-            self._acking = acked
-            self.ledger.on_not_sent(now)
-            return False
-        except ConnectionClosed:
-            self.ledger.stop()
-            return False
-        return True
+            refill_at = state.refill_at
+        if state.phase is Phase.DONE:
+            self._end(None)
+            return
+        buffer.refill_at = NEVER_REFILL if refill_at is None else refill_at
+        deadline = state.deadline
+        if deadline is not None and replies is not None and (self._timer is None or deadline < self._fires_at):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._fires_at = deadline
+            self._timer = inbox.loop.call_at(deadline, self._tick)
 
     def _probe(self) -> None:
+        if self._replies is None:
+            return
         try:
-            self._inbox.connection.publish_nowait(self._inbox.subject, PROBE, reply=f"{self.reply}0")
+            self._inbox.connection.publish_nowait(self._inbox.subject, PROBE, reply=f"{self._replies.prefix}0")
         except NatsError:
             return  # no room, or closed: then it has other troubles
-
-    def _arm(self) -> None:
-        """One timer. It is not moved with every message: it looks again when it fires."""
-        deadline = self.ledger.deadline
-        if deadline is None or self._outlet is None:
-            return
-        if self._timer is not None:
-            if self._fires_at <= deadline:
-                return
-            self._timer.cancel()
-        self._fires_at = deadline
-        self._timer = self._loop.call_at(deadline, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         try:
-            deadline = self.ledger.deadline
-            if deadline is None:
+            state = self.state
+            if state is None or (deadline := state.deadline) is None:
                 return
-            now = self._loop.time()
+            now = self._inbox.loop.time()
             if deadline > now + EARLY:
-                self._arm()
+                self._go_on(now)
                 return
             now = max(now, deadline)
-            self._carry_out(self.ledger.on_silence(now), now)
+            self._carry_out(state.on_silence(now), now)
         except Exception as exc:
             self.fail(exc)
 
     def _carry_out(self, verdict: Verdict, now: float) -> None:
-        notice = verdict.notice
-        if self._guard is not None and isinstance(verdict.error or notice, (ConsumerGone, HeartbeatMissed)):
-            self._guard.lost(verdict.error or notice)
+        state, notice = self.state, verdict.notice
+        assert state is not None
+        if self._order is not None and isinstance(verdict.error or notice, (ConsumerGone, HeartbeatMissed)):
+            self._lose(verdict.error or notice)
             return
-        if notice is not None and self.ledger.unanswered <= 1 and self.ledger.losses <= 1:  # not all tries in vain
+        if notice is not None and state.unanswered <= 1 and state.losses <= 1:  # not all tries in vain
             self._announce(notice)
         if verdict.action is Action.STOP:
             self._end(verdict.error)
             return
         if verdict.action is Action.PROBE:
             self._probe()
-        if self.ledger.unanswered:
-            self._look_up_soon(now)
+        if state.unanswered and self._look_up_task is None and self._may_look_up and now >= self._looked_up_at:
+            self._looked_up_at = now + LOOK_UP_INTERVAL_S
+            self._start_look_up()
         self._go_on(now)
-
-    def _drop_unknown(self, last_known: int) -> None:
-        """A server that was killed may not know of its last deliveries when it is back. It repeats them with the same
-        sequences, and does not answer acknowledgements of the first ones before.
-        """
-        if self._outlet is not None and (dropped := self._outlet.drop_unknown(last_known)):
-            size = sum(message.counted_size for message in dropped) if self.counts_bytes else 0
-            self.ledger.on_dropped(len(dropped), size)
 
     def _announce(self, error: NatsError) -> None:
         inbox = self._inbox
         inbox.connection.announce(ConsumerNotice(stream=inbox.stream, consumer=inbox.consumer, error=error))
 
-    def _end(self, error: NatsError | None) -> None:
-        outlet, self._outlet = self._outlet, None
-        self._rest()
-        if outlet is None:
-            return
-        self._leave()
-        if self._lasting and error is not None:
-            self._announce(error)
-        outlet.end(error)
+    def _lose(self, error: NatsError | None) -> None:
+        """Nothing more is to be had from this consumer; another one may go on."""
+        self.close()
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(Ending(error, lost=True))
 
-    def _leave(self) -> None:
+    def _end(self, error: NatsError | None) -> None:
+        self._rest()
         replies, self._replies = self._replies, None
         if replies is not None:
-            self._inbox.leave(replies, keep=self.ledger.settled)
+            assert self.state is not None
+            self._inbox.leave(replies, keep=not self.state.given_up)
+        elif self.buffer.ended:
+            return
+        if self._order is None:
+            if error is not None and self._demand.kind is Kind.ENDLESS:
+                self._announce(error)
+            self.buffer.end(error)
+        elif self._ended is not None and not self._ended.done():
+            self._ended.set_result(Ending(error))
 
     def _rest(self) -> None:
         if self._timer is not None:
@@ -324,10 +415,8 @@ class Puller:
 
     # ---------------------------------------------------------------- is it still there?
 
-    def _look_up_soon(self, now: float) -> None:
-        if self._look_up_task is None and self._may_look_up and now >= self._looked_up_at:
-            self._looked_up_at = now + LOOK_UP_EVERY
-            self._look_up_task = self._loop.create_task(self._look_up(), name="natsproto consumer look-up")
+    def _start_look_up(self) -> None:
+        self._look_up_task = self._inbox.loop.create_task(self._look_up(), name="natsproto consumer look-up")
 
     async def _look_up(self) -> None:
         """Nobody takes its pulls: gone, or without a leader for the moment? And what does it know after a reconnect?
@@ -340,8 +429,8 @@ class Puller:
             info = await inbox.api.get(ConsumerInfo, endpoint, asked=asked)
             if self._reconnected:
                 self._reconnected = False
-                self._drop_unknown(info.delivered.consumer_seq)
-                self._go_on(self._loop.time())
+                self.buffer.drop_after(info.delivered.consumer_seq)
+                self._go_on(inbox.loop.time())
         except (ConsumerNotFound, StreamNotFound) as exc:
             gone = ConsumerGone(exc.description, inbox.consumer, inbox.stream)
         except PermissionDenied:
@@ -349,8 +438,13 @@ class Puller:
         except NatsError:
             pass
         except Exception as exc:
-            gone = ending(f"reading {self._what}", exc)
+            gone = ending(f"reading {inbox.what}", exc)
         self._look_up_task = None
         if gone is not None:
-            self.ledger.stop()
-            self._end(gone)
+            self.end(gone)
+
+
+def buffer_for(demand: Demand, prefetch: AdaptivePrefetch | None = None) -> Buffer:
+    """The buffer of a reader with this demand."""
+    untold = max(1, min(64, demand.max_messages // 8))
+    return Buffer(counts_bytes=demand.max_bytes > 0, untold=untold, prefetch=prefetch)

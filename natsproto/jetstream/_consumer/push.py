@@ -1,30 +1,330 @@
 """Push consumers: the server sends without being asked, as fast as flow control lets it (ADR-9, ADR-15).
 
-Owns the handle. How deliveries are taken in and flow control is answered is known to ``deliver``.
+PushSource owns the subscription on the deliver subject, the flow control requests that wait for their turn and the
+alarm for heartbeats that do not come. It makes no consumer and deletes none. PushConsumer is the handle.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Final, cast
 
-from natsproto.errors import AlreadyBound, ConfigError, ConsumerGone, ConsumerNotFound, NatsError, StreamNotFound
+from natsproto._core.connection import Connection
+from natsproto._core.events import Disconnected, Event, Moved, Reconnected
+from natsproto._core.subscription import Subscription
+from natsproto.errors import (
+    AlreadyBound,
+    ConfigError,
+    ConsumerGone,
+    ConsumerNotFound,
+    HeartbeatMissed,
+    NatsError,
+    StreamNotFound,
+)
 from natsproto.jetstream._api import Api
+from natsproto.jetstream._bugs import ending
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._consumer.consumer import Consumer
-from natsproto.jetstream._consumer.deliver import Deliveries
-from natsproto.jetstream._consumer.handling import Consumption, Failure, Handler, NakDelay, Policy, Success
-from natsproto.jetstream._consumer.reader import Messages, give_back
+from natsproto.jetstream._consumer.consume import Consumption, Failure, Handler, NakDelay, Policy, Success
+from natsproto.jetstream._consumer.handle import Consumer
+from natsproto.jetstream._consumer.messages import (
+    DRAIN_TIMEOUT_S,
+    NEVER_REFILL,
+    Buffer,
+    ConsumerNotice,
+    Messages,
+    nak_all,
+)
+from natsproto.jetstream._consumer.pull import Ending, Order
 from natsproto.jetstream._info import ConsumerInfo
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._message import JsMessage, consumer_seq, none_has_headers
 from natsproto.protocol.pool import seconds
 from natsproto.protocol.subject import queue_group, subscribe_subject
 
+HEARTBEATS_MISSED: Final = 3
+"""Heartbeats that may be late before it is an alarm: more than for pulls, as nothing else tells of the end (ADR-15)."""
 UNBOUND_WAITS_S = (0.02, 0.05, 0.1, 0.2)
 """Seconds that a server takes to notice that the reader before has left."""
 BOUND_WAITS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Seconds that it takes to notice that there is a reader."""
+
+
+class PushSource:
+    """Takes in what one consumer pushes to ``subject`` (of a queue group, if any). It is a Source.
+
+    The server stops when too much is on its way (flow control) until it is answered, and that is done only when
+    everything in front of its question was taken: so a slow reader slows the server down instead of being flooded.
+    ``heartbeat`` in seconds (0: the consumer sends none); when three are missed ``look_up`` is called, which returns
+    why nothing more will come, if so. ``stash`` holds what was left unread before; ``total`` ends it after so many
+    messages. ``check``, if given, is waited for before it subscribes (False) and afterwards (True), when it is
+    established.
+
+    An ordered reader gives the ``order`` that its messages have to keep, and ``ended``, a future that is told how this
+    consumer has ended: also when heartbeats are missed. The buffer goes on then.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        subject: str,
+        *,
+        stream: str,
+        consumer: str,
+        queue: str = "",
+        heartbeat: float = 0.0,
+        ack_wait: float | None = None,
+        total: int = 0,
+        buffer: Buffer | None = None,
+        order: Order | None = None,
+        ended: asyncio.Future[Ending] | None = None,
+        look_up: Callable[[], Awaitable[NatsError | None]] | None = None,
+        stash: deque[JsMessage] | None = None,
+        check: Callable[[bool], Awaitable[None]] | None = None,
+    ) -> None:
+        self.buffer = Buffer() if buffer is None else buffer
+        self._connection = connection
+        self._subject, self._queue, self._ack_wait = subject, queue, ack_wait
+        self._stream, self._consumer = stream, consumer
+        self._patience = HEARTBEATS_MISSED * heartbeat
+        self._total, self._stash = total, stash
+        self._order, self._ended = order, ended
+        self._look_up, self._check = look_up, check
+        self._loop = asyncio.get_running_loop()
+        self._is_open = False
+        self._is_connected = True
+        self._subscription: Subscription | None = None
+        self._unlisten: Callable[[], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_up_task: asyncio.Task[None] | None = None
+        self._heard_at = 0.0
+        self._requests: deque[tuple[int, str]] = deque()  # (how many came before it, where the answer goes)
+        self._stalled = ""  # the last request that a heartbeat repeated
+        self._reconnected = False  # and no message has come since
+
+    # ---------------------------------------------------------------- as a source
+
+    def start(self) -> None:
+        """Subscribes, unless that is to be checked first."""
+        self._is_open = True
+        if self._check is None:
+            self._subscribe()
+
+    def _subscribe(self) -> None:
+        """Flow control bounds what waits; without it nothing does, and nothing may be dropped."""
+        connection = self._connection
+        self._is_connected = connection.is_connected
+        self._subscription = connection.subscribe(
+            self._subject,
+            queue=self._queue or None,
+            pending_msgs_limit=0,
+            pending_bytes_limit=0,
+            message_type=JsMessage,
+            message_note=self._ack_wait,
+        )
+        self._subscription.on_change = self._on_change
+        self._unlisten = connection.listen(self._on_event)
+        self._heard_at = self._loop.time()
+        self._arm()
+        if self._stash:
+            ready = list(self._stash)
+            self._stash.clear()
+            self._take_in(ready)
+
+    async def established(self) -> None:
+        """Subscribes after the check. What is stored waits in the stream until somebody is interested. Raises what the
+        check raises.
+        """
+        if self._check is not None:
+            await self._check(False)
+            if self._is_open:
+                self._subscribe()
+                await self._check(True)
+
+    def refill(self) -> None:
+        """What came in front of flow control requests was read: they are answered now."""
+        requests, taken = self._requests, self.buffer.taken
+        while requests and requests[0][0] <= taken:
+            self._answer(requests.popleft()[1])
+        self.buffer.refill_at = requests[0][0] if requests else NEVER_REFILL
+
+    async def finish(self) -> None:
+        """Ends the interest and takes in what is on its way."""
+        subscription = self._subscription
+        self._rest()
+        try:
+            if subscription is not None and not subscription.closed and self._connection.is_connected:
+                await subscription.drain(DRAIN_TIMEOUT_S)
+        except NatsError:
+            return  # the server did not confirm: what it still sends is delivered again, if it is to be answered
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the interest at once."""
+        self._is_open = False
+        self._rest()
+        if self._unlisten is not None:
+            self._unlisten()
+            self._unlisten = None
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.on_change = None
+            self._connection.unsubscribe_nowait(subscription)
+
+    # ---------------------------------------------------------------- what comes
+
+    def _on_change(self) -> None:
+        """A chunk brought something, or the subscription has ended. A bug ends who reads, not the connection."""
+        subscription = self._subscription
+        if subscription is None:
+            return
+        try:
+            came = cast("list[JsMessage]", subscription.take_nowait())
+            if came:
+                self._heard_at = self._loop.time()
+                if none_has_headers(came):
+                    self._take_in(came)
+                else:
+                    self._sort(came)
+            if subscription.closed:
+                self._end(subscription.error)
+        except Exception as exc:
+            self._end(ending(f"reading {self._what}", exc))
+
+    def _sort(self, came: list[JsMessage]) -> None:
+        messages: list[JsMessage] = []
+        for message in came:
+            if not message.is_status:
+                messages.append(message)
+                continue
+            if messages:
+                self._take_in(messages)
+                messages = []
+            self._on_status(message)
+        if messages:
+            self._take_in(messages)
+
+    def _take_in(self, messages: list[JsMessage]) -> None:
+        buffer = self.buffer
+        if not self._is_open:
+            return
+        if self._reconnected and (first := consumer_seq(messages[0])):
+            # What a restarted server does not know of it repeats with the same sequences.
+            self._reconnected = False
+            buffer.drop_after(first - 1)
+        room = self._total - buffer.came if self._total else len(messages)
+        if len(messages) > room:
+            if self._stash is not None:
+                self._stash += messages[room:]
+            messages = messages[:room]
+        expected = len(messages) if self._order is None or not messages else self._order.on_messages(messages)
+        if expected:
+            buffer.put(messages if expected == len(messages) else messages[:expected])
+        if expected < len(messages):
+            self._lose(None)
+        elif self._total and buffer.came >= self._total:
+            self._end(None)
+
+    def _on_status(self, message: JsMessage) -> None:
+        """A flow control request has a reply subject, a heartbeat has none. Nothing else comes to push consumers."""
+        headers = message.headers
+        if headers.status != 100:
+            return
+        if message.reply is not None:
+            self._queue_request(message.reply)
+            return
+        stalled = headers.last("Nats-Consumer-Stalled")
+        if stalled and stalled != self._stalled:  # the request itself was lost, or the answer
+            self._stalled = stalled
+            self._queue_request(stalled)
+        last = headers.last("Nats-Last-Consumer")
+        if self._order is not None and last.isdecimal() and not self._order.on_heartbeat(int(last)):
+            self._lose(None)
+
+    def _queue_request(self, request: str) -> None:
+        if self.buffer.came <= self.buffer.taken:
+            self._answer(request)
+        else:
+            self._requests.append((self.buffer.came, request))
+            self.buffer.refill_at = self._requests[0][0]
+
+    def _answer(self, request: str) -> None:
+        try:
+            self._connection.publish_nowait(request)
+        except NatsError:
+            return  # no room or no connection: the next heartbeat asks again
+
+    # ---------------------------------------------------------------- what does not come
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, Disconnected):
+            self._is_connected = False
+            self._requests.clear()
+        elif isinstance(event, (Reconnected, Moved)):
+            self._is_connected = True
+            self._reconnected = self._order is None
+            self._heard_at = self._loop.time()
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is None and self._patience and self._is_open and self._is_connected:
+            self._timer = self._loop.call_at(self._heard_at + self._patience, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._is_connected and self._loop.time() >= self._heard_at + self._patience - 0.002:
+            self._heard_at = self._loop.time()
+            missed = HeartbeatMissed(self._patience, self._consumer)
+            if self._order is not None:
+                self._lose(missed)
+                return
+            self._announce(missed)
+            if self._look_up is not None and self._look_up_task is None:
+                self._look_up_task = self._loop.create_task(self._ask(self._look_up), name="natsproto look-up")
+        self._arm()
+
+    async def _ask(self, look_up: Callable[[], Awaitable[NatsError | None]]) -> None:
+        try:
+            error = await look_up()
+        except Exception as exc:
+            error = ending(f"reading {self._what}", exc)
+        self._look_up_task = None
+        if error is not None:
+            self._end(error)
+
+    def _lose(self, error: NatsError | None) -> None:
+        """Nothing more is to be had from this consumer; another one may go on."""
+        if self._is_open:
+            self.close()
+            if self._ended is not None and not self._ended.done():
+                self._ended.set_result(Ending(error, lost=True))
+
+    def _end(self, error: NatsError | None) -> None:
+        if not self._is_open:
+            return
+        self.close()
+        if self._ended is None:
+            if error is not None:
+                self._announce(error)
+            self.buffer.end(error)
+        elif not self._ended.done():
+            self._ended.set_result(Ending(error))
+
+    @property
+    def _what(self) -> str:
+        return f"consumer {self._consumer!r} of stream {self._stream!r}"
+
+    def _announce(self, error: NatsError) -> None:
+        self._connection.announce(ConsumerNotice(stream=self._stream, consumer=self._consumer, error=error))
+
+    def _rest(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._look_up_task is not None:
+            self._look_up_task.cancel()
+            self._look_up_task = None
 
 
 class PushConsumer(Consumer):
@@ -70,7 +370,7 @@ class PushConsumer(Consumer):
         """
         if type(stop_after) is not int or stop_after < 0:
             raise ConfigError("stop_after", stop_after, "must be a number of messages, 0 for no end")
-        feed = Deliveries(
+        source = PushSource(
             self._api.connection,
             self.deliver_subject,
             stream=self.stream_name,
@@ -78,12 +378,12 @@ class PushConsumer(Consumer):
             queue=self.deliver_group,
             heartbeat=self._heartbeat,
             ack_wait=self._ack_wait,
-            alarm=self._look_up,
-            stash=self._unread,
             total=stop_after,
+            look_up=self._look_up,
+            stash=self._unread,
             check=None if self.deliver_group or self._info is None else self._check_bound,
         )
-        return self._reading(feed, self._return_unread)
+        return self._reading(source, self._return_unread)
 
     def consume(
         self,
@@ -130,7 +430,7 @@ class PushConsumer(Consumer):
 
     def _return_unread(self, messages: list[JsMessage]) -> None:
         if self._waits_for_answers:
-            give_back(messages)
+            nak_all(messages)
         else:
             self._unread.extendleft(reversed(messages))
 

@@ -22,7 +22,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._codec import Duration, decode, dumps, encode, loads, parse
 from natsproto.jetstream._config import ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, consumer_name
-from natsproto.jetstream._consumer.handling import Policy
+from natsproto.jetstream._consumer.consume import Policy
 from natsproto.jetstream._groups.layout import (
     PRIORITY_GROUP,
     ElasticGroupConfig,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from natsproto.jetstream._arguments import ConsumerArgs
-    from natsproto.jetstream._consumer.handling import Failure, Handler, NakDelay, Success
+    from natsproto.jetstream._consumer.consume import Failure, Handler, NakDelay, Success
     from natsproto.jetstream._context import JetStream
     from natsproto.jetstream._message import JsMessage
     from natsproto.jetstream._stream import Stream

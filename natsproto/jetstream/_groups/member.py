@@ -35,8 +35,8 @@ from natsproto.jetstream._config import AckPolicy, ConsumerConfig, PriorityPolic
 from natsproto.jetstream._groups.layout import ACK_WAIT, LEAST, PRIORITY_GROUP, GroupConfig, StaticGroupConfig
 
 if TYPE_CHECKING:
-    from natsproto.jetstream._consumer.consumer import PullConsumer
-    from natsproto.jetstream._consumer.handling import Consumption, Handler, Policy
+    from natsproto.jetstream._consumer.consume import Consumption, Handler, Policy
+    from natsproto.jetstream._consumer.handle import PullConsumer
     from natsproto.jetstream._message import JsMessage
     from natsproto.jetstream._stream import Stream
     from natsproto.jetstream.kv._bucket import KeyValue

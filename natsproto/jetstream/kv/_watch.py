@@ -10,18 +10,12 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Generic
 
 from natsproto._async_hints import items
-from natsproto.errors import (
-    BucketNotFound,
-    ConfigError,
-    NatsError,
-    StreamNotFound,
-    SubscriptionClosed,
-)
+from natsproto.errors import ConfigError, SubscriptionClosed
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import DeliverPolicy
+from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
-from natsproto.jetstream._consumer.reader import Messages
-from natsproto.jetstream._consumer.watching import Watching
+from natsproto.jetstream._consumer.watch import Watching
 from natsproto.jetstream._message import JsMessage, none_has_headers
 from natsproto.jetstream.kv._entry import KeyValueEntry, Operation, delivered, operation_in
 from natsproto.jetstream.kv._keys import without_covered
@@ -46,7 +40,7 @@ class KeyWatcher(Watching[JsMessage], Generic[V]):
     ) -> None:
         # Messages are held and entries made when they are read: 10 % faster than all at once.
         what = f"watch of bucket {layout.bucket!r}"
-        super().__init__(ordered, what, updates_only=updates_only)
+        super().__init__(ordered, layout.bucket, what, updates_only=updates_only)
         self._layout, self._make, self._ignore_deletes = layout, delivered(layout), ignore_deletes
 
     # ---------------------------------------------------------------- what it is
@@ -54,7 +48,7 @@ class KeyWatcher(Watching[JsMessage], Generic[V]):
     @property
     def bucket(self) -> str:
         """The name of the bucket."""
-        return self._layout.bucket
+        return self._bucket
 
     @property
     def revision(self) -> int:
@@ -76,7 +70,8 @@ class KeyWatcher(Watching[JsMessage], Generic[V]):
         return self._each(endless=True)
 
     async def _each(self, *, endless: bool) -> AsyncGenerator[KeyValueEntry[V]]:
-        held, layout, make = self._held, self._layout, self._make
+        held, layout, make, messages = self._held, self._layout, self._make, self._entered()
+        buffer = messages.buffer
         while True:
             while held:
                 # What _entry does, written out: the call would cost a sixth of reading an entry.
@@ -85,7 +80,11 @@ class KeyWatcher(Watching[JsMessage], Generic[V]):
                 yield entry
             if self._complete and not endless:
                 return
-            if not await self._more() and not held:
+            # What _more does, written out.
+            if not buffer.ready and not buffer.is_over:
+                await buffer.next_change()
+            if not self._take_in(messages) and buffer.is_over:
+                self._check_end(buffer)
                 if endless:
                     return
                 raise SubscriptionClosed(self.what, "stopped")
@@ -120,13 +119,6 @@ class KeyWatcher(Watching[JsMessage], Generic[V]):
         entry._layout, entry._message, entry.data = self._layout, message, message.data
         return entry
 
-    def _end(self, error: NatsError) -> NatsError:
-        if isinstance(error, StreamNotFound):
-            gone = BucketNotFound(self._layout.bucket)
-            gone.__cause__ = error
-            return gone
-        return super()._end(error)
-
     def _take_in(self, messages: Messages) -> bool:
         batch = messages.take_all()
         if not batch:
@@ -140,7 +132,7 @@ class KeyWatcher(Watching[JsMessage], Generic[V]):
         return True
 
     def __repr__(self) -> str:
-        return f"KeyWatcher(bucket={self._layout.bucket!r}, revision={self.revision})"
+        return f"KeyWatcher(bucket={self.bucket!r}, revision={self.revision})"
 
 
 def watch(
@@ -160,7 +152,7 @@ def watch(
     layout = store.layout
     policy = DeliverPolicy.ALL if include_history else DeliverPolicy.LAST_PER_SUBJECT
     ordered = store.stream.ordered_consumer(
-        filter_subjects=without_covered(map(layout.filter, keys)) or (f"{layout.stored}>",),
+        filter_subjects=without_covered(map(layout.filter, keys)) if keys else (f"{layout.stored}>",),
         headers_only=meta_only,
         start_sequence=resume_from,
         deliver_policy=DeliverPolicy.NEW if updates_only else policy,

@@ -27,7 +27,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import bucket_name
-from natsproto.jetstream._consumer.reader import Messages
+from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream.objectstore._catalog import PASSING, Catalog, held_by
 from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, digest_bytes, digest_text, object_name

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from natsproto.errors import BucketNotFound, NatsError, StreamNotFound
 from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
-from natsproto.jetstream._consumer.reader import Messages
-from natsproto.jetstream._consumer.watching import Watching
+from natsproto.jetstream._consumer.watch import Watching
 from natsproto.jetstream.objectstore._meta import ObjectInfo, read_info
 
 
@@ -22,8 +21,8 @@ class ObjectWatcher(Watching[ObjectInfo]):
     """
 
     def __init__(self, ordered: OrderedConsumer, bucket: str, *, ignore_deletes: bool, updates_only: bool) -> None:
-        super().__init__(ordered, f"watch of object store {bucket!r}", updates_only=updates_only)
-        self._bucket, self._ignore_deletes = bucket, ignore_deletes
+        super().__init__(ordered, bucket, f"watch of object store {bucket!r}", updates_only=updates_only)
+        self._ignore_deletes = ignore_deletes
 
     def __aiter__(self) -> AsyncIterator[ObjectInfo]:
         return self
@@ -40,13 +39,6 @@ class ObjectWatcher(Watching[ObjectInfo]):
         RequestTimeout when none came in time; SubscriptionClosed when none will come any more, or what ended it.
         """
         return await self._one(timeout, "change")
-
-    def _end(self, error: NatsError) -> NatsError:
-        if isinstance(error, StreamNotFound):
-            gone = BucketNotFound(self._bucket)
-            gone.__cause__ = error
-            return gone
-        return super()._end(error)
 
     def _take_in(self, messages: Messages) -> bool:
         before = self._came

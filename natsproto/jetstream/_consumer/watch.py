@@ -13,11 +13,18 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from natsproto._async_hints import AsyncIterated
-from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
+from natsproto.errors import (
+    BucketNotFound,
+    LocalProtocolError,
+    NatsError,
+    RequestTimeout,
+    StreamNotFound,
+    SubscriptionClosed,
+)
 from natsproto.jetstream._bugs import ending
 from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._consumer.messages import Buffer, Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
-from natsproto.jetstream._consumer.reader import Messages
 from natsproto.jetstream._message import JsMessage
 from natsproto.protocol.pool import seconds
 
@@ -30,7 +37,8 @@ POLL_INTERVAL_S = 1.0
 class Watching(AsyncIterated, Generic[H]):
     """Holds an H for what was read ahead. ``what`` names the watch in errors."""
 
-    def __init__(self, ordered: OrderedConsumer, what: str, *, updates_only: bool) -> None:
+    def __init__(self, ordered: OrderedConsumer, bucket: str, what: str, *, updates_only: bool) -> None:
+        self._bucket = bucket
         self.what = what
         """What it is called in errors."""
         self._ordered, self._updates_only = ordered, updates_only
@@ -93,10 +101,6 @@ class Watching(AsyncIterated, Generic[H]):
         """
         raise NotImplementedError
 
-    def _end(self, error: NatsError) -> NatsError:
-        """What readers are told when this has ended the reading."""
-        return error.with_traceback(None)
-
     async def _one(self, timeout: Duration | None, name: str) -> H:
         """The next of what is held; waits at most ``timeout`` seconds for it (None: for ever)."""
         held = self._held
@@ -113,13 +117,23 @@ class Watching(AsyncIterated, Generic[H]):
 
     async def _more(self) -> bool:
         """Takes in what has come, or waits until something has changed; False when nothing more will come."""
-        messages = self._messages
-        if messages is None:
-            raise LocalProtocolError(f"{self.what} is to be entered first: async with … as watcher")
+        messages = self._entered()
         going = await messages.wait()
-        if not self._take_in(messages) and not going and messages.error is not None:
-            raise self._end(messages.error)
+        if not self._take_in(messages) and not going:
+            self._check_end(messages.buffer)
         return going
+
+    def _entered(self) -> Messages:
+        if self._messages is None:
+            raise LocalProtocolError(f"{self.what} is to be entered first: async with … as watcher")
+        return self._messages
+
+    def _check_end(self, buffer: Buffer) -> None:
+        """Raises what has ended the reading, if that was not its owner."""
+        if isinstance(buffer.error, StreamNotFound):
+            raise BucketNotFound(self._bucket) from buffer.error
+        if buffer.error is not None:
+            raise buffer.error.with_traceback(None)
 
     def _count(self, batch: Sequence[JsMessage]) -> None:
         """Whether the beginning ends in this batch. What was written meanwhile may follow it at once, so it is not

@@ -11,7 +11,7 @@ from natsproto.errors import JetStreamNotEnabled, NatsError, RequestTimeout, Str
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._codec import decode
-from natsproto.jetstream._consumer.sameness import Sameness
+from natsproto.jetstream._consumer.identity import StreamIdentity
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._timestamp import Timestamp
 from tests.kit.clock import virtual_clock
@@ -41,10 +41,10 @@ class Server:
 @virtual_clock
 async def test_lost_stream_is_noticed_on_a_slow_server(fault: NatsError) -> None:
     server = Server(fault)
-    same = Sameness(cast("Api", server), "S", cast("Timestamp", datetime(2026, 1, 1, tzinfo=UTC)), asked="go on")
+    same = StreamIdentity(cast("Api", server), "S", cast("Timestamp", datetime(2026, 1, 1, tzinfo=UTC)), asked="go on")
     same.on_consumer(cast("Timestamp", datetime(2026, 1, 2, tzinfo=UTC)))
-    assert not same.doubtful
+    assert not same.unverified
     same.on_consumer(cast("Timestamp", datetime(2026, 1, 3, tzinfo=UTC)))
     with pytest.raises(StreamNotFound):
-        await same.settle(lambda: 10)
+        await same.verify(lambda: 10)
     assert server.asked < 50

@@ -1,4 +1,4 @@
-"""How far a reader in order is, and what comes next, without I/O (ADR-17).
+"""PURE. How far a reader in order is, and what comes next (ADR-17).
 
 Owns the last message that was good and the consumer that carries what follows. It says what is next, what is stale and
 what is a gap; the driver makes the consumers.
@@ -6,17 +6,28 @@ what is a gap; the driver makes the consumers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
+from typing import Protocol
 
-from natsproto.errors import ConfigError
+from natsproto.errors import ConfigError, LocalProtocolError
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy
-from natsproto.jetstream._consumer.pulse import Backoff
+from natsproto.jetstream._consumer.pull_state import retry_wait
 from natsproto.jetstream._info import ConsumerInfo
 
 PUSH_HEARTBEAT_S = 1.0
 """Seconds between heartbeats of a consumer that pushes, unless it is said. Nothing else tells of its end: when three
 are missed it is lost.
 """
+
+
+class Delivered(Protocol):
+    """A message that a consumer delivered."""
+
+    @property
+    def position(self) -> tuple[str, int, int]:
+        """Consumer, consumer sequence and stream sequence; LocalProtocolError for what somebody else sent."""
+        ...
 
 
 class Place(Enum):
@@ -62,7 +73,9 @@ class OrderedCursor:
         self.stream_seq = 0  # of the last message delivered
         self.consumer_seq = 0
         self._begin = 0  # where the stream stood when "new" began, plus one
-        self._backoff = Backoff()
+        self.is_heard = False
+        """Whether anything has come from the consumer in use."""
+        self._failures = 0  # in a row
 
     def next_consumer(self, *, deliver_subject: str = "") -> ConsumerConfig:
         """The consumer to create now, from the message after the last one on. All before it are stale from here.
@@ -71,7 +84,7 @@ class OrderedCursor:
         """
         self.serial += 1
         self.name = f"{self._prefix}_{self.serial}"
-        self.consumer_seq = 0
+        self.consumer_seq, self.is_heard = 0, False
         base = self._base
         filters = base.filters
         if base.deliver_policy == DeliverPolicy.LAST_PER_SUBJECT and not filters:
@@ -110,7 +123,35 @@ class OrderedCursor:
 
         0.1 at first, 4 % of the time that it has failed for, 10 at most.
         """
-        return self._backoff.fail()
+        wait = retry_wait(self._failures)
+        self._failures += 1
+        return wait
+
+    def on_messages(self, messages: Sequence[Delivered]) -> int:
+        """How many of these, from the first on, are the next ones; the cursor moves behind them."""
+        self.is_heard = True
+        try:
+            consumer, consumer_seq, stream_seq = messages[-1].position
+            # A consumer numbers what it sends one after the other and a connection keeps their order. So when the last
+            # of n messages is n further than the one before them, none of them is missing, doubled or out of order.
+            count = len(messages)
+            if (
+                consumer == self.name
+                and consumer_seq == self.consumer_seq + count
+                and stream_seq >= self.stream_seq + count
+            ):
+                self.consumer_seq, self.stream_seq, self._failures = consumer_seq, stream_seq, 0
+                return count
+        except LocalProtocolError:
+            pass  # somebody else wrote to our inbox
+        for count, message in enumerate(messages):
+            try:
+                place = self.on_message(*message.position)
+            except LocalProtocolError:
+                place = Place.STALE
+            if place is not Place.NEXT:
+                return count
+        return len(messages)
 
     def on_message(self, consumer: str, consumer_seq: int, stream_seq: int) -> Place:
         """Where a message belongs; the cursor moves when it is next."""
@@ -120,25 +161,13 @@ class OrderedCursor:
             return Place.GAP
         self.consumer_seq = consumer_seq
         self.stream_seq = stream_seq
-        self._backoff.reset()
+        self._failures = 0
         return Place.NEXT
 
-    def on_run(self, count: int, consumer_seq: int, stream_seq: int) -> bool:
-        """Whether ``count`` messages that this consumer alone can have sent, the last of them with these sequences,
-        are the next ones; the cursor moves if so. If not, ``on_message`` tells for each.
-
-        A consumer numbers what it sends one after the other and a connection keeps their order. So when the last of
-        n messages is n further than the one before them, none of them is missing, doubled or out of order.
-        """
-        if consumer_seq != self.consumer_seq + count or stream_seq < self.stream_seq + count:
-            return False
-        self.consumer_seq, self.stream_seq = consumer_seq, stream_seq
-        self._backoff.reset()
-        return True
-
-    def on_heartbeat(self, last_consumer_seq: int) -> Place:
-        """A heartbeat told the last sequence delivered (``Nats-Last-Consumer``): NEXT when all of it came."""
+    def on_heartbeat(self, last_consumer_seq: int) -> bool:
+        """A heartbeat told the last sequence delivered (``Nats-Last-Consumer``): whether all of it came."""
+        self.is_heard = True
         if last_consumer_seq > self.consumer_seq:
-            return Place.GAP
-        self._backoff.reset()
-        return Place.NEXT
+            return False
+        self._failures = 0
+        return True

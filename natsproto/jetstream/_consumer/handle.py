@@ -1,7 +1,7 @@
 """A consumer: what it is, the calls that change or end it, and the verbs that get its messages.
 
-Owns the handle: two names, the info that was heard last, and the messages that came for a reader who had left. How
-messages are pulled is known to ``pull``, how they are read and handled to ``reader`` and ``handling``.
+Owns the handle: two names and the info that was heard last. How messages are pulled is known to ``pull``, how they are
+read and handled to ``messages`` and ``consume``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from natsproto.errors import ConfigError, ConnectionClosed, LocalProtocolError, 
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import UINT64, Duration
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, consumer_name, priority_group
-from natsproto.jetstream._consumer.fetch import Fetch
-from natsproto.jetstream._consumer.handling import Consumption, Failure, Handler, NakDelay, Policy, Success
+from natsproto.jetstream._consumer.consume import Consumption, Failure, Handler, NakDelay, Policy, Success
+from natsproto.jetstream._consumer.demand import EXPIRES, Demand, Kind, demand, fetch_demand
 from natsproto.jetstream._consumer.inbox import PullInbox
-from natsproto.jetstream._consumer.ledger import EXPIRES, PullLedger
-from natsproto.jetstream._consumer.pull import Puller
-from natsproto.jetstream._consumer.reader import Feed, Messages
+from natsproto.jetstream._consumer.messages import Fetch, Messages, Source
+from natsproto.jetstream._consumer.pull import PullSource
 from natsproto.jetstream._info import ConsumerInfo, ConsumerPause, ConsumerReset
 from natsproto.jetstream._message import AckWait, JsMessage
 from natsproto.jetstream._timestamp import Timestamp
@@ -121,9 +120,9 @@ class Consumer:
 
     # ---------------------------------------------------------------- inside
 
-    def _reading(self, feed: Feed, give_back: Callable[[list[JsMessage]], None]) -> Messages:
+    def _reading(self, source: Source, give_back: Callable[[list[JsMessage]], None]) -> Messages:
         """The one place where endless streams of messages are made."""
-        return Messages(feed, self._what, give_back)
+        return Messages(source, self._what, give_back)
 
     def _endpoint(self, verb: str) -> str:
         return f"CONSUMER.{verb}.{self.stream_name}.{self.name}"
@@ -151,7 +150,6 @@ class PullConsumer(Consumer):
 
     def __init__(self, api: Api, stream: str, name: str, info: ConsumerInfo | None = None) -> None:
         super().__init__(api, stream, name, info)
-        self._pins: dict[str, str] = {}
         self._inbox: PullInbox | None = None
 
     def fetch(
@@ -179,17 +177,19 @@ class PullConsumer(Consumer):
         (see the class) when nothing came before. Cancelling ends the pull on the server and loses nothing: the next
         reader of this handle gets first what had come and comes late; when nobody reads, it goes back to the server.
         """
-        return self._fetch(
-            max_messages,
-            timeout=timeout,
+        wanted = fetch_demand(
+            Kind.NO_WAIT if no_wait else Kind.BOUNDED,
+            timeout,
+            self._api.timeout,
+            max_messages=max_messages,
             max_bytes=max_bytes,
-            no_wait=no_wait,
             heartbeat=heartbeat,
             group=group,
             min_pending=min_pending,
             min_ack_pending=min_ack_pending,
             priority=priority,
         )
+        return self._fetch(wanted)
 
     def fetch_available(
         self,
@@ -208,76 +208,24 @@ class PullConsumer(Consumer):
         What the consumer has now is returned at once. If that is nothing, waits for a message, at most ``timeout``
         seconds; the list is empty when none came. The rest is as in ``fetch``.
         """
-        return self._fetch(
-            max_messages,
-            timeout=timeout,
+        wanted = fetch_demand(
+            Kind.AVAILABLE,
+            timeout,
+            self._api.timeout,
+            max_messages=max_messages,
             max_bytes=max_bytes,
-            early=True,
             heartbeat=heartbeat,
             group=group,
             min_pending=min_pending,
             min_ack_pending=min_ack_pending,
             priority=priority,
         )
+        return self._fetch(wanted)
 
-    def _fetch(
-        self,
-        max_messages: int | None,
-        *,
-        timeout: Duration,
-        max_bytes: int | None = None,
-        no_wait: bool = False,
-        early: bool = False,
-        heartbeat: Duration | None = None,
-        group: str,
-        min_pending: int,
-        min_ack_pending: int,
-        priority: int,
-        acking: JsMessage | None = None,
-    ) -> Fetch:
-        wait = seconds("timeout", timeout)
-        no_wait = no_wait or wait == 0
-        beat = None if heartbeat is None else seconds("heartbeat", heartbeat)
-
-        def ledger(most: int | None, most_bytes: int | None) -> PullLedger:
-            return PullLedger(
-                max_messages=most,
-                max_bytes=most_bytes or 0,
-                expires=wait or self._api.timeout,
-                heartbeat=beat,
-                once=True,
-                no_wait=no_wait,
-                early=early,
-                group=group,
-                min_pending=min_pending,
-                min_ack_pending=min_ack_pending,
-                priority=priority,
-                consumer=self.name,
-            )
-
-        inbox = self._pull_inbox(group)
-        whole = ledger(max_messages, max_bytes)
-
-        def begin() -> tuple[list[JsMessage], Puller | None]:
-            stashed = inbox.take(whole.max_messages)
-            if not stashed:
-                return stashed, Puller(inbox, whole, lasting=False, acking=acking)
-            if acking is not None:
-                acking.ack_nowait()
-            most, most_bytes = whole.max_messages - len(stashed), whole.max_bytes
-            if most_bytes:
-                most_bytes -= sum(message.counted_size for message in stashed)
-            if early or most <= 0 or (whole.max_bytes and most_bytes <= 0):
-                return stashed, None
-            return stashed, Puller(inbox, ledger(most, most_bytes), lasting=False)
-
-        return self._gather(begin, inbox.put_back)
-
-    def _gather(
-        self, begin: Callable[[], tuple[list[JsMessage], Puller | None]], put_back: Callable[[list[JsMessage]], None]
-    ) -> Fetch:
+    def _fetch(self, wanted: Demand, acking: JsMessage | None = None) -> Fetch:
         """The one place where fetches are made."""
-        return Fetch(begin, put_back)
+        inbox = self._inbox or self._make_inbox()
+        return Fetch(PullSource(inbox, wanted, acking=acking), inbox.put_back)
 
     async def next(
         self,
@@ -297,15 +245,17 @@ class PullConsumer(Consumer):
         """
         if acking is not None and acking.is_acked:
             acking.ack_nowait()  # raises
-        messages = await self._fetch(
-            1,
-            timeout=timeout,
+        wanted = fetch_demand(
+            Kind.BOUNDED,
+            timeout,
+            self._api.timeout,
+            max_messages=1,
             group=group,
             min_pending=min_pending,
             min_ack_pending=min_ack_pending,
             priority=priority,
-            acking=acking,
         )
+        messages = await self._fetch(wanted, acking)
         if not messages:
             raise none_came(self._api.connection, self._what, timeout)
         return messages[0]
@@ -334,11 +284,11 @@ class PullConsumer(Consumer):
 
         ConfigError at once for wrong arguments. What was survived is told by ConsumerNotice events.
         """
-        ledger = PullLedger(
+        wanted = demand(
             max_messages=max_messages,
-            max_bytes=max_bytes or 0,
-            expires=seconds("expires", expires),
-            heartbeat=None if heartbeat is None else seconds("heartbeat", heartbeat),
+            max_bytes=max_bytes,
+            expires=expires,
+            heartbeat=heartbeat,
             threshold_messages=threshold_messages,
             threshold_bytes=threshold_bytes,
             total=stop_after,
@@ -346,10 +296,9 @@ class PullConsumer(Consumer):
             min_pending=min_pending,
             min_ack_pending=min_ack_pending,
             priority=priority,
-            consumer=self.name,
         )
-        inbox = self._pull_inbox(group)
-        return self._reading(Puller(inbox, ledger, lasting=True), inbox.return_unread)
+        inbox = self._inbox or self._make_inbox()
+        return self._reading(PullSource(inbox, wanted), inbox.return_unread)
 
     def consume(
         self,
@@ -411,11 +360,8 @@ class PullConsumer(Consumer):
         )
         return Consumption(self._api.connection, self._what, messages, handler, policy)
 
-    def _pull_inbox(self, group: str) -> PullInbox:
-        if group:
-            priority_group(group)
-        if self._inbox is None:
-            self._inbox = PullInbox(self._api, self.stream_name, self.name, pins=self._pins, config=self._known_config)
+    def _make_inbox(self) -> PullInbox:
+        self._inbox = PullInbox(self._api, self.stream_name, self.name, config=self._known_config)
         return self._inbox
 
     def _known_config(self) -> ConsumerConfig | None:
@@ -424,9 +370,9 @@ class PullConsumer(Consumer):
 
 def create_endpoint(stream: str, config: ConsumerConfig) -> str:
     """Where a consumer is asked for: with its filter when it is one, so that permissions can tell it apart."""
-    parts = ("CONSUMER.CREATE", stream, config.durable_name or config.name)
-    named = ".".join(part for part in parts if part)
-    return f"{named}.{config.filter_subject}" if parts[-1] and config.filter_subject else named
+    name = config.durable_name or config.name
+    endpoint = f"CONSUMER.CREATE.{stream}.{name}" if name else f"CONSUMER.CREATE.{stream}"
+    return f"{endpoint}.{config.filter_subject}" if name and config.filter_subject else endpoint
 
 
 def none_came(connection: Connection, what: str, timeout: Duration) -> NatsError:

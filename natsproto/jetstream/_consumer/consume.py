@@ -1,4 +1,4 @@
-"""Handling: a callback for every message, several at a time if wanted, and an answer for each.
+"""Consuming: a callback for every message, several at a time if wanted, and an answer for each.
 
 Owns the tasks that call the handler and what is in their hands; they are apart from what users hold, whose attributes
 take longer to read. What a success and what a failure are answered with
@@ -20,7 +20,7 @@ from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto.errors import AlreadyAcked, ConfigError, LocalProtocolError, NatsError
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._consumer.reader import Messages
+from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._message import JsMessage
 from natsproto.protocol.pool import seconds
 
@@ -29,7 +29,7 @@ log = logging.getLogger("natsproto")
 FIRST_NAK_DELAY_S, MAX_NAK_DELAY_S = 0.25, 30.0
 """Seconds until a message whose handler has failed is delivered again: doubling with every delivery, and at most."""
 
-TURN = 256
+MAX_MESSAGES_PER_TURN = 256
 """Messages that a handler which never suspends deals with before other tasks get a turn."""
 
 Handler: TypeAlias = Callable[[JsMessage], Awaitable[object] | object]
@@ -136,7 +136,7 @@ class Calls:
                         self.handled += 1
                         messages.release(message)
                     turn += 1
-                    if turn >= TURN:
+                    if turn >= MAX_MESSAGES_PER_TURN:
                         turn = 0
                         await asyncio.sleep(0)
                 more = not self.is_stopping and await messages.wait()

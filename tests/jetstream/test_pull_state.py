@@ -13,12 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from natsproto.errors import ConfigError, ConsumerGone, HeartbeatMissed, PullRefused
 from natsproto.jetstream._codec import decode, dumps
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
-from natsproto.jetstream._consumer.ahead import GUARD, MOST, SIZE, Ahead
-from natsproto.jetstream._consumer.cursor import OrderedCursor, Place
-from natsproto.jetstream._consumer.ledger import DONE, KEEP, REFILL, UNBOUNDED, Action, PullLedger, Verdict
-from natsproto.jetstream._consumer.pulls import PROBE, PullRequest
-from natsproto.jetstream._consumer.pulse import PROBE_AFTER, heartbeat_for
+from natsproto.jetstream._consumer.demand import UNBOUNDED, PullRequest, heartbeat_for
+from natsproto.jetstream._consumer.order import OrderedCursor, Place
+from natsproto.jetstream._consumer.prefetch import MAX_PREFETCH, MAX_PULL_BYTES, PREFETCH_BYTES, AdaptivePrefetch
+from natsproto.jetstream._consumer.pull_state import DONE, KEEP, PROBE, PROBE_AFTER, REFILL, Action, Verdict
 from natsproto.jetstream._info import ConsumerInfo
+from tests.jetstream.pulling import Pulling
 from tests.kit.examples import examples
 
 if TYPE_CHECKING:
@@ -29,22 +29,22 @@ def pending(messages: int, size: int = 0) -> dict[str, str]:
     return {"Nats-Pending-Messages": str(messages), "Nats-Pending-Bytes": str(size)}
 
 
-def asked(ledger: PullLedger, now: float = 0.0) -> PullRequest:
+def asked(ledger: Pulling, now: float = 0.0) -> PullRequest:
     request = ledger.next_request(now)
     assert request is not None
     return request
 
 
 def told(
-    ledger: PullLedger, code: int, text: str, headers: dict[str, str], now: float, *, pull: int | None = None
+    ledger: Pulling, code: int, text: str, headers: dict[str, str], now: float, *, pull: int | None = None
 ) -> Verdict:
     """A status for the last pull, or for another one."""
-    return ledger.on_status(ledger.number if pull is None else pull, code, text, headers, now)
+    return ledger.on_status(ledger.state.number if pull is None else pull, code, text, headers, now)
 
 
-def open_pull(**options: int | float | str | bool) -> PullLedger:
+def open_pull(**options: int | float | str | bool) -> Pulling:
     """A ledger with its first pull out."""
-    ledger = PullLedger(**options)  # type: ignore[arg-type]
+    ledger = Pulling(**options)  # type: ignore[arg-type]
     asked(ledger)
     return ledger
 
@@ -53,17 +53,17 @@ def open_pull(**options: int | float | str | bool) -> PullLedger:
 
 
 def test_the_first_pull_fills_the_buffer() -> None:
-    assert asked(PullLedger()) == PullRequest(batch=500, expires=30, idle_heartbeat=2)
-    assert asked(PullLedger(max_messages=7, expires=4)) == PullRequest(batch=7, expires=4, idle_heartbeat=2)
-    assert asked(PullLedger(max_bytes=9)).replace(expires=0, idle_heartbeat=0) == PullRequest(
+    assert asked(Pulling()) == PullRequest(batch=500, expires=30, idle_heartbeat=2)
+    assert asked(Pulling(max_messages=7, expires=4)) == PullRequest(batch=7, expires=4, idle_heartbeat=2)
+    assert asked(Pulling(max_bytes=9))._replace(expires=0, idle_heartbeat=0) == PullRequest(
         batch=UNBOUNDED, max_bytes=9
     )
-    assert asked(PullLedger(max_messages=3, max_bytes=9)).batch == 3
+    assert asked(Pulling(max_messages=3, max_bytes=9)).batch == 3
 
 
 def test_the_body_is_what_a_server_reads() -> None:
-    request = PullRequest(batch=2, expires=1.5, max_bytes=9, idle_heartbeat=0.5, group="g", priority=3, id="p")
-    assert json.loads(request.body()) == {
+    request = PullRequest(batch=2, expires=1.5, max_bytes=9, idle_heartbeat=0.5, group="g", priority=3)
+    assert json.loads(request.body("p")) == {
         "batch": 2,
         "expires": 1_500_000_000,
         "max_bytes": 9,
@@ -78,7 +78,7 @@ def test_the_body_is_what_a_server_reads() -> None:
 @example(10 / 3, 0)
 def test_heartbeat_rounding(expires: float, losses: int) -> None:
     """The server refuses a heartbeat that is a nanosecond longer than half of the time."""
-    ledger, now = PullLedger(expires=expires, once=True), 0.0
+    ledger, now = Pulling(expires=expires, once=True), 0.0
     for _ in range(losses + 1):
         if (request := ledger.next_request(now)) is None:
             return
@@ -90,16 +90,10 @@ def test_heartbeat_rounding(expires: float, losses: int) -> None:
 
 
 def test_priority_demands_are_part_of_every_pull() -> None:
-    ledger = PullLedger(max_messages=2, group="g", min_pending=3, min_ack_pending=4, priority=5, pin_id="pin")
+    ledger = Pulling(max_messages=2, group="g", min_pending=3, min_ack_pending=4, priority=5)
     for _ in range(2):
         request = asked(ledger)
-        assert (request.group, request.min_pending, request.min_ack_pending, request.priority, request.id) == (
-            "g",
-            3,
-            4,
-            5,
-            "pin",
-        )
+        assert (request.group, request.min_pending, request.min_ack_pending, request.priority) == ("g", 3, 4, 5)
         ledger.on_messages(2, 0, 0.0)
         ledger.on_taken(2, 0)
 
@@ -109,7 +103,7 @@ def test_priority_demands_are_part_of_every_pull() -> None:
 )
 def test_heartbeats_are_half_of_the_time_within_bounds(expires: float, heartbeat: float) -> None:
     assert heartbeat_for(expires) == heartbeat
-    assert asked(PullLedger(expires=expires)).idle_heartbeat == heartbeat
+    assert asked(Pulling(expires=expires)).idle_heartbeat == heartbeat
 
 
 @pytest.mark.parametrize(
@@ -128,7 +122,7 @@ def test_heartbeats_are_half_of_the_time_within_bounds(expires: float, heartbeat
 )
 def test_a_pull_that_cannot_be_is_told(options: dict[str, int], what: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        PullLedger(**options)  # type: ignore[arg-type]
+        Pulling(**options)  # type: ignore[arg-type]
     assert caught.value.what == what
 
 
@@ -138,15 +132,17 @@ def test_a_pull_that_cannot_be_is_told(options: dict[str, int], what: str) -> No
 def test_it_is_asked_again_when_half_of_the_messages_are_taken() -> None:
     ledger = open_pull(max_messages=10)
     ledger.on_messages(10, 0, 0.0)
-    assert ledger.on_taken(4, 0) is KEEP
+    ledger.on_taken(4, 0)
+    assert not ledger.wants_refill()
     assert ledger.next_request(0.0) is None
-    assert ledger.on_taken(1, 0) is REFILL
+    ledger.on_taken(1, 0)
+    assert ledger.wants_refill()
     assert asked(ledger).batch == 5
     assert ledger.next_request(0.0) is None
 
 
 def test_a_buffer_of_one_message_is_filled_again_and_again() -> None:
-    ledger = PullLedger(max_messages=1)
+    ledger = Pulling(max_messages=1)
     for _ in range(3):
         assert asked(ledger).batch == 1
         assert ledger.next_request(0.0) is None
@@ -158,7 +154,7 @@ def test_a_buffer_of_one_message_is_filled_again_and_again() -> None:
 class Weight(NamedTuple):
     """As much of a message as is needed to weigh it."""
 
-    size: int
+    data: range
 
 
 @pytest.mark.parametrize(
@@ -170,28 +166,28 @@ class Weight(NamedTuple):
         (1000, 100, 0.05, 2000),
         (1000, 100, 0.02, 4096),
         (1000, 100, 1.0, 500),
-        (1000, SIZE // 4096, 0.0, 4096),
-        (1000, SIZE // 1000, 0.0, 1000),
-        (1000, SIZE // 100, 100.0, 100),
-        (1, SIZE // 10, 0.0, 10),
-        (10, 2 * SIZE, 0.0, 1),
+        (1000, PREFETCH_BYTES // 4096, 0.0, 4096),
+        (1000, PREFETCH_BYTES // 1000, 0.0, 1000),
+        (1000, PREFETCH_BYTES // 100, 100.0, 100),
+        (1, PREFETCH_BYTES // 10, 0.0, 10),
+        (10, 2 * PREFETCH_BYTES, 0.0, 1),
     ],
 )
 def test_as_many_are_ahead_as_are_read_in_a_tenth_of_a_second_and_fit(
     messages: int, size: int, took: float, bound: int
 ) -> None:
-    ahead = Ahead()
-    ahead.on_messages([Weight(size)] * messages, 0, 5.0)
+    ahead = AdaptivePrefetch()
+    ahead.on_messages([Weight(range(size))] * messages, 0, 5.0)
     ahead.on_taken(messages, 5.0 + took)
     assert ahead.decide() == bound
     assert ahead.decide() == bound  # nothing new was seen
 
 
 def test_time_in_which_nothing_waits_for_the_reader_does_not_count() -> None:
-    ahead, now = Ahead(), 0.0
+    ahead, now = AdaptivePrefetch(), 0.0
     for _ in range(100):
-        ahead.on_messages([Weight(1)] * 10, 0, now)
-        ahead.on_messages([Weight(1)] * 10, 10, now + 0.001)
+        ahead.on_messages([Weight(range(1))] * 10, 0, now)
+        ahead.on_messages([Weight(range(1))] * 10, 10, now + 0.001)
         ahead.on_taken(20, now + 0.002)
         now += 60.0
     assert ahead.decide() == pytest.approx(1000, abs=1)
@@ -199,24 +195,20 @@ def test_time_in_which_nothing_waits_for_the_reader_does_not_count() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 600), st.integers(0, 2**26), st.floats(0, 10), st.booleans())))
 def test_the_bound_stays_within_its_limits_whatever_comes(steps: list[tuple[int, int, float, bool]]) -> None:
-    ahead, now = Ahead(), 0.0
+    ahead, now = AdaptivePrefetch(), 0.0
     for count, size, took, decides in steps:
-        ahead.on_messages([Weight(size)] * count, 0, now)
+        ahead.on_messages([Weight(range(size))] * count, 0, now)
         now += took
         ahead.on_taken(count, now)
         if decides:
             bound = ahead.decide()
-            assert 1 <= bound <= MOST
-            assert bound * size <= SIZE or bound == 1
+            assert 1 <= bound <= MAX_PREFETCH
+            assert bound * size <= PREFETCH_BYTES or bound == 1
 
 
-def read(ledger: PullLedger, count: int, size: int, took: float) -> None:
+def read(ledger: Pulling, count: int, size: int, took: float) -> None:
     """So many messages of so many bytes come, and are taken within so many seconds."""
-    assert ledger.ahead is not None
-    ledger.ahead.on_messages([Weight(size)] * count, ledger.held, 0.0)
-    ledger.on_messages(count, 0, 0.0)
-    ledger.ahead.on_taken(count, took)
-    ledger.on_taken(count, 0)
+    ledger.read([Weight(range(size))] * count, took)
 
 
 def test_without_bounds_a_fast_reader_gets_more_from_the_next_pull_on_and_a_slow_one_as_much_as_before() -> None:
@@ -237,7 +229,7 @@ def test_what_is_on_its_way_counts_when_the_bound_changes() -> None:
 
 @pytest.mark.parametrize("bounds", [{"max_messages": 500}, {"max_bytes": 10**6}, {"threshold_messages": 100}], ids=str)
 def test_bounds_that_were_given_are_kept(bounds: dict[str, int]) -> None:
-    assert open_pull(follows=True, **bounds).ahead is None
+    assert open_pull(follows=True, **bounds).prefetch is None
 
 
 def test_a_bound_that_grows_does_not_pass_what_the_server_was_found_to_take() -> None:
@@ -252,7 +244,7 @@ def test_a_long_pull_names_the_bytes_it_may_bring_and_begins_anew_when_the_serve
 ):
     ledger = open_pull(follows=True)
     read(ledger, 500, 100, 0.01)
-    assert asked(ledger).max_bytes == GUARD
+    assert asked(ledger).max_bytes == MAX_PULL_BYTES
     verdict = told(ledger, 409, "Message Size Exceeds MaxBytes", pending(4000, 1000), 0.0)
     assert verdict is REFILL
     request = asked(ledger)  # of 4,096 the server has 96 more on their way
@@ -273,7 +265,7 @@ def test_the_books_stay_small_while_messages_flow() -> None:
             ledger.on_message(100, 0.0)
             ledger.on_taken(1, 100)
             ledger.next_request(0.0)
-        assert len(ledger._open) <= 3
+        assert len(ledger.state._pulls) <= 3
 
 
 def test_what_is_held_counts_after_a_loss_too() -> None:
@@ -298,7 +290,7 @@ def test_it_is_asked_again_when_half_of_the_bytes_are_taken() -> None:
 def test_bytes_used_up_exactly_end_the_pull_without_a_word() -> None:
     ledger = open_pull(max_messages=100, max_bytes=1000)
     ledger.on_messages(10, 1000, 0.0)
-    assert (ledger.asked, ledger.asked_bytes) == (0, 0)
+    assert (ledger.state.pending, ledger.state.pending_bytes) == (0, 0)
     ledger.on_taken(10, 1000)
     assert asked(ledger).max_bytes == 1000
 
@@ -328,7 +320,7 @@ def test_a_sliver_of_bytes_is_not_asked_for() -> None:
 
 
 def test_a_total_is_never_exceeded_and_ends_it() -> None:
-    ledger = PullLedger(max_messages=4, total=6)
+    ledger = Pulling(max_messages=4, total=6)
     assert asked(ledger).batch == 4
     assert ledger.on_messages(4, 0, 0.0) is KEEP
     ledger.on_taken(4, 0)
@@ -418,7 +410,7 @@ NATURAL_ENDS = {"Request Timeout", "Interest Expired", "Batch Completed", "No Me
     ("code", "text", "headers"), [status[:3] for status in STATUSES if status[1] not in NATURAL_ENDS]
 )
 def test_no_status_makes_a_continuous_pull_spin(code: int, text: str, headers: dict[str, str]) -> None:
-    ledger = PullLedger(max_messages=10, max_bytes=1000)
+    ledger = Pulling(max_messages=10, max_bytes=1000)
     pulls = sum(
         ledger.next_request(now / 100) is not None
         and told(ledger, code, text, headers, now / 100).action is not Action.STOP
@@ -446,15 +438,15 @@ def test_pulls_that_nobody_takes_are_counted_until_somebody_does() -> None:
     ledger = open_pull()
     for count in (1, 2, 3):
         told(ledger, 503, "", {}, float(count))
-        assert ledger.unanswered == count
+        assert ledger.state.unanswered == count
         assert ledger.deadline is not None
         asked(ledger, ledger.deadline)
     told(ledger, 100, "Idle Heartbeat", {}, 5.0)
-    assert ledger.unanswered == 0
+    assert ledger.state.unanswered == 0
 
 
 def test_the_wait_between_failures_grows_to_ten_seconds_and_a_message_ends_it() -> None:
-    ledger, now, waits = PullLedger(), 0.0, []
+    ledger, now, waits = Pulling(), 0.0, []
     for _ in range(125):
         asked(ledger, now)
         told(ledger, 503, "", {}, now)
@@ -502,7 +494,7 @@ def test_a_refused_pull_takes_only_itself_out_of_the_books() -> None:
     ledger.on_taken(6, 0)
     assert asked(ledger).batch == 6
     told(ledger, 409, "Exceeded MaxWaiting", {}, 0.0)
-    assert ledger.asked == 4
+    assert ledger.state.pending == 4
 
 
 def test_a_message_too_big_for_what_is_free_waits_until_more_is_free() -> None:
@@ -543,9 +535,9 @@ def test_any_sign_of_life_puts_the_deadline_off(sign: str) -> None:
     elif sign == "message":
         ledger.on_message(0, 5.0)
     else:
-        asked_before = ledger.asked
+        asked_before = ledger.state.pending
         told(ledger, 408, "Request Timeout", pending(1), 5.0)
-        assert ledger.asked == asked_before - 1
+        assert ledger.state.pending == asked_before - 1
     assert ledger.deadline == 15.0
     assert ledger.on_silence(10.0) is KEEP
 
@@ -560,7 +552,7 @@ def test_sudden_silence_asks_whether_anybody_is_there_before_heartbeats_are_miss
     assert ledger.on_silence(1.0 + PROBE_AFTER).action is Action.PROBE
     assert ledger.deadline == 5.0  # once is enough
     assert ledger.on_status(0, 400, "Bad Request - heartbeat value too large", {}, 1.3) is KEEP
-    assert (ledger.asked, ledger.deadline) == (12, 5.3)
+    assert (ledger.state.pending, ledger.deadline) == (12, 5.3)
     assert isinstance(ledger.on_silence(5.3).notice, HeartbeatMissed)
 
 
@@ -570,7 +562,7 @@ def test_a_probe_that_nobody_takes_gives_up_what_was_asked_for() -> None:
     assert ledger.on_silence(0.25).action is Action.PROBE
     verdict = ledger.on_status(0, 503, "", {}, 0.3)
     assert isinstance(verdict.notice, ConsumerGone)
-    assert (ledger.asked, ledger.unanswered) == (0, 1)
+    assert (ledger.state.pending, ledger.state.unanswered) == (0, 1)
     assert ledger.deadline == pytest.approx(0.4)
 
 
@@ -598,7 +590,7 @@ def test_what_becomes_of_a_pull_that_was_given_up_does_not_matter() -> None:
             assert verdict.action is action is Action.STOP
         else:
             assert verdict is KEEP
-            assert (ledger.asked, ledger.asked_bytes, ledger.deadline) == (10, 1000, 0.5)
+            assert (ledger.state.pending, ledger.state.pending_bytes, ledger.deadline) == (10, 1000, 0.5)
 
 
 def test_every_pull_that_a_change_of_leader_ends_says_so_and_one_new_pull_takes_their_place() -> None:
@@ -609,7 +601,7 @@ def test_every_pull_that_a_change_of_leader_ends_says_so_and_one_new_pull_takes_
     assert told(ledger, 409, "Leadership Change", {}, 1.0, pull=1) is REFILL
     assert asked(ledger, 1.0).batch == 10
     assert told(ledger, 409, "Leadership Change", {}, 1.0, pull=2) is KEEP
-    assert ledger.asked == 10
+    assert ledger.state.pending == 10
 
 
 def test_a_new_leader_that_tells_of_itself_ends_the_waiting_for_one() -> None:
@@ -622,8 +614,8 @@ def test_a_new_leader_that_tells_of_itself_ends_the_waiting_for_one() -> None:
 
 def test_a_pull_that_was_given_up_does_not_end_a_single_pull() -> None:
     ledger = open_pull(max_messages=10, once=True, expires=10.0)
-    ledger.on_disconnect()
-    ledger.on_reconnect(1.0)
+    ledger.state.on_disconnect()
+    ledger.state.on_reconnect(1.0)
     asked(ledger, 1.0)
     assert told(ledger, 408, "Request Timeout", pending(10), 2.0, pull=1) is KEEP
     assert told(ledger, 408, "Request Timeout", pending(10), 10.0) is DONE
@@ -646,11 +638,11 @@ def test_a_pull_without_heartbeats_is_given_up_a_second_after_its_end() -> None:
 
 def test_nothing_is_asked_and_nothing_missed_without_a_connection() -> None:
     ledger = open_pull(max_messages=10)
-    ledger.on_disconnect()
+    ledger.state.on_disconnect()
     assert ledger.deadline is None
     assert ledger.on_silence(1000.0) is KEEP
     assert ledger.next_request(1000.0) is None
-    assert ledger.on_reconnect(1000.0) is REFILL
+    assert ledger.state.on_reconnect(1000.0) is REFILL
     assert asked(ledger, 1000.0).batch == 10
     assert ledger.deadline == 1000.5
 
@@ -661,8 +653,8 @@ def test_a_pull_after_a_loss_shows_soon_whether_anybody_has_it(loss: str) -> Non
     if loss == "leader":
         told(ledger, 409, "Leadership Change", {}, now)
     elif loss == "connection":
-        ledger.on_disconnect()
-        ledger.on_reconnect(now)
+        ledger.state.on_disconnect()
+        ledger.state.on_reconnect(now)
     else:
         now = 4.0
         assert isinstance(ledger.on_silence(now).notice, HeartbeatMissed)
@@ -682,8 +674,8 @@ def test_a_pull_after_a_loss_shows_soon_whether_anybody_has_it(loss: str) -> Non
 def test_a_reconnect_does_not_wait_for_a_back_off() -> None:
     ledger = open_pull()
     told(ledger, 503, "", {}, 0.0)
-    ledger.on_disconnect()
-    ledger.on_reconnect(0.0)
+    ledger.state.on_disconnect()
+    ledger.state.on_reconnect(0.0)
     asked(ledger, 0.0)
 
 
@@ -694,21 +686,6 @@ def test_a_paused_consumer_raises_no_alarm() -> None:
     told(ledger, 408, "Request Timeout", pending(500), 10.0)
     asked(ledger, 10.0)
     assert ledger.deadline == 20.0
-
-
-# ---------------------------------------------------------------- pins
-
-
-def test_a_pin_is_carried_until_it_is_wrong() -> None:
-    ledger = open_pull(max_messages=2, group="g")
-    ledger.on_pin("")
-    ledger.on_messages(2, 0, 0.0)
-    ledger.on_pin("abc")
-    ledger.on_pin("")  # what a pull without a group gets on such a consumer
-    ledger.on_taken(2, 0)
-    assert asked(ledger).id == "abc"
-    told(ledger, 423, "Nats-Wrong-Pin-Id", pending(2), 0.0)
-    assert asked(ledger).id == ""
 
 
 # ---------------------------------------------------------------- a single pull
@@ -766,13 +743,13 @@ def test_a_single_pull_is_done_when_it_is_full() -> None:
 def test_a_single_pull_asks_again_for_what_a_lost_server_owed_and_for_the_time_left() -> None:
     ledger = open_pull(max_messages=10, max_bytes=1000, once=True, expires=10.0)
     ledger.on_messages(4, 300, 1.0)
-    ledger.on_disconnect()
-    ledger.on_reconnect(4.0)
+    ledger.state.on_disconnect()
+    ledger.state.on_reconnect(4.0)
     request = asked(ledger, 4.0)
     assert (request.batch, request.max_bytes, request.expires, request.idle_heartbeat) == (6, 700, 5.0, 0.25)
     assert ledger.next_request(4.0) is None
-    ledger.on_disconnect()
-    assert ledger.on_reconnect(11.0) is DONE
+    ledger.state.on_disconnect()
+    assert ledger.state.on_reconnect(11.0) is DONE
 
 
 def test_a_single_pull_in_pieces_gets_all_it_asked_for() -> None:
@@ -806,7 +783,7 @@ def test_bytes_in_pieces() -> None:
 
 def test_early_end() -> None:
     """What is there, and at least one message: waited for once, and not behind it."""
-    ledger = PullLedger(max_messages=10, once=True, early=True, expires=5.0)
+    ledger = Pulling(max_messages=10, once=True, early=True, expires=5.0)
     assert json.loads(asked(ledger).body()) == {
         "batch": 10,
         "expires": 5_000_000_000,
@@ -815,13 +792,13 @@ def test_early_end() -> None:
     }
     assert ledger.on_messages(3, 0, 1.0) is KEEP
     assert told(ledger, 404, "No Messages", {}, 1.0) is DONE
-    ledger = PullLedger(max_messages=10, once=True, early=True, expires=5.0)
+    ledger = Pulling(max_messages=10, once=True, early=True, expires=5.0)
     asked(ledger)
     told(ledger, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
     asked(ledger)
     ledger.on_messages(4, 0, 1.0)
     assert json.loads(asked(ledger, 1.0).body()) == {"batch": 4, "no_wait": True}
-    ledger.on_disconnect()
+    ledger.state.on_disconnect()
     assert ledger.done
 
 
@@ -842,29 +819,29 @@ def test_pulls_that_may_still_be_served() -> None:
     served.on_messages(2, 0, 0.0)
     expired = open_pull(max_messages=2, once=True)
     told(expired, 408, "Request Timeout", pending(2), 5.0)
-    assert served.settled
-    assert expired.settled
+    assert not served.state.given_up
+    assert not expired.state.given_up
     left = open_pull(max_messages=2, once=True)
-    left.stop()
+    left.state.stop()
     filled = open_pull(max_messages=2, once=True)
-    filled.on_stashed(2, 0)
+    filled.on_stashed(2)
     silent = open_pull(max_messages=2, once=True)
     silent.on_silence(silent.deadline or 0.0)
     assert filled.done
-    assert not left.settled
-    assert not filled.settled
-    assert not silent.settled
+    assert left.state.given_up
+    assert filled.state.given_up
+    assert silent.state.given_up
 
 
 def test_a_single_pull_that_does_not_wait_has_no_time() -> None:
-    request = asked(PullLedger(max_messages=10, once=True, no_wait=True, expires=5.0))
+    request = asked(Pulling(max_messages=10, once=True, no_wait=True, expires=5.0))
     assert json.loads(request.body()) == {"batch": 10, "no_wait": True}
 
 
 def test_a_single_pull_ends_in_time_without_a_connection_a_leader_or_a_word() -> None:
     for no_wait in (False, True):
-        ledger = PullLedger(max_messages=10, once=True, expires=5.0, no_wait=no_wait)
-        ledger.on_disconnect()
+        ledger = Pulling(max_messages=10, once=True, expires=5.0, no_wait=no_wait)
+        ledger.state.on_disconnect()
         assert ledger.next_request(0.0) is None
         assert ledger.deadline == 5.0
         assert ledger.on_silence(4.0) is KEEP
@@ -889,8 +866,8 @@ def test_a_single_pull_ends_in_time_without_a_connection_a_leader_or_a_word() ->
 
 def test_a_pull_that_could_not_be_sent_is_asked_again_later() -> None:
     ledger = open_pull(max_messages=10)
-    ledger.on_not_sent(0.0)
-    assert ledger.asked == 0
+    ledger.state.on_not_sent(0.0)
+    assert ledger.state.pending == 0
     assert ledger.next_request(0.0) is None
     assert ledger.deadline == pytest.approx(0.1)
     assert ledger.on_silence(0.2) is REFILL
@@ -914,7 +891,7 @@ class AgainstAModelServer(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = PullLedger(max_messages=8, max_bytes=800)
+        self.ledger = Pulling(max_messages=8, max_bytes=800)
         self.pulls: list[Pull] = []
         self.buffer: list[int] = []
         self.now = 0.0
@@ -922,7 +899,7 @@ class AgainstAModelServer(RuleBasedStateMachine):
 
     def refill(self) -> None:
         while request := self.ledger.next_request(self.now):
-            self.pulls.append(Pull(self.ledger.number, request))
+            self.pulls.append(Pull(self.ledger.state.number, request))
 
     def silence(self) -> Action:
         assert self.ledger.deadline is not None
@@ -979,13 +956,13 @@ class AgainstAModelServer(RuleBasedStateMachine):
     def lose_the_connection(self) -> None:
         self.connected = False
         self.pulls.clear()
-        self.ledger.on_disconnect()
+        self.ledger.state.on_disconnect()
 
     @precondition(lambda self: not self.connected)
     @rule()
     def come_back(self) -> None:
         self.connected = True
-        assert self.ledger.on_reconnect(self.now) is REFILL
+        assert self.ledger.state.on_reconnect(self.now) is REFILL
 
     @precondition(lambda self: self.buffer)
     @rule()
@@ -1002,10 +979,10 @@ class AgainstAModelServer(RuleBasedStateMachine):
     @invariant()
     def it_never_dries_up(self) -> None:
         if not self.buffer and not self.pulls and self.connected and not self.ledger.done:
-            assert self.ledger.asked == 0, "waits for what nobody owes"
+            assert self.ledger.state.pending == 0, "waits for what nobody owes"
             request = self.ledger.next_request(self.now + 20.0)
             assert request is not None, "does not ask though nothing will come"
-            self.pulls.append(Pull(self.ledger.number, request))
+            self.pulls.append(Pull(self.ledger.state.number, request))
 
 
 TestAgainstAModelServer = AgainstAModelServer.TestCase
@@ -1018,13 +995,13 @@ TestAgainstAModelServer.settings = examples(100, steps=40)
 class Driver:
     """The smallest one: takes every message at once, and time stands still."""
 
-    def __init__(self, raw: RawClient, inbox: str, ledger: PullLedger) -> None:
+    def __init__(self, raw: RawClient, inbox: str, ledger: Pulling) -> None:
         self.raw, self.inbox, self.ledger = raw, inbox, ledger
         self.sizes: list[int] = []
 
     def refill(self) -> None:
         while request := self.ledger.next_request(0.0):
-            reply = f"{self.inbox}.{self.ledger.number}"
+            reply = f"{self.inbox}.{self.ledger.state.number}"
             self.raw.send("$JS.API.CONSUMER.MSG.NEXT.S.C", request.body(), reply=reply)
 
     def step(self) -> None:
@@ -1065,14 +1042,14 @@ def test_the_books_agree_with_a_real_server_to_the_byte(raw: RawClient, bounds: 
     for number in range(60):
         header = b"NATS/1.0\r\nA: b\r\n\r\n" if number % 3 else b""
         raw.publish(f"s.{number}", b"x" * (number * 7 % 200), header)
-    ledger = PullLedger(**bounds, expires=0.3)  # type: ignore[arg-type]
+    ledger = Pulling(**bounds, expires=0.3)  # type: ignore[arg-type]
     with raw.inbox() as inbox:
         driver = Driver(raw, inbox, ledger)
         while len(driver.sizes) < 60:
             driver.refill()
             driver.step()
         # The server tells at the end what it still owed of every pull. Nothing is left then, and nothing was before.
-        while ledger.asked_bytes if ledger.counts_bytes else ledger.asked:
+        while ledger.state.pending_bytes if ledger.demand.max_bytes else ledger.state.pending:
             driver.step()
         assert decode(ConsumerInfo, raw.ask("CONSUMER.INFO.S.C")).num_waiting == 0
 
@@ -1082,11 +1059,11 @@ def test_exactly_used_bytes_end_a_pull_silently_on_a_real_server_and_the_books_k
     for _ in range(9):
         raw.publish("s.a", b"x" * 50)
     with raw.inbox() as inbox:
-        first = Driver(raw, inbox, PullLedger(max_messages=1, expires=3600.0))
+        first = Driver(raw, inbox, Pulling(max_messages=1, expires=3600.0))
         first.refill()
         first.step()
         (size,) = first.sizes
-        driver = Driver(raw, inbox, PullLedger(max_messages=100, max_bytes=2 * size, expires=3600.0))
+        driver = Driver(raw, inbox, Pulling(max_messages=100, max_bytes=2 * size, expires=3600.0))
         while len(driver.sizes) < 8:
             driver.refill()
             driver.step()
@@ -1094,6 +1071,12 @@ def test_exactly_used_bytes_end_a_pull_silently_on_a_real_server_and_the_books_k
 
 
 # ---------------------------------------------------------------- reading in order
+
+
+class At(NamedTuple):
+    """As much of a message as says where it stands."""
+
+    position: tuple[str, int, int]
 
 
 def test_an_ordered_consumer_is_made_as_the_specification_says() -> None:
@@ -1177,8 +1160,8 @@ def test_heartbeats_tell_of_messages_that_never_came() -> None:
     cursor = OrderedCursor("pre", ConsumerConfig())
     cursor.next_consumer()
     cursor.on_message("pre_1", 1, 1)
-    assert cursor.on_heartbeat(1) is Place.NEXT
-    assert cursor.on_heartbeat(2) is Place.GAP
+    assert cursor.on_heartbeat(1)
+    assert not cursor.on_heartbeat(2)
 
 
 def test_a_consumer_that_cannot_be_made_is_tried_again_later_and_later() -> None:
@@ -1192,7 +1175,7 @@ def test_a_consumer_that_cannot_be_made_is_tried_again_later_and_later() -> None
 def test_a_consumer_that_was_heard_of_ends_the_waiting() -> None:
     cursor = OrderedCursor("pre", ConsumerConfig())
     for heard in (
-        lambda: cursor.on_run(1, 1, 1),
+        lambda: cursor.on_messages([At((cursor.name, 1, 1))]),
         lambda: cursor.on_message(cursor.name, 1, 9),
         lambda: cursor.on_heartbeat(0),
     ):
@@ -1222,13 +1205,17 @@ def test_reading_goes_on_with_another_consumer() -> None:
 def test_a_run_of_messages_is_next_when_its_last_one_says_so() -> None:
     cursor = OrderedCursor("pre", ConsumerConfig())
     cursor.next_consumer()
-    assert cursor.on_run(3, 3, 7)
+
+    def accepted(*places: tuple[int, int]) -> int:
+        return cursor.on_messages([At((cursor.name, *place)) for place in places])
+
+    assert accepted((1, 3), (2, 5), (3, 7)) == 3
     assert (cursor.consumer_seq, cursor.stream_seq) == (3, 7)
-    assert not cursor.on_run(2, 6, 10), "one is missing"
-    assert not cursor.on_run(2, 2, 9), "it began again"
-    assert not cursor.on_run(2, 5, 8), "the stream has no room for two"
+    assert accepted((5, 9), (6, 10)) == 0, "one is missing"
+    assert accepted((1, 8), (2, 9)) == 0, "it began again"
     assert (cursor.consumer_seq, cursor.stream_seq) == (3, 7)
-    assert cursor.on_run(1, 4, 8)
+    assert accepted((4, 8), (4, 8), (6, 9)) == 1, "one came twice"
+    assert (cursor.consumer_seq, cursor.stream_seq) == (4, 8)
 
 
 def test_new_begins_where_the_stream_stood_also_when_the_first_consumer_is_lost(raw: RawClient) -> None:

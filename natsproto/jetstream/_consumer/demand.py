@@ -1,0 +1,225 @@
+"""PURE. What a reader wants, and what a pull says of it (ADR-37, ADR-42).
+
+Owns the arguments of the verbs that read, gathered once and checked, and the request as it is sent.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Final, NamedTuple
+
+from natsproto.errors import ConfigError
+from natsproto.jetstream._codec import Duration, Record, integer, text
+from natsproto.jetstream._config import priority_group
+from natsproto.protocol.pool import seconds
+
+UNBOUNDED: Final = 1_000_000
+"""What is asked for when only bytes are bounded; a server takes a missing count for one message (ADR-37)."""
+DEFAULT_MESSAGES: Final = 500
+EXPIRES: Final = 30.0
+MAX_TIMEOUT_S: Final = 2.0**31
+MIN_BEATING_S: Final = 1.0
+"""A pull that ends sooner has no heartbeats."""
+HEARTBEAT: Final = 2.0
+"""Seconds between heartbeats. ADR-37 says half of ``expires``, but a leader that was killed says nothing: with 15 s its
+end would be noticed after 30. Two of these are shorter than any election (4 to 9 s), so that the pulls are being asked
+again when the next leader is there.
+"""
+
+
+class Kind(Enum):
+    """What one reading is to get."""
+
+    ENDLESS = "endless"
+    """All there is, pull after pull."""
+    BOUNDED = "bounded"
+    """One pull: full, or what has come when its time is over."""
+    AVAILABLE = "available"
+    """What is there, and at least one message if one comes in time."""
+    NO_WAIT = "no_wait"
+    """What is there."""
+
+
+class Priority(Record):
+    """The demands of priority groups (ADR-42), checked."""
+
+    group: str = text(default="")
+    min_pending: int = integer(default=0)
+    min_ack_pending: int = integer(default=0)
+    priority: int = integer(default=0, high=9)
+
+
+NO_PRIORITY: Final = Priority()
+
+
+class PullRequest(NamedTuple):
+    """What goes to ``CONSUMER.MSG.NEXT``; ``body()`` is its JSON. Durations are seconds."""
+
+    batch: int = 0
+    expires: float = 0.0
+    max_bytes: int = 0
+    no_wait: bool = False
+    idle_heartbeat: float = 0.0
+    group: str = ""
+    min_pending: int = 0
+    min_ack_pending: int = 0
+    priority: int = 0
+
+    def body(self, pin_id: str = "") -> bytes:
+        """The payload of the request.
+
+        The heartbeat is cut to half of ``expires`` in whole nanoseconds. The server refuses one that is a nanosecond
+        longer, and half of a float rounds up as often as down.
+        """
+        parts = [f'{{"batch":{self.batch}']
+        if self.expires:
+            expires = round(self.expires * 1e9)
+            parts.append(f'"expires":{expires}')
+            if self.idle_heartbeat:
+                parts.append(f'"idle_heartbeat":{min(round(self.idle_heartbeat * 1e9), expires // 2)}')
+        if self.max_bytes:
+            parts.append(f'"max_bytes":{self.max_bytes}')
+        if self.no_wait:
+            parts.append('"no_wait":true')
+        if self.group:
+            parts.append(f'"group":{json.dumps(self.group)}')
+            demands = {"min_pending": self.min_pending, "min_ack_pending": self.min_ack_pending}
+            demands["priority"] = self.priority
+            parts += [f'"{name}":{value}' for name, value in demands.items() if value]
+            if pin_id:
+                parts.append(f'"id":{json.dumps(pin_id)}')
+        return (",".join(parts) + "}").encode()
+
+
+class Demand(NamedTuple):
+    """The arguments of a verb that reads, gathered once and checked.
+
+    ``max_messages`` bounds what is asked for or waits to be taken, ``max_bytes`` its bytes (0: no bound). A new pull
+    goes out when what is left of one of them is at or below its threshold (None: half, rounded up). ``total`` is the
+    number of messages after which it is over (0: never). ``is_adaptive`` says that no bound was given, so that the
+    bound may follow the reader.
+    """
+
+    kind: Kind
+    max_messages: int
+    max_bytes: int
+    expires: float
+    heartbeat: float
+    threshold_messages: int | None
+    threshold_bytes: int
+    total: int
+    is_adaptive: bool
+    only_bytes: bool
+    priority: Priority
+
+
+def fetch_demand(
+    kind: Kind,
+    timeout: Duration,
+    search_time: float,
+    *,
+    max_messages: int | None,
+    max_bytes: int | None = None,
+    heartbeat: Duration | None = None,
+    group: str = "",
+    min_pending: int = 0,
+    min_ack_pending: int = 0,
+    priority: int = 0,
+) -> Demand:
+    """The demand of a fetch. Without a timeout it takes what is there; a server that can tell is looked for as long as
+    ``search_time``. ConfigError, TypeError.
+    """
+    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not 0 < timeout < MAX_TIMEOUT_S:
+        timeout = seconds("timeout", timeout)
+    return demand(
+        kind if timeout else Kind.NO_WAIT,
+        max_messages=max_messages,
+        max_bytes=max_bytes,
+        expires=timeout or search_time,
+        heartbeat=heartbeat,
+        group=group,
+        min_pending=min_pending,
+        min_ack_pending=min_ack_pending,
+        priority=priority,
+    )
+
+
+def demand(
+    kind: Kind = Kind.ENDLESS,
+    *,
+    max_messages: int | None = None,
+    max_bytes: int | None = None,
+    expires: Duration = EXPIRES,
+    heartbeat: Duration | None = None,
+    threshold_messages: int | None = None,
+    threshold_bytes: int | None = None,
+    total: int = 0,
+    group: str = "",
+    min_pending: int = 0,
+    min_ack_pending: int = 0,
+    priority: int = 0,
+) -> Demand:
+    """The demand with these arguments; ConfigError, TypeError."""
+    only_bytes = max_messages is None and bool(max_bytes)
+    is_adaptive = max_messages is None and not max_bytes and threshold_messages is None
+    most = (UNBOUNDED if max_bytes else DEFAULT_MESSAGES) if max_messages is None else max_messages
+    most_bytes = max_bytes or 0
+    if most < 1 or most_bytes < 0 or total < 0 or threshold_messages is not None or threshold_bytes is not None:
+        _check_bounds(most, most_bytes, total, threshold_messages, threshold_bytes)
+    if not isinstance(expires, (int, float)) or isinstance(expires, bool) or not 0 < expires < MAX_TIMEOUT_S:
+        expires = seconds("expires", expires)
+    if heartbeat is not None:
+        heartbeat = seconds("heartbeat", heartbeat)
+    if expires <= 0:
+        raise ConfigError("expires", expires, "a pull needs some seconds")
+    if heartbeat is None:
+        heartbeat = 0.0 if kind is Kind.NO_WAIT or expires < MIN_BEATING_S else min(expires / 2, HEARTBEAT)
+    elif heartbeat * 2 > expires:
+        raise ConfigError("heartbeat", heartbeat, f"must be from 0 to half of expires ({expires:g} s)")
+    demands = NO_PRIORITY
+    if group != "" or min_pending != 0 or min_ack_pending != 0 or priority != 0:
+        demands = Priority(group=group, min_pending=min_pending, min_ack_pending=min_ack_pending, priority=priority)
+        if demands.group:
+            priority_group(demands.group)
+    return Demand(
+        kind,
+        most,
+        most_bytes,
+        expires,
+        heartbeat,
+        threshold_messages,
+        -(-most_bytes // 2) if threshold_bytes is None else threshold_bytes,
+        total,
+        is_adaptive,
+        only_bytes,
+        demands,
+    )
+
+
+def _check_bounds(
+    max_messages: int, max_bytes: int, total: int, threshold_messages: int | None, threshold_bytes: int | None
+) -> None:
+    for what, bound, least in (
+        ("max_messages", max_messages, 1),
+        ("max_bytes", max_bytes, 0),
+        ("total", total, 0),
+        ("threshold_messages", threshold_messages or 0, 0),
+        ("threshold_bytes", threshold_bytes or 0, 0),
+    ):
+        if bound < least:
+            raise ConfigError(what, bound, f"must be at least {least}")
+    for what, given, bound in (
+        ("threshold_messages", threshold_messages, max_messages),
+        ("threshold_bytes", threshold_bytes, max_bytes),
+    ):
+        if given is not None and given > bound:
+            raise ConfigError(what, given, f"cannot be above its bound of {bound}")
+
+
+def heartbeat_for(expires: float) -> float:
+    """The heartbeat that goes with a pull: half its time, 2 s at most; none when it ends within one second.
+
+    The server refuses a heartbeat longer than half of ``expires``.
+    """
+    return min(expires / 2, HEARTBEAT) if expires >= MIN_BEATING_S else 0.0

@@ -1,0 +1,204 @@
+"""Between the readers of an ordered consumer (ADR-17).
+
+Owns the cursor, the consumer in use, the making of the next one, and what was read ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from natsproto.errors import (
+    ConnectionClosed,
+    ConnectionLost,
+    ConsumerExists,
+    JetStreamUnavailable,
+    LocalProtocolError,
+    NatsError,
+    PermissionDenied,
+    RequestTimeout,
+    StreamNotFound,
+)
+from natsproto.jetstream._api import Api
+from natsproto.jetstream._asking import first_answer
+from natsproto.jetstream._config import ConsumerConfig, consumer_name
+from natsproto.jetstream._consumer.handle import create_endpoint
+from natsproto.jetstream._consumer.identity import StreamIdentity
+from natsproto.jetstream._consumer.inbox import PullInbox
+from natsproto.jetstream._consumer.messages import ConsumerNotice, Source
+from natsproto.jetstream._consumer.order import OrderedCursor
+from natsproto.jetstream._info import ConsumerInfo
+from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._timestamp import Timestamp
+
+READER_ID: Final = "natsproto.reader"
+"""Metadata that tell the consumers of readers with one name prefix apart."""
+KEPT_S = 5.0
+"""Seconds for which a consumer is kept after a fetch, for the next one."""
+RETRY_WAIT_S, RETRY_GROWTH = 0.15, 0.04
+"""Seconds after which servers that do not answer are asked again for the same consumer: they have no leader, and will
+not remember the question when they have one. 4 % of the time that it lasts are added.
+"""
+MIN_CREATE_S, FIRST_CREATE_S, MAX_CREATE_S = 0.15, 1.0, 5.0
+CREATE_GROWTH, TIMES_AS_LONG = 1.25, 5.0
+"""Seconds after which a consumer that is not made is given up for another one: a metadata leader that has not noticed
+the death of a server yet puts one in three there, and nobody ever answers for it. The least is for the successor of a
+consumer that was lost, if the one before did not take long; it grows with the time that it has failed.
+"""
+
+
+class OrderedState:
+    """What an ordered consumer is between two readers: the cursor, the consumer in use, and what was read ahead."""
+
+    def __init__(
+        self, api: Api, stream: str, config: ConsumerConfig, *, push: bool, made: Timestamp, name_prefix: str = ""
+    ) -> None:
+        self.api, self.connection = api, api.connection
+        self.stream, self.push = stream, push
+        unique = api.connection.new_id()
+        self.prefix = consumer_name(name_prefix) if name_prefix else unique
+        if name_prefix:  # another reader's consumer of this name is not taken for ours then
+            config = config.replace(metadata={**config.metadata, READER_ID: unique})
+        self.is_named = bool(name_prefix)
+        self.what = f"ordered consumer {self.prefix!r} of stream {stream!r}"
+        """What it is called in errors."""
+        self.cursor = OrderedCursor(self.prefix, config, push=push)
+        self.identity = StreamIdentity(api, stream, made, asked=f"go on with {self.what}")
+        self.info: ConsumerInfo | None = None
+        self.stash: deque[JsMessage] = deque()
+        self.reader: Source | None = None
+        """Who is reading."""
+        self._inbox: PullInbox | None = None  # of the consumer that is kept for the next fetch
+        self._idle: asyncio.TimerHandle | None = None
+        self._waiters: list[asyncio.Future[ConsumerInfo]] = []
+        self._fault: NatsError | None = None
+        self._undeleted: list[str] = []  # deleted, but nobody said so
+        self._create_time = 0.0  # how long the making of the last consumer took
+
+    def put_back(self, messages: list[JsMessage]) -> None:
+        """These were not read: the next reader gets them first."""
+        self.stash.extendleft(reversed(messages))
+
+    def take(self, most: int) -> list[JsMessage]:
+        """Up to so many messages that were read ahead."""
+        stash = self.stash
+        return [stash.popleft() for _ in range(min(len(stash), most))]
+
+    # ---------------------------------------------------------------- readers
+
+    def attach(self, reader: Source) -> PullInbox | None:
+        """Begins reading; returns the inbox of the consumer that was kept, if there is one. LocalProtocolError when
+        somebody else is reading.
+        """
+        if self.reader is not None:
+            raise LocalProtocolError(f"{self.what} is being read already: it has one reader at a time")
+        self.reader = reader
+        self._fault = None  # this one may have more luck
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        inbox, self._inbox = self._inbox, None
+        return inbox
+
+    def detach(self, reader: Source, inbox: PullInbox | None) -> None:
+        """Ends reading; with an inbox its consumer is kept for a while."""
+        if self.reader is reader:
+            self.reader = None
+            if inbox is not None:
+                self._inbox = inbox
+                self._idle = asyncio.get_running_loop().call_later(KEPT_S, self.drop)
+
+    def drop(self) -> None:
+        """Gives up the consumer that was kept."""
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            inbox.close()
+            self.delete(self.cursor.name)
+
+    # ---------------------------------------------------------------- consumers
+
+    @property
+    def create_timeout(self) -> float:
+        """How long to wait for the next consumer at first."""
+        return max(MIN_CREATE_S, TIMES_AS_LONG * self._create_time) if self.info is not None else FIRST_CREATE_S
+
+    async def create(self, config: ConsumerConfig, timeout: float) -> None:
+        """Makes this consumer, the cursor's next one. Asks again while nobody answers: a consumer may be made twice.
+        RequestTimeout when it is not there after ``timeout`` seconds.
+        """
+        endpoint, asked = create_endpoint(self.stream, config), f"create {self.what}"
+        body = {"stream_name": self.stream, "config": config, "action": "create"}
+        loop = asyncio.get_running_loop()
+
+        async def ask(_: float) -> ConsumerInfo:
+            begun = loop.time()
+            info = await self.api.get(ConsumerInfo, endpoint, body, asked=asked, once=True)
+            self._create_time = loop.time() - begun
+            return info
+
+        def pauses() -> Iterator[float]:
+            begun = loop.time()
+            while True:
+                yield RETRY_WAIT_S + RETRY_GROWTH * (loop.time() - begun)
+
+        info = await first_answer(ask, pauses(), timeout, asked)
+        self.identity.on_consumer(info.created)
+        self.info = info
+        self.cursor.on_created(info)
+        for name in self._undeleted:
+            self._delete(name)  # whoever was to delete it may have been on its way out
+        self._undeleted.clear()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(info)
+
+    def delete(self, name: str) -> None:
+        """Deletes a consumer without waiting for it: what is not deleted goes by itself, after inactive_threshold."""
+        self._undeleted.append(name)
+        self._delete(name)
+
+    def _delete(self, name: str) -> None:
+        try:
+            self.connection.publish_nowait(f"{self.api.prefix}.CONSUMER.DELETE.{self.stream}.{name}")
+        except NatsError:
+            return
+
+    async def created(self) -> ConsumerInfo:
+        """Waits for the first one."""
+        if self.info is not None:
+            return self.info
+        if self._fault is not None:
+            raise self._fault.with_traceback(None)
+        waiter: asyncio.Future[ConsumerInfo] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            return await waiter
+        finally:
+            self._waiters.remove(waiter)
+
+    def fail(self, error: NatsError) -> None:
+        """There will be none."""
+        self._fault = error
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def is_final(self, error: NatsError) -> bool:
+        """Whether trying again to make a consumer is of no use."""
+        if isinstance(error, (StreamNotFound, PermissionDenied, ConnectionClosed)):
+            return True
+        if isinstance(error, (JetStreamUnavailable, RequestTimeout, ConnectionLost)):
+            return False
+        if isinstance(error, ConsumerExists) and self.is_named:
+            return False  # another reader has the same prefix: the next number may be free
+        # A server that took this configuration before does not refuse it for good, whatever it says now.
+        return self.info is None
+
+    def announce(self, error: NatsError) -> None:
+        """Tells who listens what was survived, or ended it."""
+        self.connection.announce(ConsumerNotice(stream=self.stream, consumer=self.cursor.name, error=error))

@@ -1,0 +1,624 @@
+"""PURE. The decisions of pulling (ADR-37, ADR-42): events in, actions out.
+
+PullState owns what was asked of the server and has not come, what its refusals have told of its limits, and how long
+its silence is borne. It knows no socket, no clock and no task: the time is passed in (float seconds on any steady
+clock). How much has come and was taken is counted by the buffer, which is only read here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+from natsproto.errors import ConsumerGone, HeartbeatMissed, NatsError, PullRefused
+from natsproto.jetstream._consumer.demand import (
+    DEFAULT_MESSAGES,
+    NO_PRIORITY,
+    UNBOUNDED,
+    Demand,
+    Kind,
+    PullRequest,
+    heartbeat_for,
+)
+from natsproto.jetstream._consumer.prefetch import MAX_PULL_BYTES, AdaptivePrefetch
+
+MIN_EXPIRES_S: Final = 0.01
+"""Less time than this is not worth another pull."""
+GRACE_S: Final = 0.1
+"""How much longer than the time of a bounded pull its end is waited for."""
+
+HEARTBEATS_MISSED: Final = 2
+HEARTBEAT_AFTER_LOSS: Final = 0.25
+"""Seconds between heartbeats of the first pull after a loss, doubling with every pull of which nothing is heard: a pull
+that reaches a leader on its way out disappears without a word.
+"""
+EXPIRES_AFTER_LOSS: Final = 5.0
+PROBE_AFTER: Final = 0.2
+"""Seconds of sudden silence after which it is asked whether anybody takes pulls at all."""
+PROBE_EVERY: Final = 8
+"""Messages that must have come since the last such question, so that a trickle is not doubled by questions."""
+PROBE: Final = b'{"batch":1,"expires":1000000000,"idle_heartbeat":1000000000}'
+"""A pull that every server refuses at once, for its heartbeat, and that changes nothing. What matters is who answers:
+"nobody" (503) tells within a moment that the server of a consumer was killed, where silence needs two heartbeats.
+"""
+_WITHOUT_HEARTBEAT_S = 1.0  # how much longer than `expires` a pull without heartbeats is waited for
+_FIRST_WAIT, _WAIT_GROWTH, _LONGEST_WAIT = 0.1, 1.04, 10.0  # overshoots an election by 4 % of its time
+_MAX_FAILURES = 120  # in a row; the longest wait is reached then
+
+_LIMIT = re.compile(r"exceeded maxrequest(batch|expires|maxbytes) of (\S+)")
+_GO_DURATION = re.compile(r"([0-9.]+)(h|ms|m|us|µs|ns|s)")
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+
+def retry_wait(failures: int) -> float:
+    """Seconds to wait after so many failures in a row: 0.1 at first, 4 % of the time that it has failed for, 10 at
+    most.
+    """
+    return min(_FIRST_WAIT * _WAIT_GROWTH ** min(failures, _MAX_FAILURES), _LONGEST_WAIT)
+
+
+class Action(Enum):
+    """What a driver does next."""
+
+    KEEP = "keep"
+    """Nothing."""
+    ARM = "arm"
+    """Look at ``deadline`` again: it has come closer."""
+    REFILL = "refill"
+    """Ask ``next_request()``; it may say that it is not time yet."""
+    PROBE = "probe"
+    """Send PROBE, as pull 0."""
+    DONE = "done"
+    """All that a bounded pull will get is there."""
+    STOP = "stop"
+    """Nothing more will come; ``error`` says why."""
+
+
+class Verdict(NamedTuple):
+    """An action, the error that ends everything (STOP), or one that is told and survived (``notice``)."""
+
+    action: Action
+    error: NatsError | None = None
+    notice: NatsError | None = None
+
+
+KEEP: Final = Verdict(Action.KEEP)
+ARM: Final = Verdict(Action.ARM)
+REFILL: Final = Verdict(Action.REFILL)
+DONE: Final = Verdict(Action.DONE)
+
+
+class Counts(Protocol):
+    """How much has come for a reader, and was taken: what a buffer counts."""
+
+    came: int
+    came_bytes: int
+    taken: int
+    taken_bytes: int
+
+
+class _Pull(NamedTuple):
+    number: int
+    batch: int
+    size: int
+
+
+class Limits(NamedTuple):
+    """What refusals have told: how much one pull may ask for, and what was not enough for the next message."""
+
+    batch: int = UNBOUNDED
+    size: int = 2**63
+    expires: float = 2.0**31
+    too_small: int = 0
+
+    def learn(self, refusal: str) -> Limits | None:
+        """These with what a refusal tells; the same if that was known; None when it is about something else."""
+        limit = _LIMIT.search(refusal)
+        if limit is None:
+            return None
+        what, value = limit.groups()
+        if what == "expires":
+            longest = sum(float(number) * _UNITS[unit] for number, unit in _GO_DURATION.findall(value))
+            return self._replace(expires=longest) if 0 < longest < self.expires else self
+        most = int(value) if value.isdecimal() else 0
+        if what == "batch":
+            return self._replace(batch=most) if 0 < most < self.batch else self
+        return self._replace(size=most) if 0 < most < self.size else self
+
+
+NO_LIMITS: Final = Limits()
+
+
+class Phase(Enum):
+    """Where a reading stands."""
+
+    ASKING = "asking"
+    WARNED = "warned"
+    """Its server has said that it shuts down."""
+    OFFLINE = "offline"
+    """There is no connection: nothing is asked and no heartbeat is due."""
+    DONE = "done"
+    """Nothing more is asked for."""
+
+
+class PullState:
+    """How much to pull from one consumer, and when. ``after`` is that of the consumer before, for an ordered reader.
+
+    A bounded demand is one pull: DONE when the server ended it, asked again only for what a lost server still owed, and
+    then for the time that is left until ``until``. With NO_WAIT that is how long a server is looked for that can tell.
+
+    Pulls are numbered from 1 on and each needs a reply subject of its own: a cluster remembers which pulls are open by
+    their reply subjects, and forgets the subject with the first of them that ends. After a change of leader the others
+    would be lost without a word.
+
+    The size of a message is that of its subject, ack subject, header block and payload (ADR-37). Sizes are needed only
+    with ``max_bytes``; the server counts before it adds a ``Nats-Pin-Id`` header, so leave that one out.
+
+    A pull WITH a heartbeat that finds the consumer's waiting queue full (``max_waiting``) is dropped by the server
+    without a 409: only missed heartbeats tell.
+    """
+
+    __slots__ = (
+        "_counts",
+        "_demand",
+        "_failures",
+        "_flow",
+        "_heard_at",
+        "_last_ended",
+        "_limits",
+        "_not_before",
+        "_prefetch",
+        "_pulls",
+        "_until",
+        "consumer",
+        "given_up",
+        "losses",
+        "number",
+        "patience",
+        "pending",
+        "pending_bytes",
+        "phase",
+        "unanswered",
+    )
+
+    def __init__(
+        self,
+        demand: Demand,
+        counts: Counts,
+        now: float,
+        *,
+        consumer: str = "",
+        until: float = 0.0,
+        prefetch: AdaptivePrefetch | None = None,
+        after: PullState | None = None,
+    ) -> None:
+        self._demand, self._counts, self._prefetch, self.consumer = demand, counts, prefetch, consumer
+        self._until = (until or now + demand.expires) if demand.kind is not Kind.ENDLESS else 0.0
+        self.phase = Phase.ASKING
+        self.pending = self.pending_bytes = 0
+        """Messages, and their bytes, that were asked for and are not here yet."""
+        self.number = 0
+        """Of the last pull."""
+        self._pulls: list[_Pull] = []  # that may be open, the oldest first
+        self._last_ended = 0  # the last pull that was given up or has ended, with all before it
+        self.given_up = False
+        """Whether a pull was given up that the server may still serve."""
+        self._limits: Limits = NO_LIMITS if after is None else after._limits
+        self.losses: int = 0 if after is None else max(after.losses, 1)
+        """Pulls lost in a row, without a sign of life between."""
+        self.unanswered = 0
+        """Pulls in a row that nobody was there to take."""
+        self.patience = 0.0
+        """Seconds of silence after which what was asked is lost."""
+        self._heard_at = 0.0
+        self._flow = 0  # messages since it was last asked whether anybody is there
+        self._failures = 0  # in a row
+        self._not_before = 0.0  # when it may be asked again
+        if counts.came and (self._is_complete() or (demand.kind is Kind.AVAILABLE and counts.came > counts.taken)):
+            self.phase = Phase.DONE
+
+    # ------------------------------------------------------------ asking
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more will be asked for."""
+        return self.phase is Phase.DONE
+
+    @property
+    def room(self) -> int:
+        """How many messages more fit: beyond what was asked for, if others left something behind on the server."""
+        if not self._until:
+            return UNBOUNDED
+        if self.phase is Phase.DONE:
+            return 0
+        return max(self._demand.max_messages - self._counts.came + self._counts.taken, 0)
+
+    @property
+    def refill_at(self) -> int | None:
+        """After how many messages taken in all the next pull is due, if nothing else happens; None for never."""
+        if self._until or self.phase is Phase.DONE:
+            return None
+        if self._demand.max_bytes:
+            return 0
+        return self._counts.came + self.pending - self._threshold()
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call ``on_silence`` if nothing else happens before; None for not at all."""
+        if self.phase is Phase.DONE:
+            return None
+        if self.phase is Phase.OFFLINE:
+            return self._until or None
+        due = self._until + GRACE_S if self._until else 0.0
+        if self._not_before and (not due or self._not_before < due):
+            due = self._not_before
+        if self.pending:
+            wait = self.patience if self._flow < PROBE_EVERY else min(self.patience, PROBE_AFTER)
+            if not due or self._heard_at + wait < due:
+                due = self._heard_at + wait
+        return due or None
+
+    def next_request(self, now: float) -> PullRequest | None:
+        """The pull to send now, counted as asked for; None when enough is asked for, or when it must wait."""
+        if self.phase is Phase.DONE or self.phase is Phase.OFFLINE or now < self._not_before or not self._is_due():
+            return None
+        demand, counts, limits = self._demand, self._counts, self._limits
+        held = counts.came - counts.taken
+        bound = demand.max_messages if self._prefetch is None else self._prefetch.decide()
+        batch = min(bound if demand.only_bytes else bound - self.pending - held, limits.batch)
+        if demand.total:
+            batch = min(batch, demand.total - counts.came - self.pending)
+        if batch <= 0:
+            return None
+        size = 0
+        if demand.max_bytes:
+            free = demand.max_bytes - self.pending_bytes - counts.came_bytes + counts.taken_bytes
+            size = min(free, limits.size)
+            # A sliver beside a pull that is open would be refused by the next message, again and again.
+            if size <= limits.too_small or (self.pending and free * 4 < demand.max_bytes):
+                return None
+        expires = self._time_left(now)
+        if expires is None:
+            self._finish()
+            return None
+        heartbeat = demand.heartbeat
+        if self.losses or heartbeat * 2 > expires:
+            heartbeat, expires = self._after_loss(expires)
+        early = demand.kind is Kind.AVAILABLE
+        if demand.kind is Kind.NO_WAIT or (early and held):
+            heartbeat = expires = 0.0  # with a time the server would wait for a first message
+        if self._pulls:
+            self._drop_served()
+        self.pending += batch
+        self.pending_bytes += size
+        self.number += 1
+        self._pulls.append(_Pull(self.number, batch, size))
+        self.patience = HEARTBEATS_MISSED * heartbeat if heartbeat else expires + _WITHOUT_HEARTBEAT_S
+        self._heard_at, self._not_before = now, 0.0
+        if self._prefetch is not None and bound > DEFAULT_MESSAGES:
+            size = MAX_PULL_BYTES
+        no_wait = early or demand.kind is Kind.NO_WAIT
+        if demand.priority is NO_PRIORITY:
+            return PullRequest(batch, expires, size, no_wait, heartbeat)
+        more = demand.priority
+        return PullRequest(
+            batch,
+            expires,
+            size,
+            no_wait,
+            heartbeat,
+            more.group,
+            more.min_pending,
+            more.min_ack_pending,
+            more.priority,
+        )
+
+    def _threshold(self) -> int:
+        if self._demand.threshold_messages is not None:
+            return self._demand.threshold_messages
+        bound = self._demand.max_messages if self._prefetch is None else self._prefetch.bound
+        return -(-bound // 2)
+
+    def _is_due(self) -> bool:
+        """Whether one of the bounds is half free (or what the thresholds say) and the user keeps up."""
+        if self._until:
+            return not self.pending
+        counts, demand, threshold = self._counts, self._demand, self._threshold()
+        held = counts.came - counts.taken
+        if not demand.max_bytes:
+            return self.pending + held <= threshold
+        held_bytes = counts.came_bytes - counts.taken_bytes
+        if held > threshold or held_bytes > demand.threshold_bytes:
+            return False
+        return self.pending + held <= threshold or self.pending_bytes + held_bytes <= demand.threshold_bytes
+
+    def _time_left(self, now: float) -> float | None:
+        """How long the next pull may wait: all its time, or what is left of a bounded one's; None when none is."""
+        if not self._until:
+            return min(self._demand.expires, self._limits.expires)
+        left = self._until - now
+        if not self.number:
+            left = max(left, MIN_EXPIRES_S)
+        return min(left, self._limits.expires) if left >= MIN_EXPIRES_S else None
+
+    def _after_loss(self, expires: float) -> tuple[float, float]:
+        """Heartbeat and time of a pull: after others were lost it shows soon whether anybody has it."""
+        heartbeat = self._demand.heartbeat
+        if heartbeat * 2 > expires:
+            heartbeat = heartbeat_for(expires)
+        if not self.losses:
+            return heartbeat, expires
+        sooner = HEARTBEAT_AFTER_LOSS * 2.0 ** min(self.losses - 1, 10)
+        if sooner >= heartbeat or sooner * 2 > expires:
+            return heartbeat, expires
+        return sooner, min(expires, max(EXPIRES_AFTER_LOSS, sooner * 2))
+
+    # ------------------------------------------------------------ what comes
+
+    def on_messages(self, count: int, size: int, now: float) -> Verdict:
+        """So many messages came in, of so many bytes together (0 without ``max_bytes``), and were counted."""
+        self._heard_at = now
+        self.losses = self.unanswered = self._failures = 0
+        if self.phase is Phase.WARNED:
+            self.phase = Phase.ASKING
+        if self._limits.too_small:
+            self._limits = self._limits._replace(too_small=0)
+        before, self._flow = self._flow, self._flow + count
+        self._settle(count, size)
+        if (self._until or self._demand.total) and self._is_complete():
+            return self._finish()
+        if (self._until or self._demand.max_bytes) and not self.pending:
+            return REFILL
+        return ARM if before < PROBE_EVERY <= self._flow else KEEP
+
+    def on_stashed(self) -> None:
+        """Messages came that were not asked for here, and were counted."""
+        if self._is_complete():
+            self._finish()
+
+    def on_status(self, number: int, code: int, description: str, headers: Mapping[str, str], now: float) -> Verdict:
+        """A status came in for a pull (0: for a probe); ``headers`` may tell what was pending (ADR-37)."""
+        said = description.lower()
+        if code == 409 and ("deleted" in said or "push based" in said):
+            return self._stop(ConsumerGone(description, self.consumer))
+        if number == 0:
+            return self._on_probed(code, now)
+        if number <= self._last_ended:
+            return self._on_old(code, said)
+        if code == 100:
+            self._heard_at = now
+            self.losses = self.unanswered = self._failures = 0
+            return KEEP
+        if code in (400, 412):
+            return self._stop(PullRefused(code, description, self.consumer))
+        if code == 503:
+            return self._on_nobody(now)
+        self._heard_at, self.unanswered = now, 0
+        if code == 409 and "leadership change" in said:
+            self._forget()  # every pull ended, not one
+            self.losses += 1
+            return self._again(now)
+        left_bytes = self._end_pull(number, headers)
+        if code == 423:
+            return self._again(now)
+        if code == 409 and "server shutdown" in said:
+            self.phase = Phase.WARNED
+            self.losses = max(self.losses, 1)
+            return self._again(now)
+        if code == 409 and "message size exceeds" in said:
+            return self._on_too_small(left_bytes, code, description)
+        if code in (404, 408) or (code == 409 and "batch completed" in said):
+            return self._on_end(code, now)
+        return self._on_refusal(code, description, now)
+
+    def _on_probed(self, code: int, now: float) -> Verdict:
+        """Whatever the server has against the probe, somebody is there; unless nobody is, for pulls that were open."""
+        if code != 503:
+            self._heard_at, self.unanswered = now, 0
+            return KEEP
+        return self._on_nobody(now) if self.pending else KEEP
+
+    def _on_old(self, code: int, said: str) -> Verdict:
+        """A pull that was given up has ended. A new leader says so when it is there: no need to wait any longer."""
+        if code == 409 and "leadership change" in said and self._not_before:
+            self._not_before = 0.0
+            return REFILL
+        return KEEP
+
+    def _on_too_small(self, left_bytes: int, code: int, description: str) -> Verdict:
+        """The next message needs more bytes than were free. Asking for as few again would go on for ever."""
+        most = min(self._demand.max_bytes, self._limits.size)
+        if self._until:
+            held_bytes = self._counts.came_bytes - self._counts.taken_bytes
+            free = min(self._demand.max_bytes - held_bytes, self._limits.size)
+            return REFILL if left_bytes < free else self._finish()
+        if self._prefetch is not None:
+            self._prefetch.reset()
+            return REFILL
+        if left_bytes >= most:
+            return self._stop(PullRefused(code, f"{description}: it needs more than {most} bytes", self.consumer))
+        self._limits = self._limits._replace(too_small=left_bytes)
+        return REFILL
+
+    def _on_end(self, code: int, now: float) -> Verdict:
+        """A pull came to its natural end. A bounded one is over, unless a learned limit made it ask in pieces."""
+        self._failures = 0
+        if not self._until:
+            return REFILL
+        in_pieces = (
+            self._limits.expires < self._demand.expires if code == 408 else code == 409 and not self._is_complete()
+        )
+        return REFILL if in_pieces and self._time_left(now) is not None else self._finish()
+
+    def _on_refusal(self, code: int, description: str, now: float) -> Verdict:
+        """A limit of the consumer is learned and kept from now on; anything else is asked again, later and later."""
+        notice = PullRefused(code, description, self.consumer)
+        learned = self._limits.learn(description.lower())
+        if learned not in (None, self._limits):
+            assert learned is not None
+            self._limits = learned
+            return Verdict(Action.REFILL, notice=notice)
+        if learned is None and self._until and "exceeded maxwaiting" not in description.lower():
+            return self._stop(notice)
+        is_first = not self._failures
+        self._wait(now)
+        return Verdict(Action.REFILL, notice=notice if is_first or not self._until else None)
+
+    def _on_nobody(self, now: float) -> Verdict:
+        """Nobody listens for pulls: the consumer is gone, or has no leader for the moment. Whoever may ask has to."""
+        self.unanswered += 1
+        self._give_up()
+        self.losses = max(self.losses, 1)
+        seen = "no server took its pull (503 No Responders)"
+        if self.phase is Phase.WARNED:
+            seen += " after its server shut down (409 Server Shutdown)"
+        self._wait(now)
+        return Verdict(Action.REFILL, notice=ConsumerGone(seen, self.consumer))
+
+    # ------------------------------------------------------------ what does not come
+
+    def on_silence(self, now: float) -> Verdict:
+        """To be called at ``deadline``: missed heartbeats give everything asked for up and ask again."""
+        if self.phase is Phase.DONE:
+            return KEEP
+        if self._until and now >= self._until + (0.0 if self.phase is Phase.OFFLINE else GRACE_S):
+            return self._finish()
+        if self.phase is Phase.OFFLINE:
+            return KEEP
+        if self._not_before and now >= self._not_before:
+            self._not_before = 0.0
+            return self._finish() if self._until and self._time_left(now) is None else REFILL
+        if not self.pending or now < (self.deadline or now):
+            return KEEP
+        if now < self._heard_at + self.patience:
+            self._flow = 0  # so sudden that it is asked if anybody is there: once for each flow of messages
+            return Verdict(Action.PROBE)
+        missed = HeartbeatMissed(self.patience, self.consumer)
+        self._give_up()
+        self.losses += 1
+        if self._until and (self._time_left(now) is None or self._has_available()):
+            return self._finish()
+        return Verdict(Action.REFILL, notice=missed)
+
+    def on_not_sent(self, now: float) -> None:
+        """The last pull could not be sent for want of room. It is asked again, later and later."""
+        if self._pulls:
+            pull = self._pulls.pop()
+            self._settle(pull.batch, pull.size)
+        self._wait(now)
+
+    def on_disconnect(self) -> None:
+        """The connection is gone: nothing is asked and no heartbeat is due until ``on_reconnect``."""
+        if self._has_available():
+            self._finish()
+        if self.phase is not Phase.DONE:
+            self.phase = Phase.OFFLINE
+
+    def on_reconnect(self, now: float) -> Verdict:
+        """The connection is back. The pulls of the old one are lost; the consumer is not looked up (ADR-37)."""
+        self._give_up()
+        self.given_up = False
+        self.losses = 1
+        self._not_before, self._failures = 0.0, 0
+        if self.phase is Phase.DONE:
+            return KEEP
+        self.phase = Phase.ASKING
+        if self._until and self._time_left(now) is None:
+            return self._finish()
+        return REFILL
+
+    def stop(self) -> None:
+        """Whoever reads has had enough: nothing more is asked for."""
+        self._finish()
+
+    # ------------------------------------------------------------ the books
+
+    def _drop_served(self) -> None:
+        """Forgets the oldest that the younger ones can account for: they were served and ended silently."""
+        sized = self._demand.max_bytes > 0
+        sizes = [pull.size if sized else pull.batch for pull in self._pulls]
+        owed = self.pending_bytes if sized else self.pending
+        left, served = sum(sizes), 0
+        while served < len(sizes) and left - sizes[served] >= owed:
+            left -= sizes[served]
+            served += 1
+        del self._pulls[:served]
+
+    def _settle(self, count: int, size: int) -> None:
+        """That much of what was asked for needs no more waiting."""
+        self.pending = max(self.pending - count, 0)
+        sized = self._demand.max_bytes > 0
+        if sized:
+            self.pending_bytes = max(self.pending_bytes - size, 0)
+        # A pull whose bytes are used up to the last one ends without a word, and what it had left in messages with it.
+        if not self.pending or (sized and not self.pending_bytes):
+            self._forget()
+
+    def _end_pull(self, number: int, headers: Mapping[str, str]) -> int:
+        """One pull ended with something left of it; returns how many bytes that was."""
+        left, left_bytes = (_count(headers.get(f"Nats-Pending-{what}")) for what in ("Messages", "Bytes"))
+        pull = next((pull for pull in self._pulls if pull.number == number), None)
+        if left is None and self._until:
+            self._forget()
+        else:
+            if pull is not None:
+                self._pulls.remove(pull)
+                if left is None:  # without these headers the server did not take it at all
+                    left, left_bytes = pull.batch, pull.size
+            if left is not None:
+                self._settle(left, left_bytes or 0)
+        return left_bytes or 0
+
+    def _forget(self) -> None:
+        """All have ended: nothing is on its way any more."""
+        self.pending = self.pending_bytes = 0
+        self._pulls.clear()
+        self._last_ended = self.number
+
+    def _give_up(self) -> None:
+        """Nothing more is waited for, although the server may still serve what is open."""
+        if self.pending:
+            self.given_up = True
+            self._forget()
+
+    def _is_complete(self) -> bool:
+        """Whether all that was to come has come."""
+        demand, counts = self._demand, self._counts
+        if not self._until:
+            return 0 < demand.total <= counts.came
+        return counts.came - counts.taken >= demand.max_messages or (
+            0 < demand.max_bytes <= counts.came_bytes - counts.taken_bytes
+        )
+
+    def _has_available(self) -> bool:
+        return self._demand.kind is Kind.AVAILABLE and self._counts.came > self._counts.taken
+
+    def _again(self, now: float) -> Verdict:
+        """Asked again at once the first time, later and later when that keeps failing."""
+        if self._failures:
+            self._wait(now)
+        else:
+            self._failures = 1
+        return REFILL
+
+    def _wait(self, now: float) -> None:
+        self._not_before = now + retry_wait(self._failures)
+        self._failures = min(self._failures + 1, _MAX_FAILURES)
+        if self._until:
+            self._not_before = min(self._not_before, self._until)
+
+    def _finish(self) -> Verdict:
+        if self.pending:
+            self._give_up()
+        self.phase = Phase.DONE
+        return DONE
+
+    def _stop(self, error: NatsError) -> Verdict:
+        self._finish()
+        return Verdict(Action.STOP, error=error)
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
