@@ -14,7 +14,7 @@ from natsproto.errors import ConfigError, ConsumerGone, HeartbeatMissed, PullRef
 from natsproto.jetstream._codec import decode, dumps
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
 from natsproto.jetstream._consumer.demand import UNBOUNDED, PullRequest, heartbeat_for
-from natsproto.jetstream._consumer.order import OrderedCursor, Place
+from natsproto.jetstream._consumer.order import OrderedCursor
 from natsproto.jetstream._consumer.prefetch import MAX_PREFETCH, MAX_PULL_BYTES, PREFETCH_BYTES, AdaptivePrefetch
 from natsproto.jetstream._consumer.pull_state import DONE, KEEP, PROBE, PROBE_AFTER, REFILL, Action, Verdict
 from natsproto.jetstream._info import ConsumerInfo
@@ -22,6 +22,8 @@ from tests.jetstream.pulling import Pulling
 from tests.kit.examples import examples
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.jetstream.conftest import RawClient
 
 
@@ -1124,7 +1126,7 @@ def test_what_an_ordered_consumer_chooses_itself_is_not_given(fields: dict[str, 
 def test_messages_in_order_are_next_and_move_the_cursor() -> None:
     cursor = OrderedCursor("pre", ConsumerConfig())
     cursor.next_consumer()
-    assert [cursor.on_message("pre_1", seq, seq * 10) for seq in (1, 2, 3)] == [Place.NEXT] * 3
+    assert [cursor.on_message("pre_1", seq, seq * 10) for seq in (1, 2, 3)] == [True] * 3
     assert (cursor.consumer_seq, cursor.stream_seq) == (3, 30)
 
 
@@ -1133,11 +1135,11 @@ def test_a_gap_begins_anew_after_the_last_message_and_the_old_consumer_is_stale(
     first = cursor.next_consumer()
     assert (first.deliver_policy, first.filter_subjects, first.filter_subject) == ("last_per_subject", (), ">")
     cursor.on_message("pre_1", 1, 10)
-    assert cursor.on_message("pre_1", 3, 30) is Place.GAP
+    assert not cursor.on_message("pre_1", 3, 30)
     second = cursor.next_consumer()
     assert (second.name, second.deliver_policy, second.opt_start_seq) == ("pre_2", "by_start_sequence", 11)
-    assert cursor.on_message("pre_1", 4, 40) is Place.STALE
-    assert cursor.on_message("pre_2", 1, 20) is Place.NEXT
+    assert not cursor.on_message("pre_1", 4, 40)
+    assert cursor.on_message("pre_2", 1, 20)
     assert cursor.stream_seq == 20
 
 
@@ -1145,7 +1147,7 @@ def test_a_consumer_sequence_that_starts_again_is_a_gap() -> None:
     cursor = OrderedCursor("pre", ConsumerConfig())
     cursor.next_consumer()
     cursor.on_message("pre_1", 1, 1)
-    assert cursor.on_message("pre_1", 1, 2) is Place.GAP
+    assert not cursor.on_message("pre_1", 1, 2)
 
 
 def test_before_the_first_message_the_beginning_stays_what_was_asked_for() -> None:
@@ -1174,11 +1176,12 @@ def test_a_consumer_that_cannot_be_made_is_tried_again_later_and_later() -> None
 
 def test_a_consumer_that_was_heard_of_ends_the_waiting() -> None:
     cursor = OrderedCursor("pre", ConsumerConfig())
-    for heard in (
+    signs: list[Callable[[], object]] = [
         lambda: cursor.on_messages([At((cursor.name, 1, 1))]),
         lambda: cursor.on_message(cursor.name, 1, 9),
         lambda: cursor.on_heartbeat(0),
-    ):
+    ]
+    for heard in signs:
         cursor.on_failed()
         assert cursor.on_failed() > 0.1
         cursor.next_consumer()

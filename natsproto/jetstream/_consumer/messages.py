@@ -60,25 +60,6 @@ class Buffer:
     ``prefetch`` measures the reader, if given.
     """
 
-    __slots__ = (
-        "_end_waiters",
-        "_loop",
-        "_queues",
-        "_waiters",
-        "came",
-        "came_bytes",
-        "counts_bytes",
-        "ended",
-        "error",
-        "prefetch",
-        "ready",
-        "refill_at",
-        "taken",
-        "taken_bytes",
-        "unread",
-        "untold",
-    )
-
     def __init__(
         self, *, counts_bytes: bool = False, untold: int = MAX_UNTOLD, prefetch: AdaptivePrefetch | None = None
     ) -> None:

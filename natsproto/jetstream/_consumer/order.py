@@ -7,7 +7,6 @@ what is a gap; the driver makes the consumers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import Protocol
 
 from natsproto.errors import ConfigError, LocalProtocolError
@@ -28,17 +27,6 @@ class Delivered(Protocol):
     def position(self) -> tuple[str, int, int]:
         """Consumer, consumer sequence and stream sequence; LocalProtocolError for what somebody else sent."""
         ...
-
-
-class Place(Enum):
-    """Where a message belongs."""
-
-    NEXT = "next"
-    """It follows the last one: deliver it."""
-    STALE = "stale"
-    """It is of a consumer given up: drop it."""
-    GAP = "gap"
-    """Something before it is missing: drop it and make the next consumer."""
 
 
 class OrderedCursor:
@@ -146,23 +134,20 @@ class OrderedCursor:
             pass  # somebody else wrote to our inbox
         for count, message in enumerate(messages):
             try:
-                place = self.on_message(*message.position)
+                if not self.on_message(*message.position):
+                    return count
             except LocalProtocolError:
-                place = Place.STALE
-            if place is not Place.NEXT:
                 return count
         return len(messages)
 
-    def on_message(self, consumer: str, consumer_seq: int, stream_seq: int) -> Place:
-        """Where a message belongs; the cursor moves when it is next."""
-        if consumer != self.name:
-            return Place.STALE
-        if consumer_seq != self.consumer_seq + 1:
-            return Place.GAP
-        self.consumer_seq = consumer_seq
-        self.stream_seq = stream_seq
-        self._failures = 0
-        return Place.NEXT
+    def on_message(self, consumer: str, consumer_seq: int, stream_seq: int) -> bool:
+        """Whether a message follows the last one: it is neither of a consumer given up nor behind a gap. The cursor
+        moves then.
+        """
+        if consumer != self.name or consumer_seq != self.consumer_seq + 1:
+            return False
+        self.consumer_seq, self.stream_seq, self._failures = consumer_seq, stream_seq, 0
+        return True
 
     def on_heartbeat(self, last_consumer_seq: int) -> bool:
         """A heartbeat told the last sequence delivered (``Nats-Last-Consumer``): whether all of it came."""

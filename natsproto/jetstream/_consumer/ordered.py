@@ -436,8 +436,9 @@ class OrderedSource:
         inbox, self._inbox = self._inbox, None
         if source is not None:
             source.close()
-            if inbox is not None:
-                inbox.close()
+        if inbox is not None:
+            inbox.close()
+        if source is not None or inbox is not None:
             self._state.delete(self._cursor.name)
 
     def _verify_soon(self) -> None:

@@ -62,23 +62,6 @@ class PullSource:
     this consumer has ended, and the buffer goes on then; otherwise the end is the buffer's.
     """
 
-    __slots__ = (
-        "_acking",
-        "_demand",
-        "_ended",
-        "_fires_at",
-        "_inbox",
-        "_look_up_task",
-        "_looked_up_at",
-        "_may_look_up",
-        "_order",
-        "_reconnected",
-        "_replies",
-        "_timer",
-        "buffer",
-        "state",
-    )
-
     def __init__(
         self,
         inbox: PullInbox,

@@ -160,29 +160,6 @@ class PullState:
     without a 409: only missed heartbeats tell.
     """
 
-    __slots__ = (
-        "_counts",
-        "_demand",
-        "_failures",
-        "_flow",
-        "_heard_at",
-        "_last_ended",
-        "_limits",
-        "_not_before",
-        "_prefetch",
-        "_pulls",
-        "_until",
-        "consumer",
-        "given_up",
-        "losses",
-        "number",
-        "patience",
-        "pending",
-        "pending_bytes",
-        "phase",
-        "unanswered",
-    )
-
     def __init__(
         self,
         demand: Demand,
@@ -231,9 +208,8 @@ class PullState:
         """How many messages more fit: beyond what was asked for, if others left something behind on the server."""
         if not self._until:
             return UNBOUNDED
-        if self.phase is Phase.DONE:
-            return 0
-        return max(self._demand.max_messages - self._counts.came + self._counts.taken, 0)
+        left = self._demand.max_messages - self._counts.came + self._counts.taken
+        return max(left, 0) if self.phase is not Phase.DONE else 0
 
     @property
     def refill_at(self) -> int | None:
