@@ -20,7 +20,7 @@ LISTED = [
     natsproto,
     *(
         importlib.import_module(f"natsproto.{name}")
-        for name in ("errors", "jetstream", "jetstream.kv", "jetstream.objectstore", "service", "sync")
+        for name in ("auth", "errors", "jetstream", "jetstream.kv", "jetstream.objectstore", "service", "sync")
     ),
 ]
 CLASSES = list(

@@ -90,6 +90,8 @@ class Account:
         self.key, self.name, self._operator = Key(nkeys.PREFIX_BYTE_ACCOUNT), name, operator
         self.revoked: dict[str, int] = {}
         self.limits: dict[str, object] = {}
+        self.signing_keys: list[object] = []
+        self.authorization: dict[str, object] = {}
 
     @property
     def jwt(self) -> str:
@@ -98,6 +100,10 @@ class Account:
         nats: dict[str, object] = {"limits": limits, "default_permissions": {"pub": {}, "sub": {}}}
         if self.revoked:
             nats["revocations"] = self.revoked
+        if self.signing_keys:
+            nats["signing_keys"] = self.signing_keys
+        if self.authorization:
+            nats["authorization"] = self.authorization
         return self._operator.claim(self.key.public, self.name, "account", nats)
 
     def user(
@@ -125,12 +131,16 @@ class Operator:
     def __init__(self) -> None:
         self.key = Key(nkeys.PREFIX_BYTE_OPERATOR)
         self.account = Account(self.key, "app")
+        self.accounts: list[Account] = []
+        """Further ones."""
         self._system = Account(self.key, "SYS")
         self._jwt = self.key.claim(self.key.public, "operator", "operator", {"system_account": self._system.key.public})
 
     def config(self) -> str:
         """What a server must be told; say it again (and reload) after a change of an account."""
-        preload = "\n".join(f"  {account.key.public}: {account.jwt}" for account in (self.account, self._system))
+        preload = "\n".join(
+            f"  {account.key.public}: {account.jwt}" for account in (self.account, self._system, *self.accounts)
+        )
         return f"operator: {self._jwt}\nresolver: MEMORY\nresolver_preload: {{\n{preload}\n}}\n"
 
 

@@ -1,0 +1,38 @@
+"""Keys, user JWTs and the auth callout: who may connect, decided by a program (ADR-14, ADR-26).
+
+Needs the extra ``natsproto[nkeys]``, whose package PyNaCl does all cryptography.
+"""
+
+from natsproto.auth._callout import (
+    AUTH_SUBJECT,
+    AuthCallout,
+    AuthRequest,
+    ClientInfo,
+    ClientTls,
+    ConnectOptions,
+    Refused,
+    ServerId,
+)
+from natsproto.auth._claims import Claims, Permission, ResponsePermission, UserClaims, creds_text, decode_jwt
+from natsproto.auth._keys import KeyKind, KeyPair, XKey, verify
+
+__all__ = [
+    "AUTH_SUBJECT",
+    "AuthCallout",
+    "AuthRequest",
+    "Claims",
+    "ClientInfo",
+    "ClientTls",
+    "ConnectOptions",
+    "KeyKind",
+    "KeyPair",
+    "Permission",
+    "Refused",
+    "ResponsePermission",
+    "ServerId",
+    "UserClaims",
+    "XKey",
+    "creds_text",
+    "decode_jwt",
+    "verify",
+]

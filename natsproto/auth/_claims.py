@@ -1,0 +1,217 @@
+"""JWTs of NATS (ADR-14): what a user may do, signed by its account.
+
+Owns the JSON of claims and the text of creds files. It signs with a KeyPair and asks nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from base64 import b32encode, urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+
+from natsproto._value import Value
+from natsproto.auth._keys import KeyPair, decode_public, verify
+from natsproto.errors import ConfigError, InvalidCredentials
+from natsproto.protocol.pool import seconds
+
+_HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
+
+
+class Permission(Value):
+    """Subjects that are allowed and denied, wildcards included; allowing none allows all that is not denied.
+
+    A denied or allowed subscription may name a queue group behind a blank: ``"orders.> workers"``.
+    """
+
+    allow: Sequence[str] = ()
+    deny: Sequence[str] = ()
+
+    def _check(self) -> None:
+        for name in ("allow", "deny"):
+            subjects = getattr(self, name)
+            if isinstance(subjects, str) or not all(isinstance(one, str) and one for one in subjects):
+                raise ConfigError(name, subjects, "must be a sequence of subjects")
+            self.__dict__[name] = tuple(subjects)
+
+    def _json(self) -> dict[str, object]:
+        return {name: list(getattr(self, name)) for name in ("allow", "deny") if getattr(self, name)}
+
+
+class ResponsePermission(Value):
+    """Allows answers to the reply subjects of received requests: ``max_messages`` each, within ``ttl`` seconds."""
+
+    max_messages: int = 1
+    ttl: float | timedelta = 0.0
+
+
+class UserClaims(Value):
+    """What a user is and may do. ``issue`` makes the JWT of it.
+
+    ``name`` is for logs. ``publish`` and ``subscribe`` are subjects, ``responses`` allows answers without naming their
+    subjects. ``max_subscriptions``, ``max_payload`` (bytes) and ``max_data`` (bytes) limit the user, -1 for no
+    limit. ``bearer`` users need no key. ``connection_types`` are those allowed (``STANDARD``, ``WEBSOCKET``,
+    ``LEAFNODE``, ``MQTT`` …), ``source_networks`` the networks to come from (``10.0.0.0/8``); empty: all. ``tags`` are
+    free words, which scoped templates can refer to. ``expires_in`` is in seconds from the issue, None for never.
+
+    ``scoped`` is for signing keys with a template of permissions in their account: such a user brings none of its own.
+    ``account`` is needed by the auth callout without an operator: the name of the account to be in.
+    """
+
+    name: str = ""
+    publish: Permission = Permission()
+    subscribe: Permission = Permission()
+    responses: ResponsePermission | None = None
+    max_subscriptions: int = -1
+    max_payload: int = -1
+    max_data: int = -1
+    bearer: bool = False
+    connection_types: Sequence[str] = ()
+    source_networks: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    expires_in: float | timedelta | None = None
+    scoped: bool = False
+    account: str = ""
+
+    def _check(self) -> None:
+        for name in ("connection_types", "source_networks", "tags"):
+            if isinstance(getattr(self, name), str):
+                raise ConfigError(name, getattr(self, name), "must be a sequence of strings")
+        if self.expires_in is not None and seconds("expires_in", self.expires_in) < 1:
+            raise ConfigError("expires_in", self.expires_in, "must be at least a second, the unit of JWTs")
+        if self.scoped:
+            fresh = UserClaims()
+            own = [name for name in _LIMITS if getattr(self, name) != getattr(fresh, name)]
+            if own:
+                raise ConfigError("scoped", own[0], "comes from the template of the signing key and cannot be given")
+
+    def issue(self, user: str, issuer: KeyPair, *, issuer_account: str = "") -> str:
+        """The JWT for the public key ``user``, signed by an account key, or by a signing key of ``issuer_account``.
+
+        ``issuer_account`` is that account's public key. InvalidCredentials when a key is of another kind.
+        """
+        decode_public(user, "user")
+        if issuer.kind != "account":
+            raise InvalidCredentials("issuer", f"must be the key of an account, not of a {issuer.kind}")
+        nats = self._nats()
+        if issuer_account:
+            decode_public(issuer_account, "account")
+            nats["issuer_account"] = issuer_account
+        expires = None if self.expires_in is None else seconds("expires_in", self.expires_in)
+        return encode_jwt("user", user, issuer, nats, name=self.name, audience=self.account, expires_in=expires)
+
+    def _nats(self) -> dict[str, object]:
+        nats: dict[str, object] = {}
+        if self.tags:
+            nats["tags"] = [tag.strip().lower() for tag in self.tags]
+        if self.scoped:  # servers refuse any other limits here
+            return nats
+        nats |= {"subs": self.max_subscriptions, "data": self.max_data, "payload": self.max_payload}
+        nats |= {"pub": self.publish._json(), "sub": self.subscribe._json()}
+        if self.responses is not None:
+            ttl = round(seconds("ttl", self.responses.ttl) * 1e9)
+            nats["resp"] = {"max": self.responses.max_messages, "ttl": ttl}
+        if self.bearer:
+            nats["bearer_token"] = True
+        if self.connection_types:
+            nats["allowed_connection_types"] = list(self.connection_types)
+        if self.source_networks:
+            nats["src"] = list(self.source_networks)
+        return nats
+
+
+_LIMITS = (
+    "publish", "subscribe", "responses", "max_subscriptions", "max_payload", "max_data", "bearer", "connection_types",
+    "source_networks",
+)  # fmt: skip
+
+
+class Claims(Value):
+    """What a JWT says, its signature verified: ``nats`` holds the fields of its ``kind`` as they are."""
+
+    kind: str
+    id: str
+    issuer: str
+    subject: str
+    audience: str
+    name: str
+    issued_at: datetime
+    expires_at: datetime | None
+    nats: Mapping[str, object]
+
+
+def encode_jwt(
+    kind: str,
+    subject: str,
+    issuer: KeyPair,
+    nats: Mapping[str, object],
+    *,
+    name: str = "",
+    audience: str = "",
+    expires_in: float | None = None,
+) -> str:
+    """A signed JWT of version 2."""
+    now = int(time.time())
+    body: dict[str, object] = {"iat": now, "iss": issuer.public_key, "sub": subject}
+    body |= {key: text for key, text in (("name", name), ("aud", audience)) if text}
+    if expires_in is not None:
+        body["exp"] = now + int(expires_in)
+    body["nats"] = {**nats, "type": kind, "version": 2}
+    body["jti"] = b32encode(hashlib.sha256(_json(body)).digest()).rstrip(b"=").decode()
+    signed = f"{_base64(_json(_HEADER))}.{_base64(_json(body))}"
+    return f"{signed}.{_base64(issuer.sign(signed.encode()))}"
+
+
+def decode_jwt(jwt: str) -> Claims:
+    """What a JWT says, of any kind. Its signature is verified against the issuer it names; its expiry is not checked.
+
+    Whether that issuer is one to be trusted is for the caller to say. InvalidCredentials, without a word of the text,
+    when it is damaged or changed.
+    """
+    try:
+        signed, _, signature = jwt.rpartition(".")
+        head, _, tail = signed.partition(".")
+        header, body = json.loads(_unbase64(head)), json.loads(_unbase64(tail))
+        if header["alg"] != _HEADER["alg"]:
+            raise InvalidCredentials("jwt", "is not signed with an nkey (ed25519-nkey)")
+        if not verify(body["iss"], signed.encode(), _unbase64(signature)):
+            raise InvalidCredentials("jwt", "was changed: its signature does not fit")
+        nats = body["nats"]
+        return Claims(
+            kind=str(nats["type"]),
+            id=str(body.get("jti", "")),
+            issuer=body["iss"],
+            subject=str(body["sub"]),
+            audience=str(body.get("aud", "")),
+            name=str(body.get("name", "")),
+            issued_at=datetime.fromtimestamp(body["iat"], UTC),
+            expires_at=datetime.fromtimestamp(body["exp"], UTC) if body.get("exp") else None,
+            nats=MappingProxyType(nats),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError, RecursionError) as exc:
+        if isinstance(exc, InvalidCredentials):
+            raise
+        raise InvalidCredentials("jwt", "is damaged, or not of NATS") from None
+
+
+def creds_text(jwt: str, seed: str) -> str:
+    """The text of a creds file: a user's JWT and the seed that signs for it, as ``nsc`` writes it."""
+    return (
+        f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+    )
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _base64(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _unbase64(text: str) -> bytes:
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))

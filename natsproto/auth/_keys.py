@@ -1,0 +1,175 @@
+"""nkeys and xkeys: key pairs in the text form of NATS.
+
+Owns that text form (prefix, CRC-16, base32 without padding). Signing, verifying and sealing are PyNaCl's.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b32decode, b32encode
+from typing import Literal, TypeAlias, get_args
+
+from natsproto.errors import ConfigError, InvalidCredentials
+
+try:
+    from nacl.exceptions import CryptoError
+    from nacl.public import Box, PrivateKey, PublicKey
+    from nacl.signing import SigningKey, VerifyKey
+except ModuleNotFoundError as exc:
+    raise ImportError("natsproto.auth needs the package pynacl: pip install natsproto[nkeys]") from exc
+
+KeyKind: TypeAlias = Literal["account", "cluster", "operator", "server", "user"]
+"""What a signing key stands for; its public key begins with A, C, O, N or U."""
+
+_PREFIXES = {"account": 0, "cluster": 2 << 3, "server": 13 << 3, "operator": 14 << 3, "user": 20 << 3, "curve": 23 << 3}
+_KINDS = {prefix: kind for kind, prefix in _PREFIXES.items()}
+_SEED = 18 << 3
+_XKEY_VERSION = b"xkv1"
+
+
+class KeyPair:
+    """An Ed25519 key pair of NATS. Made by ``generate`` and ``from_seed``.
+
+    Its repr shows the public key alone. It keeps the private key in memory for as long as it lives.
+    """
+
+    def __init__(self, kind: KeyKind, key: bytes) -> None:
+        if kind not in get_args(KeyKind):
+            raise ConfigError("kind", kind, f"must be one of {', '.join(get_args(KeyKind))}")
+        self.kind: KeyKind = kind
+        """What it stands for."""
+        self._key = SigningKey(key)
+        self.public_key: str = _encode(bytes([_PREFIXES[kind]]), bytes(self._key.verify_key))
+        """The public key: 56 characters, the first of which tells the kind."""
+
+    def __repr__(self) -> str:
+        return f"KeyPair({self.public_key})"
+
+    @classmethod
+    def generate(cls, kind: KeyKind) -> KeyPair:
+        """A new one, of the system's randomness. ConfigError for a kind that does not exist."""
+        return cls(kind, bytes(SigningKey.generate()))
+
+    @classmethod
+    def from_seed(cls, seed: str) -> KeyPair:
+        """The one behind ``seed`` (``SA…``, ``SU…`` …). InvalidCredentials when it is damaged or an xkey."""
+        kind, key = _decode_seed(seed)
+        if kind == "curve":
+            raise InvalidCredentials("nkey seed", "is the seed of an xkey: use XKey.from_seed")
+        return cls(kind, key)  # type: ignore[arg-type]  # all kinds but curve
+
+    @property
+    def seed(self) -> str:
+        """The secret: 58 characters that begin with S and the letter of the kind."""
+        return _encode_seed(self.kind, bytes(self._key))
+
+    def sign(self, data: bytes) -> bytes:
+        """The 64 bytes of the signature; fits the ``signer`` of ``Credentials``."""
+        return self._key.sign(data).signature
+
+
+class XKey:
+    """A Curve25519 key pair: seals bytes for one reader and opens what was sealed for it, as nkeys of Go does.
+
+    Its repr shows the public key alone.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = PrivateKey(key)
+        self.public_key: str = _encode(bytes([_PREFIXES["curve"]]), bytes(self._key.public_key))
+        """The public key: 56 characters that begin with X."""
+
+    def __repr__(self) -> str:
+        return f"XKey({self.public_key})"
+
+    @classmethod
+    def generate(cls) -> XKey:
+        """A new one, of the system's randomness."""
+        return cls(bytes(PrivateKey.generate()))
+
+    @classmethod
+    def from_seed(cls, seed: str) -> XKey:
+        """The one behind ``seed`` (``SX…``). InvalidCredentials when it is damaged or of another kind."""
+        kind, key = _decode_seed(seed)
+        if kind != "curve":
+            raise InvalidCredentials("xkey seed", f"is the seed of a {kind} key: those of xkeys start with SX")
+        return cls(key)
+
+    @property
+    def seed(self) -> str:
+        """The secret: 58 characters that begin with SX."""
+        return _encode_seed("curve", bytes(self._key))
+
+    def seal(self, data: bytes, recipient: str) -> bytes:
+        """``data`` for the holder of the public xkey ``recipient`` alone, 44 bytes longer.
+
+        It proves the sender as well. InvalidCredentials for what is no public xkey.
+        """
+        return _XKEY_VERSION + bytes(self._box(recipient).encrypt(data))
+
+    def open(self, sealed: bytes, sender: str) -> bytes:
+        """What the holder of the public xkey ``sender`` has sealed for this one.
+
+        InvalidCredentials when it was not, or was changed on the way.
+        """
+        if not sealed.startswith(_XKEY_VERSION):
+            raise InvalidCredentials("sealed data", "are not sealed with an xkey (version xkv1)")
+        box = self._box(sender)
+        try:
+            return box.decrypt(sealed[len(_XKEY_VERSION) :])
+        except (CryptoError, ValueError):
+            raise InvalidCredentials("sealed data", "cannot be opened: other keys, or damaged") from None
+
+    def _box(self, public_key: str) -> Box:
+        return Box(self._key, PublicKey(decode_public(public_key, "curve")))
+
+
+def verify(public_key: str, data: bytes, signature: bytes) -> bool:
+    """Whether the holder of ``public_key`` has signed ``data``. InvalidCredentials for what is no public nkey."""
+    key = VerifyKey(decode_public(public_key, *get_args(KeyKind)))
+    try:
+        key.verify(data, signature)
+    except (CryptoError, ValueError):  # the latter for signatures of another length
+        return False
+    return True
+
+
+def decode_public(public_key: str, *kinds: str) -> bytes:
+    """The 32 bytes behind a public key of one of these kinds. InvalidCredentials for everything else."""
+    names = " or ".join(kinds)
+    raw = _decode(public_key, "public key")
+    if len(raw) != 33 or _KINDS.get(raw[0]) not in kinds:
+        raise InvalidCredentials("public key", f"is not that of a key of kind {names}")
+    return raw[1:]
+
+
+def _encode(head: bytes, key: bytes) -> str:
+    raw = head + key
+    return b32encode(raw + binascii.crc_hqx(raw, 0).to_bytes(2, "little")).rstrip(b"=").decode()
+
+
+def _decode(text: str, what: str) -> bytes:
+    """The bytes behind ``text`` without their checksum. InvalidCredentials without a word of the text."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be a str, not {type(text).__name__}")
+    try:
+        raw = b32decode(text + "=" * (-len(text) % 8))
+    except ValueError:
+        raise InvalidCredentials(what, "must be made of A-Z and 2-7") from None
+    if binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
+        raise InvalidCredentials(what, "is mistyped or damaged: its checksum is wrong")
+    return raw[:-2]
+
+
+def _encode_seed(kind: str, key: bytes) -> str:
+    prefix = _PREFIXES[kind]
+    # Five bits for the letter S and eight for the kind, so that both are letters of the base32 text.
+    return _encode(bytes([_SEED | prefix >> 5, (prefix & 31) << 3]), key)
+
+
+def _decode_seed(seed: str) -> tuple[str, bytes]:
+    raw = _decode(seed, "nkey seed")
+    kind = _KINDS.get((raw[0] & 7) << 5 | raw[1] >> 3) if len(raw) == 34 and raw[0] & 248 == _SEED else None
+    if kind is None:
+        raise InvalidCredentials("nkey seed", "is not a seed: those are 58 characters and start with S")
+    return kind, raw[2:]
