@@ -22,15 +22,15 @@ COVERED := $(BIN)/coverage run -m pytest --numprocesses $(WORKERS) --dist loadgr
 
 # What each target needs beyond the Python standard library.
 NEEDS_run := --editable '.[server]'
-NEEDS_test := --editable '.[nkeys,ws,uvloop,server,spark]' --group test
+NEEDS_test := --editable '.[nkeys,proxy,ws,uvloop,server,spark]' --group test
 NEEDS_pipeline := --editable '.[server,spark]'
 NEEDS_spark-zip := 'build>=1.2'
-NEEDS_check := --editable '.[nkeys,ws,uvloop,server,spark]' --group dev
+NEEDS_check := --editable '.[nkeys,proxy,ws,uvloop,server,spark]' --group dev
 NEEDS_bench := --editable '.[uvloop,server]' --group bench
 NEEDS_docs := --group docs
 NEEDS_soak := --editable '.[server]'
-NEEDS_hunt := --editable '.[nkeys,ws,uvloop,server,spark]' --group test
-NEEDS_fuzz := --editable '.[nkeys,ws,server]' --group test --group fuzz
+NEEDS_hunt := --editable '.[nkeys,proxy,ws,uvloop,server,spark]' --group test
+NEEDS_fuzz := --editable '.[nkeys,proxy,ws,server]' --group test --group fuzz
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -14,8 +14,10 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypedDict, Unpack, cast
 
+from natsproto._proxy import check_proxy, connect_through
 from natsproto._value import Value, did_you_mean
 from natsproto.errors import HIDDEN, ConfigError, InvalidCredentials, NatsError
 from natsproto.protocol.auth import Credentials, parse_creds, parse_seed
@@ -95,6 +97,7 @@ class OptionArgs(TypedDict, total=False):
     tls_hostname: str | None
     connect_timeout: Seconds
     dialer: Dialer | None
+    proxy: str | None
     allow_reconnect: bool
     retry_on_failed_connect: bool
     retry_connect_for: Seconds
@@ -307,13 +310,15 @@ class Options(Value):
     (handshake before INFO) or a tls/wss URL demand it. ``tls_hostname`` is verified instead of the host's name.
 
     Connecting: ``connect_timeout`` (5) for one attempt, TCP to PONG. ``dialer(server)``, sync or async, makes the
-    connection at every attempt and returns its socket: through a SOCKS proxy, to a Unix socket, from an address of
-    one's own. TLS and WebSocket are done on top; a sync one keeps the event loop waiting. ``retry_connect_for`` (0): so
-    long ``connect`` goes on trying, with the pauses below, before it fails. ``retry_on_failed_connect`` (False) goes on
-    in the background instead of failing. ``allow_reconnect`` (True), ``max_reconnect_attempts`` a server and outage
-    (-1: no limit), ``reconnect_wait`` (0.05) after a whole round of the servers, doubled up to ``reconnect_wait_max``
-    (4), plus up to ``jitter`` (0.1) or ``jitter_tls`` (1) at random; or what ``reconnect_delay(rounds)`` returns.
-    ``reconnect_to_server(servers, info)`` returns (server, seconds), or None to leave it to the pool (ADR-40).
+    connection at every attempt and returns its socket: to a Unix socket, from an address of one's own. TLS and
+    WebSocket are done on top; a sync one keeps the event loop waiting. ``proxy`` is the URL of a proxy to go
+    through, ``socks5://host:port`` or ``http://`` (HTTP CONNECT), which resolves the names. ``retry_connect_for``
+    (0): so long ``connect`` goes on trying, with the pauses below, before it fails. ``retry_on_failed_connect``
+    (False) goes on in the background instead of failing. ``allow_reconnect`` (True), ``max_reconnect_attempts`` a
+    server and outage (-1: no limit), ``reconnect_wait`` (0.05) after a whole round of the servers, doubled up to
+    ``reconnect_wait_max`` (4), plus up to ``jitter`` (0.1) or ``jitter_tls`` (1) at random; or what
+    ``reconnect_delay(rounds)`` returns. ``reconnect_to_server(servers, info)`` returns (server, seconds), or None
+    to leave it to the pool (ADR-40).
 
     Living: ``ping_interval`` (120; 20 suits most cloud load balancers), ``max_outstanding_pings`` (2),
     ``drain_timeout`` (30), ``request_timeout`` (5). ``fail_requests_on_disconnect`` (True) ends pending requests
@@ -344,6 +349,7 @@ class Options(Value):
     tls_hostname: str | None = _option(None, _host)
     connect_timeout: float = _option(5.0, positive_seconds)
     dialer: Dialer | None = _option(None, _callable)
+    proxy: str | None = _option(None, check_proxy)
     allow_reconnect: bool = _option(True, _flag)
     retry_on_failed_connect: bool = _option(False, _flag)
     retry_connect_for: float = _option(0.0, seconds)
@@ -465,6 +471,12 @@ class Options(Value):
             token = None if self.token is None else await _words("token", self.token)
         return Credentials(user=user, password=password, token=token, jwt=jwt, seed=seed)
 
+    def dialer_for(self, address: ServerAddress) -> Callable[[], Awaitable[object]] | None:
+        """Makes the socket of one attempt, where ``dialer`` or ``proxy`` says how; None: as usual."""
+        if self.proxy is not None:
+            return partial(connect_through, self.proxy, address.host, address.port, self.connect_timeout)
+        return None if self.dialer is None else partial(self.dialled, address)
+
     async def dialled(self, address: ServerAddress) -> object:
         """What ``dialer`` returns for one attempt.
 
@@ -539,12 +551,10 @@ class Options(Value):
 
         NATS_URL; NATS_USER (alone it is a token) and NATS_PASSWORD; NATS_TOKEN; NATS_CREDS and NATS_NKEY (paths);
         NATS_CERT, NATS_KEY and NATS_CA (paths, read at every attempt); NATS_TIMEOUT (``5s``, ``1m30s``), for
-        connecting and for requests; NATS_CONTEXT names a context that the others override. Empty ones count as
-        unset. ConfigError for values that cannot be used, and for NATS_SOCKS_PROXY, which is not supported.
+        connecting and for requests; NATS_SOCKS_PROXY; NATS_CONTEXT names a context that the others override. Empty
+        ones count as unset. ConfigError for values that cannot be used.
         """
         env = {name: value for name, value in environ.items() if name.startswith("NATS_") and value}
-        if "NATS_SOCKS_PROXY" in env:
-            raise ConfigError("NATS_SOCKS_PROXY", HIDDEN, "SOCKS proxies are not supported: unset it")
         found = _context(env["NATS_CONTEXT"], environ) if "NATS_CONTEXT" in env else {}
         if env.keys() & {"NATS_USER", "NATS_PASSWORD", "NATS_TOKEN", "NATS_CREDS", "NATS_NKEY"}:
             for name in _AUTH:
@@ -557,8 +567,9 @@ class Options(Value):
         for variable, name in (("NATS_CREDS", "creds"), ("NATS_NKEY", "nkey_seed")):
             if variable in env:
                 found[name] = _file(env[variable], environ)
-        if "NATS_URL" in env:
-            found["servers"] = env["NATS_URL"]
+        for variable, name in (("NATS_URL", "servers"), ("NATS_SOCKS_PROXY", "proxy")):
+            if variable in env:
+                found[name] = env[variable]
         files = [_expanded(env.get(name, ""), environ) for name in ("NATS_CERT", "NATS_KEY", "NATS_CA")]
         if any(files):
             found["tls"] = _TlsFiles(cert=files[0], key=files[1], ca=files[2])
@@ -573,7 +584,7 @@ class Options(Value):
         ``name`` is that of ``$XDG_CONFIG_HOME/nats/context/NAME.json`` (``~/.config`` by default) or the absolute
         path of such a file; None takes the selected one (``context.txt``). As in the tool, the first of user, creds,
         nkey, user_jwt and token that is set is used. ConfigError when there is no such context, it cannot be read,
-        or it needs what is not supported: nsc, a SOCKS proxy, the Windows certificate store, secrets by reference.
+        or it needs what is not supported: nsc, the Windows certificate store, secrets by reference.
         """
         return cls(**cast("dict[str, Any]", _context(name, environ)))
 
@@ -585,6 +596,8 @@ class Options(Value):
         made["_anonymous"] = not given
         if given:
             self._check_credentials(given)
+        if self.proxy is not None and self.dialer is not None:
+            raise ConfigError("dialer", self.dialer, "cannot be given together with proxy")
         if self.tls is None and not self.tls_first:
             return
         for address in self.addresses:
@@ -605,7 +618,7 @@ class Options(Value):
 _OPTIONS: Mapping[str, _Option] = {name: vars(Options)[name] for name in Options._fields}
 _DEFAULTS = {name: option.default for name, option in _OPTIONS.items()}
 _AUTH = ("user", "password", "token", "jwt", "nkey_seed", "creds", "auth")
-_HIDDEN = frozenset({*_AUTH, "websocket_headers"})
+_HIDDEN = frozenset({*_AUTH, "websocket_headers", "proxy"})
 _CONFLICTS = (("token", "user"), ("creds", "nkey_seed"), ("creds", "jwt"))
 
 
@@ -743,14 +756,13 @@ def _context(name: str | None, environ: Mapping[str, str]) -> dict[str, object]:
 
 _TEXT_FIELDS = {
     "url": "servers", "inbox_prefix": "inbox_prefix", "jetstream_domain": "jetstream_domain",
-    "jetstream_api_prefix": "jetstream_api_prefix",
+    "jetstream_api_prefix": "jetstream_api_prefix", "socks_proxy": "proxy",
     "user": "", "password": "", "token": "", "creds": "", "nkey": "", "user_jwt": "", "cert": "", "key": "", "ca": "",
 }  # fmt: skip
 """The fields of a context, and the option a field becomes as it is."""
 
 _UNSUPPORTED = {
     "nsc": "profiles of nsc are not supported: export a creds file and name it in the field creds",
-    "socks_proxy": "SOCKS proxies are not supported",
     **dict.fromkeys(
         ("windows_cert_store", "windows_cert_match", "windows_cert_match_by", "windows_ca_certs_match"),
         "the Windows certificate store is not supported: use cert, key and ca",

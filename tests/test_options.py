@@ -560,7 +560,7 @@ def test_timeouts_are_written_as_in_go(text: str, value: float) -> None:
         ({"NATS_TIMEOUT": "5"}, "duration like"),
         ({"NATS_TIMEOUT": "-5s"}, "duration like"),
         ({"NATS_TIMEOUT": "0"}, "more than 0"),
-        ({"NATS_SOCKS_PROXY": f"socks5://me:{SECRET}@h"}, "not supported"),
+        ({"NATS_SOCKS_PROXY": f"socks5://me:{SECRET}@h"}, "like socks5://host:port"),
         ({"NATS_CERT": "/c.pem"}, "given together"),
         ({"NATS_KEY": "/k.pem"}, "given together"),
         ({"NATS_PASSWORD": SECRET}, "needs a user"),
@@ -710,6 +710,10 @@ async def test_environment_overrides_its_context(contexts: Contexts) -> None:
     contexts.write("c", url="nats://a", user="me", password="pw", inbox_prefix="_ME")
     env = contexts.environ | {"NATS_CONTEXT": "c"}
     assert await credentials(Options.from_env(env)) == Credentials(user="me", password="pw")
+    contexts.write("c", socks_proxy="socks5://a:1080")
+    assert Options.from_env(env).proxy == "socks5://a:1080"
+    assert Options.from_env(env | {"NATS_SOCKS_PROXY": "socks5://b:1080"}).proxy == "socks5://b:1080"
+    contexts.write("c", inbox_prefix="_ME")
     o = Options.from_env(env | {"NATS_TOKEN": "t", "NATS_URL": "nats://b"})
     assert await credentials(o) == Credentials(token="t")
     assert (o.addresses[0].host, o.inbox_prefix) == ("b", "_ME")
@@ -719,7 +723,7 @@ async def test_environment_overrides_its_context(contexts: Contexts) -> None:
     ("settings", "rule"),
     [
         ({"nsc": "nsc://o/a/u"}, "field nsc .*not supported"),
-        ({"socks_proxy": "socks5://h"}, "SOCKS"),
+        ({"socks_proxy": f"socks4://me:{SECRET}@h:1"}, "like socks5://host:port"),
         ({"windows_cert_store": "windowscurrentuser"}, "Windows certificate store"),
         ({"creds": f"op://vault/{SECRET}"}, "references are not supported"),
         ({"nkey": f"data:;base64,{SECRET}"}, "references are not supported"),

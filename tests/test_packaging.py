@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = {"all", "nkeys", "otel", "server", "spark", "spark-cluster", "uvloop", "ws"}
+EXTRAS = {"all", "nkeys", "otel", "proxy", "server", "spark", "spark-cluster", "uvloop", "ws"}
 
 
 def run(*command: object, cwd: Path = ROOT) -> str:

@@ -13,7 +13,6 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Protocol, TypeVar
 
 from natsproto._core.runtime import DialPlan, Runtime, Wire
@@ -176,7 +175,7 @@ class Session:
             timeout=options.connect_timeout,
             probed=options.ping_interval >= _KERNEL_PROBES,
             shuffle=self._runtime.rng.shuffle if options.randomize else None,
-            dialer=partial(options.dialled, address) if options.dialer is not None else None,
+            dialer=options.dialer_for(address),
             headers=await options.websocket_headers_for(address),
             path=options.websocket_path_for(address),
             compression=options.websocket_compression,

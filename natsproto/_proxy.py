@@ -1,0 +1,124 @@
+"""Connections through a proxy: SOCKS5, over the package python-socks, and HTTP CONNECT.
+
+Owns the URL of a proxy, the handshake of HTTP CONNECT and the wording of what goes wrong. The socket it returns reaches
+the server; TLS and WebSocket are done on top of it by others.
+
+HTTP CONNECT is not left to python-socks, which reads the proxy's answer with whatever comes behind it: NATS servers
+speak first, and their INFO would be lost now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from base64 import b64encode
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from natsproto.errors import HIDDEN, ConfigError, ConnectionLost
+
+_RULE = (
+    "must be a URL like socks5://host:port, or http:// for HTTP CONNECT, with user:password@ if the proxy asks for it"
+)
+_MAX_HEAD = 16_384
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: ([^\r\n]*))?\r?\n")
+
+
+def check_proxy(name: str, value: object) -> str:
+    """The rule of the option ``proxy``. ConfigError, without a word of the URL, which can hold a password."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    try:
+        parts = urlsplit(value)
+        good = parts.scheme in ("http", "socks5", "socks5h") and parts.hostname and parts.port
+    except ValueError:
+        good = False
+    if not good or parts.path not in ("", "/") or parts.query or parts.fragment or not value.isprintable():
+        raise ConfigError(name, HIDDEN, _RULE)
+    if re.search(r"\s", value):
+        raise ConfigError(name, HIDDEN, _RULE)
+    return value
+
+
+async def connect_through(proxy: str, host: str, port: int, timeout: float) -> socket.socket:
+    """A socket connected to ``host``, whose name the proxy resolves. Cancelling closes it.
+
+    ConnectionLost when the proxy cannot be reached or refuses, ConfigError when python-socks is missing.
+    """
+    parts = urlsplit(proxy)
+    by_scheme = _http_connect if parts.scheme == "http" else _socks_connect
+    try:
+        return await by_scheme(parts, host, port, timeout)
+    except OSError as exc:
+        reason = exc.strerror or str(exc) or type(exc).__name__
+        raise ConnectionLost(f"the proxy {parts.hostname}:{parts.port} does not connect us: {reason}") from exc
+
+
+async def _socks_connect(parts: SplitResult, host: str, port: int, timeout: float) -> socket.socket:
+    try:
+        from python_socks import ProxyError, ProxyType
+        from python_socks.async_.asyncio import Proxy
+    except ModuleNotFoundError:
+        raise ConfigError("proxy", HIDDEN, "needs the package python-socks: pip install natsproto[proxy]") from None
+    user, password = _login(parts)
+    through = Proxy(
+        ProxyType.SOCKS5, parts.hostname or "", parts.port or 0, username=user, password=password, rdns=True
+    )
+    try:
+        return await through.connect(host, port, timeout=timeout)
+    except ProxyError as exc:
+        raise ConnectionRefusedError(str(exc)) from exc
+
+
+async def _http_connect(parts: SplitResult, host: str, port: int, timeout: float) -> socket.socket:
+    """RFC 9110, 9.3.6. Not a byte is read that stands behind the proxy's answer."""
+    del timeout  # whoever calls has one of his own
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
+    user, password = _login(parts)
+    if user is not None:
+        login = b64encode(f"{user}:{password}".encode()).decode()
+        lines.append(f"Proxy-Authorization: Basic {login}")
+    sock = await _dial(parts.hostname or "", parts.port or 0)
+    try:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(sock, "\r\n".join([*lines, "", ""]).encode())
+        head = bytearray()
+        while not head.endswith((b"\r\n\r\n", b"\n\n")):
+            byte = await loop.sock_recv(sock, 1)
+            if not byte or len(head) > _MAX_HEAD:
+                raise ConnectionRefusedError("it ended the connection" if not byte else "its answer has no end")
+            head += byte
+        status = _STATUS.match(head)
+        if status is None:
+            raise ConnectionRefusedError("it does not answer with HTTP")
+        if not status[1].startswith(b"2"):
+            raise ConnectionRefusedError(f"{status[1].decode()} {(status[2] or b'').decode('latin-1')}".strip())
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def _dial(host: str, port: int) -> socket.socket:
+    """A connection to the first address of the proxy that takes one."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for number, (family, kind, protocol, _, address) in enumerate(found, 1):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, address)
+        except BaseException as exc:
+            sock.close()
+            if not isinstance(exc, OSError) or number == len(found):
+                raise
+        else:
+            return sock
+    raise OSError("its name has no address")
+
+
+def _login(parts: SplitResult) -> tuple[str | None, str | None]:
+    if parts.username is None:
+        return None, None
+    return unquote(parts.username), unquote(parts.password or "")
