@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
+from natsproto.middleware import Call
 from natsproto.protocol.headers import Headers, HeadersLike
 
 try:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from natsproto._options import OptionArgs, Options
     from natsproto.protocol.frames import Message
 
-__all__ = ["Telemetry", "connect", "headers", "process", "processing"]
+__all__ = ["Telemetry", "connect", "headers", "process", "processing", "tracing"]
 
 M = TypeVar("M", bound="Message")
 
@@ -51,8 +52,13 @@ def processing(message: Message, *, consumer: str | None = None) -> AbstractCont
     return _default().processing(message, consumer=consumer)
 
 
+async def tracing(message: Message, call: Call) -> None:
+    """Middleware: each call of a handler is a block in ``processing``."""
+    await _default().tracing(message, call)
+
+
 def process(handler: Callable[[M], Awaitable[object] | object]) -> Callable[[M], Awaitable[None]]:
-    """Decorates a handler (def or async def) of one message: each call is a block in ``processing``."""
+    """Decorates a handler (def or async def) of one message: the middleware ``tracing`` alone around it."""
     return _default().process(handler)
 
 

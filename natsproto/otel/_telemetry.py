@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar, Unpack
@@ -15,6 +13,7 @@ from opentelemetry.trace import Span, SpanKind, TracerProvider, get_tracer
 from natsproto._client import THE_WORLD, Connecting, options_for
 from natsproto._options import OptionArgs, Options
 from natsproto._version import __version__
+from natsproto.middleware import Call, with_middleware
 from natsproto.otel._client import TracedConnecting
 from natsproto.otel._metrics import Metrics
 from natsproto.otel._spans import Spans
@@ -54,14 +53,11 @@ class Telemetry:
                 span.set_attribute("messaging.consumer.group.name", consumer)
             yield span
 
+    async def tracing(self, message: Message, call: Call) -> None:
+        """See the function of this name."""
+        with self.processing(message):
+            await call()
+
     def process(self, handler: Callable[[M], Awaitable[object] | object]) -> Callable[[M], Awaitable[None]]:
         """See the function of this name."""
-
-        @functools.wraps(handler)
-        async def processed(message: M) -> None:
-            with self.processing(message):
-                result = handler(message)
-                if inspect.isawaitable(result):
-                    await result
-
-        return processed
+        return with_middleware(handler, self.tracing)
