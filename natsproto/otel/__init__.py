@@ -16,6 +16,7 @@ from natsproto.middleware import Call
 from natsproto.protocol.headers import Headers, HeadersLike
 
 try:
+    from natsproto.otel._measures import Enrich, Operation, Templates
     from natsproto.otel._spans import injected
     from natsproto.otel._telemetry import Telemetry
 except ModuleNotFoundError as exc:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from natsproto._options import OptionArgs, Options
     from natsproto.protocol.frames import Message
 
-__all__ = ["Telemetry", "connect", "headers", "process", "processing", "tracing"]
+__all__ = ["Enrich", "Operation", "Telemetry", "Templates", "connect", "headers", "process", "processing", "tracing"]
 
 M = TypeVar("M", bound="Message")
 

@@ -43,8 +43,7 @@ class TracedClient(Observed):
         if spans is None:
             await super().publish(subject, payload, reply=reply, headers=headers)
             return
-        with spans.span("send", "send", SpanKind.PRODUCER, subject, size_of(payload)) as span:
-            self.locate(span)
+        with spans.span("send", "send", SpanKind.PRODUCER, subject, size_of(payload), client=self, sent=1):
             await super().publish(subject, payload, reply=reply, headers=injected(headers))
 
     def publish_nowait(
@@ -60,8 +59,7 @@ class TracedClient(Observed):
         if spans is None:
             super().publish_nowait(subject, payload, reply=reply, headers=headers)
             return
-        with spans.span("send", "send", SpanKind.PRODUCER, subject, size_of(payload)) as span:
-            self.locate(span)
+        with spans.span("send", "send", SpanKind.PRODUCER, subject, size_of(payload), client=self, sent=1):
             super().publish_nowait(subject, payload, reply=reply, headers=injected(headers))
 
     async def request(
@@ -79,8 +77,7 @@ class TracedClient(Observed):
         spans = self.tracing(subject)
         if spans is None:
             return await super().request(subject, payload, timeout=timeout, headers=headers)
-        with spans.span("request", "send", SpanKind.CLIENT, subject, size_of(payload)) as span:
-            self.locate(span)
+        with spans.span("request", "send", SpanKind.CLIENT, subject, size_of(payload), client=self, sent=1):
             return await super().request(subject, payload, timeout=timeout, headers=injected(headers))
 
     def subscribe(
@@ -146,16 +143,16 @@ class TracedClient(Observed):
     @contextmanager
     def _settling(self, spans: Spans, subject: str, words: Payload) -> Iterator[None]:
         metadata = read_ack_subject(subject)
-        with spans.span("settle", "settle", SpanKind.CLIENT, metadata.stream, None) as span:
-            self.locate(span)
-            if span.is_recording():
-                span.set_attributes(
-                    {
-                        "messaging.consumer.group.name": metadata.consumer,
-                        "messaging.message.id": str(metadata.stream_seq),
-                        "messaging.nats.answer": bytes(words).split(b" ", 1)[0].decode("ascii", "replace"),
-                    }
-                )
+        group = metadata.consumer
+        with spans.span(
+            "settle", "settle", SpanKind.CLIENT, metadata.stream, client=self, is_stream=True, group=group
+        ) as begun:
+            begun.span.set_attributes(
+                {
+                    "messaging.message.id": str(metadata.stream_seq),
+                    "nats.answer": bytes(words).split(b" ", 1)[0].decode("ascii", "replace"),
+                }
+            )
             yield
 
 

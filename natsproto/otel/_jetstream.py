@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
+from opentelemetry import trace
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from natsproto.errors import NatsError
@@ -21,10 +22,10 @@ from natsproto.jetstream._stream import Stream
 from natsproto.otel._receiving import TracedStream
 from natsproto.otel._spans import (
     LINKS,
+    Begun,
     Observed,
     Spans,
     acknowledged,
-    failed,
     injected,
     observed,
     size_of,
@@ -56,25 +57,25 @@ class TracedPublisher(Publisher):
         spans = client.tracing(subject)
         if spans is None:
             return await super().publish(subject, payload, msg_id=msg_id, headers=headers, **args)
-        with spans.span("publish", "send", SpanKind.PRODUCER, subject, size_of(payload), lasting=True) as span:
-            client.locate(span)
-            future = await super().publish(subject, payload, msg_id=msg_id, headers=injected(headers), **args)
-            future.add_done_callback(functools.partial(_settled, span))
-            return future
+        begun = spans.begin("publish", "send", SpanKind.PRODUCER, subject, size_of(payload), client=client, sent=1)
+        try:
+            with trace.use_span(begun.span, record_exception=False, set_status_on_exception=False):
+                future = await super().publish(subject, payload, msg_id=msg_id, headers=injected(headers), **args)
+        except BaseException as exc:
+            begun.end(exc)
+            raise
+        future.add_done_callback(functools.partial(_settled, begun))
+        return future
 
 
-def _settled(span: Span, future: AckFuture) -> None:
-    try:
-        if span.is_recording():
-            error = future.outcome if isinstance(future.outcome, NatsError) else None
-            if error is None:
-                acknowledged(span, future.result())
-            else:
-                failed(span, error)
-    except NatsError as exc:  # what the server said is no acknowledgement
-        failed(span, exc)
-    finally:
-        span.end()
+def _settled(begun: Begun, future: AckFuture) -> None:
+    error = future.outcome if isinstance(future.outcome, NatsError) else None
+    if error is None:
+        try:
+            acknowledged(begun.span, future.result())
+        except NatsError as exc:  # what the server said is no acknowledgement
+            error = exc
+    begun.end(error)
 
 
 class _Batch:
@@ -94,11 +95,12 @@ class _Batch:
     @contextmanager
     def sent(self, client: Observed, spans: Spans) -> Iterator[Span]:
         """A span of sending them, linked to those of the messages."""
-        with spans.span("publish", "send", SpanKind.CLIENT, self._subject, None, links=self.links) as span:
-            client.locate(span)
-            span.set_attribute("messaging.batch.message_count", self.count)
+        with spans.span(
+            "publish", "send", SpanKind.CLIENT, self._subject, client=client, links=self.links, sent=self.count
+        ) as begun:
+            begun.span.set_attribute("messaging.batch.message_count", self.count)
             with within():
-                yield span
+                yield begun.span
 
 
 class TracedBatch(AtomicBatch):
@@ -255,8 +257,9 @@ class TracedJetStream(JetStream):
                 retry_wait=retry_wait,
                 **args,
             )
-        with spans.span("publish", "send", SpanKind.PRODUCER, subject, size_of(payload)) as span:
-            client.locate(span)
+        with spans.span(
+            "publish", "send", SpanKind.PRODUCER, subject, size_of(payload), client=client, sent=1
+        ) as begun:
             with within():
                 ack = await super().publish(
                     subject,
@@ -267,7 +270,7 @@ class TracedJetStream(JetStream):
                     retry_wait=retry_wait,
                     **args,
                 )
-            acknowledged(span, ack)
+            acknowledged(begun.span, ack)
             return ack
 
     def _stream(self, name: str, info: StreamInfo | None) -> Stream:

@@ -57,10 +57,10 @@ class Metrics:
 
 
 _COUNTERS = (
-    ("messaging.client.sent.messages", "{message}", "Messages handed to connections"),
-    ("messaging.client.consumed.messages", "{message}", "Messages received"),
+    ("natsproto.client.sent.messages", "{message}", "Messages handed to connections, those of the APIs included"),
+    ("natsproto.client.received.messages", "{message}", "Messages received, replies and those of the APIs included"),
     ("natsproto.client.sent.bytes", "By", "Payloads, headers and subjects sent"),
-    ("natsproto.client.consumed.bytes", "By", "Payloads, headers and subjects received"),
+    ("natsproto.client.received.bytes", "By", "Payloads, headers and subjects received"),
     ("natsproto.client.reconnects", "{reconnect}", "Connections that replaced a lost one"),
     ("natsproto.client.dropped.messages", "{message}", "Messages lost because their reader was too slow"),
 )
@@ -73,10 +73,10 @@ _NOW = frozenset(name for name, _, _ in _GAUGES)
 
 def _counted(stats: Stats) -> dict[str, int]:
     return {
-        "messaging.client.sent.messages": stats.out_msgs,
-        "messaging.client.consumed.messages": stats.in_msgs,
+        "natsproto.client.sent.messages": stats.out_msgs,
+        "natsproto.client.received.messages": stats.in_msgs,
         "natsproto.client.sent.bytes": stats.out_bytes,
-        "natsproto.client.consumed.bytes": stats.in_bytes,
+        "natsproto.client.received.bytes": stats.in_bytes,
         "natsproto.client.reconnects": stats.reconnects,
         "natsproto.client.dropped.messages": stats.dropped,
     }

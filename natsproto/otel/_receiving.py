@@ -78,25 +78,24 @@ class TracedSubscription(Subscription[M], Generic[M]):
         return message
 
     def _received(self, message: Message, begun: int) -> None:
-        self._tell({"messaging.destination.name": message.subject}, [message], begun, batch=False)
+        self._tell(message.subject, [message], begun, batch=False)
 
     def _received_batch(self, messages: Sequence[Message], begun: int) -> None:
-        said = {} if self._is_wild else {"messaging.destination.name": self.subject}
-        self._tell(said, messages, begun, batch=True)
+        is_wild = not {"*", ">"}.isdisjoint(self.subject.split("."))
+        self._tell(None if is_wild else self.subject, messages, begun, batch=True)
 
-    def _tell(self, said: dict[str, str], messages: Sequence[Message], begun: int, *, batch: bool) -> None:
+    def _tell(self, destination: str | None, messages: Sequence[Message], began: int, *, batch: bool) -> None:
         client = self.client
-        if client is None or client.spans is None:
-            return
-        if self._is_wild:
-            said["messaging.destination.template"] = self.subject
-        if self.queue:
-            said["messaging.consumer.group.name"] = self.queue
-        client.spans.received(client, begun, self.subject, said, messages, batch=batch)
-
-    @property
-    def _is_wild(self) -> bool:
-        return not {"*", ">"}.isdisjoint(self.subject.split("."))
+        if client is not None and client.spans is not None:
+            client.spans.received(
+                client,
+                began,
+                messages,
+                destination=destination,
+                filter=self.subject,
+                group=self.queue,
+                batch=batch,
+            )
 
 
 # ---------------------------------------------------------------- streams
@@ -146,11 +145,17 @@ class TracedStream(Stream):
 _Consumer: TypeAlias = TracedConsumer | TracedPushConsumer | TracedOrderedConsumer
 
 
-def _received(client: Observed, consumer: _Consumer, messages: list[JsMessage], begun: int, *, batch: bool) -> None:
+def _received(client: Observed, consumer: _Consumer, messages: list[JsMessage], began: int, *, batch: bool) -> None:
     if client.spans is not None:
-        stream = consumer.stream_name
-        said = {"messaging.destination.name": stream, "messaging.consumer.group.name": consumer.name}
-        client.spans.received(client, begun, stream, said, messages, batch=batch)
+        client.spans.received(
+            client,
+            began,
+            messages,
+            destination=consumer.stream_name,
+            is_stream=True,
+            group=consumer.name,
+            batch=batch,
+        )
 
 
 class TracedMessages(Messages):
@@ -212,15 +217,22 @@ class TracedFetch(Fetch):
         client, consumer = self._client, self._of
         if client.spans is None:
             return await super()._all()
-        with client.spans.span("receive", "receive", SpanKind.CLIENT, consumer.stream_name, None) as span:
-            client.locate(span)
-            span.set_attribute("messaging.consumer.group.name", consumer.name)
+        with client.spans.span(
+            "receive",
+            "receive",
+            SpanKind.CLIENT,
+            consumer.stream_name,
+            client=client,
+            is_stream=True,
+            group=consumer.name,
+        ) as begun:
             with within():
                 messages = await super()._all()
-            if span.is_recording():
-                span.set_attribute("messaging.batch.message_count", len(messages))
+            begun.consumed = len(messages)
+            if begun.span.is_recording():
+                begun.span.set_attribute("messaging.batch.message_count", len(messages))
                 for link in links_to(messages):
-                    span.add_link(link.context)
+                    begun.span.add_link(link.context)
             return messages
 
 

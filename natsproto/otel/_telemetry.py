@@ -15,6 +15,7 @@ from natsproto._options import OptionArgs, Options
 from natsproto._version import __version__
 from natsproto.middleware import Call, with_middleware
 from natsproto.otel._client import TracedConnecting
+from natsproto.otel._measures import Enrich, Measures, Templates, template_of
 from natsproto.otel._metrics import Metrics
 from natsproto.otel._spans import Spans
 from natsproto.protocol.frames import Message
@@ -23,13 +24,26 @@ M = TypeVar("M", bound=Message)
 
 
 class Telemetry:
-    """Instruments clients with these providers; None takes the global ones. Make it once and keep it."""
+    """Instruments clients with these providers; None takes the global ones. Make it once and keep it.
+
+    ``templates`` say which subjects belong together: ``orders.{id}`` or ``orders.*``, the first that matches counts; or
+    a function of the subject. What has no template is neither in the name of a span nor in a metric. ``enrich`` is
+    called with every span that begins and its Operation, to set further attributes; what it raises is logged.
+    ConfigError, InvalidSubject for templates that cannot be.
+    """
 
     def __init__(
-        self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+        self,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        *,
+        templates: Templates = (),
+        enrich: Enrich | None = None,
     ) -> None:
-        self._spans = Spans(get_tracer("natsproto", __version__, tracer_provider))
-        self._metrics = Metrics(get_meter("natsproto", __version__, meter_provider))
+        meter = get_meter("natsproto", __version__, meter_provider)
+        tracer = get_tracer("natsproto", __version__, tracer_provider)
+        self._spans = Spans(tracer, Measures(meter), template_of(templates), enrich)
+        self._metrics = Metrics(meter)
 
     def connect(
         self,
@@ -46,17 +60,29 @@ class Telemetry:
     @contextmanager
     def processing(self, message: Message, *, consumer: str | None = None) -> Iterator[Span]:
         """See the function of this name."""
-        parent = propagate.extract(message.headers) if message.has_headers else None
-        size = len(message.data)
-        with self._spans.span("process", "process", SpanKind.CONSUMER, message.subject, size, parent) as span:
-            if consumer is not None:
-                span.set_attribute("messaging.consumer.group.name", consumer)
+        with self._process(message, consumer, consumed=0) as span:
             yield span
 
     async def tracing(self, message: Message, call: Call) -> None:
         """See the function of this name."""
-        with self.processing(message):
+        with self._process(message, None, consumed=1):
             await call()
+
+    @contextmanager
+    def _process(self, message: Message, group: str | None, consumed: int) -> Iterator[Span]:
+        parent = propagate.extract(message.headers) if message.has_headers else None
+        with self._spans.span(
+            "process",
+            "process",
+            SpanKind.CONSUMER,
+            message.subject,
+            len(message.data),
+            parent=parent,
+            group=group,
+            messages=(message,),
+            consumed=consumed,
+        ) as begun:
+            yield begun.span
 
     def process(self, handler: Callable[[M], Awaitable[object] | object]) -> Callable[[M], Awaitable[None]]:
         """See the function of this name."""

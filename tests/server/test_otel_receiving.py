@@ -100,7 +100,11 @@ async def test_every_message_of_an_endless_loop_is_received(nats_server: Server,
             links.append(linked(receive))
             sent.append([int(message.headers["traceparent"].split("-")[2], 16)] if message.has_headers else [])
             assert parent(receive) is None
-            assert said(receive) == {"messaging.destination.name": "orders.eu", "messaging.message.body.size": 1}
+            assert said(receive) == {
+                "messaging.destination.name": "orders.eu",
+                "messaging.destination.template": "orders.eu",
+                "messaging.message.body.size": 1,
+            }
             with recorder.telemetry.processing(message) as span:
                 assert span.is_recording()
             assert list(recorder.spans()) == ["process orders.eu"]
