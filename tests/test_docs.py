@@ -20,7 +20,7 @@ import pytest
 from mypy import api
 
 import natsproto
-from natsproto import errors
+from natsproto import errors, retry
 from natsproto._core import events
 from natsproto._options import OptionArgs
 from natsproto.jetstream._consumer import messages
@@ -110,7 +110,8 @@ def test_every_option_is_documented_with_its_default() -> None:
 
 
 def test_every_event_is_documented_with_its_fields() -> None:
-    assert issubclass(messages.ConsumerNotice, events.Event), "importing JetStream adds to the list"
+    for kind in (messages.ConsumerNotice, retry.MessageRetried):
+        assert issubclass(kind, events.Event), "importing JetStream and its retries adds to the list"
     documented = {name: re.findall(r"`(\w+)`", cell) for name, cell in ROW.findall((DOCS / "events.md").read_text())}
     assert documented == {kind.__name__: list(inspect.get_annotations(kind)) for kind in events.Event.__subclasses__()}
 

@@ -99,6 +99,7 @@ PARTS = {
     "Client.typed": BYTES,
     "Endpoint.cut": INSIDE,
     "Endpoint.drain": INSIDE,
+    "JetStream.connection": INSIDE,
     "JetStream.key_value(codec)": BYTES,
     "JetStream.key_value(kind)": BYTES,
     "JsMessage.ack_wait": INSIDE,

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import natsproto
 from natsproto.jetstream import JetStream, JsMessage
+from natsproto.middleware import with_middleware
+from natsproto.retry import DeadLetter, Retry, RetryPolicy
 from natsproto.testing import run_server
 
 ORDERS = 500
@@ -39,20 +41,17 @@ async def work(url: str) -> None:
 
         async def ship(message: JsMessage) -> None:
             order = orders.decode(message.data)
-            attempt = message.metadata.num_delivered
-            if order.flower != "cactus":  # what may happen twice has an id, and is stored once
-                await js.publish("shipped.eu", message.data, msg_id=f"ship-{order.number}")
-            elif attempt < ATTEMPTS:
-                await message.nak(0.05 * 2**attempt)  # again, later and later
-            else:
-                why = {"Why": "nobody dares to wrap it", "Attempts": str(attempt)}
-                await js.publish("dead.eu", message.data, msg_id=f"dead-{order.number}", headers=why)
-                await message.term("nobody dares to wrap it")
+            if order.flower == "cactus":
+                raise ValueError("nobody dares to wrap it")
+            # What may happen twice has an id, and is stored once.
+            await js.publish("shipped.eu", message.data, msg_id=f"ship-{order.number}")
 
+        # What raises comes again, later and later; in the end it is a dead letter.
+        retry = Retry(js, RetryPolicy(dead_letters="dead.eu", max_attempts=ATTEMPTS, first_delay=0.1))
         stream = await js.stream("ORDERS")
         consumer = await stream.create_consumer(durable_name="shipping", ack_wait=2, max_ack_pending=200)
-        # What a handler has not answered is acknowledged when it returns, and delivered again when it raises.
-        async with consumer.consume(ship, concurrency=16, nak_delay=0.5, max_messages=100) as shipping:
+        # What a handler has not answered is acknowledged when it returns.
+        async with consumer.consume(with_middleware(ship, retry), concurrency=16, max_messages=100) as shipping:
             await stop.wait()
             async with asyncio.timeout(20):  # less than the patience of whoever sends SIGKILL next
                 await shipping.stop()  # no new calls; those at work end, and what waits goes back for others
@@ -86,7 +85,7 @@ async def main() -> None:
                     server.kill()
                     await server.restart()
         async with (await js.stream("DEAD")).ordered_consumer() as reader:
-            dead = [int(message.headers["Attempts"]) for message in await reader.fetch(ORDERS // 100, timeout=20)]
+            dead = [DeadLetter.of(message).attempts for message in await reader.fetch(ORDERS // 100, timeout=20)]
         await publisher
         os.kill(os.getpid(), signal.SIGTERM)
         await worker

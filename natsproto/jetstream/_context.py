@@ -89,6 +89,11 @@ class JetStream:
             connection, domain=domain, prefix=prefix, timeout=timeout, trace=trace, inbox_prefix=inbox_prefix
         )
 
+    @property
+    def connection(self) -> Connection:
+        """The client it was made by."""
+        return self._connection
+
     async def account_info(self, *, timeout: Duration | None = None) -> AccountInfo:
         """What the account uses and may use. Raises what Api.call raises."""
         return await self._api.get(AccountInfo, "INFO", asked="account info", timeout=timeout)

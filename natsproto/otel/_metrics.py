@@ -5,16 +5,17 @@ Owns which clients there are, and what those have done that are closed.
 
 from __future__ import annotations
 
+import collections
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable
 
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.metrics import CallbackOptions, Counter, Meter, Observation
 
 from natsproto._client import Client
 from natsproto._core.connection import Stats
 from natsproto._core.events import Closed, Event
+from natsproto.retry import MessageDeadLettered, MessageRetried
 
 
 class Metrics:
@@ -22,12 +23,20 @@ class Metrics:
 
     def __init__(self, meter: Meter) -> None:
         self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
-        self._past: Counter[str] = Counter()
+        self._past: collections.Counter[str] = collections.Counter()
         self._turn = threading.RLock()  # metrics are read on a thread of their own
         for name, unit, description in _COUNTERS:
             meter.create_observable_counter(name, [self._observer(name)], unit, description)
         for name, unit, description in _GAUGES:
             meter.create_observable_up_down_counter(name, [self._observer(name)], unit, description)
+        self._failed: dict[type[Event], Counter] = {
+            MessageRetried: meter.create_counter(
+                "natsproto.consumer.retried.messages", "{message}", "Messages whose handler raised, to be tried again"
+            ),
+            MessageDeadLettered: meter.create_counter(
+                "natsproto.consumer.dead.messages", "{message}", "Messages that were given up and became dead letters"
+            ),
+        }
 
     def adopt(self, client: Client) -> None:
         """Counts what the client does from now on, and keeps what it did when it is closed."""
@@ -36,6 +45,8 @@ class Metrics:
         reference = weakref.ref(client)
 
         def hear(event: Event) -> None:
+            if isinstance(event, MessageRetried | MessageDeadLettered):
+                self._failed[type(event)].add(1, _of_consumer(event))
             closed = reference()
             if not isinstance(event, Closed) or closed is None:
                 return
@@ -69,6 +80,16 @@ _GAUGES = (
     ("natsproto.client.waiting.bytes", "By", "Bytes waiting to be sent"),
 )
 _NOW = frozenset(name for name, _, _ in _GAUGES)
+
+
+def _of_consumer(event: MessageRetried | MessageDeadLettered) -> dict[str, str]:
+    kind = type(event.error)
+    return {
+        "messaging.system": "nats",
+        "messaging.destination.name": event.stream,
+        "messaging.consumer.group.name": event.consumer,
+        "error.type": "_OTHER" if event.error is None else f"{kind.__module__}.{kind.__qualname__}",
+    }
 
 
 def _counted(stats: Stats) -> dict[str, int]:

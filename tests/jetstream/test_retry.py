@@ -1,0 +1,332 @@
+"""Retries and dead letters: nothing is lost, nothing is buried twice, and the dead can be brought back."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from natsproto import Client, Event, HandlerFailed, Message, otel
+from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject, LocalProtocolError, NoStream
+from natsproto.jetstream import JetStream, JsMessage, PullConsumer, Stream
+from natsproto.middleware import with_middleware
+from natsproto.retry import DeadLetter, MessageDeadLettered, MessageRetried, Retry, RetryPolicy, replay
+from tests.jetstream.reading import eventually
+
+if TYPE_CHECKING:
+    from natsproto.testing import Server
+
+
+def quick(**given: Any) -> RetryPolicy:
+    """A policy that does not wait."""
+    return RetryPolicy(**{"dead_letters": "dead.s", "first_delay": 0, **given})
+
+
+@pytest.fixture
+async def stream(jetstream: JetStream) -> Stream:
+    await jetstream.create_stream(name="DEAD", subjects=["dead.>"])
+    return await jetstream.create_stream(name="S", subjects=["s.>"])
+
+
+@pytest.fixture
+async def consumer(stream: Stream) -> PullConsumer:
+    return await stream.create_consumer(durable_name="worker", ack_wait=60)
+
+
+async def dead(js: JetStream) -> list[DeadLetter]:
+    letters = await js.stream("DEAD")
+    return [DeadLetter.of(message) async for message in letters.get_batch(start_sequence=1)]
+
+
+async def left(consumer: PullConsumer) -> int:
+    """Messages that have no final answer."""
+    info = await consumer.info()
+    return info.num_pending + info.num_ack_pending
+
+
+def heard(nc: Client) -> list[Event]:
+    events: list[Event] = []
+    nc.listen(events.append)
+    return events
+
+
+async def test_retry_ends_in_a_dead_letter(jetstream: JetStream, consumer: PullConsumer, nats_client: Client) -> None:
+    events, attempts = heard(nats_client), list[int]()
+
+    async def fail(message: JsMessage) -> None:
+        attempts.append(message.metadata.num_delivered)
+        raise ValueError("no\r\nway: \udcff")
+
+    headers = [("Tag", "a"), ("Tag", "b"), ("Nats-TTL", "1h")]
+    stream = await jetstream.stream("S")
+    await stream.update(allow_msg_ttl=True)
+    await jetstream.publish("s.1", b"payload", headers=headers, msg_id="mine")
+    retry = Retry(jetstream, quick(max_attempts=3))
+    consumption = consumer.consume(with_middleware(fail, retry), stop_after=3)
+    await consumption
+    assert (attempts, consumption.failed) == ([1, 2, 3], 3)
+    [letter] = await dead(jetstream)
+    assert (letter.subject, letter.data, list(letter.headers.pairs())) == ("s.1", b"payload", headers[:2])
+    assert (letter.stream, letter.sequence, letter.consumer, letter.attempts) == ("S", 1, "worker", 3)
+    assert (letter.error_type, letter.error) == ("builtins.ValueError", "no way: ?")
+    retried = [event for event in events if isinstance(event, MessageRetried)]
+    assert [(event.attempt, event.sequence, event.delay) for event in retried] == [(1, 1, 0), (2, 1, 0)]
+    [buried] = [event for event in events if isinstance(event, MessageDeadLettered)]
+    assert (buried.stream, buried.consumer, buried.attempts, buried.dead_letters) == ("S", "worker", 3, "dead.s")
+    assert isinstance(buried.error, ValueError)
+    await nats_client.flush()
+    assert await left(consumer) == 0
+
+
+async def test_retry_succeeds_in_the_end(jetstream: JetStream, consumer: PullConsumer) -> None:
+    async def fail_twice(message: JsMessage) -> None:
+        if message.metadata.num_delivered < 3:
+            raise ConnectionError("not yet")
+
+    await jetstream.publish("s.1")
+    handler = with_middleware(fail_twice, Retry(jetstream, quick(max_attempts=3)))
+    await consumer.consume(handler, stop_after=3, on_success="ack_sync")
+    assert (await dead(jetstream), await left(consumer)) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"),
+    [(InvalidPayload("decode", "Order", "no"), 1), (KeyError("x"), 1), (TimeoutError(), 4), (ConnectionError(), 1)],
+)
+async def test_retry_tries_what_may_be_mended(
+    jetstream: JetStream, consumer: PullConsumer, error: Exception, attempts: int
+) -> None:
+    def fail(message: JsMessage) -> None:
+        raise error
+
+    await jetstream.publish("s.1")
+    policy = quick(max_attempts=4, retry_on=(OSError, InvalidPayload), give_up_on=(InvalidPayload, ConnectionError))
+    await consumer.consume(with_middleware(fail, Retry(jetstream, policy)), stop_after=attempts)
+    [letter] = await dead(jetstream)
+    assert letter.attempts == attempts
+
+
+async def test_message_that_killed_its_workers_is_buried(jetstream: JetStream, consumer: PullConsumer) -> None:
+    await jetstream.publish("s.1", b"poison")
+    for _ in range(2):  # two workers died: it was delivered, and nobody answered
+        await (await consumer.next()).nak()
+
+    async def handle(message: JsMessage) -> None:
+        raise AssertionError("it was called")
+
+    consumption = consumer.consume(with_middleware(handle, Retry(jetstream, quick(max_attempts=2))), stop_after=1)
+    await consumption
+    [letter] = await dead(jetstream)
+    assert (letter.data, letter.attempts, letter.error_type, consumption.failed) == (b"poison", 3, "", 0)
+    assert "no answer" in letter.error
+
+
+WORKER = """
+import asyncio, os, signal, sys
+import natsproto
+from natsproto.middleware import with_middleware
+from natsproto.retry import Retry, RetryPolicy
+
+async def main():
+    async with natsproto.connect(sys.argv[1]) as nc:
+        js = nc.jetstream()
+
+        class Dying:
+            connection = nc
+            async def publish(self, *args, **given):
+                await js.publish(*args, **given)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def fail(message):
+            raise ValueError("no")
+
+        consumer = await (await js.stream("S")).consumer("worker")
+        retry = Retry(Dying(), RetryPolicy(dead_letters="dead.s", max_attempts=1))
+        await consumer.consume(with_middleware(fail, retry))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+async def test_kill_between_dead_letter_and_term_loses_nothing(
+    jetstream: JetStream, stream: Stream, nats_server: Server
+) -> None:
+    consumer = await stream.create_consumer(durable_name="worker", ack_wait=1)
+    for number in range(3):
+        await jetstream.publish(f"s.{number}", b"%d" % number)
+    for _ in range(3):
+        died = await asyncio.to_thread(
+            subprocess.run, [sys.executable, "-c", WORKER, nats_server.url], capture_output=True, timeout=100
+        )
+        assert died.returncode == -9, died.stderr.decode()
+    calls: list[int] = []
+
+    async def handle(message: JsMessage) -> None:
+        calls.append(message.metadata.stream_seq)
+
+    policy = quick(max_attempts=1)
+    async with consumer.consume(with_middleware(handle, Retry(jetstream, policy)), on_success="ack_sync"):
+        while await left(consumer):  # noqa: ASYNC110  # until the server delivers again what the dead had
+            await asyncio.sleep(0.05)
+    letters = await dead(jetstream)
+    buried = [letter.sequence for letter in letters]
+    assert len(set(buried)) == len(buried), "each is stored once"
+    assert sorted({*buried, *calls}) == [1, 2, 3], "each is buried, or was handled first"
+    assert buried
+
+
+async def test_without_a_stream_of_dead_letters_nothing_ends(
+    jetstream: JetStream, consumer: PullConsumer, nats_client: Client
+) -> None:
+    events = heard(nats_client)
+
+    def fail(message: JsMessage) -> None:
+        raise ValueError("no")
+
+    await jetstream.publish("s.1")
+    js = nats_client.jetstream(timeout=0.2)
+    policy = quick(max_attempts=1, dead_letters="nowhere", max_delay=0)
+    async with consumer.consume(with_middleware(fail, Retry(js, policy))) as consumption:
+        await eventually(lambda: consumption.failed)
+        await eventually(lambda: [event for event in events if _is_no_stream(event)])
+        assert not [event for event in events if isinstance(event, MessageDeadLettered)]
+        await jetstream.create_stream(name="LATE", subjects=["nowhere"])
+        await eventually(lambda: [event for event in events if isinstance(event, MessageDeadLettered)])
+    assert (await (await jetstream.stream("LATE")).info()).state.messages == 1
+
+
+def _is_no_stream(event: Event) -> bool:
+    return isinstance(event, HandlerFailed) and isinstance(event.error, NoStream) and "dead letter" in event.where
+
+
+async def test_retry_in_a_loop_of_ones_own(jetstream: JetStream, consumer: PullConsumer, nats_client: Client) -> None:
+    for number in range(3):
+        await jetstream.publish(f"s.{number}", b"%d" % number)
+    retry, results = Retry(jetstream, quick(max_attempts=2)), list[tuple[bytes, bool]]()
+
+    async def handle(message: JsMessage) -> None:
+        if message.data == b"1":
+            raise ValueError("no")
+        if message.data == b"2":
+            await message.term("mine")
+
+    async with consumer.messages(stop_after=4) as messages:
+        async for message in messages:
+            results.append((message.data, await retry.handle(message, handle)))
+    assert sorted(results) == [(b"0", True), (b"1", False), (b"1", False), (b"2", True)]
+    await nats_client.flush()
+    assert ([letter.data for letter in await dead(jetstream)], await left(consumer)) == ([b"1"], 0)
+
+
+async def test_answer_of_the_handler_stands(jetstream: JetStream, consumer: PullConsumer) -> None:
+    await jetstream.publish("s.1")
+
+    async def answer_and_fail(message: JsMessage) -> None:
+        await message.ack_sync()
+        raise ValueError("later")
+
+    await consumer.consume(with_middleware(answer_and_fail, Retry(jetstream, quick(max_attempts=1))), stop_after=1)
+    assert (await dead(jetstream), await left(consumer)) == ([], 0)
+
+
+async def test_replay_brings_the_dead_back(jetstream: JetStream, consumer: PullConsumer) -> None:
+    for number in range(4):
+        await jetstream.publish(f"s.{number}", b"%d" % number, headers={"Tag": str(number)}, msg_id=f"id-{number}")
+    await jetstream.publish("dead.other", b"something else")
+
+    def fail(message: JsMessage) -> None:
+        raise ValueError("no")
+
+    await consumer.consume(with_middleware(fail, Retry(jetstream, quick(max_attempts=1))), stop_after=4)
+    assert await replay(jetstream, "DEAD", select=lambda letter: letter.data in b"13") == 2
+    messages = await consumer.fetch(2)
+    assert [(m.subject, m.data, dict(m.headers.pairs())["Tag"]) for m in messages] == [
+        ("s.1", b"1", "1"),
+        ("s.3", b"3", "3"),
+    ]
+    assert not any("Dead-Letter" in name for message in messages for name, _ in message.headers.pairs())
+    assert await replay(jetstream, "DEAD", subject="dead.s", to="s.again") == 2
+    assert [message.subject for message in await consumer.fetch(2)] == ["s.again", "s.again"]
+    assert await replay(jetstream, "DEAD") == 0
+    assert (await (await jetstream.stream("DEAD")).info()).state.messages == 1, "what is no letter stays"
+
+
+async def test_replay_that_is_cut_off_stores_once(
+    jetstream: JetStream, consumer: PullConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await jetstream.publish("s.1")
+
+    def fail(message: JsMessage) -> None:
+        raise ValueError("no")
+
+    await consumer.consume(with_middleware(fail, Retry(jetstream, quick(max_attempts=1))), stop_after=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Stream, "delete_message", _cancelled)
+        with pytest.raises(asyncio.CancelledError):
+            await replay(jetstream, "DEAD")
+    assert await replay(jetstream, "DEAD") == 1
+    assert (await (await jetstream.stream("S")).info()).state.messages == 2
+
+
+async def _cancelled(*_: object) -> None:
+    raise asyncio.CancelledError
+
+
+async def test_retries_and_dead_letters_are_counted(nats_server: Server) -> None:
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader])
+    async with otel.Telemetry(None, meters).connect(nats_server.url) as nc:
+        js = nc.jetstream()
+        await js.create_stream(name="DEAD", subjects=["dead.>"])
+        stream = await js.create_stream(name="S", subjects=["s.>"])
+        consumer = await stream.create_consumer(durable_name="worker")
+        await js.publish("s.1")
+
+        def fail(message: JsMessage) -> None:
+            raise ValueError("no")
+
+        await consumer.consume(with_middleware(fail, Retry(js, quick(max_attempts=3))), stop_after=3)
+    data = reader.get_metrics_data()
+    assert data is not None
+    counted = {
+        metric.name: (point.value, point.attributes["messaging.consumer.group.name"], point.attributes["error.type"])  # type: ignore[union-attr, index]
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+        if metric.name.startswith("natsproto.consumer.")
+        for point in metric.data.data_points
+    }
+    assert counted == {
+        "natsproto.consumer.retried.messages": (2, "worker", "builtins.ValueError"),
+        "natsproto.consumer.dead.messages": (1, "worker", "builtins.ValueError"),
+    }
+    meters.shutdown()
+
+
+def test_delays_grow_or_are_told() -> None:
+    grown = RetryPolicy(dead_letters="d", first_delay=timedelta(seconds=2), max_delay=9)
+    assert [grown.delay_of(attempt) for attempt in (1, 2, 3, 4, 5000)] == [2, 4, 8, 9, 9]
+    told = RetryPolicy(dead_letters="d", delays=[1, timedelta(minutes=1)])
+    assert [told.delay_of(attempt) for attempt in (1, 2, 3)] == [1, 60, 60]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"max_attempts": 0}, ConfigError), ({"jitter": 2}, ConfigError), ({"delays": [-1]}, ConfigError),
+        ({"first_delay": -1}, ConfigError), ({"dead_letters": "dead.*"}, InvalidSubject), ({"delay": 1}, TypeError),
+    ],
+)  # fmt: skip
+def test_policy_that_cannot_be_is_refused(given: dict[str, object], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        quick(**given)
+
+
+def test_message_without_the_headers_is_no_dead_letter() -> None:
+    with pytest.raises(LocalProtocolError, match="no dead letter"):
+        DeadLetter.of(Message("s", None, b"", None, None))
