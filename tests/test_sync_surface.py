@@ -66,6 +66,7 @@ WHOLE = {
     "Consumption": "there are no callbacks: iterate messages() in as many threads as wanted",
     "StaticGroup": "its members handle messages in callbacks",
     "StoredMessages": "get_batch and get_last_messages give an iterator, which goes into the loop once for a batch",
+    "TypedJetStream": "payloads are bytes: use natsproto.codecs around them",
 }
 """Classes with verbs to wait for that have no counterpart."""
 
@@ -100,6 +101,7 @@ PARTS = {
     "Endpoint.cut": INSIDE,
     "Endpoint.drain": INSIDE,
     "JetStream.connection": INSIDE,
+    "JetStream.typed": BYTES,
     "JetStream.key_value(codec)": BYTES,
     "JetStream.key_value(kind)": BYTES,
     "JsMessage.ack_wait": INSIDE,

@@ -93,6 +93,7 @@ from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.jetstream._publish.schedule import Schedule
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._typed import Received, TypedJetStream
 
 __all__ = [
     "AccountInfo",
@@ -156,6 +157,7 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "RawMessage",
+    "Received",
     "ReplayPolicy",
     "Republish",
     "RestoreCompleted",
@@ -181,5 +183,6 @@ __all__ = [
     "StreamState",
     "SubjectTransform",
     "Timestamp",
+    "TypedJetStream",
     "Work",
 ]

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from natsproto.jetstream._backup import Progress
     from natsproto.jetstream._exchange import Trace
     from natsproto.jetstream._publish.headers import MessageArgs
+    from natsproto.jetstream._typed import TypedJetStream
     from natsproto.jetstream.kv._bucket import KeyValue
     from natsproto.jetstream.kv._keys import KeyCodec
     from natsproto.jetstream.kv._status import KeyValueStatus
@@ -93,6 +94,17 @@ class JetStream:
     def connection(self) -> Connection:
         """The client it was made by."""
         return self._connection
+
+    def typed(self, kind: type[T], /, *, codec: Codec | None = None) -> TypedJetStream[T]:
+        """Streams whose messages hold a ``kind``: publishing, reading and handling values, checked by type checkers.
+
+        ``codec`` (default: ``natsproto.codecs.JSON``) makes payloads of values and values of payloads. Sends nothing.
+        ConfigError for what is no codec.
+        """
+        from natsproto.codecs import JSON
+        from natsproto.jetstream._typed import TypedJetStream
+
+        return TypedJetStream(self._connection, self.publish, kind, JSON if codec is None else codec)
 
     async def account_info(self, *, timeout: Duration | None = None) -> AccountInfo:
         """What the account uses and may use. Raises what Api.call raises."""
