@@ -67,6 +67,7 @@ WHOLE = {
     "StaticGroup": "its members handle messages in callbacks",
     "StoredMessages": "get_batch and get_last_messages give an iterator, which goes into the loop once for a batch",
     "TypedJetStream": "payloads are bytes: use natsproto.codecs around them",
+    "WatchCallback": "there are no callbacks: iterate the watch in a thread",
 }
 """Classes with verbs to wait for that have no counterpart."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import natsproto
 from natsproto.codecs import msgspec, pydantic
 from natsproto.errors import KeyDeleted, KeyExists, WrongRevision
+from natsproto.jetstream.kv import KeyValueEntry
 from natsproto.testing import run_server
 
 
@@ -52,6 +53,12 @@ async def main() -> None:
             entry = await watcher.next(timeout=5)
             print(f"new: {entry.key} is {entry.value.decode()}")
 
+        def told(entry: KeyValueEntry[bytes]) -> None:
+            print(f"told: {entry.key} is {entry.value.decode()}")
+
+        async with kv.watch("us.*", cb=told) as watching:
+            await watching.ready()
+
         async with kv.lock("baker", ttl=10, value=b"Ana") as lock:
             written = await lock.put("bread", b"baked")
             print(f"{(await kv.get('baker')).value.decode()} bakes: {lock.token < written}")
@@ -73,6 +80,7 @@ if __name__ == "__main__":
 # prints: now: eu.tax is 19
 # prints: now: us.tax is 7
 # prints: new: us.tax is 8
+# prints: told: us.tax is 8
 # prints: Ana bakes: True
 # prints: pydantic: 5.00 euros
 # prints: msgspec(json): 5.00 euros

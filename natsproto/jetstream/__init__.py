@@ -94,6 +94,7 @@ from natsproto.jetstream._publish.schedule import Schedule
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream._typed import Received, TypedJetStream
+from natsproto.jetstream._watch_callback import WatchCallback
 
 __all__ = [
     "AccountInfo",
@@ -184,5 +185,6 @@ __all__ = [
     "SubjectTransform",
     "Timestamp",
     "TypedJetStream",
+    "WatchCallback",
     "Work",
 ]

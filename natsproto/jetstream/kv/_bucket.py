@@ -6,10 +6,10 @@ Owns the handle that programs use; each verb is a thin, documented call into the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Generic, Literal
+from typing import TYPE_CHECKING, Generic, Literal, overload
 
 from natsproto._async_hints import items
 from natsproto.codecs import JSON, Codec
@@ -28,6 +28,7 @@ from natsproto.jetstream._config import KV_STREAM, bucket_name
 from natsproto.jetstream._publish.atomic_batch import MAX_MESSAGES, AtomicBatch
 from natsproto.jetstream._publish.policy import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._watch_callback import WatchCallback
 from natsproto.jetstream.kv._atomic import KeyValueBatch
 from natsproto.jetstream.kv._cache import KeyValueCache
 from natsproto.jetstream.kv._entry import OPERATION, KeyValueEntry, Operation, StoredEntry, UnreadEntry
@@ -211,6 +212,7 @@ class KeyValue(Generic[V]):
 
     # ---------------------------------------------------------------- many keys
 
+    @overload
     def watch(
         self,
         *keys: str,
@@ -219,16 +221,39 @@ class KeyValue(Generic[V]):
         updates_only: bool = False,
         meta_only: bool = False,
         resume_from: int | None = None,
-    ) -> KeyWatcher[V]:
+    ) -> KeyWatcher[V]: ...
+
+    @overload
+    def watch(
+        self,
+        *keys: str,
+        cb: Callable[[KeyValueEntry[V]], Awaitable[object] | object],
+        include_history: bool = False,
+        ignore_deletes: bool = False,
+        updates_only: bool = False,
+        meta_only: bool = False,
+        resume_from: int | None = None,
+    ) -> WatchCallback[KeyValueEntry[V]]: ...
+
+    def watch(
+        self,
+        *keys: str,
+        cb: Callable[[KeyValueEntry[V]], Awaitable[object] | object] | None = None,
+        include_history: bool = False,
+        ignore_deletes: bool = False,
+        updates_only: bool = False,
+        meta_only: bool = False,
+        resume_from: int | None = None,
+    ) -> KeyWatcher[V] | WatchCallback[KeyValueEntry[V]]:
         """What the keys hold, and then everything that happens to them; enter it. Without ``keys`` all of the bucket.
 
         ``keys`` may have wildcards. The newest entry of each key comes first; with ``include_history`` all entries
         that the bucket has, with ``resume_from`` those from this revision on, with ``updates_only`` none.
-        ``ignore_deletes`` leaves deletions out, ``meta_only`` the values.
+        ``ignore_deletes`` leaves deletions out, ``meta_only`` the values. With ``cb`` each entry is given to it.
 
-        InvalidSubject for a bad key; ConfigError for contradictions. See KeyWatcher for the rest.
+        InvalidSubject for a bad key; ConfigError for contradictions. See KeyWatcher and WatchCallback for the rest.
         """
-        return watch(
+        watcher = watch(
             self._store,
             keys,
             include_history=include_history,
@@ -237,6 +262,7 @@ class KeyValue(Generic[V]):
             meta_only=meta_only,
             resume_from=resume_from,
         )
+        return watcher if cb is None else WatchCallback(watcher, cb, self._store.api.connection)
 
     @items
     async def keys(self, *filters: str) -> AsyncGenerator[str]:

@@ -7,10 +7,10 @@ Owns the verbs and the rules between objects and links. How content is stored is
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, overload
 
 from natsproto._async_hints import items
 from natsproto.errors import (
@@ -29,6 +29,7 @@ from natsproto.jetstream._codec import NEVER, Duration, dumps
 from natsproto.jetstream._config import OBJECT_STREAM, DeliverPolicy, bucket_name
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._watch_callback import WatchCallback
 from natsproto.jetstream.objectstore._catalog import Catalog, Entry, held_by
 from natsproto.jetstream.objectstore._download import to_bytes, to_file
 from natsproto.jetstream.objectstore._leftovers import leftovers
@@ -260,14 +261,34 @@ class ObjectStore:
                         if deleted or not info.deleted:
                             yield info
 
-    def watch(self, *, ignore_deletes: bool = False, updates_only: bool = False) -> ObjectWatcher:
+    @overload
+    def watch(self, *, ignore_deletes: bool = False, updates_only: bool = False) -> ObjectWatcher: ...
+
+    @overload
+    def watch(
+        self,
+        *,
+        cb: Callable[[ObjectInfo], Awaitable[object] | object],
+        ignore_deletes: bool = False,
+        updates_only: bool = False,
+    ) -> WatchCallback[ObjectInfo]: ...
+
+    def watch(
+        self,
+        *,
+        cb: Callable[[ObjectInfo], Awaitable[object] | object] | None = None,
+        ignore_deletes: bool = False,
+        updates_only: bool = False,
+    ) -> ObjectWatcher | WatchCallback[ObjectInfo]:
         """Every object and link there is, and then every change, without an end: enter it, then iterate it.
 
         A deleted object has ``deleted``, unless ``ignore_deletes``. With ``updates_only`` it begins with the changes.
+        With ``cb`` each change is given to it: see WatchCallback.
         """
         policy = DeliverPolicy.NEW if updates_only else DeliverPolicy.LAST_PER_SUBJECT
         ordered = self._stream.ordered_consumer(filter_subject=all_meta_subjects(self.bucket), deliver_policy=policy)
-        return ObjectWatcher(ordered, self.bucket, ignore_deletes=ignore_deletes, updates_only=updates_only)
+        watcher = ObjectWatcher(ordered, self.bucket, ignore_deletes=ignore_deletes, updates_only=updates_only)
+        return watcher if cb is None else WatchCallback(watcher, cb, self._api.connection)
 
     # ---------------------------------------------------------------- changing
 

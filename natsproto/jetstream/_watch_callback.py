@@ -1,0 +1,162 @@
+"""Watching with a callback: a task that gives everything a watch reads to a function, as ``subscribe(cb=...)`` does.
+
+Owns that task. What is read, and for how long, is the watcher's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Generic, Protocol, TypeVar
+
+from natsproto._async_hints import Awaited
+from natsproto._core.connection import Connection
+from natsproto._core.events import HandlerFailed
+from natsproto.errors import LocalProtocolError, SubscriptionClosed
+
+E = TypeVar("E")
+E_co = TypeVar("E_co", covariant=True)
+
+log = logging.getLogger("natsproto")
+
+
+class Watcher(Protocol[E_co]):
+    """What is watched: a KeyWatcher or an ObjectWatcher."""
+
+    what: str
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the beginning is complete and everything that has come was read."""
+        ...
+
+    async def ready(self) -> None:
+        """Waits until what there was at the beginning is complete."""
+        ...
+
+    async def stop(self) -> None:
+        """Ends it."""
+        ...
+
+    async def __aenter__(self) -> object:
+        """Begins it."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[E_co]:
+        """All that comes."""
+        ...
+
+
+class WatchCallback(Awaited, Generic[E]):
+    """A watch whose entries go to a callback, one after the other. Enter it, or ``await`` it to run until it ends.
+
+    The callback is ``def`` or ``async def``; one that raises is logged and told by a HandlerFailed event, and the next
+    entry is given to it. What ends the watch (its bucket was deleted, the client was closed for good) is raised by
+    ``wait``, ``ready``, the ``await`` and at the end of the block.
+    """
+
+    _forgotten = "watch(cb=...) was never awaited or entered"
+
+    def __init__(
+        self, watcher: Watcher[E], callback: Callable[[E], Awaitable[object] | object], connection: Connection
+    ) -> None:
+        if not callable(callback):
+            raise TypeError(f"cb must be callable with one entry, not {type(callback).__name__}")
+        self._watcher, self._callback, self._connection = watcher, callback, connection
+        self._called = asyncio.Event()
+        self._busy = False
+        self._task: asyncio.Task[None] | None = None
+        self._begun = False
+
+    async def ready(self) -> None:
+        """Waits until the callback has dealt with what there was at the beginning, at once when there was nothing.
+
+        Raises what ends the watch; SubscriptionClosed when it was stopped. Cancelling ends the wait.
+        """
+        task = self._started()
+        await self._watcher.ready()
+        while self._busy or not self._watcher.caught_up:
+            self._called.clear()
+            called = asyncio.ensure_future(self._called.wait())
+            try:
+                await asyncio.wait((called, task), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                called.cancel()
+            if task.done():
+                task.result()
+                raise SubscriptionClosed(self._watcher.what, "stopped")
+
+    async def wait(self) -> None:
+        """Waits until it has ended, and raises why, unless it was stopped. Cancelling ends only the wait."""
+        task = self._started()
+        await asyncio.wait((task,))
+        task.result()
+
+    async def stop(self) -> None:
+        """Calls the callback no more and waits for the call at work. What has come and was not given to it is gone.
+
+        Cancelling cancels that call too.
+        """
+        self._begun = True
+        await self._watcher.stop()
+        task = self._task
+        if task is None or task is asyncio.current_task():
+            return
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
+    async def __aenter__(self) -> WatchCallback[E]:
+        self._begun = True
+        if self._task is None:
+            await self._watcher.__aenter__()
+            self._task = asyncio.create_task(self._run(), name=f"natsproto callback of {self._watcher.what}")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task = self._task
+        if exc is not None and task is not None:
+            task.cancel()
+        await self.stop()
+        if exc is None and task is not None and task.done():
+            task.result()
+
+    def __await__(self) -> Generator[object, None, None]:
+        self._begun = True
+        return self._until_it_ends().__await__()
+
+    async def _until_it_ends(self) -> None:
+        async with self:
+            await self.wait()
+
+    def _started(self) -> asyncio.Task[None]:
+        self._begun = True  # or it is said now
+        if self._task is None:
+            raise LocalProtocolError(f"{self._watcher.what} is to be entered or awaited first")
+        return self._task
+
+    async def _run(self) -> None:
+        async for entry in self._watcher:
+            self._busy = True
+            try:
+                await self._call(entry)
+            finally:
+                self._busy = False
+                self._called.set()
+
+    async def _call(self, entry: E) -> None:
+        try:
+            result = self._callback(entry)
+            if inspect.isawaitable(result):
+                await result
+        except Exception as exc:
+            where = f"callback of {self._watcher.what}"
+            log.error("%s failed: %r", where, exc, exc_info=exc)
+            self._connection.announce(HandlerFailed(where=where, error=exc))
