@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from natsproto._async_hints import items
 from natsproto._core.connection import Connection
 from natsproto._value import Value
+from natsproto.account_events import AccountEvents
 from natsproto.errors import ServerError
 from natsproto.protocol.frames import Message
 
@@ -96,6 +97,13 @@ class System:
         """Yields what every server that knows the account says of it; raises what ``servers`` raises."""
         subject = f"$SYS.REQ.ACCOUNT.{account}.{kind}"
         return _read(self._connection.request_many(subject, _body(filters), max_wait=max_wait, stall=stall))
+
+    def events(self, account: str = "*") -> AccountEvents:
+        """Clients of an account (its name or public key; all) that connect, leave or are refused: enter it.
+
+        PermissionDenied ends it for users who may not; InvalidSubject for what is no name.
+        """
+        return AccountEvents(self._connection, account)
 
     async def user_info(self, *, timeout: float | timedelta | None = None) -> SystemReply:
         """What the server knows of this connection's own user: account, permissions, expiry. For every user."""

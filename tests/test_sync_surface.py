@@ -148,6 +148,7 @@ PARTS = {
         for name in ("has_headers", "has_reply", "is_no_responders", "is_status")
         if hasattr({"Message": frames.Message, "JsMessage": message.JsMessage, "Request": service.Request}[kind], name)
     },
+    "System.events": ON_THE_LOOP,
 }
 """What a class has there and not here, and arguments in parentheses."""
 

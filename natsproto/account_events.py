@@ -1,0 +1,161 @@
+"""What servers tell of clients without being asked: who connects, who leaves, who is refused, how long services take.
+
+Owns the types of these events and the stream of them. All but the latency of services is for users of the system
+account; JetStream's own events are ``js.advisories()``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from types import MappingProxyType, TracebackType
+
+from natsproto._async_hints import AsyncIterated
+from natsproto._core.connection import Connection
+from natsproto._core.subscription import Subscription
+from natsproto.errors import InvalidReply, SubscriptionClosed
+from natsproto.jetstream._advisory import Advisory, ClientInfo
+from natsproto.jetstream._codec import Record, Seconds, decode, integer, optional, parse, seconds, text
+from natsproto.protocol.frames import Message
+from natsproto.protocol.subject import subscribe_subject
+
+READ_AHEAD = 1024
+"""Events held for a reader; more wait in the subscriptions, whose limits count then."""
+
+
+class ServerIdentity(Record):
+    """The server that tells."""
+
+    name: str = text(default="")
+    host: str = text(default="")
+    id: str = text(default="")
+    cluster: str = text(default="")
+    domain: str = text(default="")
+    version: str = text(default="", key="ver")
+
+
+class DataStats(Record):
+    """What went one way."""
+
+    messages: int = integer(default=0, key="msgs")
+    bytes: int = integer(default=0)
+
+
+class ClientConnected(Advisory):
+    """A client was let in."""
+
+    server: ServerIdentity | None = optional(ServerIdentity, default=None)
+    client: ClientInfo | None = optional(ClientInfo, default=None)
+
+
+class ClientDisconnected(ClientConnected):
+    """A client is gone; ``reason`` in the server's words. It has ``sent`` and ``received`` so much."""
+
+    sent: DataStats | None = optional(DataStats, default=None)
+    received: DataStats | None = optional(DataStats, default=None)
+    reason: str = text(default="")
+
+
+class AuthenticationFailed(ClientDisconnected):
+    """A client was refused; ``client.user`` is who it said to be."""
+
+
+class ServiceLatency(Advisory):
+    """How long a service took, in seconds: ``service_time`` in the service, ``system`` between the servers, ``total``
+    all of it. Told on the subject that the account's configuration names for an exported service.
+    """
+
+    status: int = integer(default=0)
+    error: str = text(default="")
+    requestor: ClientInfo | None = optional(ClientInfo, default=None)
+    responder: ClientInfo | None = optional(ClientInfo, default=None)
+    service_time: Seconds = seconds(default=0.0, key="service")
+    system: Seconds = seconds(default=0.0)
+    total: Seconds = seconds(default=0.0)
+
+
+KINDS: Mapping[str, type[Advisory]] = MappingProxyType(
+    {
+        "io.nats.server.advisory.v1.client_connect": ClientConnected,
+        "io.nats.server.advisory.v1.client_disconnect": ClientDisconnected,
+        "io.nats.server.metric.v1.service_latency": ServiceLatency,
+    }
+)
+"""Which class stands for which ``type``; AuthenticationFailed has that of ClientDisconnected, on another subject."""
+
+
+def read_event(message: Message) -> Advisory:
+    """The event in a message. Never fails: what is not known is an Advisory whose ``extra`` holds what it says."""
+    try:
+        payload = parse(message.data, "account event")
+        said = payload.get("type")
+        kind = KINDS.get(said, Advisory) if isinstance(said, str) else Advisory
+        if kind is ClientDisconnected and message.subject.endswith(".AUTH.ERR"):
+            kind = AuthenticationFailed
+        try:
+            return decode(kind, payload)
+        except InvalidReply:
+            return decode(Advisory, payload)
+    except InvalidReply:
+        return Advisory(extra={"data": message.data.decode("utf-8", "replace")})
+
+
+class AccountEvents(AsyncIterated):
+    """The events of clients from the moment it is entered: read them with ``async for`` or ``next``.
+
+    Made by ``System.events``. It ends with the block or ``stop``. Refused clients belong to no account, so that
+    AuthenticationFailed comes whatever account was asked for.
+    """
+
+    def __init__(self, connection: Connection, account: str) -> None:
+        subscribe_subject(account, "account")
+        self._connection = connection
+        self._subjects = (
+            f"$SYS.ACCOUNT.{account}.CONNECT",
+            f"$SYS.ACCOUNT.{account}.DISCONNECT",
+            "$SYS.SERVER.*.CLIENT.AUTH.ERR",
+        )
+        self._events: asyncio.Queue[Advisory | None] = asyncio.Queue(READ_AHEAD)
+        self._open: list[Subscription] = []
+
+    async def __aenter__(self) -> AccountEvents:
+        for subject in self._subjects:
+            self._open.append(await self._connection.subscribe(subject, cb=self._put))
+        await self._connection.flush()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def __aiter__(self) -> AsyncIterator[Advisory]:
+        return self
+
+    async def __anext__(self) -> Advisory:
+        event = await self._events.get() if self._open or not self._events.empty() else None
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def next(self, timeout: float | None = None) -> Advisory:
+        """The next event; waits at most ``timeout`` seconds (None: for ever). TimeoutError; SubscriptionClosed when it
+        was stopped.
+        """
+        async with asyncio.timeout(timeout):
+            try:
+                return await self.__anext__()
+            except StopAsyncIteration:
+                raise SubscriptionClosed("account events", "stopped") from None
+
+    async def stop(self) -> None:
+        """Ends it; what was not read is dropped."""
+        subscriptions, self._open = self._open, []
+        for subscription in subscriptions:
+            await subscription.unsubscribe()
+        while not self._events.empty():
+            self._events.get_nowait()
+        self._events.put_nowait(None)  # for whoever waits
+
+    async def _put(self, message: Message) -> None:
+        await self._events.put(read_event(message))
