@@ -24,7 +24,7 @@ def partition(number: int, *parts: str) -> int:
     if type(number) is not int or number < 1:
         raise ConfigError("number", number, "must be a positive number of partitions")
     found = 0x811C9DC5  # FNV-1a, 32 bits
-    for byte in "".join(parts).encode("utf-8", "surrogateescape"):
+    for byte in _bytes("".join(parts)):
         found = (found ^ byte) * 0x01000193 & 0xFFFFFFFF
     return found % number
 
@@ -35,7 +35,8 @@ class SubjectMapping:
     ``SubjectMapping("orders.*.*", "shard.{{partition(4,1)}}.{{wildcard(2)}}").apply("orders.eu.7")``. Functions:
     ``wildcard`` (or ``$1``), ``partition``, ``split``, ``splitFromLeft``, ``splitFromRight``, ``sliceFromLeft``,
     ``sliceFromRight``, ``left`` and ``right``; a final ``>`` stands for the rest on both sides. ConfigError and
-    InvalidSubject for what a server refuses, and for its ``random``, which nobody can foretell.
+    InvalidSubject for what a server refuses, and for its ``random``, which nobody can foretell. What servers lose, as
+    they make no subject of it, is not told: a token to split that is delimiters alone, or begins with two of them.
     """
 
     def __init__(self, source: str, destination: str) -> None:
@@ -94,7 +95,7 @@ class SubjectMapping:
         if name in _PIECES and len(numbers) == 2:
             (at,) = self._places(token, words[:1], places)
             cut = _PIECES[name]
-            return lambda given: cut(given[at], numbers[1])
+            return lambda given: [_text(piece) for piece in cut(_bytes(given[at]), numbers[1])]  # bytes, as in Go
         raise self._wrong(token)
 
     def _places(self, token: str, words: Sequence[str], places: Sequence[int]) -> list[int]:
@@ -113,36 +114,44 @@ class SubjectMapping:
         return ConfigError("destination", self.destination, f"{token} is no function of a mapping, or lacks arguments")
 
 
-def _split_from_left(token: str, size: int) -> Sequence[str]:
+def _bytes(token: str) -> bytes:
+    return token.encode("utf-8", "surrogateescape")
+
+
+def _text(piece: bytes) -> str:
+    return piece.decode("utf-8", "surrogateescape")
+
+
+def _split_from_left(token: bytes, size: int) -> Sequence[bytes]:
     return (token[:size], token[size:]) if 0 < size < len(token) else (token,)
 
 
-def _split_from_right(token: str, size: int) -> Sequence[str]:
+def _split_from_right(token: bytes, size: int) -> Sequence[bytes]:
     return (token[:-size], token[-size:]) if 0 < size < len(token) else (token,)
 
 
-def _slice_from_left(token: str, size: int) -> Sequence[str]:
+def _slice_from_left(token: bytes, size: int) -> Sequence[bytes]:
     if not 0 < size < len(token):
         return (token,)
     return [token[start : start + size] for start in range(0, len(token), size)]
 
 
-def _slice_from_right(token: str, size: int) -> Sequence[str]:
+def _slice_from_right(token: bytes, size: int) -> Sequence[bytes]:
     if not 0 < size < len(token):
         return (token,)
     odd = len(token) % size
     return [token[:odd]] * bool(odd) + [token[start : start + size] for start in range(odd, len(token), size)]
 
 
-def _left(token: str, size: int) -> Sequence[str]:
+def _left(token: bytes, size: int) -> Sequence[bytes]:
     return (token[:size] if 0 < size < len(token) else token,)
 
 
-def _right(token: str, size: int) -> Sequence[str]:
+def _right(token: bytes, size: int) -> Sequence[bytes]:
     return (token[-size:] if 0 < size < len(token) else token,)
 
 
-_PIECES: dict[str, Callable[[str, int], Sequence[str]]] = {
+_PIECES: dict[str, Callable[[bytes, int], Sequence[bytes]]] = {
     "splitfromleft": _split_from_left,
     "splitfromright": _split_from_right,
     "slicefromleft": _slice_from_left,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
@@ -45,8 +46,8 @@ async def test_subject_mapping_is_the_servers(seed: int) -> None:
                     for part in tokens(source)
                 )
                 foretold = mapping.apply(subject)
-                if foretold is None or ".." in foretold or foretold.endswith("."):
-                    continue  # nothing but delimiters: no subject
+                if source == "s.*" and re.match(r"s\.(-+$|--)", subject):
+                    continue  # servers make no subject of that, and lose the message
                 await nc.publish(subject, b"x")
                 assert (await out.next(timeout=60)).subject == foretold, (source, subject)
 
