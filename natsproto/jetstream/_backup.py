@@ -1,7 +1,8 @@
-"""Streams saved to files and brought back.
+"""Streams saved to folders and brought back.
 
-Owns the format of the file and the flow of the chunks. A file is one line of JSON (the ``config`` and ``state`` of the
-stream, and the version of the format), then the snapshot as the server sent it. It does not look into the snapshot.
+Owns the two files of a backup, which are those of the ``nats`` command line tool, and the flow of the chunks:
+``backup.json`` has the ``config`` and ``state`` of the stream, ``stream.tar.s2`` the snapshot as the server sent it. It
+does not look into the snapshot.
 
 Reading and writing is done in a thread, so that a slow disk does not stop the event loop.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -38,16 +40,18 @@ CHUNK = 128 * 1024
 """Bytes of a chunk unless asked for otherwise; what the server chooses too."""
 WINDOW = 8 * 2**20
 """Bytes that may be on their way, unacknowledged."""
-MAGIC = "natsproto stream backup"
-VERSION = 1
-_HEADER_LIMIT = 16 * 2**20
+META, DATA = "backup.json", "stream.tar.s2"
+"""The files of a backup."""
+OTHER_DATA = "stream.arc.s2"
+"""What newer versions of the tool call the snapshot of a newer server."""
+_META_LIMIT = 16 * 2**20
 
 
 class Progress(Value):
     """How far a backup or restore is.
 
     ``bytes`` and ``chunks`` were written or sent so far; ``total`` is the size of the stream in its store when a backup
-    began (its file is smaller, as it is compressed), and the size of the file in a restore.
+    began (the snapshot is smaller, as it is compressed), and the size of the snapshot in a restore.
     """
 
     bytes: int
@@ -67,14 +71,15 @@ async def save(
     progress: Callable[[Progress], object] | None,
     timeout: Duration | None,
 ) -> Progress:
-    """Writes a stream to a file; see Stream.backup."""
+    """Writes a stream to a folder; see Stream.backup."""
     for what, size, most in (("chunk_size", chunk_size, 2**20), ("window_size", window_size, 32 * 2**20)):
         if not 1024 <= size <= most:
             raise ConfigError(what, size, f"must be from 1,024 to {most:,} bytes")
     target = Path(path)
-    partial = target.with_name(f"{target.name}.{api.connection.new_inbox().rpartition('.')[2]}.partial")
+    partial = target.with_name(f"{target.name}.{api.connection.new_id()}.partial")
+    partial.mkdir()
     try:
-        with _opened(partial, "xb") as file:
+        with _opened(partial / DATA, "xb") as file:
             async with _Line(api, f"backup of stream {stream!r}", timeout) as line:
                 body: dict[str, object] = {"deliver_subject": line.inbox, "chunk_size": chunk_size}
                 body["window_size"] = window_size
@@ -85,11 +90,26 @@ async def save(
                 started = await _begin(api, stream, body, line.asked, timeout)
                 done = await _receive(line, file, started, progress)
             await asyncio.to_thread(_finish, file)
-        os.replace(partial, target)
+        with _opened(partial / META, "xb") as file:
+            saved = {"config": encode(started.config), "state": encode(started.state)}
+            await asyncio.to_thread(file.write, json.dumps(saved, indent=2).encode())
+            await asyncio.to_thread(_finish, file)
+        _replace(partial, target)
     except BaseException:
-        partial.unlink(missing_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
         raise
     return done
+
+
+def _replace(partial: Path, target: Path) -> None:
+    """Gives the backup its name. An older one stands aside first, as a folder cannot be replaced in one step."""
+    if not (target / META).is_file():
+        os.replace(partial, target)  # nothing is there, or an empty folder; refused for all else
+        return
+    older = partial.with_suffix(".older")
+    os.replace(target, older)
+    os.replace(partial, target)
+    shutil.rmtree(older)
 
 
 async def _begin(
@@ -107,8 +127,6 @@ async def _receive(
     line: _Line, file: BinaryIO, started: SnapshotStarted, progress: Callable[[Progress], object] | None
 ) -> Progress:
     """Writes what comes and acknowledges what is written, until the server says that this was all."""
-    head = {"format": MAGIC, "version": VERSION, "config": encode(started.config), "state": encode(started.state)}
-    await asyncio.to_thread(file.write, json.dumps(head).encode() + b"\n")
     size = chunks = 0
     total = started.state.bytes
     while True:
@@ -150,10 +168,13 @@ async def restore(
     progress: Callable[[Progress], object] | None,
     timeout: Duration | None,
 ) -> StreamInfo:
-    """Brings a stream back from a file; see JetStream.restore_stream."""
-    with _opened(Path(path), "rb") as file:
+    """Brings a stream back from a folder; see JetStream.restore_stream."""
+    folder = Path(path)
+    with _opened(folder / META, "rb") as file:
+        saved = _read_meta(await asyncio.to_thread(file.read, _META_LIMIT), os.fspath(path))
+    other = folder / OTHER_DATA
+    with _opened(other if other.exists() else folder / DATA, "rb") as file:
         total = os.fstat(file.fileno()).st_size
-        saved = _read_head(await asyncio.to_thread(file.readline, _HEADER_LIMIT), os.fspath(path))
         config = change(saved.config)
         config.check()
         asked = f"restore of stream {config.name!r}"
@@ -168,7 +189,7 @@ async def restore(
 async def _send(
     line: _Line, file: BinaryIO, subject: str, total: int, progress: Callable[[Progress], object] | None
 ) -> StreamInfo:
-    """Sends the rest of the file, a window ahead of the acknowledgements, and reads what the server makes of it."""
+    """Sends the file, a window ahead of the acknowledgements, and reads what the server makes of it."""
     connection = line.connection
     chunk = min(CHUNK, connection.max_payload or CHUNK)
     ahead = max(1, WINDOW // chunk)
@@ -202,16 +223,14 @@ def _check_answer(answer: Message, asked: str) -> dict[str, object]:
     return payload
 
 
-def _read_head(line: bytes, path: str) -> SnapshotStarted:
+def _read_meta(text: bytes, path: str) -> SnapshotStarted:
     try:
-        head = parse(line, path)
+        saved = decode(SnapshotStarted, parse(text, path))
     except InvalidReply:
-        head = {}
-    if head.get("format") != MAGIC:
-        raise ConfigError("path", path, "is not a backup of a stream")
-    if head.get("version") != VERSION:
-        raise ConfigError("path", path, f"is a backup in format {head.get('version')}; this version reads {VERSION}")
-    return decode(SnapshotStarted, head)
+        raise ConfigError("path", path, f"is not a backup of a stream: {META} cannot be read") from None
+    if not saved.config.name:
+        raise ConfigError("path", path, f"is not a backup of a stream: {META} names none")
+    return saved
 
 
 def _opened(path: Path, mode: str) -> BinaryIO:

@@ -492,13 +492,13 @@ class JetStream:
         timeout: Duration | None = None,
         **changes: Unpack[StreamArgs],
     ) -> Stream:
-        """Brings back a stream, its consumers included, from a file of ``Stream.backup``.
+        """Brings back a stream, its consumers included, from a folder of ``Stream.backup`` or ``nats stream backup``.
 
         ``changes`` are fields of its configuration that shall be others (replicas, placement; on server 2.15 also the
         name). ``progress`` is called after every chunk; ``timeout`` is for every answer, not for the whole. ConfigError
-        when the file is no backup;
+        when the folder is no backup;
         StreamNameInUse when the stream exists; ApiError when the server cannot use it; RequestTimeout; ConnectionLost;
-        OSError of the file. Cancelling leaves no stream, once the server has noticed (5 s).
+        OSError of the files. Cancelling leaves no stream, once the server has noticed (5 s).
         """
         from natsproto.jetstream import _backup as backup  # this and the two below: hardly anybody needs them
 

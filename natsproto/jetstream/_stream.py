@@ -236,15 +236,17 @@ class Stream:
         progress: Callable[[Progress], object] | None = None,
         timeout: Duration | None = None,
     ) -> Progress:
-        """Saves the stream, and its ``consumers``, into one file that ``JetStream.restore_stream`` reads.
+        """Saves the stream, and its ``consumers``, into a folder that ``JetStream.restore_stream`` reads, and the
+        ``nats`` tool as well: ``backup.json`` and ``stream.tar.s2``.
 
-        The file appears when it is complete. ``check`` lets the server verify every message first. The server sends
-        chunks of ``chunk_size`` bytes (1 KiB to 1 MiB), at most ``window_size`` bytes (up to 32 MiB) ahead of what was
-        written. ``progress`` is called after every write. ``timeout`` is for every answer, not for the whole.
+        The folder appears when it is complete, and takes the place of an older backup. ``check`` lets the
+        server verify every message first. The server sends chunks of ``chunk_size`` bytes (1 KiB to 1 MiB), at
+        most ``window_size`` bytes (up to 32 MiB) ahead of what was written. ``progress`` is called after every
+        write. ``timeout`` is for every answer, not for the whole.
 
         ApiError with the status (408, 500) when the server gives up; UnsupportedByServer for a stream in memory on a
-        server before 2.15; RequestTimeout; ConnectionLost; OSError of the file. Cancelling, like every failure, leaves
-        no file.
+        server before 2.15; RequestTimeout; ConnectionLost; OSError of the files. Cancelling, like every failure, leaves
+        no folder.
         """
         from natsproto.jetstream import _backup as backup  # hardly anybody needs it
 

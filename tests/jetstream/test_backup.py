@@ -52,7 +52,8 @@ async def test_restored_stream_is_the_one_that_was_saved(
     done = await stream.backup(tmp_path / "s.backup", progress=steps.append)
     assert steps[-1] == done
     assert os.listdir(tmp_path) == ["s.backup"]
-    assert done.bytes < (tmp_path / "s.backup").stat().st_size
+    assert sorted(os.listdir(tmp_path / "s.backup")) == ["backup.json", "stream.tar.s2"]
+    assert done.bytes == (tmp_path / "s.backup" / "stream.tar.s2").stat().st_size
     assert done.total == (await stream.info()).state.bytes
     config = (await stream.info()).config
     await jetstream.delete_stream("S")
@@ -60,7 +61,7 @@ async def test_restored_stream_is_the_one_that_was_saved(
     steps.clear()
     restored = await jetstream.restore_stream(tmp_path / "s.backup", progress=steps.append)
     assert steps[-1].bytes == done.bytes
-    assert steps[-1].total == (tmp_path / "s.backup").stat().st_size
+    assert steps[-1].total == done.bytes
     assert await contents(restored) == before
     assert (await restored.info()).config == config
     assert [info.name async for info in restored.consumers()] == [consumer.name]
@@ -132,33 +133,56 @@ async def test_backup_replaces_an_older_one_only_when_it_is_complete(
     jetstream: JetStream, nats_client: Client, tmp_path: Path
 ) -> None:
     stream = await make(jetstream, nats_client)
-    (tmp_path / "s").write_bytes(b"the older one")
+    await stream.backup(tmp_path / "s")
+    older = (tmp_path / "s" / "backup.json").read_bytes()
+    await nats_client.request("s.more", b"")
 
     def fail(progress: Progress) -> None:
         raise ValueError("enough")
 
     with pytest.raises(ValueError, match="enough"):
         await stream.backup(tmp_path / "s", progress=fail)
-    assert (tmp_path / "s").read_bytes() == b"the older one"
+    assert (tmp_path / "s" / "backup.json").read_bytes() == older
     assert os.listdir(tmp_path) == ["s"]
     await stream.backup(tmp_path / "s")
-    assert b"natsproto stream backup" in (tmp_path / "s").read_bytes()
+    assert (tmp_path / "s" / "backup.json").read_bytes() != older
+    assert os.listdir(tmp_path) == ["s"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "text").write_bytes(b"of mine")
+    with pytest.raises(OSError, match="mine"):
+        await stream.backup(tmp_path / "mine")
+    assert sorted(os.listdir(tmp_path)) == ["mine", "s"]
+
+
+async def test_backup_of_the_nats_tool_is_read(jetstream: JetStream, nats_client: Client, tmp_path: Path) -> None:
+    """It writes what the server says of the snapshot, as it is, with other fields around and other blanks."""
+    stream = await make(jetstream, nats_client)
+    before = await contents(stream)
+    await stream.backup(tmp_path / "s")
+    raw = json.loads((await nats_client.request("$JS.API.STREAM.INFO.S")).data)
+    meta = {"type": "io.nats.jetstream.api.v1.stream_snapshot_response", "config": raw["config"], "state": raw["state"]}
+    (tmp_path / "s" / "backup.json").write_text(json.dumps(meta, indent=4))
+    await jetstream.delete_stream("S")
+    assert await contents(await jetstream.restore_stream(tmp_path / "s")) == before
+    await jetstream.delete_stream("S")
+    (tmp_path / "s" / "stream.tar.s2").rename(tmp_path / "s" / "stream.arc.s2")
+    assert await contents(await jetstream.restore_stream(tmp_path / "s")) == before
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is not a backup"),
-        (b"some text\n", "is not a backup"),
-        (b'{"config":{}}\n', "is not a backup"),
-        (b"[]\n", "is not a backup"),
-        (b'{"format":"natsproto stream backup","version":9}\n', "in format 9"),
+        (b"", "cannot be read"),
+        (b"some text", "cannot be read"),
+        (b'{"config":{}}', "is not a backup"),
+        (b"[]", "cannot be read"),
     ],
 )
 async def test_file_that_is_no_backup_is_refused_before_anything_is_sent(
     jetstream: JetStream, nats_client: Client, tmp_path: Path, content: bytes, words: str
 ) -> None:
-    (tmp_path / "s").write_bytes(content)
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "backup.json").write_bytes(content)
     before = nats_client.stats.out_msgs
     with pytest.raises(ConfigError, match=words):
         await jetstream.restore_stream(tmp_path / "s")
@@ -167,22 +191,22 @@ async def test_file_that_is_no_backup_is_refused_before_anything_is_sent(
     assert nats_client.stats.out_msgs == before
 
 
-@pytest.mark.parametrize("spoil", ["truncated", "flipped", "nothing behind the head"])
+@pytest.mark.parametrize("spoil", ["truncated", "flipped", "empty"])
 async def test_file_that_is_broken_restores_no_stream(
     jetstream: JetStream, nats_client: Client, tmp_path: Path, spoil: str
 ) -> None:
     stream = await make(jetstream, nats_client)
     await stream.backup(tmp_path / "s")
     await jetstream.delete_stream("S")
-    data = bytearray((tmp_path / "s").read_bytes())
-    head = data.index(b"\n") + 1
+    path = tmp_path / "s" / "stream.tar.s2"
+    data = bytearray(path.read_bytes())
     if spoil == "truncated":
         del data[-len(data) // 3 :]
     elif spoil == "flipped":
-        data[(len(data) + head) // 2] ^= 0xFF
+        data[len(data) // 2] ^= 0xFF
     else:
-        del data[head:]
-    (tmp_path / "s").write_bytes(data)
+        data.clear()
+    path.write_bytes(data)
     with pytest.raises(errors.ApiError, match="restore of stream 'S'"):
         await jetstream.restore_stream(tmp_path / "s")
     with pytest.raises(errors.StreamNotFound):
@@ -287,4 +311,4 @@ async def test_chunks_are_acknowledged_where_the_server_wants_it(nats_client: Cl
         done = await (await js.stream("S", bind=True)).backup(tmp_path / "s")
         assert [(await acks.next(20)).subject for _ in range(2)] == ["ack.3.1", "ack.3.2"]
     assert (done.bytes, done.chunks, done.total) == (8, 3, 9)
-    assert (tmp_path / "s").read_bytes().endswith(b"\nabcdefgh")
+    assert (tmp_path / "s" / "stream.tar.s2").read_bytes() == b"abcdefgh"

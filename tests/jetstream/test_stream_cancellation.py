@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,7 +43,7 @@ async def _get_last(js: JetStream, stream: Stream, place: Path) -> object:
 
 async def _save(js: JetStream, stream: Stream, place: Path) -> object:
     done = await stream.backup(place / "s", chunk_size=1024, window_size=2048)
-    (place / "s").unlink()
+    shutil.rmtree(place / "s")
     return done
 
 
