@@ -1,7 +1,8 @@
 """The pages of the documentation are true: their Python runs, and their tables leave nothing out.
 
 A block fenced as ``python`` is run on its own with a connected ``nc`` and its ``server``; one that needs what a test
-does not have (a context file, a cluster) is fenced as ``py`` and only has to be Python.
+does not have (a context file, a cluster) is fenced as ``py`` and only has to be Python. A block with a title is a whole
+program: those of a page are run one after the other on one server, and print what the next block of text says.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ import ast
 import importlib
 import inspect
 import logging
+import os
 import re
+import signal
+import subprocess
+import sys
 import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from mypy import api
@@ -23,11 +29,15 @@ import natsproto
 from natsproto import errors, retry
 from natsproto._core import events
 from natsproto._options import OptionArgs
+from natsproto.jetstream import JetStream
 from natsproto.jetstream._consumer import messages
 from natsproto.testing import run_server
+from tests.spark.java import missing
 
 DOCS = Path(__file__).parent.parent / "docs"
+INCLUDED = "--8<-- "  # a program of docs/examples, which tests/test_examples.py runs
 BLOCK = re.compile(r"^```(python|py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROGRAM = re.compile(r'^```python title="(\S+)"\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?', re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| `(\w+)` \| (.+?) \|", re.MULTILINE)
 
 
@@ -37,7 +47,7 @@ def blocks(fence: str) -> list[object]:
     for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text()
         for match in BLOCK.finditer(text):
-            if match[1] == fence:
+            if match[1] == fence and not match[2].startswith(INCLUDED):
                 line = text.count("\n", 0, match.start()) + 1
                 found.append(pytest.param(match[2], id=f"{page.relative_to(DOCS)}:{line}"))
     return found
@@ -66,6 +76,14 @@ async def test_example_in_the_documentation_runs(code: str) -> None:
             await result
 
 
+async def test_test_shown_to_contributors_passes(jetstream: JetStream) -> None:
+    names: dict[str, object] = {}
+    exec(BLOCK.findall((DOCS.parent / "CONTRIBUTING.md").read_text())[0][1], names)
+    (test,) = (value for name, value in names.items() if name.startswith("test_"))
+    assert inspect.iscoroutinefunction(test)
+    await test(jetstream)
+
+
 @pytest.mark.slow
 def test_examples_in_the_documentation_pass_mypy_strict(tmp_path: Path) -> None:
     head = "import natsproto\nfrom natsproto.testing import Server\n"
@@ -73,7 +91,7 @@ def test_examples_in_the_documentation_pass_mypy_strict(tmp_path: Path) -> None:
     for page in DOCS.glob("*.md"):
         text = page.read_text()
         for match in BLOCK.finditer(text):
-            if match[1] == "python":
+            if match[1] == "python" and not match[2].startswith(INCLUDED):
                 line = text.count("\n", 0, match.start()) + 1
                 name = f"{page.stem.replace('-', '_')}_line_{line}.py"
                 (tmp_path / name).write_text(head + textwrap.indent(match[2], "    "))
@@ -82,24 +100,77 @@ def test_examples_in_the_documentation_pass_mypy_strict(tmp_path: Path) -> None:
     assert (status, complaint) == (0, ""), report
 
 
+def test_every_included_file_exists() -> None:
+    included = [name for page in DOCS.rglob("*.md") for name in re.findall(r'^--8<-- "(.+)"$', page.read_text(), re.M)]
+    assert len(included) > 10
+    assert [name for name in included if not (DOCS / "examples" / name).is_file()] == []
+
+
 @pytest.mark.parametrize("code", blocks("py"))
 def test_sketch_in_the_documentation_is_python(code: str) -> None:
     compiled(code)
 
 
+def programs() -> list[object]:
+    """The pages with whole programs, by name."""
+    pages = [page for page in sorted(DOCS.rglob("*.md")) if PROGRAM.search(page.read_text())]
+    return [pytest.param(page, id=str(page.relative_to(DOCS))) for page in pages]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", programs())
+def test_programs_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> None:
+    """One that runs until Ctrl-C gets something to do from the first one, and then SIGINT."""
+    if "pyspark" in page.read_text() and (problem := missing()):
+        pytest.skip(problem)
+    with run_server(jetstream=True) as server:
+        activated = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        found = [(tmp_path / name, code, output) for name, code, output in PROGRAM.findall(page.read_text())]
+        for path, code, output in found:
+            path.write_text(code.replace("nats://localhost:4222", server.url))
+            command = [sys.executable, "-u", str(path)]
+            with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=activated) as process:
+                assert process.stdout is not None
+                assert process.stderr is not None
+                endless = "signal.SIGINT" in code
+                if endless:
+                    subprocess.run([sys.executable, str(found[0][0])], check=True, capture_output=True, timeout=60)
+                lines = iter(process.stdout.readline, "")
+                for wanted in filter("...".__ne__, output.splitlines()):
+                    seen = any(wanted == line.rstrip() for line in lines)
+                    assert seen, f"{path.name} did not print {wanted!r}; {process.stderr.read()}"
+                if endless:
+                    process.send_signal(signal.SIGINT)
+                assert process.wait(60) == 0, process.stderr.read()
+
+
 def test_every_link_between_the_pages_leads_somewhere() -> None:
-    pages = [*DOCS.rglob("*.md"), DOCS.parent / "README.md"]
+    pages = [*DOCS.rglob("*.md"), *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
+    contracts = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    packages = [name for contract in contracts for name in contract.get("containers", ())]
+    drawn = {f"images/storeys-{name.removeprefix('natsproto.')}.svg" for name in packages}  # while the site is built
     links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)[^):]*\)", page.read_text())]
-    assert [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()] == []
+    assert [
+        f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists() and link not in drawn
+    ] == []
 
 
-def test_every_page_is_in_the_menu_and_in_the_index() -> None:
+def test_every_page_is_in_the_menu() -> None:
     nav = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"]["mkdocs"]["nav"]
-    menu = [name for item in nav for name in ([item] if isinstance(item, str) else next(iter(item.values())))]
-    pages = sorted(page.name for page in DOCS.glob("*.md"))
-    assert sorted(menu) == pages
-    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "index.md").read_text()))
-    assert linked == set(pages) - {"index.md"}
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if page.parent.name != "decisions"}
+    menu = list(leaves(nav))
+    assert len(menu) == len(set(menu))
+    assert set(menu) == pages
+
+
+def leaves(nav: object) -> Iterator[str]:
+    """The pages of a menu, whatever the depth."""
+    if isinstance(nav, str):
+        yield nav
+    else:
+        assert isinstance(nav, list | dict)
+        for item in nav.values() if isinstance(nav, dict) else nav:
+            yield from leaves(item)
 
 
 def test_every_option_is_documented_with_its_default() -> None:
@@ -123,7 +194,7 @@ def test_every_error_is_explained() -> None:
 
 
 def test_names_for_annotations_are_where_the_page_says() -> None:
-    table = (DOCS / "index.md").read_text().partition("## Names for annotations")[2]
+    table = (DOCS / "reference/index.md").read_text().partition("## Names for annotations")[2]
     for line in table.splitlines():
         if line.startswith("| ") and "`natsproto" in line:
             _, names, home = line.strip("|").split(" | ")

@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from trove_classifiers import classifiers
 
 ROOT = Path(__file__).parent.parent
 EXTRAS = {"all", "nkeys", "otel", "proxy", "server", "spark", "spark-cluster", "uvloop", "ws"}
@@ -83,6 +85,8 @@ def test_sdist_holds_what_make_needs(dist: Path) -> None:
         "README.md",
         "LICENSE",
         "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
         "pyproject.toml",
         "docs/examples/quickstart.py",
         "tests/test_packaging.py",
@@ -94,6 +98,46 @@ def test_metadata_names_license_python_and_every_extra(metadata: Message) -> Non
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
     assert set(metadata.get_all("Provides-Extra", [])) == EXTRAS
+
+
+def test_metadata_names_the_pages_of_the_project(metadata: Message) -> None:
+    urls = dict(line.split(", ") for line in metadata.get_all("Project-URL", []))
+    assert set(urls) == {"Documentation", "Source", "Changelog", "Issues", "Security"}
+    assert all(url.startswith("https://") for url in urls.values())
+
+
+def test_classifiers_exist(metadata: Message) -> None:
+    assert set(metadata.get_all("Classifier", [])) <= classifiers
+
+
+def test_supported_pythons_are_those_of_the_page(metadata: Message) -> None:
+    page = (ROOT / "docs/support.md").read_text()
+    (row,) = re.findall(r"^\| (3\.11.*?) \| supported \|$", page, re.MULTILINE)
+    prefix = "Programming Language :: Python :: 3."
+    claimed = [line.rpartition(" ")[2] for line in metadata.get_all("Classifier", []) if line.startswith(prefix)]
+    assert row.split(", ") == claimed
+
+
+def test_links_of_the_readme_work_on_pypi() -> None:
+    """PyPI shows the README alone: a link is absolute, and one into this repository leads to a file."""
+    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"] + "/blob/main/"
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert [link for link in links if link.startswith(source) and not (ROOT / link.removeprefix(source)).exists()] == []
+
+
+@pytest.mark.slow
+def test_twine_and_check_wheel_contents_find_nothing(dist: Path, wheel: Path) -> None:
+    run(sys.executable, "-m", "twine", "check", "--strict", *dist.iterdir())
+    run(sys.executable, "-m", "check_wheel_contents", wheel)
+
+
+def test_publishing_needs_no_secret() -> None:
+    """Trusted publishing: PyPI believes the workflow's identity, and only the job that publishes has one."""
+    workflow = (ROOT / ".github/workflows/publish.yml").read_text()
+    assert "secrets." not in workflow
+    assert workflow.count("id-token: write") == 1
+    assert "twine check --strict" in workflow
 
 
 def test_nothing_is_required_without_an_extra(metadata: Message) -> None:
