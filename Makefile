@@ -76,8 +76,8 @@ check: $(VENV)/.ready-check ## ruff (lint and format), mypy --strict and import-
 bench: $(VENV)/.ready-bench ## measure natsproto and nats-py side by side (ARGS= for benchmarks)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-docs: $(VENV)/.ready-docs ## build the documentation into site/
-	@$(BIN)/python docs/site.py | $(BIN)/mkdocs build --strict --config-file -
+docs: $(VENV)/.ready-docs ## build the site with the guides and the API reference into site/
+	@$(BIN)/python docs/site.py | NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file -
 	@echo "The documentation is in site/index.html"
 
 soak: $(VENV)/.ready-soak ## a few minutes of mixed load with outages; fails on a leak (ARGS=--minutes=10)

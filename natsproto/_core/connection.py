@@ -198,7 +198,7 @@ class Connection:
             self._publish_full(subject, payload, reply, headers)
 
     async def answer(self, reply: str, payload: Payload, headers: HeadersLike | None) -> None:
-        """Publishes to a subject that will not come again; use ``Message.respond``."""
+        """Publishes to a subject that will not come again, for layers on top; use ``Message.respond``."""
         if self._outbox.wait_first:
             await self._outbox.turn()
         payload = _payload(payload)
@@ -206,12 +206,12 @@ class Connection:
         self._outbox.put(self._heads.full(publish_subject(reply), None, block, len(payload)), payload)
 
     def unsubscribe_nowait(self, subscription: Subscription) -> None:
-        """Ends a subscription from where nothing can be awaited."""
+        """Ends a subscription from where nothing can be awaited: for layers on top."""
         if not subscription.closed:
             self._engine.unsubscribe(subscription, None)
 
     def stop_interest_nowait(self, subscription: Subscription) -> None:
-        """Tells the server now to send no more; ``drain`` takes in what it has sent and ends the subscription."""
+        """Tells the server now to send no more, for layers on top; ``drain`` takes in what it has sent and ends it."""
         if not subscription.closed:
             self._engine.stop_interest(subscription)
 
@@ -223,7 +223,7 @@ class Connection:
         self._engine.open_inbox(inbox)
 
     def close_inbox(self, inbox: ReplyInbox) -> None:
-        """Unsubscribes it. Harmless when it has ended."""
+        """Unsubscribes an inbox of a layer on top. Harmless when it has ended."""
         self._engine.close_inbox(inbox)
 
     @property
@@ -233,14 +233,14 @@ class Connection:
 
     async def breathe(self) -> None:
         """Gives the event loop its turn when one is due, and waits for room while the connection is congested:
-        what a coroutine does before it calls one of the verbs that never wait.
+        what a coroutine of layers on top does before it calls one of the verbs that never wait.
         """
         if self._outbox.wait_first:
             await self._outbox.turn()
 
     def answer_nowait(self, reply: bytes, payload: bytes) -> None:
         """Publishes to the reply subject of a message as it came off the wire, without waiting and without
-        looking at it again: what acknowledgements use.
+        looking at it again: for layers on top, which acknowledge with it.
         """
         if 10 in reply or 13 in reply:  # numbers: looking for bytes costs eight times as much
             raise LocalProtocolError(f"{reply!r} is no subject; the message that asks for an answer there is forged")
@@ -316,7 +316,7 @@ class Connection:
         return self._ask(subject, wire, payload, timeout, headers)
 
     def request_empty(self, subject: str, wire: bytes, timeout: float | timedelta) -> Awaitable[Message]:
-        """``request_literally`` with nothing to check: ``wire`` is the subject as it is sent, the payload is empty."""
+        """``request_literally`` with nothing to check, for layers on top: ``wire`` is the subject as it is sent."""
         if self._outbox.wait_first:
             return self._in_turn(partial(self._ask, subject, wire, b"", timeout, None))
         return self._engine.mux().ask(subject, wire, b"", None, positive_seconds("timeout", timeout))

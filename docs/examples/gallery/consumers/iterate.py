@@ -1,0 +1,28 @@
+"""Iterate over messages, without end."""
+
+import asyncio
+
+import natsproto
+from natsproto.testing import run_server
+
+
+async def main() -> None:
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(name="ORDERS", subjects=["orders.*"])
+        for number in range(5):
+            await js.publish(f"orders.{('eu', 'us')[number % 2]}", b"%d" % number)
+
+        consumer = await stream.create_consumer(durable_name="billing")
+        async with consumer.messages(max_messages=100) as messages:  # pulls ahead; survives reconnects
+            async for message in messages:
+                await message.ack()
+                if message.metadata.num_pending == 0:
+                    break
+        print(message.data)
+
+
+asyncio.run(main())
+
+# origin: nats.go JetStream guide, Messages; nats.js JetStream guide, Processing messages with an iterator
+# prints: b'4'

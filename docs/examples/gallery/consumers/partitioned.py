@@ -1,0 +1,34 @@
+"""In order by key, in parallel otherwise: a partitioned group."""
+
+import asyncio
+
+import natsproto
+from natsproto.jetstream import ElasticGroup, JsMessage
+from natsproto.testing import run_server
+
+
+async def main() -> None:
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        js = nc.jetstream()
+        await js.create_stream(name="ORDERS", subjects=["orders.*"])
+        group = await ElasticGroup.create(js, "ORDERS", "packing", max_members=4, filters={"orders.*": [1]})
+        await group.add_members("anna", "bert")
+        packed: list[str] = []
+        done = asyncio.Event()
+
+        async def pack(message: JsMessage) -> None:
+            packed.append(message.subject)
+            if len(packed) == 4:
+                done.set()
+
+        async with group.consume("anna", pack), group.consume("bert", pack):
+            for city in ("berlin", "lisbon", "oslo", "rome"):
+                await js.publish(f"orders.{city}", b"...")
+            await done.wait()
+        print(sorted(packed))
+
+
+asyncio.run(main())
+
+# origin: NATS docs, Partitioned consumer groups (orbit)
+# prints: ['orders.berlin', 'orders.lisbon', 'orders.oslo', 'orders.rome']

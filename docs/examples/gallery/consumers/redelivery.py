@@ -1,0 +1,27 @@
+"""Limit how often and how soon a message comes again."""
+
+import asyncio
+
+import natsproto
+from natsproto.testing import run_server
+
+
+async def main() -> None:
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(name="JOBS", subjects=["jobs"])
+        await js.publish("jobs", b"poison")
+        consumer = await stream.create_consumer(durable_name="workers", max_deliver=3, backoff=[0.01, 0.02])
+        for _ in range(3):
+            message = await consumer.next(timeout=30)  # not acknowledged: comes again, later and later
+            print("attempt", message.metadata.num_delivered)
+        print(len(await consumer.fetch(1, no_wait=True)), "more")
+
+
+asyncio.run(main())
+
+# origin: NATS docs, Consumer configuration: MaxDeliver, BackOff
+# prints: attempt 1
+# prints: attempt 2
+# prints: attempt 3
+# prints: 0 more

@@ -1,0 +1,27 @@
+"""Subscribe with a callback, and with async for."""
+
+import asyncio
+
+import natsproto
+from natsproto.testing import run_server
+
+
+async def main() -> None:
+    async with run_server() as server, natsproto.connect(server.url) as nc:
+
+        async def shout(message: natsproto.Message) -> None:
+            print("callback:", message.data.decode().upper())
+
+        async with nc.subscribe("updates", cb=shout), nc.subscribe("updates", max_msgs=2) as updates:
+            for word in ("one", "two"):
+                await nc.publish("updates", word.encode())
+            async for message in updates:  # ends after max_msgs
+                print("loop:", message.data.decode())
+            await nc.flush()
+
+
+asyncio.run(main())
+
+# origin: NATS docs, Asynchronous subscriptions
+# prints: loop: one
+# prints: loop: two

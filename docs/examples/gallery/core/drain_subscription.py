@@ -1,0 +1,22 @@
+"""Drain a subscription: no new messages, but those that have come."""
+
+import asyncio
+
+import natsproto
+from natsproto.testing import run_server
+
+
+async def main() -> None:
+    async with run_server() as server, natsproto.connect(server.url) as nc:
+        handled = []
+        sub = await nc.subscribe("jobs", cb=lambda message: handled.append(message.data))
+        for number in range(100):
+            await nc.publish("jobs", b"%d" % number)
+        await sub.drain()
+        print(len(handled), sub.closed)
+
+
+asyncio.run(main())
+
+# origin: NATS docs, Draining subscriptions
+# prints: 100 True

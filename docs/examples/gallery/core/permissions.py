@@ -1,0 +1,28 @@
+"""What a user may not do is an error, not silence."""
+
+import asyncio
+
+import natsproto
+from natsproto.errors import PermissionDenied
+from natsproto.testing import run_server
+
+CONFIG = """
+authorization { users: [
+    {user: ann, password: a, permissions: {publish: ["orders.*"], subscribe: ["_INBOX.>"]}}
+] }
+"""
+
+
+async def main() -> None:
+    async with run_server(config=CONFIG) as server, natsproto.connect(server.url, user="ann", password="a") as nc:
+        try:
+            await nc.subscribe("secrets")
+            await nc.request("secrets", timeout=5)
+        except PermissionDenied as error:
+            print("request denied:", error.subject)
+
+
+asyncio.run(main())
+
+# origin: NATS docs, Authorization
+# prints: request denied: secrets

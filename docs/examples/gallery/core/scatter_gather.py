@@ -1,0 +1,26 @@
+"""Ask everybody and take all replies."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import natsproto
+from natsproto.testing import run_server
+
+
+async def main() -> None:
+    async with run_server() as server, natsproto.connect(server.url) as nc:
+        async with AsyncExitStack() as stack:
+            for city in ("Berlin", "Lisbon", "Oslo"):
+
+                async def answer(request: natsproto.Message, city: str = city) -> None:
+                    await request.respond(city.encode())
+
+                await stack.enter_async_context(nc.subscribe("where", cb=answer))
+            replies = [reply.data async for reply in nc.request_many("where", max_wait=30, max_msgs=3)]
+            print(sorted(replies))
+
+
+asyncio.run(main())
+
+# origin: NATS docs, Request-reply; Scatter-gather
+# prints: [b'Berlin', b'Lisbon', b'Oslo']

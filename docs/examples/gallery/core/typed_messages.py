@@ -1,0 +1,28 @@
+"""Structured data: JSON from and to dataclasses."""
+
+import asyncio
+from dataclasses import dataclass
+
+import natsproto
+from natsproto.testing import run_server
+
+
+@dataclass
+class Stock:
+    symbol: str
+    price: int
+
+
+async def main() -> None:
+    async with run_server() as server, natsproto.connect(server.url) as nc:
+        stocks = nc.typed(Stock)
+        async with stocks.subscribe("updates.*") as updates:
+            await stocks.publish("updates.goog", Stock("GOOG", 1200))
+            message = await updates.next(timeout=5)
+            print(message.value.symbol, message.value.price)
+
+
+asyncio.run(main())
+
+# origin: NATS docs, Sending structured data; Receiving structured data
+# prints: GOOG 1200

@@ -1,0 +1,31 @@
+"""Testing your service: pytest with a real nats-server, and an outage in the middle."""
+
+import natsproto
+from natsproto.service import Request
+from natsproto.testing import Server
+
+
+async def run_prices(nc: natsproto.Client) -> None:  # your service
+    service = await nc.add_service("prices", "1.0.0")
+
+    @service.endpoint("price")
+    async def price(request: Request) -> None:
+        await request.respond(b"2.50")
+
+
+async def test_price_of_a_tulip(nats_client: natsproto.Client) -> None:
+    await run_prices(nats_client)
+    assert (await nats_client.call("price", b"tulip", timeout=5)).data == b"2.50"
+
+
+async def test_service_survives_a_crash(nats_server: Server, nats_client: natsproto.Client) -> None:
+    await run_prices(nats_client)
+    await nats_client.flush()
+    nats_server.kill()
+    await nats_server.restart()
+    await nats_client.flush(timeout=30)  # returns on the new connection
+    assert (await nats_client.call("price", b"tulip", timeout=5)).data == b"2.50"
+
+
+# origin: how-to guide
+# prints: 2 passed

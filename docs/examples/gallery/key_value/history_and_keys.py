@@ -1,0 +1,27 @@
+"""List keys, read a key's history, purge it."""
+
+import asyncio
+
+import natsproto
+from natsproto.testing import run_server
+
+
+async def main() -> None:
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        js = nc.jetstream()
+        kv = await js.create_key_value(bucket="settings", history=5)
+        for colour in (b"red", b"green", b"blue"):
+            await kv.put("eu.colour", colour)
+        await kv.put("us.colour", b"white")
+        print(sorted([key async for key in kv.keys()]), [key async for key in kv.keys("us.>")])
+        print([entry.value for entry in await kv.history("eu.colour")])
+        await kv.purge("eu.colour")
+        print([entry.operation.value for entry in await kv.history("eu.colour")])
+
+
+asyncio.run(main())
+
+# origin: NATS docs, Key/value store: history, keys, purge
+# prints: ['eu.colour', 'us.colour'] ['us.colour']
+# prints: [b'red', b'green', b'blue']
+# prints: ['PURGE']

@@ -1,0 +1,21 @@
+"""Read a part of an object."""
+
+import asyncio
+
+import natsproto
+from natsproto.testing import run_server
+
+
+async def main() -> None:
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        js = nc.jetstream()
+        store = await js.create_object_store(bucket="files")
+        await store.put("alphabet", b"abcdefghijklmnopqrstuvwxyz")
+        async with store.get("alphabet", offset=10, length=5) as part:
+            print(b"".join([chunk async for chunk in part]))
+
+
+asyncio.run(main())
+
+# origin: NATS docs, Object store
+# prints: b'klmno'

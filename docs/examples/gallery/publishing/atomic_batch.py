@@ -1,0 +1,29 @@
+"""Store several messages together, or none."""
+
+import asyncio
+
+import natsproto
+from natsproto.testing import run_server
+
+
+async def main() -> None:
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(name="BANK", subjects=["bank.*"], allow_atomic=True)
+        async with js.atomic_batch() as batch:
+            await batch.publish("bank.ann", b"-10")
+            await batch.publish("bank.bob", b"+10")
+        print(batch.ack.seq, "messages")
+        try:
+            async with js.atomic_batch() as batch:
+                await batch.publish("bank.ann", b"-10")
+                raise ValueError("bob has moved")
+        except ValueError as error:
+            print(error, "and", (await stream.info()).state.messages, "are stored")
+
+
+asyncio.run(main())
+
+# origin: NATS docs, Atomic batch publish (2.12)
+# prints: 2 messages
+# prints: bob has moved and 2 are stored

@@ -1,0 +1,25 @@
+"""Publish only if nobody was faster."""
+
+import asyncio
+
+import natsproto
+from natsproto.errors import WrongLastSequence
+from natsproto.testing import run_server
+
+
+async def main() -> None:
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        js = nc.jetstream()
+        await js.create_stream(name="ACCOUNTS", subjects=["accounts.*"])
+        first = await js.publish("accounts.ann", b"100", expected_last_subject_seq=0)
+        await js.publish("accounts.ann", b"90", expected_last_subject_seq=first.seq)
+        try:
+            await js.publish("accounts.ann", b"80", expected_last_subject_seq=first.seq)
+        except WrongLastSequence as error:
+            print("somebody was faster:", type(error).__name__)
+
+
+asyncio.run(main())
+
+# origin: NATS docs, Optimistic concurrency: expected last sequence; nats.go JetStream guide, Publish options
+# prints: somebody was faster: WrongLastSequence

@@ -1,0 +1,20 @@
+"""What the account uses and may use."""
+
+import asyncio
+
+import natsproto
+from natsproto.testing import run_server
+
+
+async def main() -> None:
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        js = nc.jetstream()
+        await js.create_stream(name="ORDERS", subjects=["orders"])
+        account = await js.account_info()
+        print(account.streams, "stream,", account.consumers, "consumers")
+
+
+asyncio.run(main())
+
+# origin: NATS docs, JetStream resource management; Account information
+# prints: 1 stream, 0 consumers

@@ -1,0 +1,30 @@
+"""Listen to the server's advisories: a message that failed too often."""
+
+import asyncio
+
+import natsproto
+from natsproto.jetstream import MaxDeliveries
+from natsproto.testing import run_server
+
+
+async def main() -> None:
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(name="JOBS", subjects=["jobs"])
+        consumer = await stream.create_consumer(durable_name="workers", max_deliver=2)
+        async with js.advisories() as advisories:
+            await nc.flush()
+            await js.publish("jobs", b"poison")
+            for _ in range(2):
+                await (await consumer.next(timeout=5)).nak()
+            await consumer.fetch(1, no_wait=True)
+            async for advisory in advisories:
+                if isinstance(advisory, MaxDeliveries):
+                    print(advisory.stream_seq, "was delivered", advisory.deliveries, "times")
+                    break
+
+
+asyncio.run(main())
+
+# origin: NATS docs, Monitoring JetStream: advisories
+# prints: 1 was delivered 2 times

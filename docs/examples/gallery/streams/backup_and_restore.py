@@ -1,0 +1,30 @@
+"""Back a stream up to a file and restore it."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import natsproto
+from natsproto.testing import run_server
+
+
+async def main() -> None:
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(name="ORDERS", subjects=["orders.*"])
+        for number in range(4):
+            await js.publish(f"orders.{('eu', 'us')[number % 2]}", b"%d" % number)
+
+        with tempfile.TemporaryDirectory() as folder:
+            progress = await stream.backup(Path(folder) / "orders.backup")
+            print(progress.bytes > 0)
+            await js.delete_stream("ORDERS")
+            restored = await js.restore_stream(Path(folder) / "orders.backup")
+        print((await restored.info()).state.messages, "messages")
+
+
+asyncio.run(main())
+
+# origin: NATS docs, Disaster recovery: backup and restore
+# prints: True
+# prints: 4 messages

@@ -1,0 +1,27 @@
+"""Read stored messages without a consumer."""
+
+import asyncio
+
+import natsproto
+from natsproto.testing import run_server
+
+
+async def main() -> None:
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(name="ORDERS", subjects=["orders.*"])
+        for number in range(4):
+            await js.publish(f"orders.{('eu', 'us')[number % 2]}", b"%d" % number)
+
+        await stream.update(allow_direct=True)
+        print([message.data async for message in stream.get_batch(start_sequence=2)])
+        print([message.data async for message in stream.get_last_messages(["orders.*"])])
+        print([pair async for pair in stream.subjects()])
+
+
+asyncio.run(main())
+
+# origin: NATS docs, Direct get; nats.js JetStream guide, Message retrieval
+# prints: [b'1', b'2', b'3']
+# prints: [b'2', b'3']
+# prints: ('orders.eu', 2)

@@ -1,0 +1,26 @@
+"""Purge a stream, delete and get single messages."""
+
+import asyncio
+
+import natsproto
+from natsproto.testing import run_server
+
+
+async def main() -> None:
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(name="ORDERS", subjects=["orders.*"])
+        for number in range(6):
+            await js.publish(f"orders.{('eu', 'us')[number % 2]}", b"%d" % number)
+
+        print((await stream.get_message(2)).data, (await stream.get_last_message("orders.eu")).data)
+        await stream.delete_message(2)
+        await stream.purge(subject="orders.eu", keep=1)
+        print((await stream.info()).state.messages, "messages left")
+
+
+asyncio.run(main())
+
+# origin: NATS docs, Stream management: purge; delete a message
+# prints: b'1' b'4'
+# prints: 3 messages left

@@ -1,0 +1,24 @@
+"""A work queue: an acknowledged message is gone."""
+
+import asyncio
+
+import natsproto
+from natsproto.testing import run_server
+
+
+async def main() -> None:
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream(name="JOBS", subjects=["jobs"], retention="workqueue")
+        for number in range(3):
+            await js.publish("jobs", b"%d" % number)
+        consumer = await stream.create_consumer(durable_name="workers")
+        for message in await consumer.fetch(2, timeout=5):
+            await message.ack_sync(timeout=5)
+        print((await stream.info()).state.messages, "left")
+
+
+asyncio.run(main())
+
+# origin: NATS docs, Retention policies: work queue
+# prints: 1 left

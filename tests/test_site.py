@@ -1,0 +1,185 @@
+"""The site as a reader sees it, in a real browser: pages, search, code blocks, widths, and no request anywhere else.
+
+Chromium and its driver are those of the system (Debian: chromium, chromium-driver). Without them, or without mkdocs,
+the tests are skipped; NATSPROTO_BROWSER=required makes that a failure.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from tests.public_api import public_modules
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+ROOT = Path(__file__).parent.parent
+WAIT = 60  # seconds, far beyond what a page takes
+TERMS = {
+    "durable_name": "jetstream-consumers",
+    "create_key_value": "key-value",
+    "fetch": "jetstream-consumers",
+    "ordered consumers": "jetstream-consumers",
+    "blocking client": "sync",
+    "request_many": "messaging",
+    "NoResponders": "errors",
+    "max_reconnect_attempts": "connecting",
+    "exactly once": "spark-data-source",
+    "limit_marker_ttl": "key-value",
+    "drain": "messaging",
+    "fastapi": "howto/fastapi",
+}
+"""What a reader types, and the page that has to be among the first ten results."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]
+
+
+def unavailable(what: str, remedy: str) -> NoReturn:
+    words = f"the site cannot be looked at: {what} is missing ({remedy})"
+    if os.environ.get("NATSPROTO_BROWSER") == "required":
+        pytest.fail(words)
+    pytest.skip(words)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as ``make docs`` builds it, every warning an error."""
+    for module in ("material", "mkdocstrings"):
+        if importlib.util.find_spec(module) is None:
+            unavailable(module, "pip install --group docs")
+    folder = tmp_path_factory.mktemp("site")
+    config = subprocess.run([sys.executable, "docs/site.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", "-", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, input=config.stdout, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def url(site: Path) -> Iterator[str]:
+    handler = functools.partial(Handler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chrome]:
+    if importlib.util.find_spec("selenium") is None:
+        unavailable("selenium", "pip install --group test")
+    program, driver = (shutil.which(name) for name in ("chromium", "chromedriver"))
+    if program is None or driver is None:
+        unavailable("chromium or chromedriver", "apt-get install chromium chromium-driver")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    chrome.set_page_load_timeout(WAIT)
+    chrome.set_script_timeout(WAIT)
+    yield chrome
+    chrome.quit()
+
+
+def log(browser: Chrome, kind: str) -> list[dict[str, str]]:
+    """What came since the last time."""
+    return browser.get_log(kind)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def pages(site: Path) -> list[str]:
+    found = [path.parent.relative_to(site).as_posix() for path in site.rglob("index.html")]
+    return sorted(name for name in found if not name.startswith("decisions/"))
+
+
+def test_every_public_name_is_in_the_reference(site: Path) -> None:
+    """The reference leaves out nothing that ``__all__`` lists; of the wire protocol, the package says it all."""
+    html = "".join(path.read_text() for path in (site / "reference").rglob("index.html"))
+    headings = set(re.findall(r'id="(natsproto[\w.]*)"', html))
+    modules = [module for module in public_modules() if not module.__name__.startswith("natsproto.protocol.")]
+    names = {f"{module.__name__}.{name}" for module in modules for name in getattr(module, "__all__", ())}
+    assert len(names) > 300
+    assert {name for name in names if not name.endswith("__")} - headings == set()
+
+
+def test_nothing_is_asked_of_another_server(site: Path) -> None:
+    tags = re.compile(r"<(?:script|img|iframe|source|link)\b[^>]*>")
+    for path in site.rglob("*.html"):
+        loaded = [tag for tag in tags.findall(path.read_text()) if 'rel="canonical"' not in tag]
+        assert [tag for tag in loaded if re.search(r'(?:src|href)="(?:https?:)?//', tag)] == []
+
+
+@pytest.mark.parametrize("width", [360, 800, 1300])
+def test_pages_load_without_an_error_at_any_width(site: Path, url: str, browser: Chrome, width: int) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    log(browser, "browser")
+    log(browser, "performance")
+    for page in pages(site):
+        browser.get(f"{url}{page}/")
+        wide = browser.execute_script("return document.documentElement.scrollWidth")
+        high = browser.execute_script("return parseFloat(getComputedStyle(document.querySelector('article')).fontSize)")
+        assert wide <= width, f"{page} is {wide} pixels wide"
+        assert high >= 14, f"the text of {page} is {high} pixels high"
+    assert [entry["message"] for entry in log(browser, "browser") if entry["level"] == "SEVERE"] == []
+    sent = (json.loads(entry["message"])["message"] for entry in log(browser, "performance"))
+    asked = {entry["params"]["request"]["url"] for entry in sent if entry["method"] == "Network.requestWillBeSent"}
+    assert len(asked) > len(pages(site))
+    assert {address for address in asked if not address.startswith((url, "data:", "blob:"))} == set()
+
+
+@pytest.mark.parametrize(("term", "page"), TERMS.items())
+def test_search_finds(url: str, browser: Chrome, term: str, page: str) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    browser.get(url)
+    browser.find_element(By.CSS_SELECTOR, "[data-md-component=search-query]").send_keys(term)
+
+    def results(chrome: Chrome) -> list[str]:
+        links = chrome.find_elements(By.CSS_SELECTOR, "a.md-search-result__link")
+        return [str(link.get_attribute("href")) for link in links]
+
+    found = WebDriverWait(browser, WAIT).until(results)
+    places = [re.sub(r"[?#].*", "", link).removeprefix(url).strip("/") for link in found]
+    assert page in list(dict.fromkeys(places))[:10]
+
+
+def test_code_block_is_copied(url: str, browser: Chrome) -> None:
+    from selenium import webdriver
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    browser.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite"]})
+    browser.get(f"{url}quickstart/")
+    block = browser.find_element(By.CSS_SELECTOR, "article .language-python code")
+    button = browser.find_element(By.CSS_SELECTOR, "article .language-python button")
+    webdriver.ActionChains(browser).move_to_element(block).move_to_element(button).click().perform()
+    read = "const done = arguments[0]; navigator.clipboard.readText().then(done, error => done(''))"
+    copied = WebDriverWait(browser, WAIT).until(lambda chrome: chrome.execute_async_script(read))
+    assert copied.strip() == block.text.strip()
+    compile(copied, "copied", "exec")
