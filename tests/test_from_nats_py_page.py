@@ -11,8 +11,10 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import ModuleType
 
 import nats.errors
+import nats.js.api
 import nats.js.errors
 import nats.micro
 import pytest
@@ -26,9 +28,9 @@ from nats.micro.request import Request
 from nats.micro.service import Group, Service
 
 import natsproto
-from natsproto import errors
+from natsproto import errors, jetstream, service
 from natsproto._options import OptionArgs
-from natsproto.jetstream import JetStream
+from natsproto.jetstream import JetStream, kv, objectstore
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "from-nats-py.md").read_text()
@@ -49,9 +51,61 @@ THEIRS: dict[str, object] = {
 }
 
 
+OURS: dict[str, object] = {
+    "natsproto": natsproto,
+    "nc": natsproto.Client,
+    "js": JetStream,
+    "stream": jetstream.Stream,
+    "consumer": jetstream.PullConsumer,
+    "push": jetstream.PushConsumer,
+    "sub": natsproto.Subscription,
+    "msg": natsproto.Message,
+    "jsmsg": jetstream.JsMessage,
+    "kv": kv.KeyValue,
+    "watcher": kv.KeyWatcher,
+    "store": objectstore.ObjectStore,
+    "service": service.Service,
+    "group": service.Group,
+    "request": service.Request,
+}
+
+
+def names(*kinds: type[object], of: str = "") -> set[str]:
+    """The public names of their classes, and those that they are given when they are made."""
+    inside = {name for kind in kinds for name in {*dir(kind), *inspect.get_annotations(kind)}}
+    return {of + name for name in inside if not name.startswith("_")}
+
+
+def classes(module: ModuleType) -> set[str]:
+    """The public classes of a module that are nats-py's own."""
+    found = {name: value for name, value in vars(module).items() if inspect.isclass(value) and name[0] != "_"}
+    return {name for name, value in found.items() if value.__module__.startswith("nats.")}
+
+
+METADATA = {"Metadata", "Metadata.SequencePair", "Metadata.domain"}
+STATUS = {"BucketStatus", *names(KeyValue.BucketStatus, of="BucketStatus.")}
+SECTIONS: dict[str, set[str]] = {
+    "nats, NATS, Client": {"connect", "nats.connect", "NATS", "Client", *names(Client)},
+    "Subscription": names(Subscription),
+    "Msg": names(Msg) - {"Metadata"} | METADATA,
+    "JetStreamContext": names(JetStreamContext),
+    "PullSubscription and PushSubscription": names(
+        JetStreamContext.PullSubscription, JetStreamContext.PushSubscription
+    ),
+    "KeyValue": names(KeyValue) | STATUS | names(KeyValue.KeyWatcher, of="KeyWatcher."),
+    "ObjectStore": names(ObjectStore) | {"ObjectResult.data"} | names(ObjectStore.ObjectWatcher, of="ObjectWatcher."),
+    "nats.micro": {"add_service", "ServiceConfig", "Service", "Group", "Request"}
+    | names(Service, of="Service.")
+    | names(Group, of="Group.")
+    | names(Request, of="Request."),
+    "nats.js.api": classes(nats.js.api),
+}
+"""The public names of nats-py, by the title of their table."""
+
+
 def rows(title: str) -> list[list[str]]:
     """The cells of the table of a section, without its head."""
-    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    section = re.split(r"\n##+ ", PAGE.partition(f"# {title}\n")[2], maxsplit=1)[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")]
     return [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines[1:]]
 
@@ -110,25 +164,55 @@ def worth(cell: str) -> object:
     return ast.literal_eval(cell.strip("`"))
 
 
+@pytest.mark.parametrize("title", SECTIONS)
+def test_every_public_name_of_nats_py_is_in_its_table(title: str) -> None:
+    assert {name for left, _ in rows(title) for name in spans(left)} == SECTIONS[title]
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_what_the_tables_of_names_point_to_exists(title: str) -> None:
+    for left, right in rows(title):
+        same = re.match(r"the same names of `([\w.]+)`", right)
+        cells = [f"{same[1]}.{name.rpartition('.')[2]}" for name in spans(left)] if same else spans(right)
+        for code in cells:
+            first, *path = code.split(".")
+            found = OURS.get(first)
+            if found is None or (same and path[-1] in ("Service", "Request")):
+                continue  # an argument, a field, a keyword; a class among its own methods
+            *path, last = path or [""]
+            for name in path:
+                found = getattr(found, name)
+            if last and not hasattr(found, last):  # given to each object when it is made
+                assert inspect.isclass(found)
+                assert f"self.{last} = " in inspect.getsource(found)
+
+
 def test_errors_are_those_of_both() -> None:
     modules = {"nats.errors": nats.errors, "nats.js.errors": nats.js.errors}
     table = rows("Errors")
+    here = {f"{module}.{name}" for module, content in modules.items() for name in classes(content)}
+    assert {name for left, _ in table for name in spans(left)} == here
     for left, _ in table:
         [name] = spans(left)
         module, _, kind = name.rpartition(".")
         assert issubclass(getattr(modules[module], kind), Exception)
-    named = {name for _, right in table for name in spans(right) if name[0].isupper()} - {"TimeoutError"}
+    named = {name for _, right in table for name in spans(right) if name[0].isupper()} - {
+        "TimeoutError",
+        "ConsumerNotice",
+        "HandlerFailed",
+    }
     assert named <= set(errors.__all__)
 
 
-async def test_a_name_given_by_position_as_in_nats_py_is_refused_in_words(jetstream: JetStream) -> None:
-    stream = await jetstream.create_stream(name="S", subjects=["s"])
+async def test_a_name_given_by_position_as_in_nats_py_is_refused_in_words(nats_client: natsproto.Client) -> None:
+    js = nats_client.jetstream()
+    stream = await js.create_stream(name="S", subjects=["s"])
     calls: tuple[tuple[str, Callable[..., Awaitable[object]]], ...] = (
-        ("StreamConfig", jetstream.create_stream),
+        ("StreamConfig", js.create_stream),
         ("ConsumerConfig", stream.create_consumer),
-        ("KeyValueConfig", jetstream.create_key_value),
-        ("ObjectStoreConfig", jetstream.create_object_store),
-        ("ObjectStoreConfig", jetstream.create_or_update_object_store),
+        ("KeyValueConfig", js.create_key_value),
+        ("ObjectStoreConfig", js.create_object_store),
+        ("ObjectStoreConfig", js.create_or_update_object_store),
     )
     for kind, call in calls:
         with pytest.raises(TypeError, match=f"must be of type {kind}, not str; single fields are named arguments"):
