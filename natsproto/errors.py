@@ -190,6 +190,10 @@ class NatsError(Exception):
 class ConfigError(NatsError, ValueError):
     """An argument or option is wrong; nothing was sent."""
 
+    what: str
+    value: object
+    rule: str
+
     def __init__(self, what: str, value: object, rule: str) -> None:
         self.what, self.value, self.rule = what, value, rule
         super().__init__(f"{what} {_shown(value)}: {rule}")
@@ -226,6 +230,9 @@ class LocalProtocolError(ProtocolError):
 class PayloadTooLarge(LocalProtocolError):
     """The message, headers included, is bigger than the server accepts; nothing was sent."""
 
+    size: int
+    limit: int
+
     def __init__(self, size: int, limit: int) -> None:
         self.size, self.limit = size, limit
         super().__init__(
@@ -239,6 +246,10 @@ class RemoteProtocolError(ProtocolError):
 
     ``position`` counts bytes from the start of the connection, ``excerpt`` holds the first bytes there.
     """
+
+    reason: str
+    position: int
+    excerpt: bytes
 
     def __init__(self, reason: str, position: int = 0, excerpt: bytes = b"") -> None:
         self.reason, self.position, self.excerpt = reason, position, excerpt
@@ -256,6 +267,9 @@ class Unavailable(NatsError):
 class ConnectFailed(Unavailable):
     """No server of the pool could be connected to. ``attempts`` holds (address, cause) in order."""
 
+    attempts: tuple[tuple[str, BaseException], ...]
+    elapsed: float
+
     def __init__(self, attempts: Sequence[tuple[str, BaseException]], elapsed: float = 0.0) -> None:
         self.attempts, self.elapsed = tuple(attempts), elapsed
         causes = "; ".join(_cause_at(address, exc) for address, exc in self.attempts)
@@ -264,6 +278,9 @@ class ConnectFailed(Unavailable):
 
 class NotAuthorized(Unavailable):
     """The server refused or withdrew the credentials; ``reason`` is its own text."""
+
+    reason: str
+    server: str
 
     def __init__(self, reason: str, server: str = "") -> None:
         self.reason, self.server = reason, server
@@ -274,6 +291,10 @@ class LoginRefused(ConnectFailed, NotAuthorized):
     """Every server was reached and refused the credentials. ``attempts`` holds (address, cause), ``reason`` is the last
     server's text, ``anonymous`` whether no credentials were given.
     """
+
+    server: str
+    reason: str
+    anonymous: bool
 
     def __init__(
         self, attempts: Sequence[tuple[str, NotAuthorized]], elapsed: float = 0.0, *, anonymous: bool = False
@@ -289,6 +310,9 @@ class LoginRefused(ConnectFailed, NotAuthorized):
 
 class ConnectionLost(Unavailable):
     """The connection broke. For a call in flight the outcome is unknown unless it says otherwise."""
+
+    reason: str
+    server: str
 
     def __init__(self, reason: str, server: str = "") -> None:
         self.reason, self.server = reason, server
@@ -306,6 +330,9 @@ class StaleConnection(ConnectionLost):
 class TlsFailed(Unavailable):
     """The TLS handshake did not succeed; nothing was sent in clear. ``reason`` says what to do."""
 
+    reason: str
+    server: str
+
     def __init__(self, reason: str, server: str = "") -> None:
         self.reason, self.server = reason, server
         super().__init__(f"TLS with {server or 'the server'} failed: {reason}")
@@ -322,6 +349,10 @@ class ConnectionClosed(Unavailable):
 class OutboxFull(Unavailable):
     """The bound on bytes waiting for the connection is reached; this message was not taken."""
 
+    waiting: int
+    size: int
+    limit: int
+
     def __init__(self, waiting: int, size: int, limit: int) -> None:
         self.waiting, self.size, self.limit = waiting, size, limit
         super().__init__(
@@ -336,6 +367,9 @@ class OutboxFull(Unavailable):
 class RequestTimeout(NatsError, TimeoutError):
     """Nothing came in time. ``timeout`` is in seconds; whether the request was handled is unknown."""
 
+    doing: str
+    timeout: float
+
     def __init__(self, doing: str, timeout: float) -> None:
         self.doing, self.timeout = doing, timeout
         super().__init__(f"{doing}: no answer within {timeout:g} s")
@@ -343,6 +377,8 @@ class RequestTimeout(NatsError, TimeoutError):
 
 class DrainTimeout(RequestTimeout):
     """drain() or close() ended at its deadline; ``left`` says what was not done."""
+
+    left: tuple[str, ...]
 
     def __init__(self, doing: str, timeout: float, left: Sequence[str]) -> None:
         self.left = tuple(left)
@@ -364,6 +400,10 @@ class InvalidPayload(NatsError, ValueError):
     ``kind`` is the type wanted, ``reason`` says what is wrong and where.
     """
 
+    doing: str
+    kind: str
+    reason: str
+
     def __init__(self, doing: str, kind: str, reason: str) -> None:
         self.doing, self.kind, self.reason = doing, kind, reason
         super().__init__(f"cannot {doing} {kind}: {reason}")
@@ -372,6 +412,9 @@ class InvalidPayload(NatsError, ValueError):
 class SubscriptionClosed(NatsError):
     """The subscription has ended and everything it had received was delivered."""
 
+    subject: str
+    reason: str
+
     def __init__(self, subject: str, reason: str = "unsubscribed") -> None:
         self.subject, self.reason = subject, reason
         super().__init__(f"subscription on {subject!r} is closed: {reason}")
@@ -379,6 +422,11 @@ class SubscriptionClosed(NatsError):
 
 class SlowConsumer(NatsError):
     """A subscription was not read fast enough; ``dropped`` messages were lost in this episode."""
+
+    subject: str
+    dropped: int
+    pending_msgs: int
+    pending_bytes: int
 
     def __init__(self, subject: str, dropped: int, pending_msgs: int, pending_bytes: int) -> None:
         self.subject, self.dropped = subject, dropped
@@ -400,6 +448,10 @@ class ServerError(NatsError):
 class PermissionDenied(ServerError):
     """The account may not publish to or subscribe to ``subject``."""
 
+    operation: str
+    subject: str
+    queue: str
+
     def __init__(self, text: str, operation: str, subject: str, queue: str = "") -> None:
         self.operation, self.subject, self.queue = operation, subject, queue
         super().__init__(text)
@@ -408,6 +460,9 @@ class PermissionDenied(ServerError):
 
 class TooManySubscriptions(ServerError):
     """The client has as many subscriptions as the server allows; that on ``subject`` was refused."""
+
+    subject: str
+    queue: str
 
     def __init__(self, text: str, subject: str = "", queue: str = "") -> None:
         self.subject, self.queue = subject, queue
@@ -420,6 +475,9 @@ class TooManySubscriptions(ServerError):
 
 class UnsupportedByServer(NatsError):
     """The connected server lacks what was asked for (headers, TLS, a JetStream level …)."""
+
+    what: str
+    why: str
 
     def __init__(self, what: str, why: str) -> None:
         self.what, self.why = what, why
@@ -440,6 +498,11 @@ class ApiError(JetStreamError):
     them all), ``description`` is the server's text and ``asked`` what it was asked for. Which subclass stands for
     which ``err_code`` is said in ``natsproto.jetstream._api_errors``; a code without one is a plain ApiError.
     """
+
+    code: int
+    err_code: int
+    description: str
+    asked: str
 
     advice: ClassVar[str] = ""
 
@@ -543,6 +606,8 @@ class WrongLastSequence(WrongExpectation):
     ``last`` is the real one where the server tells it (a replicated stream does not), else None.
     """
 
+    last: int | None
+
     def __init__(self, code: int, err_code: int, description: str, asked: str = "") -> None:
         super().__init__(code, err_code, description, asked)
         number = description.rpartition(" ")[2]
@@ -552,6 +617,10 @@ class WrongLastSequence(WrongExpectation):
 class AlreadyAcked(JetStreamError):
     """The message was acknowledged before; ``answer`` says how, ``subject`` names the message."""
 
+    subject: str
+    answer: str
+    again: str
+
     def __init__(self, subject: str, answer: str, again: str) -> None:
         self.subject, self.answer, self.again = subject, answer, again
         super().__init__(f"message of {subject!r} was answered with {answer}; it cannot be answered with {again} too")
@@ -559,6 +628,9 @@ class AlreadyAcked(JetStreamError):
 
 class AlreadyBound(JetStreamError):
     """Somebody else reads this push consumer: both would get every message."""
+
+    stream: str
+    consumer: str
 
     def __init__(self, stream: str, consumer: str) -> None:
         self.stream, self.consumer = stream, consumer
@@ -571,6 +643,10 @@ class AlreadyBound(JetStreamError):
 class ConsumerGone(JetStreamError):
     """Messages cannot be had from this consumer any more: it was deleted, or it is not what it was."""
 
+    reason: str
+    consumer: str
+    stream: str
+
     def __init__(self, reason: str, consumer: str = "", stream: str = "") -> None:
         self.reason, self.consumer, self.stream = reason, consumer, stream
         of = f" of stream {stream!r}" if stream else ""
@@ -579,6 +655,11 @@ class ConsumerGone(JetStreamError):
 
 class DataLost(JetStreamError):
     """Messages ``first`` to ``last`` of a stream were to be read, and some of them are gone; ``reason`` says how."""
+
+    stream: str
+    first: int
+    last: int
+    reason: str
 
     def __init__(self, stream: str, first: int, last: int, reason: str) -> None:
         self.stream, self.first, self.last, self.reason = stream, first, last, reason
@@ -594,6 +675,11 @@ class DeliveryUnknown(JetStreamError):
     It delivers the message again; acknowledge that delivery.
     """
 
+    stream: str
+    consumer: str
+    consumer_seq: int
+    last_known: int
+
     def __init__(self, stream: str, consumer: str, consumer_seq: int, last_known: int) -> None:
         self.stream, self.consumer = stream, consumer
         self.consumer_seq, self.last_known = consumer_seq, last_known
@@ -606,6 +692,10 @@ class DeliveryUnknown(JetStreamError):
 class GroupChanged(JetStreamError):
     """The partitioned consumer group is not what it was, or not what was asked for; ``reason`` says in what."""
 
+    stream: str
+    group: str
+    reason: str
+
     def __init__(self, stream: str, group: str, reason: str) -> None:
         self.stream, self.group, self.reason = stream, group, reason
         super().__init__(f"consumer group {group!r} of stream {stream!r}: {reason}")
@@ -613,6 +703,9 @@ class GroupChanged(JetStreamError):
 
 class GroupNotFound(JetStreamError):
     """There is no such partitioned consumer group of this kind (any more)."""
+
+    stream: str
+    group: str
 
     def __init__(self, stream: str, group: str) -> None:
         self.stream, self.group = stream, group
@@ -622,6 +715,9 @@ class GroupNotFound(JetStreamError):
 class HeartbeatMissed(JetStreamError):
     """The server owed heartbeats and none came for ``silence`` seconds."""
 
+    silence: float
+    consumer: str
+
     def __init__(self, silence: float, consumer: str = "") -> None:
         self.silence, self.consumer = silence, consumer
         super().__init__(f"{f'consumer {consumer!r}' if consumer else 'the consumer'}: no sign for {silence:g} s")
@@ -629,6 +725,11 @@ class HeartbeatMissed(JetStreamError):
 
 class InvalidReply(JetStreamError):
     """What the server sent is not what this reply holds; ``path`` is the place in ``what``."""
+
+    what: str
+    path: str
+    value: object
+    rule: str
 
     def __init__(self, what: str, path: str, value: object, rule: str) -> None:
         self.what, self.path, self.value, self.rule = what, path, value, rule
@@ -640,6 +741,9 @@ class NoStream(JetStreamError):
 
     ``waited`` is for how many seconds it was tried because the message has an id; 0.0 without.
     """
+
+    subject: str
+    waited: float
 
     def __init__(self, subject: str, waited: float = 0.0) -> None:
         self.subject, self.waited = subject, waited
@@ -654,6 +758,9 @@ class PublishUncertain(JetStreamError):
 
     Published again with the same ``msg_id`` it is stored once, within the stream's ``duplicate_window``.
     """
+
+    subject: str
+    reason: str
 
     def __init__(self, subject: str, reason: str) -> None:
         self.subject, self.reason = subject, reason
@@ -691,6 +798,8 @@ class PublishFailed(JetStreamError):
     ``failures`` lists them in the order in which they were published. The cause is the first one's error.
     """
 
+    failures: tuple[FailedMessage, ...]
+
     def __init__(self, failures: Sequence[FailedMessage]) -> None:
         self.failures = tuple(failures)
         first = self.failures[0]
@@ -700,6 +809,10 @@ class PublishFailed(JetStreamError):
 
 class PullRefused(JetStreamError):
     """The server refused a pull request for good; ``description`` is its text."""
+
+    code: int
+    description: str
+    consumer: str
 
     def __init__(self, code: int, description: str, consumer: str = "") -> None:
         self.code, self.description, self.consumer = code, description, consumer
@@ -723,6 +836,9 @@ class BucketNotFound(KeyValueError, ObjectStoreError):
     ``reason`` says why the stream of that name is none, where there is one.
     """
 
+    bucket: str
+    reason: str
+
     def __init__(self, bucket: str, reason: str = "") -> None:
         self.bucket, self.reason = bucket, reason
         hint = reason or "create it, or give the domain it is in"
@@ -731,6 +847,10 @@ class BucketNotFound(KeyValueError, ObjectStoreError):
 
 class KeyNotFound(KeyValueError, KeyError):
     """The bucket holds no such key, or not at the revision asked for."""
+
+    bucket: str
+    key: str
+    revision: int | None
 
     def __init__(self, bucket: str, key: str, revision: int | None = None) -> None:
         self.bucket, self.key, self.revision = bucket, key, revision
@@ -756,6 +876,10 @@ class KeyDeleted(KeyNotFound):
 class LockLost(KeyValueError):
     """A lock is not held any more; somebody else may hold it. ``token`` is the one of the lost tenure."""
 
+    bucket: str
+    key: str
+    token: int
+
     def __init__(self, bucket: str, key: str, token: int) -> None:
         self.bucket, self.key, self.token = bucket, key, token
         super().__init__(f"lock {key!r} in bucket {bucket!r} is lost (token {token}): what it guards is not ours now")
@@ -766,6 +890,11 @@ class WrongRevision(KeyValueError):
 
     ``actual`` is the real one where the server tells it, else None.
     """
+
+    bucket: str
+    key: str
+    expected: int
+    actual: int | None
 
     def __init__(self, bucket: str, key: str, expected: int, actual: int | None = None) -> None:
         self.bucket, self.key, self.expected, self.actual = bucket, key, expected, actual
@@ -784,6 +913,9 @@ class KeyExists(WrongRevision):
 class ObjectNotFound(ObjectStoreError, KeyError):
     """The store holds no object of this name, or it was deleted."""
 
+    bucket: str
+    name: str
+
     def __init__(self, bucket: str, name: str) -> None:
         self.bucket, self.name = bucket, name
         super().__init__(f"object {name!r} in store {bucket!r}: not found")
@@ -795,6 +927,9 @@ class ObjectNotFound(ObjectStoreError, KeyError):
 class ObjectExists(ObjectStoreError):
     """The store holds an object of this name already; nothing was changed."""
 
+    bucket: str
+    name: str
+
     def __init__(self, bucket: str, name: str) -> None:
         self.bucket, self.name = bucket, name
         super().__init__(f"object {name!r} in store {bucket!r}: exists; delete it first, or take another name")
@@ -803,6 +938,9 @@ class ObjectExists(ObjectStoreError):
 class ObjectChanged(ObjectStoreError):
     """The object was replaced or deleted while it was read or changed; what was read of it is incomplete."""
 
+    bucket: str
+    name: str
+
     def __init__(self, bucket: str, name: str) -> None:
         self.bucket, self.name = bucket, name
         super().__init__(f"object {name!r} in store {bucket!r}: was replaced or deleted meanwhile; begin again")
@@ -810,6 +948,10 @@ class ObjectChanged(ObjectStoreError):
 
 class ObjectLinkError(ObjectStoreError):
     """A link leads nowhere, or cannot be made; ``reason`` says why."""
+
+    bucket: str
+    name: str
+    reason: str
 
     def __init__(self, bucket: str, name: str, reason: str) -> None:
         self.bucket, self.name, self.reason = bucket, name, reason
@@ -822,6 +964,12 @@ class DigestMismatch(ObjectStoreError):
     ``reason`` says so when bytes or chunks are missing; ``actual`` is the digest of what came.
     """
 
+    bucket: str
+    name: str
+    expected: str
+    actual: str
+    reason: str
+
     def __init__(self, bucket: str, name: str, expected: str, actual: str, reason: str = "") -> None:
         self.bucket, self.name, self.expected, self.actual, self.reason = bucket, name, expected, actual, reason
         damage = reason or f"digest {actual}, expected {expected}"
@@ -830,6 +978,9 @@ class DigestMismatch(ObjectStoreError):
 
 class ServiceError(NatsError):
     """A service answered with an error; raised in a handler, it is the answer (ADR-32)."""
+
+    code: int
+    description: str
 
     def __init__(self, code: int, description: str) -> None:
         self.code, self.description = code, description

@@ -35,6 +35,8 @@ a worker thread dies with that thread; it needs code between fork and exec; and 
 class ServerNotFound(NatsError):
     """There is no nats-server to run; ``looked`` lists the places, in order."""
 
+    looked: tuple[str, ...]
+
     def __init__(self, looked: Sequence[str]) -> None:
         self.looked = tuple(looked)
         super().__init__(
@@ -45,6 +47,10 @@ class ServerNotFound(NatsError):
 
 class ServerFailed(NatsError):
     """The server did not do what was asked; ``log`` holds the end of what it wrote meanwhile."""
+
+    doing: str
+    reason: str
+    log: str
 
     def __init__(self, doing: str, reason: str, log: str = "") -> None:
         self.doing, self.reason, self.log = doing, reason, log[-_LOG_SHOWN:]
