@@ -51,7 +51,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """The index of the gallery links to files, for those who read it in the repository; here they are sections."""
+    """The index of the gallery links to files, for those who read it in the repository; here they are sections.
+
+    Decisions are for those who change natsproto: the search leaves them out, as the menu does.
+    """
+    if page.file.src_uri.startswith("decisions/"):
+        page.meta["search"] = {"exclude": True}
     if page.file.src_uri != "examples.md":
         return markdown
     return re.sub(r"\(examples/gallery/(\w+)/(\w+)\.py\)", r"(examples/gallery/\1.md#\2)", markdown)
