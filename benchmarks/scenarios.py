@@ -51,6 +51,8 @@ class Scenario:
     """Whether nats.js can do it too."""
     fresh: bool = False
     """Each repetition is a process of its own."""
+    compat: bool = False
+    """natsproto is driven as nats-py is, through natsproto.compat."""
 
 
 _REAL = Traffic()
@@ -253,6 +255,18 @@ SCENARIOS: tuple[Scenario, ...] = (
         judged="mib_per_s",
         reach=5,
         aim=10,
+        nats_js=False,
+    ),
+    _receive("compat_async", "through natsproto.compat: 1,000 subjects", "async", 1.5, 2, compat=True, nats_js=False),
+    Scenario(
+        name="compat_fetch",
+        about="through natsproto.compat: fetch(500), each acknowledged",
+        does="fetch",
+        how="ack",
+        count=6_000,
+        reach=1.5,
+        aim=3,
+        compat=True,
         nats_js=False,
     ),
     _receive("alike_def", KINDEST + "one subject, 128 B", "def", 3, traffic=_ALIKE),

@@ -14,9 +14,13 @@ from benchmarks.drivers import DRIVERS, Client, Run
 from benchmarks.scenarios import SCENARIOS
 
 
-def load(name: str) -> Client:
-    """Only the client that is measured is imported."""
-    if name == "natsproto":
+def load(name: str, *, compat: bool = False) -> Client:
+    """Only the client that is measured is imported; with ``compat`` natsproto stands in for nats-py."""
+    if name == "natsproto" and compat:
+        from natsproto.compat import install
+
+        install()
+    elif name == "natsproto":
         from benchmarks.client_natsproto import Natsproto
 
         return Natsproto()
@@ -50,7 +54,7 @@ def main(client: str, loop: str, scenario: str, url: str, prefix: str, count: st
     """Until standard input ends."""
     chosen = next(one for one in SCENARIOS if one.name == scenario)
     with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
-        runner.run(_serve(Run(load(client), chosen, url, prefix, int(count))))
+        runner.run(_serve(Run(load(client, compat=chosen.compat), chosen, url, prefix, int(count))))
 
 
 if __name__ == "__main__":

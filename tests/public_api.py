@@ -43,7 +43,8 @@ _CONSTANT = str | bytes | int | float
 def public_modules() -> list[ModuleType]:
     """natsproto first, the others in the order of their names."""
     found = [info.name for info in pkgutil.walk_packages(natsproto.__path__, "natsproto.")]
-    names = sorted(name for name in found if not any(part.startswith("_") for part in name.split(".")))
+    public = (name for name in found if not any(part.startswith("_") for part in name.split(".")))
+    names = sorted(name for name in public if not name.startswith("natsproto.compat.nats"))  # it is nats-py's API
     return [natsproto, *(importlib.import_module(name) for name in names)]
 
 

@@ -1,0 +1,88 @@
+"""Dataclasses that are the JSON of the JetStream API, each made of one line that names its fields.
+
+Owns that line: ``name`` is required, ``name?`` is None unless a keyword of the class says otherwise (``dict``,
+``list``: a new one). Behind a colon stands what is on the wire: ``s`` nanoseconds for seconds, ``t`` an RFC 3339 text
+for a datetime, the name of a class an object or a list of them, ``{name}`` an object of them; nothing, the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from natsproto.jetstream import Timestamp
+
+_NS = 1_000_000_000
+
+
+class Base:
+    """Base of them all. What the server sends and no field names is left out."""
+
+    names: ClassVar[dict[str, str]] = {}
+    """Fields that have another name on the wire."""
+    _kinds: ClassVar[dict[str, str]]
+    _records: ClassVar[dict[str, type[Base]]] = {}
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *args: Any, **fields: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+    def __init_subclass__(cls, fields: str = "", **defaults: Any) -> None:
+        words = [word.partition(":") for word in fields.split()]
+        cls._kinds = {name.rstrip("?"): kind for name, _, kind in words}
+        cls.__annotations__ = {**dict.fromkeys(cls._kinds, "Any")}
+        for name, _, _ in words:
+            if name.endswith("?"):
+                default = defaults.get(name[:-1])
+                setattr(cls, name[:-1], field(default_factory=default) if isinstance(default, type) else default)
+        dataclass(cls)
+        cls._records[cls.__name__] = cls
+
+    @classmethod
+    def from_response(cls, resp: dict[str, Any]) -> Self:
+        """Reads what the server sent."""
+        keys = {name: name if name in resp else cls.names.get(name, name) for name in cls._kinds}
+        return cls(**{name: cls._read(cls._kinds[name], resp[key]) for name, key in keys.items() if key in resp})
+
+    @classmethod
+    def _read(cls, kind: str, value: Any) -> Any:
+        if value is None or not kind:
+            return value
+        if isinstance(value, list):
+            return [cls._read(kind, item) for item in value]
+        if kind[0] == "{":
+            return {key: cls._read(kind[1:-1], item) for key, item in value.items()}
+        if kind == "s":
+            return value / _NS
+        return moment(value) if kind == "t" else cls._records[kind].from_response(value)
+
+    def evolve(self, **params: Any) -> Self:
+        """A copy with other values."""
+        return replace(self, **params)  # type: ignore[type-var]  # subclasses are dataclasses
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is sent to the server: all that is not None."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]  # as above
+        return {
+            self.names.get(name, name): _written(self._kinds[name], value)
+            for name, value in values.items()
+            if value is not None
+        }
+
+
+def _written(kind: str, value: Any) -> Any:
+    if isinstance(value, Base):
+        return value.as_dict()
+    if isinstance(value, list):
+        return [_written(kind, item) for item in value]
+    if isinstance(value, datetime):
+        return Timestamp.of(value if value.tzinfo is not None else value.replace(tzinfo=UTC)).rfc3339()
+    return int(value * _NS) if kind == "s" else value
+
+
+def moment(text: str) -> datetime:
+    """A point in time that the server tells."""
+    return datetime.fromtimestamp(Timestamp.parse(text).timestamp(), UTC)

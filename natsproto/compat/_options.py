@@ -1,0 +1,125 @@
+"""What ``connect`` of nats-py is asked for, as Options of natsproto."""
+
+from __future__ import annotations
+
+import base64
+from collections import UserString
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import ParseResult, urlparse
+
+from natsproto import AuthChallenge, Credentials, Options
+from natsproto.compat.nats import errors
+
+FOREVER_S = 10 * 365 * 86400.0
+"""Seconds where nats-py has no limit and natsproto wants one."""
+
+
+def parse_url(url: str) -> ParseResult:
+    """A server's URL, with scheme and port filled in. Error for what is none."""
+    try:
+        parsed = urlparse(url if "://" in url else f"nats://{url}")
+        if parsed.port is None and parsed.scheme not in ("ws", "wss"):
+            parsed = parsed._replace(netloc=f"{parsed.netloc.rstrip(':')}:4222")
+    except (ValueError, TypeError):
+        raise errors.Error("nats: invalid connect url option") from None
+    if not parsed.hostname or parsed.hostname == "none":
+        raise errors.Error("nats: invalid hostname in connect url")
+    return parsed
+
+
+def parse_urls(servers: str | Sequence[str]) -> list[ParseResult]:
+    """One URL or a list of them. Error for what is neither, and for a mixture with WebSocket URLs."""
+    if not isinstance(servers, (str, list, tuple)):
+        raise errors.Error("nats: invalid connect url option")
+    parsed = [parse_url(url) for url in ([servers] if isinstance(servers, str) else servers)]
+    if len({url.scheme in ("ws", "wss") for url in parsed}) > 1:
+        raise errors.Error("nats: mixing of websocket and non websocket URLs is not allowed")
+    return parsed
+
+
+def options_from(
+    urls: Sequence[ParseResult],
+    given: Mapping[str, Any],
+    choose: Callable[..., Any] | None,
+    on_event: Callable[..., object],
+) -> Options:
+    """The Options for these arguments of ``Client.connect``; ``choose`` picks the server of a reconnect."""
+    wait, attempts = float(given["reconnect_time_wait"]), given["max_reconnect_attempts"]
+    patience = 0.0
+    if given["allow_reconnect"]:
+        patience = FOREVER_S if attempts < 0 else attempts * max(wait, 0.001)
+    prefix = given["inbox_prefix"]
+    headers = given["ws_connection_headers"]
+    return Options(
+        [url.geturl() for url in urls],
+        name=given["name"],
+        tls=given["tls"],
+        tls_hostname=given["tls_hostname"],
+        tls_first=given["tls_handshake_first"],
+        connect_timeout=given["connect_timeout"],
+        allow_reconnect=given["allow_reconnect"],
+        retry_connect_for=patience,
+        max_reconnect_attempts=max(attempts, -1) or -1,
+        reconnect_wait=wait,
+        reconnect_wait_max=wait,
+        jitter=0.0,
+        jitter_tls=0.0,
+        reconnect_to_server=choose,
+        randomize=not given["dont_randomize"],
+        auth_abort_after_repeat=False,
+        ping_interval=given["ping_interval"],
+        max_outstanding_pings=given["max_outstanding_pings"],
+        drain_timeout=given["drain_timeout"],
+        fail_requests_on_disconnect=False,
+        outbox_limit=max(given["pending_size"], 0),
+        no_echo=given["no_echo"],
+        verbose=given["verbose"],
+        pedantic=given["pedantic"],
+        inbox_prefix=prefix.decode() if isinstance(prefix, bytes) else prefix,
+        websocket_headers=None
+        if headers is None
+        else {name: value if isinstance(value, str) else ", ".join(value) for name, value in headers.items()},
+        on_event=on_event,
+        **_credentials(given),
+    )
+
+
+def _credentials(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Who we are. nats-py takes the first of: keys and JWTs (a token may come with them), user and password, token."""
+    token = None if given["token"] is None else {"token": given["token"]}
+    creds, seed = given["user_credentials"], given["nkeys_seed_str"]
+    if isinstance(creds, tuple):
+        jwt_file, seed_file = creds
+        return {"jwt": Path(jwt_file), "nkey_seed": Path(seed_file), **(token or {})}
+    if creds is not None:
+        text = str(creds) if isinstance(creds, (str, UserString)) else creds
+        return {"creds": text, **(token or {})}
+    if seed is not None or given["nkeys_seed"] is not None:
+        return {"nkey_seed": seed.strip() if seed is not None else Path(given["nkeys_seed"]), **(token or {})}
+    if given["signature_cb"] is not None:
+        return {"auth": _signing(given["signature_cb"], given["user_jwt_cb"], given["token"])}
+    if given["user"] is not None and given["password"] is not None:
+        return {"user": given["user"], "password": given["password"]}
+    return token or {}
+
+
+def _signing(
+    sign: Callable[[str], bytes], jwt: Callable[[], bytes | bytearray] | None, token: str | Callable[[], str] | None
+) -> Callable[[AuthChallenge], Credentials]:
+    """``signature_cb`` signs the nonce and answers in base64, ``user_jwt_cb`` has the JWT."""
+    if jwt is None:
+        raise NotImplementedError(
+            "signature_cb without user_jwt_cb: the server is not told whose signature it is. In natsproto: "
+            "connect(auth=lambda challenge: Credentials(nkey=..., signer=...))"
+        )
+
+    def prove(challenge: AuthChallenge) -> Credentials:
+        return Credentials(
+            jwt=bytes(jwt()).decode().strip(),
+            signer=lambda nonce: base64.b64decode(sign(nonce.decode())),
+            token=token() if callable(token) else token,
+        )
+
+    return prove

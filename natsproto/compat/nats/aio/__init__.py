@@ -1,0 +1,1 @@
+"""``nats.aio``: the client."""

@@ -1,0 +1,479 @@
+"""``nats.aio.client``: the client of natsproto with the verbs, options and callbacks of nats-py."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import re
+import ssl
+from collections import UserString
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import ParseResult, urlparse
+
+import natsproto
+from natsproto import NatsError, State
+from natsproto.compat import _options as compat_options
+from natsproto.compat._callbacks import Callbacks
+from natsproto.compat._translate import translated, translating
+from natsproto.compat.nats import errors
+from natsproto.compat.nats.aio.msg import Msg, headers_of
+from natsproto.compat.nats.aio.subscription import (
+    DEFAULT_SUB_PENDING_BYTES_LIMIT,
+    DEFAULT_SUB_PENDING_MSGS_LIMIT,
+    Subscription,
+)
+from natsproto.compat.nats.nuid import NUID
+
+if TYPE_CHECKING:
+    from natsproto.compat.nats.js import JetStreamContext, JetStreamManager
+
+log = logging.getLogger("natsproto")
+
+__version__ = "2.16.0"  # of nats-py, whose API this is
+__lang__ = "python3"
+PROTOCOL, STATUS_MSG_LEN, MAX_CONTROL_LINE_SIZE = 1, 3, 1024
+NO_RESPONDERS_STATUS, CTRL_STATUS = "503", "100"
+DEFAULT_INBOX_PREFIX = b"_INBOX"
+DEFAULT_PENDING_SIZE, DEFAULT_BUFFER_SIZE, DEFAULT_MAX_PAYLOAD_SIZE = 2 * 1024 * 1024, 32768, 1048576
+DEFAULT_RECONNECT_TIME_WAIT, DEFAULT_MAX_RECONNECT_ATTEMPTS = 2, 60
+DEFAULT_PING_INTERVAL, DEFAULT_MAX_OUTSTANDING_PINGS = 120, 2
+DEFAULT_MAX_FLUSHER_QUEUE_SIZE, DEFAULT_FLUSH_TIMEOUT = 1024, 10
+DEFAULT_CONNECT_TIMEOUT, DEFAULT_DRAIN_TIMEOUT = 2, 30
+
+Callback = Callable[[], Awaitable[None]]
+ErrorCallback = Callable[[Exception], Awaitable[None]]
+JWTCallback = Callable[[], bytearray | bytes]
+SignatureCallback = Callable[[str], bytes]
+TokenCallback = Callable[[], str]
+CredentialCallback = Callable[[], str]
+
+
+class RawCredentials(UserString):
+    """The text of a creds file."""
+
+
+Credentials = str | tuple[str, str] | RawCredentials | Path
+
+_LINE_ENDS = str.maketrans({"\r": " ", "\n": " "})
+_STATES = {State.CONNECTING: 4, State.OPEN: 1, State.RECONNECTING: 3, State.DRAINING: 5, State.CLOSED: 2}
+_SEMVER = re.compile(
+    r"(?P<major>0|[1-9]\d*)\.(?P<minor>0|[1-9]\d*)\.(?P<patch>0|[1-9]\d*)"
+    r"(?:-(?P<prerelease>[0-9A-Za-z.-]+))?(?:\+(?P<build>[0-9A-Za-z.-]+))?"
+)
+
+
+@dataclass
+class Server:
+    uri: ParseResult
+    reconnects: int = 0
+
+
+ReconnectToServerHandler = Callable[[list[Server], dict[str, Any]], tuple[Server | None, float]]
+
+
+class ServerVersion:
+    """The version of a server; ValueError for parts of what is none."""
+
+    def __init__(self, server_version: str) -> None:
+        self._version = server_version
+
+    def _part(self, name: str) -> str:
+        found = _SEMVER.fullmatch(self._version)
+        if found is None:
+            raise ValueError(f"{self._version} is not a valid Semantic Version")
+        return found[name] or ""
+
+    major = property(lambda self: int(self._part("major")))
+    minor = property(lambda self: int(self._part("minor")))
+    patch = property(lambda self: int(self._part("patch")))
+    prerelease = property(lambda self: self._part("prerelease"))
+    build = property(lambda self: self._part("build"))
+    dev = property(lambda self: "+".join(filter(None, (self.prerelease, self.build))))
+
+    def __repr__(self) -> str:
+        return f"<nats server v{self._version}>"
+
+
+class Client:
+    """A client; ``connect`` makes the connection, and may be called again after ``close``."""
+
+    msg_class: type[Msg] = Msg
+
+    DISCONNECTED, CONNECTED, CLOSED, RECONNECTING, CONNECTING, DRAINING_SUBS, DRAINING_PUBS = range(7)
+
+    def __init__(self) -> None:
+        self.options: dict[str, Any] = {}
+        self.stats = dict.fromkeys(("in_msgs", "out_msgs", "in_bytes", "out_bytes", "reconnects", "errors_received"), 0)
+        self._nuid = NUID()
+        self._nc: natsproto.Client | None = None
+        self._callbacks: Callbacks | None = None
+        self._urls: list[ParseResult] = []
+        self._sid = 0
+        self._subs: dict[natsproto.Subscription, Subscription] = {}
+        self._is_connecting = False
+
+    def __repr__(self) -> str:
+        return f"<nats client v{__version__}>"
+
+    async def connect(
+        self,
+        servers: str | list[str] = "nats://localhost:4222",
+        error_cb: ErrorCallback | None = None,
+        disconnected_cb: Callback | None = None,
+        closed_cb: Callback | None = None,
+        discovered_server_cb: Callback | None = None,
+        reconnected_cb: Callback | None = None,
+        name: str | None = None,
+        pedantic: bool = False,
+        verbose: bool = False,
+        allow_reconnect: bool = True,
+        connect_timeout: float = DEFAULT_CONNECT_TIMEOUT,
+        reconnect_time_wait: float = DEFAULT_RECONNECT_TIME_WAIT,
+        max_reconnect_attempts: int = DEFAULT_MAX_RECONNECT_ATTEMPTS,
+        ping_interval: float = DEFAULT_PING_INTERVAL,
+        max_outstanding_pings: int = DEFAULT_MAX_OUTSTANDING_PINGS,
+        dont_randomize: bool = False,
+        flusher_queue_size: int = DEFAULT_MAX_FLUSHER_QUEUE_SIZE,
+        no_echo: bool = False,
+        tls: ssl.SSLContext | None = None,
+        tls_hostname: str | None = None,
+        tls_handshake_first: bool = False,
+        user: str | CredentialCallback | None = None,
+        password: str | CredentialCallback | None = None,
+        token: str | TokenCallback | None = None,
+        drain_timeout: float = DEFAULT_DRAIN_TIMEOUT,
+        signature_cb: SignatureCallback | None = None,
+        user_jwt_cb: JWTCallback | None = None,
+        user_credentials: Credentials | None = None,
+        nkeys_seed: str | None = None,
+        nkeys_seed_str: str | None = None,
+        inbox_prefix: str | bytes = DEFAULT_INBOX_PREFIX,
+        pending_size: int = DEFAULT_PENDING_SIZE,
+        flush_timeout: float | None = None,
+        ws_connection_headers: dict[str, list[str]] | None = None,
+        reconnect_to_server_handler: ReconnectToServerHandler | None = None,
+        lame_duck_mode_cb: Callback | None = None,
+        skip_subject_validation: bool = False,
+    ) -> None:
+        """Connects. ``flusher_queue_size``, ``flush_timeout`` and ``skip_subject_validation`` change nothing."""
+        given = dict(locals())
+        del given["self"]
+        if self._is_connecting or not (self._nc is None or self.is_closed):
+            raise errors.Error("nats: the client is connected")
+        callbacks = self._callbacks = Callbacks(given, self._slow_consumer)
+        self.options.update({option: value for option, value in given.items() if not option.endswith("_cb")})
+        self._urls = compat_options.parse_urls(servers)
+        self._nc, self._is_connecting = None, True
+        self._subs.clear()
+        try:
+            choose = None if reconnect_to_server_handler is None else self._choose
+            options = compat_options.options_from(self._urls, given, choose, self._on_event)
+            self._nc = await natsproto.connect(options)
+        except NatsError as exc:
+            if allow_reconnect or callbacks.last_error is None:
+                callbacks.last_error = translated(exc)
+            raise callbacks.last_error from exc
+        finally:
+            self._is_connecting = False
+
+    async def _failed(self, where: str, error: BaseException) -> None:
+        """A callback failed in a task of this package."""
+        log.error("%s failed: %r", where, error, exc_info=error)
+        assert self._callbacks is not None
+        await self._callbacks.failed(error)
+
+    async def _on_event(self, event: natsproto.Event) -> None:
+        if isinstance(event, natsproto.Reconnected):
+            self.stats["reconnects"] += 1
+        assert self._callbacks is not None
+        await self._callbacks.on_event(event)
+
+    def _choose(self, servers: Sequence[Any], info: natsproto.ServerInfo | None) -> Any:
+        """Lets ``reconnect_to_server_handler`` choose."""
+        known = {str(state.address): state for state in servers}
+        offered = [Server(urlparse(state.address.url), state.attempts) for state in servers]
+        handler = self.options["reconnect_to_server_handler"]
+        chosen, delay = handler(offered, dict(info.raw) if info is not None else {})
+        found = None if chosen is None else known.get(f"{chosen.uri.hostname}:{chosen.uri.port}")
+        if chosen is not None and found is None:
+            raise errors.ServerNotInPoolError
+        return (servers[0] if found is None else found).address, delay
+
+    def _slow_consumer(self, event: natsproto.SlowConsumerDetected) -> Exception | None:
+        sub = self._subs.get(event.subscription)
+        return None if sub is None else errors.SlowConsumerError(event.error.subject, "", sub._id, sub)
+
+    # ---------------------------------------------------------------- ending
+
+    async def close(self) -> None:
+        if self._nc is None:
+            if self._callbacks is not None:
+                await self._callbacks.ended()
+            return
+        await self._nc.close()
+
+    async def drain(self) -> None:
+        """Ends subscriptions, handles what was received, sends what waits, then closes.
+
+        After ``drain_timeout`` ``error_cb`` gets a DrainTimeoutError.
+        """
+        if self.is_draining:
+            return
+        client = self._opened
+        if self.is_closed:
+            raise errors.ConnectionClosedError
+        if self.is_connecting or self.is_reconnecting:
+            raise errors.ConnectionReconnectingError
+        try:
+            await client.drain()
+        except natsproto.errors.RequestTimeout:
+            assert self._callbacks is not None
+            await self._callbacks.failed(errors.DrainTimeoutError())
+        except NatsError as exc:
+            raise translated(exc) from exc
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    # ---------------------------------------------------------------- messages
+
+    async def publish(
+        self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        client = self._opened
+        try:
+            if client.is_connected:
+                await client.publish(subject, payload, reply=reply or None, headers=headers and clean_headers(headers))
+            else:
+                client.publish_nowait(subject, payload, reply=reply or None, headers=headers and clean_headers(headers))
+        except NatsError as exc:
+            if isinstance(exc, natsproto.errors.ConnectionClosed) and self.is_draining:
+                raise errors.ConnectionDrainingError from exc
+            raise translated(exc) from exc
+        stats = self.stats
+        stats["out_msgs"] += 1
+        stats["out_bytes"] += len(payload)
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        timeout: float | None = 0.5,
+        old_style: bool = False,
+        headers: dict[str, Any] | None = None,
+    ) -> Msg:
+        """Publishes a message and waits for the first reply; ``old_style`` makes no difference."""
+        client = self._opened
+        wait = compat_options.FOREVER_S if timeout is None else timeout
+        try:
+            reply = await client.request(subject, payload, timeout=wait, headers=headers and clean_headers(headers))
+        except NatsError as exc:
+            raise translated(exc) from exc
+        stats = self.stats
+        stats["out_msgs"] += 1
+        stats["out_bytes"] += len(payload)
+        return self._message(reply, None)
+
+    async def subscribe(
+        self,
+        subject: str,
+        queue: str = "",
+        cb: Callable[[Msg], Awaitable[None]] | None = None,
+        future: asyncio.Future[Msg] | None = None,
+        max_msgs: int = 0,
+        pending_msgs_limit: int = DEFAULT_SUB_PENDING_MSGS_LIMIT,
+        pending_bytes_limit: int = DEFAULT_SUB_PENDING_BYTES_LIMIT,
+    ) -> Subscription:
+        """Subscribes: to read the messages, to have ``cb`` called with each, or to get one as a ``future``."""
+        client = self._opened
+        if self.is_closed:
+            raise errors.ConnectionClosedError
+        if self.is_draining:
+            raise errors.ConnectionDrainingError
+        check_callback(cb)
+        self._sid += 1
+        sid = self._sid
+        sub = Subscription(self, sid, subject, queue or "", is_read=cb is None and future is None)
+        handler = None if cb is None else self._calling(cb, sid)
+        if future is not None:
+            handler = self._resolving(future, sid)
+        try:
+            sub._source = client.subscribe(
+                subject,
+                queue=queue or None,
+                cb=handler,
+                max_msgs=max_msgs or None,
+                pending_msgs_limit=max(pending_msgs_limit, 0),
+                pending_bytes_limit=max(pending_bytes_limit, 0),
+            )
+        except NatsError as exc:
+            raise translated(exc) from exc
+        self._subs[sub._source] = sub
+        return sub
+
+    def _calling(self, cb: Callable[[Msg], Awaitable[None]], sid: int) -> Callable[[natsproto.Message], Any]:
+        message_of = self._message
+
+        async def deliver(message: natsproto.Message) -> None:
+            await cb(message_of(message, sid))
+
+        return deliver
+
+    def _resolving(self, future: asyncio.Future[Msg], sid: int) -> Callable[[natsproto.Message], Any]:
+        def deliver(message: natsproto.Message) -> None:
+            if not future.done():
+                future.set_result(self._message(message, sid))
+
+        return deliver
+
+    def _message(self, message: natsproto.Message, sid: int | None) -> Msg:
+        """A message of natsproto as one of nats-py."""
+        data = message.data
+        stats = self.stats
+        stats["in_msgs"] += 1
+        stats["in_bytes"] += len(data)
+        headers = headers_of(message) if message.has_headers else None
+        return self.msg_class(self, message.subject, message.reply or "", data, headers, None, False, sid)
+
+    @translating
+    async def _answer(self, reply: str, words: bytes) -> None:
+        """Answers for a message of a stream."""
+        client = self._opened
+        await client.breathe()
+        client.answer_nowait(reply.encode("utf-8", "surrogateescape"), words)
+
+    def _forget(self, source: natsproto.Subscription) -> None:
+        self._subs.pop(source, None)
+
+    def new_inbox(self) -> str:
+        return self._opened.new_inbox()
+
+    # ---------------------------------------------------------------- the server
+
+    async def flush(self, timeout: float = DEFAULT_FLUSH_TIMEOUT) -> None:
+        """Waits until the server has handled everything sent so far; FlushTimeoutError after ``timeout`` seconds."""
+        if timeout <= 0:
+            raise errors.BadTimeoutError
+        client = self._opened
+        try:
+            await client.flush(timeout)
+        except natsproto.errors.RequestTimeout as exc:
+            raise errors.FlushTimeoutError from exc
+        except NatsError as exc:
+            raise translated(exc) from exc
+
+    async def rtt(self, timeout: float = DEFAULT_FLUSH_TIMEOUT) -> float:
+        if timeout <= 0:
+            raise errors.BadTimeoutError
+        try:
+            return await self._opened.rtt(timeout)
+        except NatsError as exc:
+            raise translated(exc) from exc
+
+    async def force_reconnect(self) -> None:
+        if self._nc is not None and self._nc.state is State.OPEN and self.options["allow_reconnect"]:
+            await self._nc.reconnect()
+
+    def set_server_pool(self, servers: list[str]) -> None:
+        """Replaces the known servers; the connection stays."""
+        if self.is_closed:
+            raise errors.ConnectionClosedError
+        self._opened.set_servers([url.geturl() for url in compat_options.parse_urls(servers)])
+
+    server_pool = property(lambda self: [Server(url) for url in self.servers])
+
+    @property
+    def servers(self) -> list[ParseResult]:
+        return self._urls if self._nc is None else self._addresses(self._nc.servers)
+
+    @property
+    def discovered_servers(self) -> list[ParseResult]:
+        return [] if self._nc is None else self._addresses(self._nc.discovered_servers)
+
+    def _addresses(self, found: Sequence[str]) -> list[ParseResult]:
+        scheme = self._urls[0].scheme
+        return [urlparse(f"{scheme}://{address}") for address in found]
+
+    @property
+    def connected_url(self) -> ParseResult | None:
+        return urlparse(self._nc.connected_url) if self._nc is not None and self._nc.connected_url else None
+
+    @property
+    def connected_server_version(self) -> ServerVersion:
+        return ServerVersion(self._nc.server_info.version if self._nc is not None else "0.0.0-unknown")
+
+    max_payload = property(lambda self: (self._nc and self._nc.max_payload) or DEFAULT_MAX_PAYLOAD_SIZE)
+
+    last_error = property(lambda self: self._callbacks and self._callbacks.last_error)
+    pending_data_size = property(lambda self: self._nc.stats.waiting_bytes if self._nc else 0)
+    client_id = property(lambda self: self._nc.client_id if self._nc and not self.is_closed else None)
+
+    client_ip = property(lambda self: self._nc.server_info.client_ip if self._nc and not self.is_closed else None)
+
+    @property
+    def ssl_context(self) -> ssl.SSLContext:
+        given = self.options.get("tls")
+        return given if isinstance(given, ssl.SSLContext) else ssl.create_default_context()
+
+    # ---------------------------------------------------------------- state
+
+    @property
+    def _status(self) -> int:
+        if self._nc is None:
+            return self.CONNECTING if self._is_connecting else self.DISCONNECTED
+        if self._nc.state is State.OPEN and not self._nc.is_connected:
+            return self.RECONNECTING
+        return _STATES[self._nc.state]
+
+    def _status_in(*states: int) -> Any:
+        return property(lambda self: self._status in states)
+
+    is_closed = _status_in(CLOSED)
+    is_reconnecting = _status_in(RECONNECTING)
+    is_connected = _status_in(CONNECTED, DRAINING_SUBS)
+    is_connecting = _status_in(CONNECTING)
+    is_draining = _status_in(DRAINING_SUBS)
+
+    is_draining_pubs = False  # natsproto takes messages to publish until it is closed
+
+    @property
+    def _opened(self) -> natsproto.Client:
+        if self._nc is None:
+            raise errors.ConnectionClosedError
+        return self._nc
+
+    @property
+    def _drain_timeout(self) -> float:
+        return float(self.options["drain_timeout"])
+
+    # ---------------------------------------------------------------- JetStream
+
+    def jetstream(self, **opts: Any) -> JetStreamContext:
+        """JetStream: ``prefix``, ``domain``, ``timeout``, ``publish_async_max_pending``."""
+        from natsproto.compat.nats.js import JetStreamContext
+
+        return JetStreamContext(self, **opts)
+
+    def jsm(self, **opts: Any) -> JetStreamManager:
+        """The management of JetStream: ``prefix``, ``timeout``."""
+        from natsproto.compat.nats.js import JetStreamManager
+
+        return JetStreamManager(self, **opts)
+
+
+def check_callback(cb: object) -> None:
+    if cb is None or inspect.iscoroutinefunction(cb) or inspect.iscoroutinefunction(getattr(cb, "func", None)):
+        return
+    raise errors.Error("nats: must use coroutine for subscriptions")
+
+
+def clean_headers(headers: dict[str, Any]) -> dict[str, str]:
+    """Headers as they are sent: nothing in a value can end its line."""
+    return {name.strip(): value.strip().translate(_LINE_ENDS) for name, value in headers.items() if name.strip()}

@@ -1,0 +1,147 @@
+"""``nats.aio.msg``: what a subscription delivers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from natsproto import Message
+from natsproto.compat.nats.errors import Error, MsgAlreadyAckdError, NotJSMessageError
+
+if TYPE_CHECKING:
+    from natsproto.compat.nats.aio.client import Client
+
+
+@dataclass
+class Msg:
+    """A message. ``reply`` is "" when no answer is expected, ``headers`` None when there are none."""
+
+    _client: Client
+    subject: str = ""
+    reply: str = ""
+    data: bytes = b""
+    headers: dict[str, str] | None = None
+    _metadata: Metadata | None = None
+    _ackd: bool = False
+    _sid: int | None = None
+
+    class Ack:
+        Ack, Nak, Progress, Term = b"+ACK", b"-NAK", b"+WPI", b"+TERM"
+        Prefix0, Prefix1 = "$JS", "ACK"
+        Domain, AccHash, Stream, Consumer, NumDelivered, StreamSeq, ConsumerSeq, Timestamp, NumPending = range(2, 11)
+
+    @dataclass(frozen=True)
+    class Metadata:
+        sequence: SequencePair
+        num_pending: int
+        num_delivered: int
+        timestamp: datetime
+        stream: str
+        consumer: str
+        domain: str | None = None
+
+        @dataclass(frozen=True)
+        class SequencePair:
+            consumer: int
+            stream: int
+
+    @property
+    def header(self) -> dict[str, str] | None:
+        return self.headers
+
+    @property
+    def is_acked(self) -> bool:
+        return self._ackd
+
+    @property
+    def sid(self) -> int:
+        if self._sid is None:
+            raise Error("sid not set")
+        return self._sid
+
+    @property
+    def metadata(self) -> Metadata:
+        """Where it stands in its stream; NotJSMessageError when it did not come from one."""
+        if self._metadata is None:
+            self._metadata = _metadata_of(self.reply)
+        return self._metadata
+
+    async def respond(self, data: bytes) -> None:
+        if not self.reply:
+            raise Error("no reply subject available")
+        if not self._client:
+            raise Error("client not set")
+        await self._client.publish(self.reply, data, headers=self.headers)
+
+    async def ack(self) -> None:
+        self._check_reply()
+        await self._client._answer(self.reply, self.Ack.Ack)
+        self._ackd = True
+
+    async def ack_sync(self, timeout: float = 1.0) -> Msg:
+        self._check_reply()
+        answer = await self._client.request(self.reply, self.Ack.Ack, timeout=timeout)
+        self._ackd = True
+        return answer
+
+    async def nak(self, delay: float | None = None) -> None:
+        """It was not handled: deliver it again, now or after ``delay`` seconds."""
+        self._check_reply()
+        words = self.Ack.Nak
+        if delay:
+            words += b" " + json.dumps({"delay": int(delay * 1_000_000_000)}).encode()
+        await self._client._answer(self.reply, words)
+        self._ackd = True
+
+    async def in_progress(self) -> None:
+        if not self.reply:
+            raise NotJSMessageError
+        await self._client._answer(self.reply, self.Ack.Progress)
+
+    async def term(self) -> None:
+        self._check_reply()
+        await self._client._answer(self.reply, self.Ack.Term)
+        self._ackd = True
+
+    def _check_reply(self) -> None:
+        if not self.reply:
+            raise NotJSMessageError
+        if self._ackd:
+            raise MsgAlreadyAckdError(self)
+
+
+def _metadata_of(reply: str) -> Msg.Metadata:
+    """What an ack subject tells: 9 tokens, or 11 and more with a domain and a hash of the account in front."""
+    tokens = reply.split(".")
+    domain: str | None = None
+    if tokens[:2] != [Msg.Ack.Prefix0, Msg.Ack.Prefix1] or (len(tokens) != 9 and len(tokens) < 11):
+        raise NotJSMessageError
+    if len(tokens) > 9:
+        domain = "" if tokens[2] == "_" else tokens[2]
+        del tokens[2:4]
+    stream, consumer, *numbers = tokens[2:9]
+    delivered, stream_seq, consumer_seq, nanoseconds, pending = map(int, numbers)
+    return Msg.Metadata(
+        sequence=Msg.Metadata.SequencePair(consumer=consumer_seq, stream=stream_seq),
+        num_pending=pending,
+        num_delivered=delivered,
+        timestamp=datetime.fromtimestamp(nanoseconds / 1_000_000_000, UTC),
+        stream=stream,
+        consumer=consumer,
+        domain=domain,
+    )
+
+
+def headers_of(message: Message) -> dict[str, str] | None:
+    """The headers of a message: the last value of each name, and the status under names of its own."""
+    if not message.has_headers:
+        return None
+    headers = message.headers
+    found = {name: headers.last(name) for name in headers}
+    if headers.status:
+        found["Status"] = f"{headers.status:03}"
+        if headers.description:
+            found["Description"] = headers.description
+    return found or None

@@ -1,0 +1,135 @@
+"""``nats.aio.subscription``: a subscription of natsproto with the verbs of nats-py."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import natsproto
+from natsproto import NatsError
+from natsproto.compat._translate import translated, translating
+from natsproto.compat.nats import errors
+from natsproto.compat.nats.aio.msg import Msg
+
+if TYPE_CHECKING:
+    from natsproto.compat.nats.aio.client import Client
+
+DEFAULT_SUB_PENDING_MSGS_LIMIT = 512 * 1024
+DEFAULT_SUB_PENDING_BYTES_LIMIT = 128 * 1024 * 1024
+
+
+class Subscription:
+    """Messages of a subject. Made by ``Client.subscribe``."""
+
+    def __init__(self, conn: Client, id: int, subject: str, queue: str, *, is_read: bool) -> None:
+        self._conn = conn
+        self._id = id
+        self._subject = subject
+        self._queue = queue
+        self._messages = _Messages(self) if is_read else None
+        self._closed = False
+        self._source: natsproto.Subscription | None = None
+
+    @property
+    def subject(self) -> str:
+        return self._subject
+
+    @property
+    def queue(self) -> str:
+        return self._queue
+
+    @property
+    def messages(self) -> AsyncIterator[Msg]:
+        """The messages, to iterate; for subscriptions without a callback."""
+        if self._messages is None:
+            raise errors.Error("cannot iterate over messages with a non iteration subscription type")
+        return self._messages
+
+    @property
+    def pending_msgs(self) -> int:
+        return self._opened.pending_msgs
+
+    @property
+    def pending_bytes(self) -> int:
+        return sum(len(message.data) for message in self._opened.inbox)
+
+    @property
+    def delivered(self) -> int:
+        return self._opened.delivered + self._opened.pending_msgs
+
+    async def next_msg(self, timeout: float | None = 1.0) -> Msg:
+        """The next message; TimeoutError when none came within ``timeout`` seconds (None: waits for ever)."""
+        self._check_client()
+        if self._messages is None:
+            raise errors.Error("nats: next_msg cannot be used in async subscriptions")
+        try:
+            return await self._next(timeout)
+        except NatsError as exc:
+            self._check_client()
+            raise translated(exc) from exc
+
+    @translating
+    async def unsubscribe(self, limit: int = 0) -> None:
+        """Ends it: now, or after ``limit`` messages in all."""
+        self._check_open()
+        if limit == 0 or (self.delivered >= limit and not self.pending_msgs):
+            self._closed = True
+            limit = 0
+        await self._end(limit)
+
+    @translating
+    async def drain(self) -> None:
+        self._check_open()
+        try:
+            await self._finish()
+        finally:
+            self._closed = True
+
+    # ---------------------------------------------------------------- where the messages come from
+
+    @property
+    def _opened(self) -> natsproto.Subscription:
+        assert self._source is not None
+        return self._source
+
+    async def _next(self, timeout: float | None) -> Msg:
+        return self._conn._message(await self._opened.next(timeout), self._id)
+
+    async def _end(self, limit: int) -> None:
+        await self._opened.unsubscribe(limit or None)
+        if not limit:
+            self._conn._forget(self._opened)
+
+    async def _finish(self) -> None:
+        source = self._opened
+        await source.drain(self._conn._drain_timeout)
+        self._conn._forget(source)
+
+    def _check_client(self) -> None:
+        if self._conn.is_closed:
+            raise errors.ConnectionClosedError
+
+    def _check_open(self) -> None:
+        self._check_client()
+        if self._conn.is_draining:
+            raise errors.ConnectionDrainingError
+        if self._closed:
+            raise errors.BadSubscriptionError
+
+
+class _Messages:
+    """Iterates over what a subscription receives, until it ends."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+
+    def __aiter__(self) -> _Messages:
+        return self
+
+    async def __anext__(self) -> Msg:
+        try:
+            return await self._subscription._next(None)
+        except NatsError as exc:
+            if isinstance(exc, (natsproto.errors.SubscriptionClosed, natsproto.errors.ConnectionClosed)):
+                raise StopAsyncIteration from None
+            raise translated(exc) from exc

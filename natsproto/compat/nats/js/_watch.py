@@ -1,0 +1,72 @@
+"""A watch of natsproto as one of nats-py: None says that what there was at the beginning is complete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Generic, TypeVar
+
+from natsproto import NatsError
+from natsproto.compat._translate import translated
+from natsproto.compat.nats import errors
+
+T = TypeVar("T")
+MAX_UPDATES = 256
+
+
+class StopIterSentinel:
+    """Says that a watch has ended."""
+
+
+class Watcher(Generic[T]):
+    STOP_ITER = StopIterSentinel()
+
+    def __init__(self, watch: Any, read: Callable[[Any], T | None], *, marks: bool) -> None:
+        self._watch, self._read = watch, read
+        self._updates: asyncio.Queue[T | BaseException | StopIterSentinel | None] = asyncio.Queue(MAX_UPDATES)
+        self._task = asyncio.create_task(self._pump(marks))
+
+    async def _pump(self, marks: bool) -> None:
+        watch, updates = self._watch, self._updates
+        try:
+            await watch.ready()
+            while not watch.caught_up:
+                if (update := self._read(await watch.next())) is not None:
+                    await updates.put(update)
+            if marks:
+                await updates.put(None)
+            while True:
+                if (update := self._read(await watch.next())) is not None:
+                    await updates.put(update)
+        except NatsError as exc:
+            await updates.put(translated(exc))
+
+    async def stop(self) -> None:
+        """Ends it; what was not read is gone."""
+        self._task.cancel()
+        await self._watch.stop()
+        while not self._updates.empty():
+            self._updates.get_nowait()
+        self._updates.put_nowait(self.STOP_ITER)
+
+    async def updates(self, timeout: float | None = 5.0) -> T | None:
+        """The next one; TimeoutError when none came within ``timeout`` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                return self._given(await self._updates.get())
+        except TimeoutError as exc:
+            raise errors.TimeoutError from exc
+
+    def __aiter__(self) -> AsyncIterator[T | None]:
+        return self
+
+    async def __anext__(self) -> T | None:
+        update = await self._updates.get()
+        if isinstance(update, StopIterSentinel):
+            raise StopAsyncIteration
+        return self._given(update)
+
+    def _given(self, update: T | BaseException | StopIterSentinel | None) -> T | None:
+        if isinstance(update, BaseException):
+            raise update
+        return None if isinstance(update, StopIterSentinel) else update

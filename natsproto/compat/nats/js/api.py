@@ -1,0 +1,224 @@
+"""``nats.js.api``: what JetStream is asked and answers, as the dataclasses of nats-py.
+
+Durations are seconds. A class names its fields in a line, which ``natsproto.compat._json`` explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any, ClassVar, Self
+
+from natsproto.compat._json import Base
+
+DEFAULT_PREFIX = "$JS.API"
+INBOX_PREFIX = b"_INBOX."
+SCHEDULE_YEARLY, SCHEDULE_MONTHLY, SCHEDULE_WEEKLY = "@yearly", "@monthly", "@weekly"
+SCHEDULE_DAILY, SCHEDULE_HOURLY = "@daily", "@hourly"
+
+
+def _enum(name: str, members: str) -> Any:
+    """An enumeration of strings: ``NAME=value`` for each, or the value alone where that is its name."""
+    pairs = [word.partition("=") for word in members.split()]
+    return StrEnum(name, {key.upper(): value or key for key, _, value in pairs}, module=__name__)
+
+
+Header = _enum(
+    "Header",
+    "BATCH_COMMIT=Nats-Batch-Commit BATCH_ID=Nats-Batch-Id BATCH_SEQUENCE=Nats-Batch-Sequence "
+    "CONSUMER_STALLED=Nats-Consumer-Stalled DESCRIPTION=Description EXPECTED_LAST_MSG_ID=Nats-Expected-Last-Msg-Id "
+    "EXPECTED_LAST_SEQUENCE=Nats-Expected-Last-Sequence EXPECTED_STREAM=Nats-Expected-Stream INCR=Nats-Incr "
+    "EXPECTED_LAST_SUBJECT_SEQUENCE=Nats-Expected-Last-Subject-Sequence LAST_CONSUMER=Nats-Last-Consumer "
+    "LAST_STREAM=Nats-Last-Stream MSG_ID=Nats-Msg-Id MSG_TTL=Nats-TTL ROLLUP=Nats-Rollup SCHEDULE=Nats-Schedule "
+    "SCHEDULE_NEXT=Nats-Schedule-Next SCHEDULE_ROLLUP=Nats-Schedule-Rollup SCHEDULE_SOURCE=Nats-Schedule-Source "
+    "SCHEDULE_TARGET=Nats-Schedule-Target SCHEDULE_TIME_ZONE=Nats-Schedule-Time-Zone "
+    "SCHEDULE_TTL=Nats-Schedule-TTL SCHEDULER=Nats-Scheduler STATUS=Status",
+)
+RetentionPolicy = _enum("RetentionPolicy", "limits interest WORK_QUEUE=workqueue")
+StorageType = _enum("StorageType", "file memory")
+DiscardPolicy = _enum("DiscardPolicy", "old new")
+StoreCompression = _enum("StoreCompression", "none s2")
+PersistMode = _enum("PersistMode", "default async")
+ReplayPolicy = _enum("ReplayPolicy", "instant original")
+AckPolicy = _enum("AckPolicy", "none all explicit flow_control")
+DeliverPolicy = _enum("DeliverPolicy", "all last new by_start_sequence by_start_time last_per_subject")
+StatusCode = _enum(
+    "StatusCode",
+    "SERVICE_UNAVAILABLE=503 NO_MESSAGES=404 REQUEST_TIMEOUT=408 CONFLICT=409 CONTROL_MESSAGE=100",
+)
+
+
+def _record(name: str, fields: str) -> Any:
+    """A dataclass with these fields."""
+    return type(name, (Base,), {"__module__": __name__}, fields=fields)
+
+
+Placement = _record("Placement", "cluster? tags?")
+ExternalStream = _record("ExternalStream", "api deliver?")
+StreamConsumerSource = _record("StreamConsumerSource", "name deliver_subject")
+SubjectTransform = _record("SubjectTransform", "src dest")
+StreamSource = _record(
+    "StreamSource",
+    "name opt_start_seq? opt_start_time?:t filter_subject? "
+    "external?:ExternalStream subject_transforms?:SubjectTransform consumer?:StreamConsumerSource",
+)
+StreamSourceInfo = _record("StreamSourceInfo", "name lag? active? error?")
+LostStreamData = _record("LostStreamData", "msgs? bytes?")
+StreamState = _record(
+    "StreamState",
+    "messages bytes first_seq last_seq consumer_count deleted? num_deleted? lost?:LostStreamData subjects?",
+)
+RePublish = _record("RePublish", "src? dest? headers_only?")
+StreamConsumerLimits = _record("StreamConsumerLimits", "inactive_threshold?:s max_ack_pending?")
+PeerInfo = _record("PeerInfo", "name? current? offline? active? lag?")
+ClusterInfo = _record("ClusterInfo", "leader? name? replicas?:PeerInfo raft_group? leader_since?:t traffic_acc?")
+SequenceInfo = _record("SequenceInfo", "consumer_seq stream_seq last_active?:t")
+AccountLimits = _record(
+    "AccountLimits",
+    "max_memory max_storage max_streams max_consumers max_ack_pending "
+    "memory_max_stream_bytes storage_max_stream_bytes max_bytes_required",
+)
+Tier = _record("Tier", "memory storage streams consumers limits:AccountLimits")
+APIStats = _record("APIStats", "total errors level?")
+StreamPurgeRequest = _record("StreamPurgeRequest", "seq? filter? keep?")
+ObjectLink = _record("ObjectLink", "bucket name?")
+ObjectMetaOptions = _record("ObjectMetaOptions", "link?:ObjectLink max_chunk_size?")
+
+
+class PubAck(Base, fields="stream seq domain? duplicate? batch_id? batch_size? val?"):
+    names: ClassVar[dict[str, str]] = {"batch_id": "batch", "batch_size": "count"}
+
+
+class StreamConfig(
+    Base,
+    fields="name? description? subjects? retention? max_consumers? max_msgs? max_bytes? discard? "
+    "discard_new_per_subject? max_age?:s max_msgs_per_subject? max_msg_size? storage? num_replicas? no_ack? "
+    "template_owner? duplicate_window?:s placement?:Placement mirror?:StreamSource sources?:StreamSource sealed? "
+    "deny_delete? deny_purge? allow_rollup_hdrs? first_seq? republish?:RePublish subject_transform?:SubjectTransform "
+    "allow_direct? mirror_direct? compression? allow_msg_ttl? allow_msg_schedules? allow_atomic? allow_batched? "
+    "allow_msg_counter? persist_mode? metadata? consumer_limits?:StreamConsumerLimits subject_delete_marker_ttl?:s",
+    discard=DiscardPolicy.OLD,
+    discard_new_per_subject=False,
+    max_msgs_per_subject=-1,
+    max_msg_size=-1,
+    no_ack=False,
+    duplicate_window=0,
+    sealed=False,
+    deny_delete=False,
+    deny_purge=False,
+    allow_rollup_hdrs=False,
+):
+    def as_dict(self) -> dict[str, Any]:
+        if self.compression and self.compression not in tuple(StoreCompression):
+            raise ValueError(f"nats: invalid store compression type: {self.compression}")
+        if self.metadata and not isinstance(self.metadata, dict):
+            raise ValueError("nats: invalid metadata format")
+        sent = super().as_dict()
+        if sent.get("subject_delete_marker_ttl", 0) <= 0:
+            sent.pop("subject_delete_marker_ttl", None)  # 0 is refused, and says what leaving it out says
+        return sent
+
+
+class StreamInfo(
+    Base,
+    fields="config:StreamConfig state:StreamState mirror?:StreamSourceInfo sources?:StreamSourceInfo "
+    "cluster?:ClusterInfo did_create? created?:t",
+):
+    """How a stream is configured and what it holds."""
+
+
+class StreamsListIterator:
+    def __init__(self, offset: int, total: int, streams: list[dict[str, Any]]) -> None:
+        self.offset, self.total, self.streams = offset, total, streams
+        self._left = iter(streams)
+
+    def __iter__(self) -> Iterator[StreamInfo]:
+        return self
+
+    def __next__(self) -> StreamInfo:
+        return StreamInfo.from_response(next(self._left))
+
+
+class ConsumerConfig(
+    Base,
+    fields="name? durable_name? description? deliver_policy? opt_start_seq? opt_start_time?:t ack_policy? ack_wait?:s "
+    "max_deliver? backoff?:s filter_subject? filter_subjects? replay_policy? rate_limit_bps? sample_freq? "
+    "max_waiting? max_ack_pending? flow_control? idle_heartbeat?:s headers_only? deliver_subject? deliver_group? "
+    "inactive_threshold?:s num_replicas? mem_storage? metadata? pause_until?",
+    deliver_policy=DeliverPolicy.ALL,
+    ack_policy=AckPolicy.EXPLICIT,
+    replay_policy=ReplayPolicy.INSTANT,
+):
+    """A consumer; with ``deliver_subject`` one that is pushed to."""
+
+
+class ConsumerInfo(
+    Base,
+    fields="name stream_name config:ConsumerConfig created:t delivered?:SequenceInfo ack_floor?:SequenceInfo "
+    "num_ack_pending? num_redelivered? num_waiting? num_pending? cluster?:ClusterInfo push_bound? paused? "
+    "pause_remaining?",
+):
+    """How a consumer is configured and how far it is."""
+
+
+class ConsumerPause(Base, fields="paused pause_until? pause_remaining?"):
+    """Whether a consumer is paused."""
+
+
+class ConsumerReset(Base, fields="info:ConsumerInfo reset_seq"):
+    @classmethod
+    def from_response(cls, resp: dict[str, Any]) -> Self:
+        return cls(info=ConsumerInfo.from_response(resp), reset_seq=resp["reset_seq"])
+
+
+class AccountInfo(
+    Base, fields="memory storage streams consumers limits:AccountLimits api:APIStats domain? tiers?:{Tier}"
+):
+    """What the account uses."""
+
+
+class RawStreamMsg(Base, fields="subject? seq? data? hdrs? headers? stream? time?:t"):
+    @property
+    def sequence(self) -> int | None:
+        return self.seq  # type: ignore[no-any-return]  # as all fields are
+
+    @property
+    def header(self) -> dict[str, str] | None:
+        return self.headers  # type: ignore[no-any-return]  # as all fields are
+
+
+class KeyValueConfig(
+    Base,
+    fields="bucket description? max_value_size? history? ttl?:s max_bytes? storage? replicas? placement?:Placement "
+    "republish?:RePublish direct? limit_marker_ttl?:s",
+    history=1,
+    replicas=1,
+):
+    def as_dict(self) -> dict[str, Any]:
+        """All but ``limit_marker_ttl``, which the stream of the bucket gets under another name."""
+        sent = super().as_dict()
+        sent.pop("limit_marker_ttl", None)
+        return sent
+
+
+class ObjectStoreConfig(
+    Base, fields="bucket? description? ttl?:s max_bytes? storage? replicas? placement?:Placement", replicas=1
+):
+    """An object store."""
+
+
+class ObjectMeta(Base, fields="name? description? headers? options?:ObjectMetaOptions"):
+    """What a program says of an object."""
+
+
+class ObjectInfo(
+    Base,
+    fields="name bucket nuid size? mtime? chunks? digest? deleted? description? headers? options?:ObjectMetaOptions",
+    deleted=False,
+):
+    @property
+    def meta(self) -> ObjectMeta:
+        return ObjectMeta(self.name, self.description, self.headers, self.options)
+
+    def is_link(self) -> bool:
+        return self.options is not None and self.options.link is not None

@@ -1,0 +1,307 @@
+"""``nats.js.client``: publishing to streams, and reading them by push and pull."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from natsproto import NatsError
+from natsproto.compat._translate import translated, translating
+from natsproto.compat.nats.aio.client import clean_headers
+from natsproto.compat.nats.aio.msg import Msg
+from natsproto.compat.nats.js import api, subscriptions
+from natsproto.compat.nats.js.buckets import Buckets
+from natsproto.compat.nats.js.errors import Error, NotFoundError, TooManyStalledMsgsError
+from natsproto.jetstream import AckFuture, ConsumerConfig, Messages, Publisher
+
+if TYPE_CHECKING:
+    from natsproto.compat.nats.aio.client import Client
+
+DEFAULT_JS_SUB_PENDING_MSGS_LIMIT = 512 * 1024
+DEFAULT_JS_SUB_PENDING_BYTES_LIMIT = 256 * 1024 * 1024
+NO_RESPONDERS_STATUS = "503"
+KV_STREAM_TEMPLATE = "KV_{bucket}"
+KV_PRE_TEMPLATE = "$KV.{bucket}."
+KV_MAX_HISTORY = 64
+
+IN_ORDER = (
+    *("deliver_policy", "opt_start_seq", "opt_start_time", "filter_subject", "filter_subjects", "headers_only"),
+    *("replay_policy", "idle_heartbeat", "inactive_threshold", "metadata"),
+)
+"""What an ordered consumer can be told."""
+
+Callback = Callable[[Msg], Awaitable[None]]
+
+
+class JetStreamContext(Buckets):
+    """JetStream. Made by ``Client.jetstream``."""
+
+    PushSubscription = subscriptions.PushSubscription
+    PullSubscription = subscriptions.PullSubscription
+
+    def __init__(
+        self,
+        conn: Client,
+        prefix: str = api.DEFAULT_PREFIX,
+        domain: str | None = None,
+        timeout: float = 5,
+        publish_async_max_pending: int = 4000,
+    ) -> None:
+        super().__init__(conn, prefix if domain is None else f"$JS.{domain}.API", timeout)
+        self._max_pending = publish_async_max_pending
+        self._publisher: Publisher | None = None
+        self._published: set[asyncio.Future[api.PubAck]] = set()
+        self._room = asyncio.Semaphore(publish_async_max_pending)
+
+    # ---------------------------------------------------------------- publishing
+
+    @translating
+    async def publish(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        timeout: float | None = None,
+        stream: str | None = None,
+        headers: dict[str, Any] | None = None,
+        msg_ttl: float | None = None,
+    ) -> api.PubAck:
+        ack = await self._js.publish(
+            subject,
+            payload,
+            timeout=timeout,
+            headers=headers and clean_headers(headers),
+            expected_stream=stream,
+            ttl=msg_ttl,
+        )
+        return _pub_ack(ack)
+
+    @translating
+    async def publish_async(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        wait_stall: float | None = None,
+        stream: str | None = None,
+        headers: dict[str, Any] | None = None,
+        msg_ttl: float | None = None,
+    ) -> asyncio.Future[api.PubAck]:
+        """Publishes a message and returns the future of its acknowledgement.
+
+        TooManyStalledMsgsError when ``publish_async_max_pending`` are waiting for theirs for ``wait_stall`` seconds.
+        """
+        if self._publisher is None:
+            self._publisher = await self._js.publisher(max_pending=self._max_pending + 1).__aenter__()
+        try:
+            async with asyncio.timeout(wait_stall):
+                await self._room.acquire()
+        except TimeoutError as exc:
+            raise TooManyStalledMsgsError from exc
+        try:
+            ack = await self._publisher.publish(
+                subject, payload, headers=headers and clean_headers(headers), expected_stream=stream, ttl=msg_ttl
+            )
+        except BaseException:
+            self._room.release()
+            raise
+        future: asyncio.Future[api.PubAck] = asyncio.get_running_loop().create_future()
+        self._published.add(future)
+
+        def settle(ack: AckFuture) -> None:
+            self._room.release()
+            self._published.discard(future)
+            if future.done():
+                return
+            try:
+                future.set_result(_pub_ack(ack.result()))
+            except NatsError as exc:
+                future.set_exception(translated(exc))
+
+        ack.add_done_callback(settle)
+        return future
+
+    def publish_async_pending(self) -> int:
+        return len(self._published)
+
+    async def publish_async_completed(self) -> None:
+        while self._published:
+            await asyncio.wait(self._published)
+
+    # ---------------------------------------------------------------- being pushed to
+
+    async def subscribe(
+        self,
+        subject: str,
+        queue: str | None = None,
+        cb: Callback | None = None,
+        durable: str | None = None,
+        stream: str | None = None,
+        config: api.ConsumerConfig | None = None,
+        manual_ack: bool = False,
+        ordered_consumer: bool = False,
+        idle_heartbeat: float | None = None,
+        flow_control: bool = False,
+        pending_msgs_limit: int = DEFAULT_JS_SUB_PENDING_MSGS_LIMIT,
+        pending_bytes_limit: int = DEFAULT_JS_SUB_PENDING_BYTES_LIMIT,
+        deliver_policy: api.DeliverPolicy | None = None,
+        headers_only: bool | None = None,
+        inactive_threshold: float | None = None,
+    ) -> subscriptions.PushSubscription:
+        if stream is None:
+            stream = await self.find_stream_name_by_subject(subject)
+        if queue and durable and durable != queue:
+            raise Error(f"cannot create queue subscription '{queue}' to consumer '{durable}'")
+        durable = queue or durable
+        found = None
+        if durable:
+            try:
+                found = await self.consumer_info(stream, durable)
+            except NotFoundError:
+                pass
+        if found is not None:
+            _check_bindable(found, queue)
+            config, consumer = found.config, found.name
+        else:
+            config = config or api.ConsumerConfig()
+            config.durable_name = config.durable_name or durable
+            config.deliver_group = config.deliver_group or queue
+            config.headers_only = config.headers_only or headers_only
+            config.deliver_policy = deliver_policy or config.deliver_policy
+            config.inactive_threshold = inactive_threshold or config.inactive_threshold
+            config.deliver_subject = config.deliver_subject or self._nc.new_inbox()
+            config.flow_control = flow_control
+            config.idle_heartbeat = idle_heartbeat or config.idle_heartbeat
+            if not config.filter_subjects:
+                config.filter_subject = subject
+            if ordered_consumer:
+                return await self._subscribe_in_order(stream, config, cb)
+            consumer = (await self.add_consumer(stream, config=config)).name
+        return await self.subscribe_bind(stream, config, consumer, cb=cb, manual_ack=manual_ack)
+
+    async def subscribe_bind(
+        self,
+        stream: str,
+        config: api.ConsumerConfig,
+        consumer: str,
+        cb: Callback | None = None,
+        manual_ack: bool = False,
+        ordered_consumer: bool = False,
+        pending_msgs_limit: int = DEFAULT_JS_SUB_PENDING_MSGS_LIMIT,
+        pending_bytes_limit: int = DEFAULT_JS_SUB_PENDING_BYTES_LIMIT,
+    ) -> subscriptions.PushSubscription:
+        """Is pushed to by an existing consumer; an ordered one is made anew, as this one is configured."""
+        if config.deliver_subject is None:
+            raise TypeError("config.deliver_subject is required")
+        if ordered_consumer:
+            return await self._subscribe_in_order(stream, config, cb)
+        handle = await self._js.stream(stream, bind=True)
+        pushed = await handle.push_consumer(
+            consumer,
+            deliver_subject=config.deliver_subject,
+            deliver_group=config.deliver_group or "",
+            idle_heartbeat=config.idle_heartbeat or 0,
+        )
+        acks = not manual_ack and config.ack_policy not in (api.AckPolicy.NONE, api.AckPolicy.FLOW_CONTROL)
+        return await self._pushed(config, pushed.messages(), stream, lambda: consumer, cb, acks)
+
+    async def _subscribe_in_order(
+        self, stream: str, config: api.ConsumerConfig, cb: Callback | None
+    ) -> subscriptions.PushSubscription:
+        handle = await self._js.stream(stream, bind=True)
+        ordered = handle.ordered_consumer(
+            ConsumerConfig(**{name: getattr(config, name) for name in IN_ORDER if getattr(config, name)}), push=True
+        )
+        sub = await self._pushed(config, ordered.messages(), stream, lambda: ordered.name, cb, acks=False)
+        await ordered.created()
+        return sub
+
+    @translating
+    async def _pushed(
+        self,
+        config: api.ConsumerConfig,
+        messages: Messages,
+        stream: str,
+        consumer: Callable[[], str],
+        cb: Callback | None,
+        acks: bool,
+    ) -> subscriptions.PushSubscription:
+        await messages.__aenter__()
+        return subscriptions.PushSubscription(self, config, messages, stream, consumer, cb, acks=acks)
+
+    # ---------------------------------------------------------------- pulling
+
+    async def pull_subscribe(
+        self,
+        subject: str,
+        durable: str | None = None,
+        stream: str | None = None,
+        config: api.ConsumerConfig | None = None,
+        pending_msgs_limit: int = DEFAULT_JS_SUB_PENDING_MSGS_LIMIT,
+        pending_bytes_limit: int = DEFAULT_JS_SUB_PENDING_BYTES_LIMIT,
+        inbox_prefix: bytes | None = None,
+    ) -> subscriptions.PullSubscription:
+        if stream is None:
+            stream = await self.find_stream_name_by_subject(subject)
+        name = durable
+        exists = False
+        if durable:
+            try:
+                await self.consumer_info(stream, durable)
+                exists = True
+            except NotFoundError:
+                pass
+        if not exists:
+            config = config or api.ConsumerConfig()
+            if not config.filter_subjects:
+                config.filter_subject = subject
+            name = config.name = durable or self._nc._nuid.next().decode()
+            config.durable_name = durable or config.durable_name
+            await self.add_consumer(stream, config=config)
+        return await self.pull_subscribe_bind(name, stream, inbox_prefix)
+
+    @translating
+    async def pull_subscribe_bind(
+        self,
+        consumer: str | None = None,
+        stream: str | None = None,
+        inbox_prefix: bytes | None = None,
+        pending_msgs_limit: int = DEFAULT_JS_SUB_PENDING_MSGS_LIMIT,
+        pending_bytes_limit: int = DEFAULT_JS_SUB_PENDING_BYTES_LIMIT,
+        name: str | None = None,
+        durable: str | None = None,
+    ) -> subscriptions.PullSubscription:
+        if not stream:
+            raise ValueError("nats: stream name is required")
+        js = self._js if inbox_prefix is None else self._context(inbox_prefix.decode().rstrip("."))
+        handle = await js.stream(stream, bind=True)
+        return subscriptions.PullSubscription(self, await handle.consumer(durable or name or consumer or "", bind=True))
+
+    @classmethod
+    def is_status_msg(cls, msg: Msg | None) -> str | None:
+        return None if msg is None or msg.headers is None else msg.headers.get("Status")
+
+
+def _check_bindable(found: api.ConsumerInfo, queue: str | None) -> None:
+    """Error for a consumer that has a reader, or other readers than this one would be."""
+    group = found.config.deliver_group
+    if not group:
+        if queue:
+            raise Error("cannot create a queue subscription for a consumer without a deliver group")
+        if found.push_bound:
+            raise Error("consumer is already bound to a subscription")
+    elif not queue:
+        raise Error(f"cannot create a subscription for a consumer with a deliver group {group}")
+    elif queue != group:
+        raise Error(f"cannot create a queue subscription {queue} for a consumer with a deliver group {group}")
+
+
+def _pub_ack(ack: Any) -> api.PubAck:
+    return api.PubAck(
+        stream=ack.stream,
+        seq=ack.seq,
+        domain=ack.domain or None,
+        duplicate=ack.duplicate or None,
+        batch_id=ack.batch or None,
+        batch_size=ack.count or None,
+        val=ack.val or None,
+    )

@@ -1,0 +1,183 @@
+"""``nats.js.kv``: buckets of keys and values."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from natsproto import errors as ours
+from natsproto.compat._translate import translating
+from natsproto.compat.nats.js import api
+from natsproto.compat.nats.js._watch import StopIterSentinel, Watcher
+from natsproto.compat.nats.js.errors import (
+    InvalidKeyError,
+    KeyNotFoundError,
+    NoKeysError,
+    NotFoundError,
+)
+from natsproto.jetstream.kv import KeyValue as Bucket
+from natsproto.jetstream.kv import KeyValueEntry
+
+if TYPE_CHECKING:
+    from natsproto.compat.nats.js.buckets import Buckets
+
+__all__ = ["KV_DEL", "KV_MARKER_REASON", "KV_OP", "KV_PURGE", "MSG_ROLLUP_SUBJECT", "KeyValue", "StopIterSentinel"]
+
+KV_OP = "KV-Operation"
+KV_DEL = "DEL"
+KV_PURGE = "PURGE"
+MSG_ROLLUP_SUBJECT = "sub"
+KV_MARKER_REASON = "Nats-Marker-Reason"
+VALID_KEY_RE = re.compile(r"^[-/_=\.a-zA-Z0-9]+$")
+
+
+def _check_key(key: str, validate: bool = True) -> None:
+    if validate and (not VALID_KEY_RE.match(key) or key[0] == "." or key[-1] == "."):
+        raise InvalidKeyError(key)
+
+
+class KeyValue:
+    """A bucket. Made by ``key_value`` and ``create_key_value``."""
+
+    @dataclass
+    class Entry:
+        bucket: str
+        key: str
+        value: bytes | None
+        revision: int | None
+        delta: int | None
+        created: datetime | None
+        operation: str | None
+
+    @dataclass(frozen=True)
+    class BucketStatus:
+        stream_info: api.StreamInfo
+        bucket: str
+
+        values = property(attrgetter("stream_info.state.messages"))
+        history = property(attrgetter("stream_info.config.max_msgs_per_subject"))
+        ttl = property(attrgetter("stream_info.config.max_age"))
+        marker_ttl = property(attrgetter("stream_info.config.subject_delete_marker_ttl"))
+
+    class KeyWatcher(Watcher[Entry]):
+        """Reads what happens to keys."""
+
+    def __init__(self, js: Buckets, bucket: Bucket[bytes], *, direct: bool) -> None:
+        self._js = js
+        self._kv = bucket
+        self._direct = direct
+
+    @translating
+    async def get(self, key: str, revision: int | None = None, validate_keys: bool = True) -> Entry:
+        """What a key holds, or held. KeyNotFoundError, whose ``op`` and ``entry`` tell of a deletion."""
+        _check_key(key, validate_keys)
+        try:
+            found = await self._kv.get(key, revision=revision or None, direct=self._direct)
+        except ours.KeyDeleted as exc:
+            gone = self.Entry(self._kv.bucket, key, None, exc.revision, None, None, None)
+            raise KeyNotFoundError(gone, exc.operation) from exc
+        except ours.KeyNotFound as exc:
+            raise KeyNotFoundError(message=await self._other_key(key, revision)) from exc
+        return self.Entry(self._kv.bucket, key, found.value or None, found.revision, None, None, None)
+
+    async def _other_key(self, key: str, revision: int | None) -> str | None:
+        """Says which key has that revision, if one has."""
+        if not revision:
+            return None
+        try:
+            held = await self._js.get_msg(f"KV_{self._kv.bucket}", seq=revision)
+        except NotFoundError:
+            return None
+        return f"expected '$KV.{self._kv.bucket}.{key}', but got '{held.subject}'"
+
+    @translating
+    async def put(self, key: str, value: bytes, validate_keys: bool = True) -> int:
+        _check_key(key, validate_keys)
+        return await self._kv.put(key, value)
+
+    @translating
+    async def create(self, key: str, value: bytes, validate_keys: bool = True, msg_ttl: float | None = None) -> int:
+        _check_key(key, validate_keys)
+        return await self._kv.create(key, value, ttl=msg_ttl)
+
+    @translating
+    async def update(self, key: str, value: bytes, last: int | None = None, validate_keys: bool = True) -> int:
+        """Writes a value if the key's revision is ``last``; None and 0: if it was never written."""
+        _check_key(key, validate_keys)
+        return await self._kv.update(key, value, last or 0)
+
+    @translating
+    async def delete(
+        self, key: str, last: int | None = None, validate_keys: bool = True, msg_ttl: float | None = None
+    ) -> bool:
+        """Deletes a key; with ``last`` only if that is its revision. ``msg_ttl`` is ignored."""
+        if msg_ttl is not None:
+            warnings.warn("msg_ttl on delete() is ignored", DeprecationWarning, stacklevel=3)
+        _check_key(key, validate_keys)
+        await self._kv.delete(key, revision=last or None)
+        return True
+
+    @translating
+    async def purge(self, key: str, msg_ttl: float | None = None) -> bool:
+        """Deletes a key and its history; the mark that is left goes after ``msg_ttl`` seconds."""
+        await self._kv.purge(key, ttl=msg_ttl)
+        return True
+
+    @translating
+    async def purge_deletes(self, olderthan: int = 30 * 60) -> bool:
+        """Removes what deletions have left; marks younger than ``olderthan`` seconds stay."""
+        await self._kv.purge_deletes(older_than=max(olderthan, 0))
+        return True
+
+    async def status(self) -> BucketStatus:
+        return self.BucketStatus(await self._js.stream_info(f"KV_{self._kv.bucket}"), self._kv.bucket)
+
+    # ---------------------------------------------------------------- many keys
+
+    async def watchall(self, **kwargs: Any) -> KeyWatcher:
+        return await self.watch(">", **kwargs)
+
+    @translating
+    async def watch(
+        self,
+        keys: str,
+        headers_only: bool = False,
+        include_history: bool = False,
+        ignore_deletes: bool = False,
+        meta_only: bool = False,
+        inactive_threshold: float | None = None,
+    ) -> KeyWatcher:
+        """Watches keys. ``headers_only`` and ``inactive_threshold`` change nothing."""
+        watch = self._kv.watch(
+            keys, include_history=include_history, ignore_deletes=ignore_deletes, meta_only=meta_only
+        )
+        await watch.__aenter__()
+        return self.KeyWatcher(watch, _entry, marks=True)
+
+    @translating
+    async def keys(self, filters: list[str] | None = None, **kwargs: Any) -> list[str]:
+        """The keys that contain one of ``filters``, or all. NoKeysError when there are none."""
+        held = self._kv.keys()
+        found = [key async for key in held if not filters or any(part in key for part in filters)]
+        if not found:
+            raise NoKeysError
+        return found
+
+    @translating
+    async def history(self, key: str) -> list[Entry]:
+        async with self._kv.watch(key, include_history=True) as watch:
+            found = [_entry(entry) async for entry in watch.initial()]
+        if not found:
+            raise NoKeysError
+        return found
+
+
+def _entry(entry: Any) -> KeyValue.Entry:
+    assert isinstance(entry, KeyValueEntry)
+    created = datetime.fromtimestamp(entry.created.timestamp(), UTC)
+    operation = entry.operation.value if entry.is_deleted else None
+    return KeyValue.Entry(entry.bucket, entry.key, entry.value, entry.revision, entry.delta, created, operation)

@@ -1,0 +1,168 @@
+"""``nats.js.object_store``: objects of any size."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from natsproto import errors as ours
+from natsproto.compat._translate import translating
+from natsproto.compat.nats.js import api
+from natsproto.compat.nats.js._watch import Watcher
+from natsproto.compat.nats.js.errors import BadObjectMetaError, NotFoundError, ObjectDeletedError, ObjectNotFoundError
+from natsproto.jetstream import objectstore
+
+if TYPE_CHECKING:
+    from natsproto.compat.nats.js.buckets import Buckets
+
+OBJ_STREAM_TEMPLATE = "OBJ_{bucket}"
+OBJ_ALL_CHUNKS_PRE_TEMPLATE = "$O.{bucket}.C.>"
+OBJ_ALL_META_PRE_TEMPLATE = "$O.{bucket}.M.>"
+OBJ_CHUNKS_PRE_TEMPLATE = "$O.{bucket}.C.{obj}"
+OBJ_META_PRE_TEMPLATE = "$O.{bucket}.M.{obj}"
+OBJ_DEFAULT_CHUNK_SIZE = 128 * 1024
+OBJ_DIGEST_TYPE = "SHA-256="
+
+
+class ObjectStore:
+    """An object store. Made by ``object_store`` and ``create_object_store``."""
+
+    @dataclass
+    class ObjectResult:
+        info: api.ObjectInfo
+        data: bytes | None = b""
+
+    @dataclass(frozen=True)
+    class ObjectStoreStatus:
+        stream_info: api.StreamInfo
+        bucket: str
+
+        description = property(attrgetter("stream_info.config.description"))
+        ttl = property(attrgetter("stream_info.config.max_age"))
+        storage_type = property(attrgetter("stream_info.config.storage"))
+        replicas = property(attrgetter("stream_info.config.num_replicas"))
+        sealed = property(attrgetter("stream_info.config.sealed"))
+        size = property(attrgetter("stream_info.state.bytes"))
+
+    class ObjectWatcher(Watcher[api.ObjectInfo]):
+        """Reads what happens to objects."""
+
+    def __init__(self, js: Buckets, store: objectstore.ObjectStore) -> None:
+        self._js = js
+        self._store = store
+
+    @translating
+    async def get_info(self, name: str, show_deleted: bool | None = False) -> api.ObjectInfo:
+        if not name:
+            raise ObjectNotFoundError
+        try:
+            return _info(await self._store.info(name, deleted=bool(show_deleted)))
+        except ours.InvalidReply as exc:
+            raise BadObjectMetaError from exc
+
+    @translating
+    async def get(
+        self, name: str, writeinto: io.BufferedIOBase | None = None, show_deleted: bool | None = False
+    ) -> ObjectResult:
+        if (show_deleted or not name) and (info := await self.get_info(name, show_deleted)).deleted:
+            return self.ObjectResult(info)
+        async with self._store.get(name) as reader:
+            result = self.ObjectResult(_info(reader.info))
+            if writeinto is None:
+                result.data = b"".join([piece async for piece in reader])
+            else:
+                write = getattr(writeinto, "buffer", writeinto).write
+                async for piece in reader:
+                    await asyncio.get_running_loop().run_in_executor(None, write, piece)
+        return result
+
+    @translating
+    async def put(
+        self, name: str, data: str | bytes | io.BufferedIOBase, meta: api.ObjectMeta | None = None
+    ) -> api.ObjectInfo:
+        """Stores an object; text as UTF-8."""
+        meta = api.ObjectMeta() if meta is None else meta
+        meta.name = name or meta.name
+        options = meta.options or api.ObjectMetaOptions()
+        if options.link is not None:
+            raise NotImplementedError("put of a link: in natsproto, store.add_link() and store.add_bucket_link()")
+        source: Any = data.encode() if isinstance(data, str) else data
+        if not isinstance(source, bytes):
+            if not hasattr(source, "readinto"):
+                source = getattr(source, "buffer", None)
+            if source is None:
+                raise TypeError("nats: invalid type for object store")
+        stored = await self._store.put(
+            meta.name or "",
+            source,
+            description=meta.description or "",
+            headers=meta.headers,
+            chunk_size=options.max_chunk_size,
+        )
+        return _info(stored)
+
+    async def status(self) -> ObjectStoreStatus:
+        return self.ObjectStoreStatus(await self._js.stream_info(f"OBJ_{self._store.bucket}"), self._store.bucket)
+
+    @translating
+    async def seal(self) -> None:
+        await self._store.seal()
+
+    @translating
+    async def update_meta(self, name: str, meta: api.ObjectMeta) -> None:
+        try:
+            await self._store.update_meta(
+                name,
+                rename=meta.name if meta.name != name else None,
+                description=meta.description or "",
+                headers=meta.headers or {},
+            )
+        except ours.ObjectNotFound as exc:
+            raise ObjectDeletedError from exc
+
+    @translating
+    async def watch(
+        self,
+        ignore_deletes: bool = False,
+        include_history: bool = False,
+        meta_only: bool = False,
+        updates_only: bool = False,
+    ) -> ObjectWatcher:
+        """Watches objects. ``include_history`` and ``meta_only`` change nothing: only the newest is kept."""
+        watch = self._store.watch(ignore_deletes=ignore_deletes, updates_only=updates_only)
+        await watch.__aenter__()
+        return self.ObjectWatcher(watch, _info, marks=not updates_only)
+
+    @translating
+    async def delete(self, name: str) -> None:
+        await self._store.delete(name)
+
+    @translating
+    async def list(self, ignore_deletes: bool = False) -> list[api.ObjectInfo]:
+        found = [_info(info) async for info in self._store.list(deleted=not ignore_deletes)]
+        if not found:
+            raise NotFoundError
+        return found
+
+
+def _info(info: Any) -> api.ObjectInfo:
+    assert isinstance(info, objectstore.ObjectInfo)
+    options = info.options
+    link = None if info.link is None else api.ObjectLink(info.link.bucket, info.link.name or None)
+    return api.ObjectInfo(
+        name=info.name,
+        bucket=info.bucket,
+        nuid=info.nuid,
+        size=info.size,
+        mtime=info.mtime.rfc3339(),
+        chunks=info.chunks,
+        digest=info.digest,
+        deleted=info.deleted,
+        description=info.description or None,
+        headers={name: values[0] if len(values) == 1 else list(values) for name, values in info.headers.items()}
+        or None,
+        options=None if options is None else api.ObjectMetaOptions(link, options.max_chunk_size or None),
+    )

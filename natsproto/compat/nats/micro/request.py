@@ -1,0 +1,64 @@
+"""``nats.micro.request``: what an endpoint answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from natsproto.compat._translate import translating
+from natsproto.compat.nats.aio.client import clean_headers
+from natsproto.compat.nats.aio.msg import headers_of
+from natsproto.service import Request as Received
+from natsproto.service import error_headers
+
+ERROR_HEADER = "Nats-Service-Error"
+ERROR_CODE_HEADER = "Nats-Service-Error-Code"
+
+
+class Request:
+    def __init__(self, received: Received) -> None:
+        self._received = received
+
+    @property
+    def subject(self) -> str:
+        return self._received.subject
+
+    @property
+    def headers(self) -> dict[str, str] | None:
+        return headers_of(self._received)
+
+    @property
+    def data(self) -> bytes:
+        return self._received.data
+
+    @translating
+    async def respond(self, data: bytes = b"", headers: dict[str, str] | None = None) -> None:
+        if not self._received.has_reply:
+            raise ValueError("no reply subject set")
+        await self._received.respond(data, headers=headers and clean_headers(headers))
+
+    async def respond_error(
+        self, code: str, description: str, data: bytes = b"", headers: dict[str, str] | None = None
+    ) -> None:
+        said = error_headers(int(code), description) if code.isdecimal() else {}
+        said = {ERROR_CODE_HEADER: code, ERROR_HEADER: description, **said}
+        await self.respond(data, headers={**(headers or {}), **said})
+
+
+Handler = Callable[[Request], Awaitable[None]]
+
+
+@dataclass
+class ServiceError(Exception):
+    """Raised by a handler: the request is answered with it."""
+
+    code: str
+    description: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"code": self.code, "description": self.description}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ServiceError:
+        return cls(code=data.get("code", ""), description=data.get("description", ""))

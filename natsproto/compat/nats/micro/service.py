@@ -1,0 +1,259 @@
+"""``nats.micro.service``: services of natsproto with the verbs and dataclasses of nats-py."""
+
+from __future__ import annotations
+
+import asyncio
+import json  # noqa: F401  # programs have it from `import *`
+import re
+from collections.abc import Callable
+from dataclasses import asdict
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self
+
+import natsproto.service as ours
+from natsproto.compat._json import Base
+from natsproto.compat._translate import translating
+from natsproto.compat.nats.aio.client import Client
+from natsproto.compat.nats.micro.request import Request, ServiceError
+from natsproto.errors import ServiceError as OurServiceError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+DEFAULT_QUEUE_GROUP = "q"
+DEFAULT_PREFIX = "$SRV"
+INFO_RESPONSE_TYPE = "io.nats.micro.v1.info_response"
+PING_RESPONSE_TYPE = "io.nats.micro.v1.ping_response"
+STATS_RESPONSE_TYPE = "io.nats.micro.v1.stats_response"
+NAME_REGEX = re.compile(r"^[A-Za-z0-9\-_]+$")
+SUBJECT_REGEX = re.compile(r"^[^ >]*[>]?$")
+SEMVER_REGEX = re.compile(
+    r"^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$"
+)
+_STARTED = "%Y-%m-%dT%H:%M:%S.%f"
+
+
+class ServiceVerb(StrEnum):
+    PING = "PING"
+    STATS = "STATS"
+    INFO = "INFO"
+
+
+def control_subject(
+    verb: ServiceVerb, name: str | None = None, id: str | None = None, prefix: str = DEFAULT_PREFIX
+) -> str:
+    return ".".join([prefix, verb.value, *([] if name is None else [name]), *([] if id is None else [id])])
+
+
+class _Dict(Base, fields=""):
+    """A dataclass that is read from a dict and written to one."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        return cls.from_response(data)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)  # type: ignore[call-overload,no-any-return]  # it is a dataclass
+
+
+class EndpointConfig(Base, fields="name handler queue_group? subject? metadata?"):
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        if self.subject and not SUBJECT_REGEX.match(self.subject):
+            raise ValueError("Invalid subject: no spaces, and '>' only at the end.")
+        _check_queue(self.queue_group)
+
+
+class GroupConfig(Base, fields="name queue_group?"):
+    """Endpoints behind one prefix."""
+
+
+class ServiceConfig(Base, fields="name version description? metadata? queue_group? stats_handler?"):
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        if not self.version:
+            raise ValueError("Version cannot be empty.")
+        if not SEMVER_REGEX.match(self.version):
+            raise ValueError("Invalid version: it must be a semantic version.")
+        _check_queue(self.queue_group)
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise ValueError("Name cannot be empty.")
+    if not NAME_REGEX.match(name):
+        raise ValueError("Invalid name: only letters, digits, dashes and underscores.")
+
+
+def _check_queue(queue_group: str | None) -> None:
+    if queue_group and not SUBJECT_REGEX.match(queue_group):
+        raise ValueError("Invalid queue group: no spaces, and '>' only at the end.")
+
+
+class EndpointStats(
+    _Dict,
+    fields="name subject queue_group num_requests num_errors processing_time average_processing_time last_error? data?",
+):
+    """What an endpoint has done; times in nanoseconds."""
+
+
+class EndpointInfo(_Dict, fields="name subject queue_group metadata?", metadata=dict):
+    """What an endpoint is."""
+
+
+class ServicePing(_Dict, fields="id name version metadata? type?", metadata=dict, type=PING_RESPONSE_TYPE):
+    """A service is there."""
+
+
+class ServiceStats(
+    _Dict,
+    fields="id name version started:t endpoints?:EndpointStats metadata? type?",
+    endpoints=list,
+    metadata=dict,
+    type=STATS_RESPONSE_TYPE,
+):
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "started": self.started.strftime(_STARTED)[:-3] + "Z"}
+
+
+class ServiceInfo(
+    _Dict,
+    fields="name id version description? endpoints?:EndpointInfo metadata? type?",
+    endpoints=list,
+    metadata=dict,
+    type=INFO_RESPONSE_TYPE,
+):
+    """What a service is."""
+
+
+StatsHandler = Callable[[EndpointStats], Any]
+
+
+class Group:
+    def __init__(self, service: Service, config: GroupConfig) -> None:
+        self._service = service
+        self._prefix = config.name
+        self._queue_group = config.queue_group
+
+    async def add_endpoint(self, config: EndpointConfig | None = None, **kwargs: Any) -> None:
+        """Answers on a subject: those of EndpointConfig."""
+        config = config.evolve(**kwargs) if config is not None else EndpointConfig(**kwargs)
+        subject = f"{self._prefix.strip('.')}.{config.subject or config.name}".strip(".")
+        self._service._open(config, subject, config.queue_group or self._queue_group)
+
+    def add_group(self, config: GroupConfig | None = None, **kwargs: Any) -> Group:
+        """A group within this one: those of GroupConfig."""
+        config = config.evolve(**kwargs) if config is not None else GroupConfig(**kwargs)
+        name = f"{self._prefix}.{config.name}" if self._prefix else config.name
+        return Group(self._service, GroupConfig(name, config.queue_group or self._queue_group))
+
+
+class Service(Group):
+    """A service; enter it to have it stopped at the end."""
+
+    def __init__(self, client: Client, config: ServiceConfig) -> None:
+        super().__init__(self, GroupConfig("", config.queue_group))
+        self._stats_handler = config.stats_handler
+        self._stopped = asyncio.Event()
+        self._made = client._opened.add_service(
+            config.name,
+            config.version,
+            description=config.description or "",
+            metadata=config.metadata,
+            queue_group=config.queue_group or DEFAULT_QUEUE_GROUP,
+            stats_handler=None if config.stats_handler is None else self._custom,
+        )
+        self._client = client
+
+    @property
+    def id(self) -> str:
+        return self._made.id
+
+    @translating
+    async def start(self) -> None:
+        await self._made
+        await self._client.flush()
+
+    def _open(self, config: EndpointConfig, subject: str, queue_group: str | None) -> None:
+        handler = config.handler
+
+        async def handle(received: ours.Request) -> None:
+            request = Request(received)
+            try:
+                await handler(request)
+            except ServiceError as exc:
+                if not exc.code.isdecimal():
+                    raise NotImplementedError("the code of a ServiceError is a number, as ADR-32 has it") from exc
+                raise OurServiceError(int(exc.code), exc.description) from exc
+
+        self._made.add_endpoint(
+            config.name,
+            handle,
+            subject=subject,
+            queue_group=queue_group or DEFAULT_QUEUE_GROUP,
+            metadata=config.metadata,
+            concurrency=1,
+        )
+
+    def _custom(self, endpoint: ours.Endpoint) -> Any:
+        assert self._stats_handler is not None
+        return self._stats_handler(_endpoint_stats(endpoint.stats()))
+
+    def stats(self) -> ServiceStats:
+        told = self._made.stats()
+        return ServiceStats(
+            id=told.id,
+            name=told.name,
+            version=told.version,
+            started=told.started,
+            endpoints=[_endpoint_stats(stats) for stats in told.endpoints],
+            metadata=dict(told.metadata),
+        )
+
+    def info(self) -> ServiceInfo:
+        told = self._made.info()
+        return ServiceInfo(
+            name=told.name,
+            id=told.id,
+            version=told.version,
+            description=told.description,
+            endpoints=[
+                EndpointInfo(one.name, one.subject, one.queue_group, dict(one.metadata)) for one in told.endpoints
+            ],
+            metadata=dict(told.metadata),
+        )
+
+    async def reset(self) -> None:
+        self._made.reset()
+
+    @translating
+    async def stop(self) -> None:
+        await self._made.stop()
+        self._stopped.set()
+
+    @property
+    def stopped(self) -> asyncio.Event:
+        return self._stopped
+
+    async def __aenter__(self) -> Service:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+def _endpoint_stats(told: ours.EndpointStats) -> EndpointStats:
+    return EndpointStats(
+        name=told.name,
+        subject=told.subject,
+        queue_group=told.queue_group,
+        num_requests=told.num_requests,
+        num_errors=told.num_errors,
+        processing_time=int(told.processing_time * 1e9),
+        average_processing_time=int(told.average_processing_time * 1e9),
+        last_error=told.last_error or None,
+        data=told.data,
+    )

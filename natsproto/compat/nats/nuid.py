@@ -1,0 +1,42 @@
+"""``nats.nuid``: identifiers that nobody else makes."""
+
+from __future__ import annotations
+
+from random import Random
+from secrets import randbits
+
+DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+BASE = len(DIGITS)
+PREFIX_LENGTH = 12
+SEQ_LENGTH = 10
+TOTAL_LENGTH = PREFIX_LENGTH + SEQ_LENGTH
+MAX_SEQ = BASE**SEQ_LENGTH
+MIN_INC, MAX_INC = 33, 333
+INC = MAX_INC - MIN_INC
+
+
+class NUID:
+    """Makes them: a random prefix, and a number that grows in random steps behind it."""
+
+    def __init__(self) -> None:
+        self._random = Random(randbits(128))  # noqa: S311  # unique, not secret
+        self.randomize_prefix()
+        self.reset_sequential()
+
+    def next(self) -> bytearray:
+        self._seq += self._inc
+        if self._seq >= MAX_SEQ:
+            self.randomize_prefix()
+            self.reset_sequential()
+        digits, rest = bytearray(SEQ_LENGTH), self._seq
+        for place in range(SEQ_LENGTH - 1, -1, -1):
+            rest, digit = divmod(rest, BASE)
+            digits[place] = DIGITS[digit]
+        return self._prefix + digits
+
+    def randomize_prefix(self) -> None:
+        self._prefix = bytearray(self._random.choices(DIGITS, k=PREFIX_LENGTH))
+
+    def reset_sequential(self) -> None:
+        self._seq = self._random.randrange(MAX_SEQ)
+        self._inc = self._random.randrange(MIN_INC, MAX_INC)

@@ -1,0 +1,66 @@
+"""natsproto stands in for nats-py in a whole process, and frameworks do not notice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from natsproto.testing import Server
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def run(*arguments: str) -> str:
+    """What a process of its own prints."""
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_install_serves_nats_and_its_submodules() -> None:
+    program = """
+import natsproto.compat
+natsproto.compat.install()
+natsproto.compat.install()
+import nats, nats.aio.client, nats.aio.errors, nats.aio.msg, nats.aio.subscription, nats.errors, nats.js.api
+import nats.js.client, nats.js.errors, nats.js.kv, nats.js.manager, nats.js.object_store, nats.micro.service, nats.nuid
+from nats.aio.client import Client as NATS
+assert nats is natsproto.compat.nats and nats.NATS is NATS is nats.aio.client.Client
+assert nats.js.errors.NotFoundError is natsproto.compat.nats.js.errors.NotFoundError
+print(issubclass(nats.errors.TimeoutError, TimeoutError))
+"""
+    assert run("-c", program) == "True\n"
+
+
+def test_install_comes_before_nats() -> None:
+    program = """
+import nats, natsproto.compat
+try:
+    natsproto.compat.install()
+except RuntimeError as error:
+    print(error)
+"""
+    assert run("-c", program) == "nats was imported before: call natsproto.compat.install() first\n"
+
+
+@pytest.mark.slow
+def test_faststream_broker_runs_on_it(nats_server: Server) -> None:
+    lines = run("-W", "ignore", str(PROGRAMS / "faststream_app.py"), nats_server.url).splitlines()
+    assert lines[lines.index("core ('hello', 't-1')") :][:7] == [
+        "core ('hello', 't-1')",
+        "kv value",
+        "objects b'content'",
+        "pull pulled",
+        "push {'id': 7}",
+        "queue 2",
+        "request 6",
+    ]
+
+
+@pytest.mark.slow
+def test_taskiq_brokers_run_on_it(nats_server: Server) -> None:
+    lines = run(str(PROGRAMS / "taskiq_app.py"), nats_server.url).splitlines()
+    assert lines == ["core 3", "push 3", "pull 3", "schedules ['one']", "schedules []"]

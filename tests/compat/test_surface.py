@@ -1,0 +1,116 @@
+"""The names of nats-py are there, with its signatures and defaults: held against the nats-py that is installed."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import nats
+import pytest
+
+import natsproto.compat
+from natsproto.compat._differences import MISSING
+
+MODULES = (
+    *("nats", "nats.aio.client", "nats.aio.errors", "nats.aio.msg", "nats.aio.subscription", "nats.errors"),
+    *("nats.js", "nats.js.api", "nats.js.client", "nats.js.errors", "nats.js.kv", "nats.js.manager"),
+    *("nats.js.object_store", "nats.micro", "nats.micro.request", "nats.micro.service", "nats.nuid"),
+)
+
+
+def both(name: str) -> tuple[ModuleType, ModuleType]:
+    return importlib.import_module(name), importlib.import_module(f"natsproto.compat.{name}")
+
+
+def own(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """The public classes and functions that it defines."""
+    for name, value in vars(module).items():
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__:
+            yield name, value
+
+
+def parameters(function: Any) -> dict[str, object]:
+    """Names and defaults, without those that only its own package gives."""
+    found = inspect.signature(function).parameters.values()
+    return {one.name: plain(one.default) for one in found if not one.name.startswith("_")}
+
+
+def plain(value: object) -> object:
+    return value.value if isinstance(value, Enum) else value
+
+
+def everything() -> Iterator[Any]:
+    for name in MODULES:
+        for member, theirs in own(both(name)[0]):
+            place = f"{name}.{member}"
+            if place not in MISSING:
+                yield pytest.param(name, member, theirs, id=place)
+
+
+@pytest.mark.parametrize(("module", "name", "theirs"), list(everything()))
+def test_name_of_nats_py_is_there(module: str, name: str, theirs: Any) -> None:
+    ours = getattr(both(module)[1], name)
+    if inspect.isfunction(theirs):
+        assert parameters(ours) == parameters(theirs)
+    if not inspect.isclass(theirs):
+        return
+    if issubclass(theirs, Exception):
+        assert {base.__name__ for base in theirs.__mro__} <= {base.__name__ for base in ours.__mro__} | {
+            "ErrTimeout",
+            name,
+        }
+    elif issubclass(theirs, Enum):
+        assert {one.name: one.value for one in ours} == {one.name: one.value for one in theirs}
+    elif dataclasses.is_dataclass(theirs):
+        assert fields(ours) == fields(theirs)
+    for member, method in vars(theirs).items():
+        place = f"{module}.{name}.{member}"
+        if member.startswith("_") or place in MISSING:
+            continue
+        assert hasattr(ours, member) or member in fields(ours), place
+        if inspect.isfunction(method):
+            assert parameters(getattr(ours, member)) == parameters(method), place
+
+
+def fields(kind: Any) -> dict[str, object]:
+    if not dataclasses.is_dataclass(kind):
+        return {}
+    found = [one for one in dataclasses.fields(kind) if not one.name.startswith("_")]
+    return {one.name: (plain(one.default), one.default_factory) for one in found}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_constant_of_nats_py_is_the_same(name: str) -> None:
+    theirs, ours = both(name)
+    for member, value in vars(theirs).items():
+        if (
+            member.isupper()
+            and member[0] != "_"
+            and isinstance(value, str | bytes | int | float)
+            and f"{name}.{member}" not in MISSING
+        ):
+            assert getattr(ours, member) == value, member
+
+
+def test_compat_imports_only_what_is_public() -> None:
+    root = Path(natsproto.compat.__file__).parent
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            named += [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            for module in named:
+                if module.startswith("natsproto.") and not module.startswith("natsproto.compat"):
+                    assert not any(part.startswith("_") for part in module.split(".")), f"{path}: {module}"
+
+
+def test_compat_is_for_the_newest_nats_py() -> None:
+    theirs, ours = both("nats.aio.client")
+    assert ours.__version__ == theirs.__version__
+    assert nats is not natsproto.compat.nats
