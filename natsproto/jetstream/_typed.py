@@ -18,7 +18,7 @@ from natsproto.codecs import Codec
 from natsproto.errors import ConfigError, InvalidPayload, NatsError
 from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._publish.outgoing import MessageArgs
+from natsproto.jetstream._publish.headers import MessageArgs
 from natsproto.protocol.headers import HeadersLike
 
 T = TypeVar("T")

@@ -29,7 +29,6 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._codec import UINT64
 from natsproto.jetstream._config import RetentionPolicy, stream_name
-from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._direct import RawMessage, stored_header_blocks
 from natsproto.jetstream._message import JsMessage, ack_subjects, header_blocks

@@ -1,7 +1,7 @@
 """A durable and an ordered reader in a cluster of three whose leaders step down and whose servers are killed.
 
 A machine may be slow, so the times allowed here are long: what has to happen at once is proved with a clock of its own
-(test_pull_state, test_ordered, test_consumer). Here nothing may be missing, out of order or doubled, and reading goes on.
+(test_pull_state, test_ordered, test_consumer). Nothing may be missing, out of order or doubled, and reading goes on.
 """
 
 from __future__ import annotations
