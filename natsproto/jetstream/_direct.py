@@ -7,6 +7,7 @@ of the publisher, who may have written the same names) and the run of a get of m
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import aclosing
@@ -19,6 +20,7 @@ from natsproto._core.events import Closed, Denied, Disconnected, Event, Moved
 from natsproto.errors import (
     ApiError,
     BadRequest,
+    ConnectionLost,
     InvalidReply,
     LimitReached,
     LocalProtocolError,
@@ -29,6 +31,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api import Api, raise_end
 from natsproto.jetstream._api_errors import ErrCode
+from natsproto.jetstream._asking import EARLY
 from natsproto.jetstream._codec import Duration, decode, dumps
 from natsproto.jetstream._info import StoredMessage
 from natsproto.jetstream._timestamp import Timestamp
@@ -486,12 +489,21 @@ class BatchGet:
 
     async def _from_leader(self) -> RawMessage | None:
         """The next message, from the one server that surely has it; None when there is none."""
-        try:
-            message = await leader_get(
-                self._api, self._stream, self._cursor.next_alone(), asked=self._asked, timeout=self._timeout
-            )
-        except MessageNotFound:
-            return None
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        while True:
+            left = max(deadline - loop.time(), EARLY)
+            try:
+                message = await leader_get(
+                    self._api, self._stream, self._cursor.next_alone(), asked=self._asked, timeout=left
+                )
+            except MessageNotFound:
+                return None
+            except ConnectionLost:
+                if loop.time() >= deadline:
+                    raise
+                continue  # reading twice is harmless; the next request waits for the next connection
+            break
         if self._since is not None:
             check_since(message, self._since, self._asked)
         self._cursor.advance(message.seq, message.size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -418,6 +419,24 @@ async def test_connection_that_breaks_costs_no_message_and_gives_none_twice(nats
                     found += [message.seq for message in batch]
                 assert found == list(range(1, 12_001))
                 await asyncio.wait_for(link.over.wait(), 20)  # it was the one that was cut
+
+
+async def test_lost_connection_without_direct_get(nats_server: Server, seed: int) -> None:
+    """The leader is asked again for the message whose answer was lost."""
+    rng = random.Random(seed)
+    async with (
+        FaultProxy(nats_server.host, nats_server.port) as proxy,
+        natsproto.connect(nats_server.url) as maker,
+    ):
+        await make(maker.jetstream(), allow_direct=False)
+        await store_many(maker, 60, "s.x", b"y" * 50)
+        async with natsproto.connect(proxy.url, reconnect_wait=0.01) as nc:
+            stream = await nc.jetstream().stream("S")
+            for _ in range(5):
+                link = proxy.link
+                proxy.cut_at(Direction.TO_CLIENT, len(link.seen[Direction.TO_CLIENT]) + rng.randint(50, 8_000))
+                assert await sequences(aiter(stream.get_batch())) == list(range(1, 61))
+                await asyncio.wait_for(link.over.wait(), 20)
 
 
 async def test_client_that_is_closed_ends_a_batch(jetstream: JetStream, nats_client: Client) -> None:
