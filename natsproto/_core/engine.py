@@ -198,7 +198,7 @@ class Engine:
         self._opening = session
         try:
             for place, lines in enumerate(self.table.resubscribe()):
-                if place:
+                if place and self.session is None:  # a move is one step: nothing may be sent to both servers
                     await asyncio.sleep(0)
                 if session.wire is not None:
                     session.wire.write(lines)

@@ -490,20 +490,20 @@ class BatchGet:
     async def _from_leader(self) -> RawMessage | None:
         """The next message, from the one server that surely has it; None when there is none."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout
+        left, deadline = self._timeout, loop.time() + self._timeout
         while True:
-            left = max(deadline - loop.time(), EARLY)
             try:
                 message = await leader_get(
                     self._api, self._stream, self._cursor.next_alone(), asked=self._asked, timeout=left
                 )
             except MessageNotFound:
                 return None
-            except ConnectionLost:
-                if loop.time() >= deadline:
+            except ConnectionLost:  # reading twice is harmless; the next request waits for the next connection
+                left = deadline - loop.time()
+                if left <= EARLY:
                     raise
-                continue  # reading twice is harmless; the next request waits for the next connection
-            break
+            else:
+                break
         if self._since is not None:
             check_since(message, self._since, self._asked)
         self._cursor.advance(message.seq, message.size)

@@ -335,8 +335,10 @@ class Consumption(Awaited):
             return
         self._calls.is_stopping = True
         try:
-            await self._messages.stop()
-            self._calls.put_back()
+            try:
+                await self._messages.stop()
+            finally:
+                self._calls.put_back()
             await self._all_done()
         except asyncio.CancelledError:
             self._cancel()

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from natsproto._core.events import Denied, Disconnected, Event, Moved, Reconnected
+from natsproto._core.events import Connected, Denied, Disconnected, Event, Moved, Reconnected
 from natsproto.errors import NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._asking import EARLY
@@ -157,7 +157,7 @@ class PullInbox:
     def leave(self, replies: PullSubscription, *, keep: bool) -> None:
         """Its reader wants no more. ``keep`` says that no pull of it is open, so that it can serve another one."""
         replies.release()
-        if keep and replies in self._open:
+        if keep and replies in self._open and replies not in self._ending:
             replies.idle_since = self.loop.time()
             self._idle.append(replies)
         elif replies in self._open:
@@ -165,6 +165,10 @@ class PullInbox:
             return
         if self._timer is None:
             self._wait_idle()
+
+    def is_ending(self, replies: PullSubscription | None) -> bool:
+        """Whether what is on its way to it is being taken in."""
+        return replies in self._ending
 
     def end(self, replies: PullSubscription) -> asyncio.Task[None] | None:
         """Ends a subscription, and with it its pulls. The task takes in what is on its way; None when nothing is."""
@@ -258,8 +262,10 @@ class PullInbox:
             if not leftover:
                 return
             if replies.reader is not None:
-                for _ in range(replies.reader.on_leftover(list(leftover), now)):
-                    leftover.popleft()
+                offered = list(leftover)
+                leftover.clear()  # a reader that ends with them gives back what is left over
+                taken = replies.reader.on_leftover(offered, now)
+                leftover.extendleft(reversed(offered[taken:]))
         if leftover and not self._is_used and self._timer is None:
             self._wait_idle()
 
@@ -285,7 +291,7 @@ class PullInbox:
             try:
                 if isinstance(event, Disconnected):
                     reader.on_disconnect()
-                elif isinstance(event, (Reconnected, Moved)):
+                elif isinstance(event, (Connected, Reconnected, Moved)):
                     reader.on_reconnect()
                 elif isinstance(event, Denied) and event.error.subject == self.subject:
                     reader.end(event.error)

@@ -353,8 +353,9 @@ class Messages(AsyncIterated):
         try:
             await self._source.established()
         except BaseException:
-            self.buffer.unread = []
+            unread = self.buffer.stop()
             self._close()
+            self._give_back(unread)
             raise
         return self
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 from types import TracebackType
 
 from natsproto._core.engine import State
-from natsproto._core.events import Closed, Disconnected, Event, Moved, Reconnected
+from natsproto._core.events import Closed, Connected, Disconnected, Event, Moved, Reconnected
 from natsproto.errors import (
     ConfigError,
     ConnectionClosed,
@@ -468,7 +468,7 @@ class OrderedSource:
                 if not isinstance(self._source, PullSource):
                     self._cancel_run()
                     self._drop()
-            elif isinstance(event, (Reconnected, Moved)):
+            elif isinstance(event, (Connected, Reconnected, Moved)):
                 if not isinstance(self._source, PullSource):
                     self._drop()
                     self._run_soon(0.0)

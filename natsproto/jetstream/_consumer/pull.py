@@ -312,7 +312,8 @@ class PullSource:
         else:
             refill_at = state.refill_at
         if state.phase is Phase.DONE:
-            self._end(None)
+            if not inbox.is_ending(replies):  # else what is on its way is still to be read
+                self._end(None)
             return
         buffer.refill_at = NEVER_REFILL if refill_at is None else refill_at
         deadline = state.deadline

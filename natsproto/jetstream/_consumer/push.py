@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, cast
 
 from natsproto._core.connection import Connection
-from natsproto._core.events import Disconnected, Event, Moved, Reconnected
+from natsproto._core.events import Connected, Disconnected, Event, Moved, Reconnected
 from natsproto._core.subscription import Subscription
 from natsproto.errors import (
     AlreadyBound,
@@ -261,7 +261,7 @@ class PushSource:
         if isinstance(event, Disconnected):
             self._is_connected = False
             self._requests.clear()
-        elif isinstance(event, (Reconnected, Moved)):
+        elif isinstance(event, (Connected, Reconnected, Moved)):
             self._is_connected = True
             self._reconnected = self._order is None
             self._heard_at = self._loop.time()

@@ -190,7 +190,7 @@ class FastBatchSender:
         self.pump()
 
     def settled(self) -> None:
-        """All replies of one chunk are in."""
+        """All replies of one chunk are in, or a timer or the connection has changed something."""
         if self._waiting:
             self._waiting.wake()
             self._outbox.collect()  # they are about to go on
@@ -201,6 +201,7 @@ class FastBatchSender:
         heads = self._outbox.withdraw(self._inbox + self.state.batch + b".")
         self.state.on_disconnect([self._operation_of(head) for head in heads], str(error))
         self.pump()
+        self.settled()
 
     @ends_on_bugs
     def restored(self) -> None:
@@ -209,6 +210,7 @@ class FastBatchSender:
             self.state.give_up(str(refusal), refusal)
         self.state.on_reconnect()
         self.pump()
+        self.settled()
 
     @ends_on_bugs
     def denied(self, error: PermissionDenied) -> None:
@@ -245,6 +247,7 @@ class FastBatchSender:
         self._pause = None
         self.state.on_pause_end()
         self.pump()
+        self.settled()
 
     @ends_on_bugs
     def _on_tick(self) -> None:
@@ -253,6 +256,7 @@ class FastBatchSender:
         if not self.state.idle:
             self.state.on_silence(can_send=self._can_send)
             self.pump()
+            self.settled()
 
     def _stop(self) -> None:
         for timer in (self._clock, self._pause):

@@ -1,0 +1,56 @@
+"""Readers that begin before there was ever a connection."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import natsproto
+from natsproto.testing import run_server
+from tests.jetstream.reading import make, numbers
+
+LONG = 60.0
+
+
+@pytest.mark.parametrize("way", ["messages", "fetch", "ordered", "ordered messages"])
+async def test_reader_begins_with_the_first_connection(way: str) -> None:
+    async with run_server(jetstream=True) as server:
+        async with natsproto.connect(server.url) as nc:
+            stream = await make(nc.jetstream(), 5, storage="file")
+            await stream.create_consumer(durable_name="d")
+        server.kill()
+        async with natsproto.connect(server.url, retry_on_failed_connect=True, reconnect_wait_max=0.05) as nc:
+            stream = await nc.jetstream().stream("S", bind=True)
+            consumer = await stream.consumer("d", bind=True)
+            ordered = stream.ordered_consumer()
+
+            async def read() -> list[int]:
+                if way == "fetch":
+                    return numbers(await consumer.fetch(5, timeout=LONG))
+                if way == "ordered":
+                    return numbers(await ordered.fetch(5, timeout=LONG))
+                async with (ordered if way.startswith("ordered") else consumer).messages() as messages:
+                    return numbers([await messages.next() for _ in range(5)])
+
+            reading = asyncio.create_task(read())
+            await asyncio.sleep(0)
+            assert not nc.is_connected
+            await server.restart()
+            async with asyncio.timeout(LONG):
+                assert await reading == [1, 2, 3, 4, 5]
+
+
+async def test_drain_hands_over_what_is_on_its_way() -> None:
+    """However the reader goes on while it drains."""
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        stream = await make(nc.jetstream(), 400)
+        consumer = await stream.create_consumer(durable_name="d", ack_policy="none")
+        async with consumer.messages(max_messages=40) as messages:
+            got = numbers([await messages.next() for _ in range(5)])
+            draining = asyncio.create_task(messages.drain())
+            got += numbers([message async for message in messages])
+            await draining
+        rest = await consumer.fetch(400, timeout=2)
+        assert got + numbers(rest) == list(range(1, 401))
+        assert len(got) >= 40
