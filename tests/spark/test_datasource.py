@@ -310,7 +310,10 @@ def test_what_is_gone_ends_the_query_or_is_passed_over(pipe: Pipe) -> None:
 
 
 def test_full_stream_is_read_and_followed_from_earliest(pipe: Pipe) -> None:
-    """The stream is at its limit, and 2,000 messages a second push others out of it."""
+    """The stream is at its limit, and new messages push others out of it: all of them in half a minute.
+
+    Where a batch takes longer than that, what was not read is lost, and said to be.
+    """
     pipe.do(lambda js: js.create_stream(name="FULL", subjects=["full"], storage="memory", max_msgs=10_000))
     over = threading.Event()
 
@@ -321,7 +324,7 @@ def test_full_stream_is_read_and_followed_from_earliest(pipe: Pipe) -> None:
                 await publisher.publish("full", b"x")
             start, count = loop.time(), 0
             while not over.is_set():
-                while count < 2000 * (loop.time() - start):
+                while count < 300 * (loop.time() - start):
                     await publisher.publish("full", b"x")
                     count += 1
                 await asyncio.sleep(0.01)
