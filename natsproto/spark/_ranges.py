@@ -43,8 +43,9 @@ class SeqRange(Value):
 class PullSize:
     """PURE. How many messages are asked for at a time, so that little is sent that nobody wants.
 
-    The first pull is small, as many a reader leaves after some rows, and each is four times the one before. None asks
-    for more than the range is likely to hold, judged by how many of its sequences were messages that match so far.
+    The first pull is small, as many a reader leaves after some rows, and each is four times the one before. A stream
+    that is full and removes messages is read with the largest pulls from the start: small ones would not keep ahead of
+    it. No pull asks for more than the range is likely to hold, judged by how many of its sequences matched so far.
     """
 
     FIRST = 64
@@ -54,6 +55,10 @@ class PullSize:
         self.step = 0
         """The most that the last pull could ask for."""
         self._position, self._received = rng.start - 1, 0
+
+    def hurry(self) -> None:
+        """Make every pull from now on as large as it may be: the stream removes the messages that are next."""
+        self.step = self._most
 
     def on_messages(self, count: int, position: int) -> None:
         """So many came, the last of which has this sequence."""
@@ -90,6 +95,11 @@ class DataLossCheck:
         if now.last_seq < self._range.end:
             self._missing(f"the stream ends at {now.last_seq}")
         return now.first_seq <= self._range.end and now.last_seq >= self._range.start
+
+    @property
+    def front_moves(self) -> bool:
+        """The stream has removed messages from the front of the range since it was planned, and none was read yet."""
+        return self._unread and self._next > self._range.start
 
     def whole(self, up_to: int, count: int, first: int) -> bool:
         """Whether these so many messages, the first of which is given, are all from the last ones up to ``up_to``."""

@@ -252,6 +252,8 @@ class RangeReader:
         """Yields what is in the range, some messages at a time."""
         self._stream = source = await self._client.jetstream().stream(self._range.stream)
         if self._loss.begin(source.cached_info):
+            if self._loss.front_moves:
+                self._pace.hurry()
             direct = self._method == "direct"
             if self._method == "auto":
                 direct = source.cached_info.config.retention == RetentionPolicy.WORK_QUEUE

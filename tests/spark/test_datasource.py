@@ -309,9 +309,6 @@ def test_what_is_gone_ends_the_query_or_is_passed_over(pipe: Pipe) -> None:
     assert sorted(pipe.numbers()) == [*range(100), *range(150, 200)]
 
 
-@pytest.mark.xfail(
-    raises=Exception, reason="DataLost is still raised at times for what a full stream drops while a batch begins"
-)
 def test_full_stream_is_read_and_followed_from_earliest(pipe: Pipe) -> None:
     """The stream is at its limit, and new messages push others out of it: all of them in half a minute.
 

@@ -14,6 +14,7 @@ import pytest
 from natsproto._client import Client
 from natsproto.errors import ConfigError, DataLost, InvalidSubject, PermissionDenied, StreamNotFound
 from natsproto.jetstream._arguments import StreamArgs
+from natsproto.jetstream._codec import decode
 from natsproto.jetstream._config import RetentionPolicy, StreamConfig
 from natsproto.jetstream._info import StreamInfo
 from natsproto.protocol.headers import HeadersLike
@@ -557,6 +558,22 @@ def test_pulls_grow_and_end_with_the_range() -> None:
     sparse.next()
     sparse.on_messages(64, 1000 + 6400)
     assert sparse.next() == 136 + 12, "of the 13,600 that are left one in a hundred, and the root of it"
+
+
+def test_pulls_hurry_where_the_front_moves() -> None:
+    rng = SeqRange(stream="S", start=1, end=21_000, earliest=True)
+    pace = PullSize(rng, 8192)
+    pace.hurry()
+    assert pace.next() == 8192
+    loss = DataLossCheck(rng, strict=True)
+    moves = [loss.front_moves]
+    state = {"messages": 2, "bytes": 2, "first_seq": 40, "last_seq": 30_000}
+    created = "2026-01-01T00:00:00Z"
+    loss.compare(decode(StreamInfo, {"config": {"name": "S"}, "state": state, "created": created}))
+    moves.append(loss.front_moves)
+    loss.advance(64, True)
+    moves.append(loss.front_moves)
+    assert moves == [False, True, False], "what is removed after the first message was read is a loss"
 
 
 def test_watch_misses_nothing_that_is_only_deleted() -> None:
