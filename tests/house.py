@@ -1,0 +1,477 @@
+"""The house rules that a machine can check: sizes, test names and English. ``make check`` runs it.
+
+    python -m tests.house            the figures; fails on a broken rule
+    python -m tests.house english    every sentence that the figure for English counts, with its place
+
+``KNOWN`` lists the exceptions of today. An exception may shrink and go away, and it has to go when it is not needed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Set
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 60
+"""Lines of the body, without signature and docstring."""
+MAX_PARAMETERS = 12
+"""Without ``self``, and without the keyword-only ones of public functions."""
+MAX_FIELDS = 15
+"""Attributes that change after construction, with those of base classes and of helper classes in the same file."""
+MIN_MODULE_LINES = 40
+MAX_TEST_NAME = 50
+
+KNOWN: dict[str, dict[str, int]] = {
+    "file lines": {
+        "natsproto/_core/engine.py": 819,
+        "natsproto/_core/subscription.py": 680,
+        "natsproto/_options.py": 821,
+        "natsproto/errors.py": 1018,
+        "natsproto/jetstream/_codec.py": 769,
+        "natsproto/jetstream/_context.py": 757,
+        "natsproto/jetstream/_direct.py": 607,
+        "natsproto/jetstream/_publish/fast_batch_state.py": 611,
+        "natsproto/jetstream/_stream.py": 721,
+        "tests/core/test_engine.py": 1268,
+        "tests/core/test_subscription.py": 923,
+        "tests/jetstream/test_consumer.py": 804,
+        "tests/jetstream/test_direct.py": 723,
+        "tests/jetstream/test_fast_batch.py": 821,
+        "tests/jetstream/test_management.py": 845,
+        "tests/jetstream/test_publish.py": 619,
+        "tests/jetstream/test_pull_state.py": 1242,
+        "tests/jetstream/test_window.py": 805,
+        "tests/kit/hostile.py": 639,
+        "tests/kit/scripted.py": 603,
+        "tests/protocol/test_parser.py": 1005,
+        "tests/protocol/test_pool.py": 715,
+        "tests/server/test_auth.py": 773,
+        "tests/server/test_core.py": 606,
+        "tests/server/test_services.py": 628,
+        "tests/server/test_testing.py": 748,
+        "tests/server/test_tls.py": 615,
+        "tests/server/test_websocket.py": 655,
+        "tests/spark/test_reading.py": 703,
+        "tests/test_options.py": 779,
+    },
+    "function lines": {},
+    "parameters": {
+        "natsproto/compat/nats/aio/client.py:Client.connect": 37,
+        "natsproto/compat/nats/js/client.py:JetStreamContext.subscribe": 15,
+    },
+    "mutable fields": {
+        "natsproto/_core/engine.py:Engine": 16,
+        "natsproto/_core/subscription.py:Subscription": 18,
+        "natsproto/otel/_receiving.py:TracedSubscription": 18,
+    },
+}
+"""The exceptions: what it is, and the most that it may measure."""
+
+SMALL_MODULES = {
+    "natsproto/_version.py": "read by the build",
+    "natsproto/spark/_session.py": "decides between a cluster and a local session, above all other modules",
+}
+"""Modules below 40 lines, and the reason."""
+
+ENGLISH = {
+    ".": 6,
+    "docs": 104,
+    "docs/decisions": 44,
+    "docs/howto": 5,
+    "docs/reference": 7,
+    "natsproto": 45,
+    "natsproto/_core": 73,
+    "natsproto/auth": 11,
+    "natsproto/compat": 17,
+    "natsproto/jetstream": 235,
+    "natsproto/otel": 7,
+    "natsproto/protocol": 41,
+    "natsproto/service": 11,
+    "natsproto/spark": 66,
+    "natsproto/sync": 52,
+    "natsproto/testing": 10,
+}
+"""Sentences to reword, for each directory: upper bounds to lower after rewording."""
+
+LONG_TEST_NAMES = {
+    "tests": 36,
+    "tests/core": 118,
+    "tests/faults": 56,
+    "tests/fuzz": 1,
+    "tests/interop": 3,
+    "tests/jetstream": 320,
+    "tests/kit": 12,
+    "tests/kv": 32,
+    "tests/objectstore": 44,
+    "tests/protocol": 104,
+    "tests/server": 197,
+    "tests/spark": 77,
+}
+"""Tests with names of more than 50 characters, for each directory: upper bounds to lower after renaming."""
+
+
+class Figure(NamedTuple):
+    """A measured thing: a file, a function or a class."""
+
+    rule: str
+    name: str
+    value: int
+    limit: int
+
+
+# ---------------------------------------------------------------- sizes
+
+
+def sources(*directories: str) -> Iterator[tuple[str, Path]]:
+    """The Python files, with their names relative to the project."""
+    for directory in directories:
+        for path in sorted((ROOT / directory).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), path
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Everything in a file."""
+    return list(ast.walk(parsed(path)))
+
+
+def file_lengths() -> Iterator[Figure]:
+    for name, path in sources("natsproto", "tests", "benchmarks"):
+        yield Figure("file lines", name, len(path.read_text().splitlines()), MAX_FILE_LINES)
+
+
+def small_modules() -> list[str]:
+    """Modules below 40 lines that ``SMALL_MODULES`` does not explain, and explanations of others."""
+    small = {
+        name
+        for name, path in sources("natsproto")
+        if not path.name.startswith("__")
+        and not name.startswith("natsproto/compat/nats")  # the modules that nats-py has
+        and len(path.read_text().splitlines()) < MIN_MODULE_LINES
+    }
+    reasons = {*SMALL_MODULES}
+    unexplained = [f"{name}: below {MIN_MODULE_LINES} lines, no reason in SMALL_MODULES" for name in small - reasons]
+    return unexplained + [f"{name}: take it out of SMALL_MODULES" for name in reasons - small]
+
+
+def functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Functions and methods with their qualified names."""
+
+    def inside(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield prefix + child.name, child
+                yield from inside(child, f"{prefix}{child.name}.")
+            elif isinstance(child, ast.ClassDef):
+                yield from inside(child, f"{prefix}{child.name}.")
+            else:
+                yield from inside(child, prefix)
+
+    return inside(tree, "")
+
+
+def function_sizes() -> Iterator[Figure]:
+    for name, path in sources("natsproto"):
+        for function, node in functions(parsed(path)):
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0  # type: ignore[operator]
+            yield Figure("function lines", f"{name}:{function}", lines, MAX_FUNCTION_LINES)
+            public = all(not part.startswith("_") or part == "__init__" for part in function.split("."))
+            positional = [*node.args.posonlyargs, *node.args.args]
+            count = len(positional) - bool(positional and positional[0].arg in ("self", "cls"))
+            count += 0 if public else len(node.args.kwonlyargs)
+            yield Figure("parameters", f"{name}:{function}", count, MAX_PARAMETERS)
+
+
+# ---------------------------------------------------------------- state
+
+FROZEN = {
+    *[
+        "Value",
+        "Record",
+        "NamedTuple",
+        "Protocol",
+        "Enum",
+        "StrEnum",
+        "IntEnum",
+        "Flag",
+        "TypedDict",
+        "Options",
+        "Exception",
+    ]
+}
+"""Base classes of what does not change once it is made, and of what has no state."""
+
+CONTAINERS = {
+    *[
+        "list",
+        "dict",
+        "set",
+        "deque",
+        "bytearray",
+        "defaultdict",
+        "OrderedDict",
+        "Counter",
+        "WeakSet",
+        "WeakValueDictionary",
+    ]
+}
+
+
+class Class:
+    """The attributes of a class that change after construction."""
+
+    def __init__(self, file: str, node: ast.ClassDef) -> None:
+        self.file = file
+        self.name = node.name
+        self.bases = [_called(base) for base in node.bases]
+        self.frozen = any(_is_frozen_dataclass(decorator) for decorator in node.decorator_list)
+        self.fields: dict[str, list[ast.expr | None]] = {}
+        self.mutable: set[str] = set()
+        dataclass = any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+        for statement in node.body:
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                self._read_method(statement)
+            elif dataclass and isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                self.fields[statement.target.id] = [None]
+                self.mutable.add(statement.target.id)
+
+    def _read_method(self, method: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        for target, value in _assigned(ast.walk(method)):
+            if isinstance(target.value, ast.Name) and target.value.id == "self":
+                self.fields.setdefault(target.attr, []).append(value)
+                if method.name not in ("__init__", "__new__", "__post_init__") or _is_container(value):
+                    self.mutable.add(target.attr)
+
+
+def _assigned(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.Attribute, ast.expr | None]]:
+    """The attributes that a piece of code assigns, and the expressions."""
+    for node in nodes:
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, (ast.AnnAssign, ast.AugAssign)):
+            targets = [node.target]
+        elif isinstance(node, ast.Delete):
+            targets = node.targets
+        for target in targets:
+            value = getattr(node, "value", None)
+            if isinstance(target, ast.Tuple):
+                yield from ((element, None) for element in target.elts if isinstance(element, ast.Attribute))
+            elif isinstance(target, ast.Attribute):
+                yield target, value
+
+
+def _called(node: ast.expr | None) -> str:
+    """The name of a class in an expression that calls, subscribes or names it."""
+    if isinstance(node, (ast.Call, ast.Subscript)):
+        return _called(node.func if isinstance(node, ast.Call) else node.value)
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _is_container(value: ast.expr | None) -> bool:
+    displays = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+    return isinstance(value, displays) or (isinstance(value, ast.Call) and _called(value) in CONTAINERS)
+
+
+def _is_frozen_dataclass(decorator: ast.expr) -> bool:
+    return isinstance(decorator, ast.Call) and any(
+        keyword.arg == "frozen" and ast.unparse(keyword.value) == "True" for keyword in decorator.keywords
+    )
+
+
+def state_sizes() -> Iterator[Figure]:
+    files = {name: nodes_of(path) for name, path in sources("natsproto")}
+    written = {
+        target.attr
+        for nodes in files.values()
+        for target, _ in _assigned(nodes)
+        if not (isinstance(target.value, ast.Name) and target.value.id in ("self", "cls"))
+    }
+    return count_state(files, written)
+
+
+def _imports(nodes: Iterable[ast.AST]) -> dict[str, str]:
+    """Names that are imported from natsproto, and the files they come from."""
+    return {
+        alias.asname or alias.name: node.module.replace(".", "/") + ".py"
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("natsproto")
+        for alias in node.names
+    }
+
+
+def count_state(files: dict[str, list[ast.AST]], written: Set[str] = frozenset()) -> Iterator[Figure]:
+    """The state of the classes in each file; ``written`` are attributes that some other object assigns."""
+    imports = {file: _imports(nodes) for file, nodes in files.items()}
+    classes = {
+        (file, node.name): Class(file, node)
+        for file, nodes in files.items()
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+    }
+
+    def line(read: Class) -> Iterator[Class]:
+        yield read
+        for base in read.bases:
+            file = imports[read.file].get(base, read.file)
+            if (found := classes.get((file, base))) is not None and found is not read:
+                yield from line(found)
+
+    def is_frozen(read: Class) -> bool:
+        return any(one.frozen or FROZEN & {*one.bases} or one.name in FROZEN for one in line(read))
+
+    def count(read: Class, within: frozenset[Class] = frozenset()) -> int:
+        fields: dict[str, int] = {}
+        for one in line(read):
+            for field, values in one.fields.items():
+                made = [classes.get((one.file, _called(value))) for value in values if isinstance(value, ast.Call)]
+                helpers = {helper for helper in made if helper and not is_frozen(helper)} - within - {read}
+                nested = sum(count(helper, within | {read}) for helper in helpers)
+                fields[field] = max(fields.get(field, 0), nested or (field in one.mutable or field in written))
+        return sum(fields.values())
+
+    for (file, name), read in classes.items():
+        if not is_frozen(read):
+            yield Figure("mutable fields", f"{file}:{name}", count(read), MAX_FIELDS)
+
+
+# ---------------------------------------------------------------- English
+
+UNNATURAL = re.compile(
+    r"^(?:What|Who|Whoever|Whether|Nobody|Whom)\b(?!.*\?$)|\bso many\b|\bhow many\b.*\bit is\b|\btells of\b",
+    re.IGNORECASE,
+)
+
+
+def docstrings(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """All docstrings, those under attributes and constants too."""
+    for node in nodes:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value
+
+
+def prose(page: str) -> str:
+    """A page of Markdown without its code."""
+    return re.sub(r"```.*?```", "", page, flags=re.DOTALL)
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Sentences; table cells and list items begin new ones."""
+    for block in re.split(r"\n\s*\n|\n\s*(?:[-*#>]+|\d+\.)\s|\|", text):
+        for sentence in re.split(r"(?<=[.!?])\s+", " ".join(block.split())):
+            yield sentence.lstrip("*_`\"'( ")
+
+
+def english() -> dict[str, list[str]]:
+    """The sentences that a native speaker would put another way, for each directory."""
+    found: dict[str, list[str]] = {}
+    texts = [(name, "\n\n".join(docstrings(nodes_of(path)))) for name, path in sources("natsproto")]
+    pages = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
+    texts += [(str(path.relative_to(ROOT)), prose(path.read_text())) for path in pages]
+    for name, text in texts:
+        directory = "/".join(name.split("/")[:2]) if name.count("/") > 1 else name.rpartition("/")[0] or "."
+        found.setdefault(directory, []).extend(
+            f"{name}: {sentence}" for sentence in sentences(text) if UNNATURAL.search(sentence)
+        )
+    return found
+
+
+# ---------------------------------------------------------------- tests
+
+
+def long_test_names() -> dict[str, list[str]]:
+    """Tests with names of more than 50 characters, for each directory."""
+    found: dict[str, list[str]] = {}
+    for name, path in sources("tests"):
+        found.setdefault(name.rpartition("/")[0], []).extend(
+            f"{name}: {test}"
+            for test in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+            if len(test) > MAX_TEST_NAME
+        )
+    return found
+
+
+# ---------------------------------------------------------------- the report
+
+
+def broken_sizes(figures: list[Figure]) -> list[str]:
+    """The sizes above their limits or known exceptions, and the exceptions that are not needed."""
+    found = []
+    needed: dict[str, set[str]] = {rule: set() for rule in KNOWN}
+    for rule, name, value, limit in figures:
+        if value > limit:
+            needed[rule].add(name)
+            if value > (bound := KNOWN[rule].get(name, limit)):
+                found.append(f"{name}: {value} {rule}, at most {bound}")
+    for rule, known in KNOWN.items():
+        found += [f"{name}: take it out of KNOWN[{rule!r}]" for name in sorted({*known} - needed[rule])]
+    return found
+
+
+def broken_counts(subject: str, found: dict[str, list[str]], bounds: dict[str, int]) -> list[str]:
+    """Directories with more than their bounds, and bounds that are not needed."""
+    return [
+        f"{directory}: {len(found.get(directory, []))} {subject}, at most {bounds.get(directory, 0)}"
+        for directory in sorted({*found, *bounds})
+        if len(found.get(directory, [])) > bounds.get(directory, 0)
+        or (directory in bounds and not found.get(directory))
+    ]
+
+
+def broken_rules(figures: list[Figure] | None = None) -> list[str]:
+    """All broken rules, one line each; an empty list is good."""
+    return [
+        *broken_sizes(list(all_sizes()) if figures is None else figures),
+        *small_modules(),
+        *broken_counts("sentences to reword (python -m tests.house english)", english(), ENGLISH),
+        *broken_counts("test names above 50 characters", long_test_names(), LONG_TEST_NAMES),
+    ]
+
+
+def all_sizes() -> Iterator[Figure]:
+    yield from file_lengths()
+    yield from function_sizes()
+    yield from state_sizes()
+
+
+def report(figures: list[Figure]) -> Iterator[str]:
+    """The largest things of each kind and the totals."""
+    for rule in KNOWN:
+        largest = sorted((figure for figure in figures if figure.rule == rule), key=lambda one: -one.value)[:3]
+        above = sum(figure.value > figure.limit for figure in figures if figure.rule == rule)
+        limit = largest[0].limit
+        yield f"{rule} (<= {limit}): {above} above; " + ", ".join(f"{one.value} {one.name}" for one in largest)
+    for subject, counts in (("sentences to reword", english()), ("test names to shorten", long_test_names())):
+        totals = Counter({directory: len(found) for directory, found in counts.items() if found})
+        parts = ", ".join(f"{count} {directory}" for directory, count in totals.most_common())
+        yield f"{subject}: {totals.total()}" + (f" ({parts})" if parts else "")
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["english"]:
+        for found in english().values():
+            print(*found, sep="\n") if found else None
+        return 0
+    figures = list(all_sizes())
+    print(*report(figures), sep="\n")
+    broken = broken_rules(figures)
+    print(*broken, sep="\n", file=sys.stderr)
+    return bool(broken)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,44 @@
+"""The house rules hold: sizes, test names and English (tests.house)."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests import house
+
+
+@pytest.mark.slow
+@pytest.mark.smoke
+def test_house_rules() -> None:
+    assert house.broken_rules() == []
+
+
+def test_house_counts_nested_state() -> None:
+    source = """
+class _State:
+    def __init__(self):
+        self.first = []
+        self.second = 0
+
+    def act(self):
+        self.second += 1
+
+class Owner:
+    def __init__(self, name):
+        self.name = name
+        self.state = _State()
+        self.third = None
+
+    def act(self):
+        self.third = 1
+"""
+    figures = house.count_state({"f": list(ast.walk(ast.parse(source)))})
+    assert {figure.name: figure.value for figure in figures} == {"f:_State": 2, "f:Owner": 3}
+
+
+def test_house_english_pattern() -> None:
+    text = "Whether it works.\n\nWhat is this? It says so many words. Plain words.\n- Who asks."
+    found = [sentence for sentence in house.sentences(text) if house.UNNATURAL.search(sentence)]
+    assert found == ["Whether it works.", "It says so many words.", "Who asks."]
