@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from natsproto.errors import ConfigError, InvalidHeader, InvalidReply, InvalidSubject
 from natsproto.jetstream._counter import CounterValue, increment, value_of
 from natsproto.jetstream._direct import RawMessage
-from natsproto.jetstream._publish.headers import as_bytes, has_msg_id, header_block, header_pairs, id_block
+from natsproto.jetstream._publish.headers import (
+    as_bytes,
+    has_msg_id,
+    header_block,
+    header_pairs,
+    id_block,
+    message_block,
+)
 from natsproto.jetstream._publish.schedule import Schedule, go_duration, ttl_text
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.headers import Headers
@@ -43,6 +53,29 @@ def test_every_named_argument_has_its_header() -> None:
         "Nats-TTL": "60",
         "Nats-Rollup": "sub",
     }
+
+
+NAMES = st.sampled_from(["Nats-Msg-Id", "nats-msg-id", "Tag", "X"])
+IDS = st.none() | st.sampled_from(["a", "é", "1-2"])
+
+
+def outcome(function: Callable[..., bytes | None], *arguments: object) -> object:
+    try:
+        return function(*arguments)
+    except ConfigError as error:
+        return str(error)
+
+
+@given(st.none() | st.lists(st.tuples(NAMES, st.text("ab", min_size=1)), unique_by=lambda pair: pair[0]), IDS, IDS)
+def test_message_block_is_the_header_block(
+    pairs: list[tuple[str, str]] | None, msg_id: str | None, own: str | None
+) -> None:
+    """The short way for messages without other arguments makes the same block, and refuses the same."""
+    told = any(name == "Nats-Msg-Id" for name, _ in pairs or ())
+    wanted = msg_id if msg_id is not None or told else own
+    expected = outcome(header_block, "s", pairs, {"msg_id": wanted})
+    for headers in (pairs, None if pairs is None else dict(pairs), None if pairs is None else Headers(pairs)):
+        assert outcome(message_block, "s", headers, {}, msg_id, own) == expected
 
 
 def test_none_is_the_same_as_not_given() -> None:

@@ -16,10 +16,11 @@ from natsproto.jetstream._config import stream_name
 from natsproto.jetstream._info import level_of
 from natsproto.jetstream._publish.schedule import Schedule, ttl_text
 from natsproto.protocol.frames import ServerInfo
-from natsproto.protocol.headers import Headers, HeadersLike, encode_headers
+from natsproto.protocol.headers import Headers, HeadersLike, block_of, encode_headers
 from natsproto.protocol.subject import subscribe_subject
 
 MSG_ID = "Nats-Msg-Id"
+_VERSION_LINE = b"NATS/1.0\r\n"
 
 
 class ExpectationArgs(TypedDict, total=False):
@@ -101,8 +102,12 @@ def header_pairs(subject: str, headers: HeadersLike | None, args: Mapping[str, o
     own = Headers(headers)
     for name, _ in named:
         if name in own:
-            raise ConfigError("headers", name, "is said by a named argument already: leave one of them out")
+            raise _said_twice(name)
     return [*own.pairs(), *named]
+
+
+def _said_twice(name: str) -> ConfigError:
+    return ConfigError("headers", name, "is said by a named argument already: leave one of them out")
 
 
 def header_block(subject: str, headers: HeadersLike | None, args: Mapping[str, object]) -> bytes | None:
@@ -115,13 +120,20 @@ def message_block(
     subject: str, headers: HeadersLike | None, args: Mapping[str, object], msg_id: str | None, own_id: str | None
 ) -> bytes | None:
     """As header_block, of a message that may have an id; where it has none, ``own_id`` is its id, if that is given."""
-    if not args and headers is None:
-        msg_id = own_id if msg_id is None else msg_id
-        return None if msg_id is None else id_block(msg_id)
-    block = header_block(subject, headers, {"msg_id": msg_id, **args})
-    if own_id is not None and not has_msg_id(block):
-        return header_block(subject, headers, {"msg_id": own_id, **args})
-    return block
+    if args:
+        block = header_block(subject, headers, {"msg_id": msg_id, **args})
+        if own_id is not None and not has_msg_id(block):
+            return header_block(subject, headers, {"msg_id": own_id, **args})
+        return block
+    block = None if headers is None else block_of(headers)
+    if has_msg_id(block):
+        if msg_id is not None:
+            raise _said_twice(MSG_ID)
+        return block
+    msg_id = own_id if msg_id is None else msg_id
+    if msg_id is None:
+        return block
+    return id_block(msg_id) if block is None else block[:-2] + id_block(msg_id)[len(_VERSION_LINE) :]
 
 
 def has_msg_id(block: bytes | None) -> bool:
@@ -132,7 +144,7 @@ def has_msg_id(block: bytes | None) -> bool:
 def id_block(msg_id: str) -> bytes:
     """The header block of a message that has an id and nothing else: what most messages with headers are."""
     if type(msg_id) is str and msg_id.isascii() and msg_id.isprintable() and msg_id and msg_id.strip(" ") == msg_id:
-        return b"NATS/1.0\r\nNats-Msg-Id: " + msg_id.encode() + b"\r\n\r\n"
+        return _VERSION_LINE + b"Nats-Msg-Id: " + msg_id.encode() + b"\r\n\r\n"
     return encode_headers([(MSG_ID, _text("msg_id", msg_id))])
 
 
