@@ -19,8 +19,8 @@ from natsproto.protocol.pool import seconds
 if TYPE_CHECKING:
     from natsproto.codecs import Codec
     from natsproto.health import Health
+    from natsproto.jetstream._api_trace import TraceCallback
     from natsproto.jetstream._context import JetStream
-    from natsproto.jetstream._exchange import Trace
     from natsproto.protocol.frames import Message, Payload
     from natsproto.protocol.headers import HeadersLike
     from natsproto.service._endpoint import StatsHandler
@@ -54,12 +54,12 @@ class Client(Connection):
         domain: str | None = None,
         prefix: str | None = None,
         timeout: float | timedelta = 5.0,
-        trace: Trace | None = None,
+        trace: TraceCallback | None = None,
         inbox_prefix: str | None = None,
     ) -> JetStream:
         """JetStream of this account, of a ``domain``, or behind an API ``prefix`` (of another account).
 
-        ``timeout`` in seconds, more than 0, is the default of every call. ``trace`` is called with an ApiExchange for
+        ``timeout`` in seconds, more than 0, is the default of every call. ``trace`` is called with an ApiTrace for
         every request to the API of JetStream when it is answered or has failed; what it raises is logged and told by a
         HandlerFailed event. ``inbox_prefix`` begins the subjects that consumers and batches are delivered to (default:
         the connection's option, which goes on to be that of replies). Sends nothing. ConfigError for bad arguments.

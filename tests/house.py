@@ -48,7 +48,7 @@ KNOWN: dict[str, dict[str, int]] = {
         "tests/jetstream/test_management.py": 845,
         "tests/jetstream/test_publish.py": 619,
         "tests/jetstream/test_pull_state.py": 1242,
-        "tests/jetstream/test_window.py": 805,
+        "tests/jetstream/test_publisher.py": 805,
         "tests/kit/hostile.py": 639,
         "tests/kit/scripted.py": 603,
         "tests/protocol/test_parser.py": 1005,

@@ -25,7 +25,7 @@ from natsproto._client import Client
 from natsproto.errors import NatsError, ObjectNotFound
 from natsproto.jetstream import JetStream
 from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.objectstore import ObjectStore

@@ -19,11 +19,11 @@ from natsproto.jetstream import _message as message
 from natsproto.jetstream import _stream as stream
 from natsproto.jetstream import kv, objectstore
 from natsproto.jetstream._consumer import handle, messages, ordered, push
-from natsproto.jetstream._publish import ackfuture, async_publish, atomic_batch, fast_batch
+from natsproto.jetstream._publish import ack_future, async_publish, atomic_batch, fast_batch
 from natsproto.protocol import frames
 
 PAIRS: dict[type[object], type[object]] = {
-    ackfuture.AckFuture: sync.AckFuture,
+    ack_future.AckFuture: sync.AckFuture,
     admin.Admin: sync.Admin,
     advisory.Advisories: sync.Advisories,
     atomic_batch.AtomicBatch: sync.AtomicBatch,
@@ -63,7 +63,7 @@ WHOLE = {
     "Fetch": "fetch gives the list",
     "Member": "it handles messages in callbacks",
     "Options": "what the client is told, and asks itself",
-    "Consumption": "there are no callbacks: iterate messages() in as many threads as wanted",
+    "ConsumeContext": "there are no callbacks: iterate messages() in as many threads as wanted",
     "StaticGroup": "its members handle messages in callbacks",
     "StoredMessages": "get_batch and get_last_messages give an iterator, which goes into the loop once for a batch",
     "TypedJetStream": "payloads are bytes: use natsproto.codecs around them",

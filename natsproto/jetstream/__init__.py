@@ -34,6 +34,7 @@ from natsproto.jetstream._advisory import (
     StreamLeaderElected,
     StreamQuorumLost,
 )
+from natsproto.jetstream._api_trace import ApiTrace
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._config import (
     AckPolicy,
@@ -56,7 +57,7 @@ from natsproto.jetstream._config import (
     StreamSource,
     SubjectTransform,
 )
-from natsproto.jetstream._consumer.consume import Consumption
+from natsproto.jetstream._consumer.consume import ConsumeContext
 from natsproto.jetstream._consumer.handle import Consumer, PullConsumer
 from natsproto.jetstream._consumer.messages import Fetch, Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
@@ -64,16 +65,15 @@ from natsproto.jetstream._consumer.push import PushConsumer
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._counter import CounterValue
 from natsproto.jetstream._direct import RawMessage, StoredMessages
-from natsproto.jetstream._exchange import ApiExchange
 from natsproto.jetstream._groups.group import ElasticGroup, StaticGroup
-from natsproto.jetstream._groups.layout import (
+from natsproto.jetstream._groups.member import Member, Work
+from natsproto.jetstream._groups.partitions import (
     ElasticGroupConfig,
     GroupConfig,
     MemberMapping,
     PartitioningFilter,
     StaticGroupConfig,
 )
-from natsproto.jetstream._groups.member import Member, Work
 from natsproto.jetstream._info import (
     AccountInfo,
     ConsumerInfo,
@@ -86,7 +86,7 @@ from natsproto.jetstream._info import (
 )
 from natsproto.jetstream._listing import Listing
 from natsproto.jetstream._message import JsMessage, Metadata
-from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.async_publish import Publisher
 from natsproto.jetstream._publish.atomic_batch import AtomicBatch
 from natsproto.jetstream._publish.fast_batch import FastPublisher
@@ -104,12 +104,13 @@ __all__ = [
     "Advisories",
     "Advisory",
     "ApiAudit",
-    "ApiExchange",
     "ApiLimitReached",
+    "ApiTrace",
     "AtomicBatch",
     "BatchAbandoned",
     "ClientInfo",
     "Compression",
+    "ConsumeContext",
     "Consumer",
     "ConsumerAck",
     "ConsumerAction",
@@ -120,7 +121,6 @@ __all__ = [
     "ConsumerPaused",
     "ConsumerQuorumLost",
     "ConsumerReset",
-    "Consumption",
     "CounterValue",
     "DeliverPolicy",
     "DiscardPolicy",

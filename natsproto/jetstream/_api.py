@@ -27,10 +27,10 @@ from natsproto.errors import (
     UnsupportedByServer,
 )
 from natsproto.jetstream._api_errors import ErrCode, api_error
-from natsproto.jetstream._asking import first_answer
+from natsproto.jetstream._api_trace import ApiTrace, TraceCallback, redacted
 from natsproto.jetstream._codec import Duration, Record, decode, dumps, parse
-from natsproto.jetstream._exchange import ApiExchange, Trace, told
 from natsproto.jetstream._info import AccountInfo, level_of
+from natsproto.jetstream._retry_request import retry_request
 from natsproto.protocol.frames import Message
 from natsproto.protocol.pool import positive_seconds
 from natsproto.protocol.subject import publish_subject, subscribe_subject
@@ -80,11 +80,11 @@ class Api:
         domain: str | None,
         prefix: str | None,
         timeout: Duration,
-        trace: Trace | None = None,
+        trace: TraceCallback | None = None,
         inbox_prefix: str | None = None,
     ) -> None:
         if trace is not None and not callable(trace):
-            raise ConfigError("trace", trace, "must be a callable with one ApiExchange")
+            raise ConfigError("trace", trace, "must be a callable with one ApiTrace")
         if domain is not None and prefix is not None:
             raise ConfigError("prefix", prefix, "cannot be given together with a domain: a domain is a prefix")
         if domain is not None:
@@ -158,7 +158,7 @@ class Api:
             if not repeatable or wait <= PAUSES[0]:
                 return await ask(wait)
             pauses = chain(PAUSES, repeat(PAUSES[-1]))
-            return await first_answer(ask, pauses, wait, f"request to {f'{self.prefix}.{endpoint}'!r}")
+            return await retry_request(ask, pauses, wait, f"request to {f'{self.prefix}.{endpoint}'!r}")
         except NoResponders:
             reason = f"nobody serves {self.prefix}: JetStream is off, or the domain does not exist"
             raise JetStreamNotEnabled(503, ErrCode.NOT_ENABLED, reason, asked) from None
@@ -189,20 +189,20 @@ class Api:
         return self.connection.request_empty(subject, wire, self.timeout if timeout is None else timeout)
 
     async def _watch(
-        self, trace: Trace, subject: str, payload: bytes, timeout: Duration, headers: Mapping[str, str] | None
+        self, trace: TraceCallback, subject: str, payload: bytes, timeout: Duration, headers: Mapping[str, str] | None
     ) -> Message:
         begun = perf_counter()
         response, status = b"", 0
         fault: BaseException | None = None
         try:
             reply = await self.connection.request_literally(subject, payload, timeout=timeout, headers=headers)
-            response, status = told(subject, reply.data), reply.headers.status
+            response, status = redacted(subject, reply.data), reply.headers.status
             return reply
         except BaseException as exc:
             fault = exc
             raise
         finally:
-            exchange = ApiExchange(
+            exchange = ApiTrace(
                 subject=subject,
                 request=payload,
                 response=response,

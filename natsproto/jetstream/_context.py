@@ -33,9 +33,9 @@ from natsproto.jetstream._publish.async_publish import Limits, Publisher
 from natsproto.jetstream._publish.atomic_batch import MAX_MESSAGES, AtomicBatch
 from natsproto.jetstream._publish.fast_batch import API_LEVEL, FLOW, OUTSTANDING, FastPublisher
 from natsproto.jetstream._publish.fast_batch_state import FastOptions
-from natsproto.jetstream._publish.headers import novelty
-from natsproto.jetstream._publish.policy import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream._publish.headers import required_feature
 from natsproto.jetstream._publish.publish import publish
+from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream._publish.schedule import SCHEDULE_NEXT, SCHEDULER
 from natsproto.jetstream._stream import Stream, write_stream
 from natsproto.protocol.frames import Message, Payload
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from natsproto.codecs import Codec
     from natsproto.jetstream._admin import Admin
     from natsproto.jetstream._advisory import Advisories
+    from natsproto.jetstream._api_trace import TraceCallback
     from natsproto.jetstream._arguments import KeyValueArgs, ObjectStoreArgs, StreamArgs
     from natsproto.jetstream._backup import Progress
-    from natsproto.jetstream._exchange import Trace
     from natsproto.jetstream._publish.headers import MessageArgs
     from natsproto.jetstream._typed import TypedJetStream
     from natsproto.jetstream.kv._bucket import KeyValue
@@ -82,7 +82,7 @@ class JetStream:
         domain: str | None = None,
         prefix: str | None = None,
         timeout: Duration = 5.0,
-        trace: Trace | None = None,
+        trace: TraceCallback | None = None,
         inbox_prefix: str | None = None,
     ) -> None:
         self._connection = connection
@@ -143,7 +143,7 @@ class JetStream:
         heed; PermissionDenied; and what ``nc.publish`` raises. Cancelling leaves open whether it is stored.
         """
         demand = None
-        if (new := novelty(args)) is not None:
+        if (new := required_feature(args)) is not None:
             asked = f"publish to {subject!r} with {new.what}"
             demand = partial(self._api.demand, new.level, new.version, asked, timeout)
             await demand()

@@ -31,9 +31,9 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api import Api, raise_end
 from natsproto.jetstream._api_errors import ErrCode
-from natsproto.jetstream._asking import EARLY
 from natsproto.jetstream._codec import Duration, decode, dumps
 from natsproto.jetstream._info import StoredMessage
+from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import NO_HEADERS, Headers
@@ -500,7 +500,7 @@ class BatchGet:
                 return None
             except ConnectionLost:  # reading twice is harmless; the next request waits for the next connection
                 left = deadline - loop.time()
-                if left <= EARLY:
+                if left <= TIMER_SLACK_S:
                     raise
             else:
                 break

@@ -27,8 +27,8 @@ from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._codec import NEVER, Duration, Record, amended, decode, encode
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig, stream_name
 from natsproto.jetstream._consumer.handle import PullConsumer, create_endpoint, stream_sequence
-from natsproto.jetstream._consumer.order import PUSH_HEARTBEAT_S
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
+from natsproto.jetstream._consumer.ordered_cursor import PUSH_HEARTBEAT_S
 from natsproto.jetstream._consumer.push import PushConsumer
 from natsproto.jetstream._direct import (
     BatchGet,
@@ -49,8 +49,8 @@ from natsproto.jetstream._info import (
     StreamInfo,
     SubjectsPage,
 )
-from natsproto.jetstream._lasts import LastMessages
 from natsproto.jetstream._listing import Listing, Page
+from natsproto.jetstream._multi_last import MultiLastGet
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.subject import subscribe_subject
 
@@ -407,7 +407,7 @@ class Stream:
             _moment("up_to_time", up_to_time)
             moment["up_to_time"] = Timestamp.from_ns(Timestamp.of(up_to_time).ns + 1).rfc3339()
         limit = _positive("batch", batch)
-        run = LastMessages(self._api, self, wanted, moment, direct=self.reads_directly, limit=limit, timeout=timeout)
+        run = MultiLastGet(self._api, self, wanted, moment, direct=self.reads_directly, limit=limit, timeout=timeout)
         return StoredMessages(run.batches(), f"last messages of {self._what}")
 
     # ---------------------------------------------------------------- consumers

@@ -12,8 +12,8 @@ from natsproto._client import Client, Connecting
 from natsproto._core.runtime import Runtime
 from natsproto._core.subscription import Handler, SlowPolicy, Subscription
 from natsproto._options import Options
+from natsproto.jetstream._api_trace import TraceCallback
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._exchange import Trace
 from natsproto.jetstream._message import read_ack_subject
 from natsproto.otel._jetstream import TracedJetStream
 from natsproto.otel._metrics import Metrics
@@ -129,7 +129,7 @@ class TracedClient(Observed):
         domain: str | None = None,
         prefix: str | None = None,
         timeout: float | timedelta = 5.0,
-        trace: Trace | None = None,
+        trace: TraceCallback | None = None,
         inbox_prefix: str | None = None,
     ) -> JetStream:
         """``Client.jetstream`` whose ``publish`` makes spans."""

@@ -13,11 +13,11 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from natsproto.errors import NatsError
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.async_publish import Publisher
 from natsproto.jetstream._publish.atomic_batch import AtomicBatch
 from natsproto.jetstream._publish.fast_batch import FastPublisher
-from natsproto.jetstream._publish.policy import RETRY_WAIT
+from natsproto.jetstream._publish.retry_policy import RETRY_WAIT
 from natsproto.jetstream._stream import Stream
 from natsproto.otel._receiving import TracedStream
 from natsproto.otel._spans import (

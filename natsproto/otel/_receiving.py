@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 from opentelemetry.trace import SpanKind
 
 from natsproto._core.subscription import Subscription
-from natsproto.jetstream._consumer.demand import Demand
 from natsproto.jetstream._consumer.handle import PullConsumer
 from natsproto.jetstream._consumer.messages import Fetch, FetchIterator, Messages, Source
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.pull import PullSource
+from natsproto.jetstream._consumer.pull_options import Demand
 from natsproto.jetstream._consumer.push import PushConsumer
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._stream import Stream

@@ -31,7 +31,7 @@ from natsproto.errors import (
 from natsproto.jetstream._config import RetentionPolicy, StreamConfig
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._info import StreamInfo
-from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._stream import Stream
 from natsproto.protocol.subject import matches
 from natsproto.spark._outgoing import Outgoing, outgoing

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from natsproto._client import Client
 from natsproto._value import Value
 from natsproto.errors import ConfigError
-from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.pool import positive_seconds

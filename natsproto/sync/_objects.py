@@ -21,8 +21,8 @@ from natsproto.sync._facade import Block, Facade, Watcher, blocking, listing, ma
 if TYPE_CHECKING:
     from natsproto.jetstream._backup import Progress
     from natsproto.jetstream._codec import Duration
+    from natsproto.jetstream.objectstore._content import Source
     from natsproto.jetstream.objectstore._meta import ObjectInfo
-    from natsproto.jetstream.objectstore._source import Source
     from natsproto.protocol.headers import HeadersLike
 
 _END: Final = bytearray()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeAlias, TypeVar,
 from natsproto._core.waiting import Waiters
 from natsproto.errors import ConnectionClosed, LocalProtocolError, NatsError, PublishFailed, RequestTimeout
 from natsproto.jetstream._info import PubAck
-from natsproto.jetstream._publish import ackfuture, async_publish, atomic_batch, fast_batch
+from natsproto.jetstream._publish import ack_future, async_publish, atomic_batch, fast_batch
 from natsproto.jetstream._publish.headers import ExpectationArgs, as_bytes, header_block
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers, HeadersLike
@@ -46,7 +46,7 @@ class AckFuture:
         self.subject = subject
         """The subject of the message."""
         self._portal = portal
-        self._inner: ackfuture.AckFuture | None = None
+        self._inner: ack_future.AckFuture | None = None
         self._error: Exception | None = None
         self._waiters: Waiters | None = None
 
@@ -80,7 +80,7 @@ class AckFuture:
         """Whether the stream had a message of this id already. False before ``done()``."""
         return self._inner is not None and self._inner.duplicate
 
-    def taken(self, outcome: ackfuture.AckFuture | Exception) -> None:
+    def taken(self, outcome: ack_future.AckFuture | Exception) -> None:
         """The publisher has taken the message, or why not. On the loop."""
         if isinstance(outcome, Exception):
             self._error = outcome

@@ -15,7 +15,7 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.objectstore import ObjectLink
 from natsproto.testing import Server
 from tests.interop.node import Node, Program
-from tests.objectstore.ground import CHUNK, content, names, only
+from tests.objectstore.helpers import CHUNK, content, names, only
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("nats.js")]  # installed once
 

@@ -15,7 +15,7 @@ from nats.js.errors import ObjectNotFoundError
 from natsproto.errors import ObjectNotFound
 from natsproto.jetstream._context import JetStream
 from natsproto.testing import Server
-from tests.objectstore.ground import CHUNK, content, names, only
+from tests.objectstore.helpers import CHUNK, content, names, only
 
 SIZES = [0, 1, CHUNK, CHUNK + 1, 8 * 2**20]
 NAMES = ["a/b/c", "a b", "🌸", " ", "a.b>*", "名前", "x" * 500]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from natsproto.jetstream._consumer.demand import Kind, PullRequest, demand
 from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch, Weighed
+from natsproto.jetstream._consumer.pull_options import Kind, PullRequest, demand
 from natsproto.jetstream._consumer.pull_state import PullState, Verdict
 
 

@@ -17,14 +17,14 @@ from natsproto.errors import (
     RequestTimeout,
     StreamNotFound,
 )
-from natsproto.jetstream._exchange import ApiExchange, told
+from natsproto.jetstream._api_trace import ApiTrace, redacted
 from tests.core.world import world
 from tests.faults.world import Diary
 from tests.kit.scripted import Behaviour
 
 
 async def test_every_request_is_told_with_its_response_and_how_long_it_took(nats_client: Client) -> None:
-    seen: list[ApiExchange] = []
+    seen: list[ApiTrace] = []
     js = nats_client.jetstream(trace=seen.append)
     stream = await js.create_stream(name="S", subjects=["s.>"], storage="memory")
     await stream.create_consumer(name="c", filter_subject="s.*")
@@ -44,7 +44,7 @@ async def test_every_request_is_told_with_its_response_and_how_long_it_took(nats
 
 
 async def test_what_users_have_stored_is_not_told(nats_client: Client) -> None:
-    seen: list[ApiExchange] = []
+    seen: list[ApiTrace] = []
     js = nats_client.jetstream(trace=seen.append)
     stream = await js.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
     await js.publish("s", b"hunter2" * 20, headers={"Authorization": "hunter2"})
@@ -73,12 +73,12 @@ async def test_what_users_have_stored_is_not_told(nats_client: Client) -> None:
     "response", [b"", b"[]", b'"x"', b"{", b"\xff", b'{"message": 1}', b'{"message": {"data": 1}}']
 )
 def test_responses_that_make_no_sense_are_told_by_their_size(response: bytes) -> None:
-    assert told("$JS.API.STREAM.MSG.GET.S", response) == b"(%d bytes)" % len(response)
-    assert told("$JS.API.INFO", response) == response
+    assert redacted("$JS.API.STREAM.MSG.GET.S", response) == b"(%d bytes)" % len(response)
+    assert redacted("$JS.API.INFO", response) == response
 
 
 async def test_what_came_instead_of_a_response_is_told(nats_client: Client) -> None:
-    seen: list[ApiExchange] = []
+    seen: list[ApiTrace] = []
     elsewhere = nats_client.jetstream(domain="elsewhere", trace=seen.append)
     with pytest.raises(JetStreamNotEnabled):
         await elsewhere.account_info()
@@ -99,7 +99,7 @@ async def test_what_came_instead_of_a_response_is_told(nats_client: Client) -> N
 async def test_a_trace_that_raises_harms_nothing_and_is_told(
     nats_client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(exchange: ApiExchange) -> None:
+    def fail(exchange: ApiTrace) -> None:
         raise ZeroDivisionError(exchange.subject)
 
     diary = Diary()

@@ -38,7 +38,7 @@ from tests.core.world import world
 from tests.faults.world import Diary
 from tests.jetstream.script import STEP, StreamScript
 from tests.jetstream.test_publish import through_a_proxy
-from tests.jetstream.test_window import stage
+from tests.jetstream.test_publisher import stage
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.proxy import Direction
 from tests.kit.scripted import Behaviour, Op

@@ -13,7 +13,7 @@ import natsproto
 from natsproto.errors import ConfigError, GroupChanged, GroupNotFound, LocalProtocolError
 from natsproto.jetstream._codec import dumps, loads
 from natsproto.jetstream._groups.group import ElasticGroup, StaticGroup
-from natsproto.jetstream._groups.layout import (
+from natsproto.jetstream._groups.partitions import (
     ElasticGroupConfig,
     GroupConfig,
     MemberMapping,

@@ -279,7 +279,7 @@ async def test_configuration_that_the_server_refuses_is_told(jetstream: JetStrea
 async def test_deleted_consumer_is_replaced_without_gap_or_duplicate(
     jetstream: JetStream, nats_client: Client, push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.order.PUSH_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=push)
     seen: list[int] = []

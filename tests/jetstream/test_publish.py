@@ -32,7 +32,7 @@ from natsproto.jetstream._context import JetStream
 from natsproto.testing import Server, run_server
 from tests.faults.world import Diary
 from tests.jetstream.script import StreamScript
-from tests.jetstream.test_window import stage
+from tests.jetstream.test_publisher import stage
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.proxy import Direction, FaultProxy
 

@@ -17,7 +17,7 @@ from natsproto._client import Client
 from natsproto.errors import NatsError, PublishFailed
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._direct import RawMessage
-from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._stream import Stream
 from natsproto.testing import Cluster, Server, run_cluster
 from tests.jetstream.reading import eventually

@@ -17,7 +17,7 @@ from natsproto.errors import (
     RequestTimeout,
 )
 from natsproto.jetstream._api_errors import ErrCode
-from natsproto.jetstream._publish.policy import BUSY, MAX_PAUSE, PublishState, Refusals
+from natsproto.jetstream._publish.retry_policy import BUSY, MAX_PAUSE, PublishState, Refusals
 
 NOBODY, LOST, SILENCE = NoResponders("s"), ConnectionLost("cut"), RequestTimeout("request to 's'", 5)
 FULL, REFUSED = OutboxFull(1, 2, 3), ApiError(400, ErrCode.STREAM_WRONG_LAST_SEQUENCE, "wrong last sequence", "s")

@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from natsproto.errors import ConfigError, ConsumerGone, HeartbeatMissed, PullRefused
 from natsproto.jetstream._codec import decode, dumps
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
-from natsproto.jetstream._consumer.demand import UNBOUNDED, PullRequest, heartbeat_for
-from natsproto.jetstream._consumer.order import OrderedCursor
+from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
 from natsproto.jetstream._consumer.prefetch import MAX_PREFETCH, MAX_PULL_BYTES, PREFETCH_BYTES, AdaptivePrefetch
+from natsproto.jetstream._consumer.pull_options import UNBOUNDED, PullRequest, heartbeat_for
 from natsproto.jetstream._consumer.pull_state import DONE, KEEP, PROBE, PROBE_AFTER, REFILL, Action, Verdict
 from natsproto.jetstream._info import ConsumerInfo
 from tests.jetstream.pulling import Pulling

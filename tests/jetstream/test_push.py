@@ -155,7 +155,7 @@ async def test_deletion_is_noticed_by_the_heartbeats_that_do_not_come(
 async def test_ordered_push_reader_hears_of_the_end_of_its_stream(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.order.PUSH_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream, 1)
     async with stream.ordered_consumer(push=True).messages() as messages:
         await messages.next(timeout=LONG)

@@ -21,7 +21,7 @@ from natsproto.errors import (
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream.kv import KeyValue, KeyValueEntry
-from natsproto.jetstream.kv import _store as store
+from natsproto.jetstream.kv import _bucket_stream as store
 
 STORED = (
     b"NATS/1.0\r\nNats-Stream: KV_b\r\nNats-Subject: $KV.b.k\r\nNats-Sequence: 7\r\n"

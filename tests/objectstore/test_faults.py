@@ -20,7 +20,7 @@ from natsproto.testing import run_cluster, run_server
 from natsproto.testing._server import Server
 from tests.kit.elections import another_leader
 from tests.kit.proxy import FaultProxy
-from tests.objectstore.ground import CHUNK, chunks, content, names, only, settled
+from tests.objectstore.helpers import CHUNK, chunks, content, names, only, settled
 
 BOTH = pytest.mark.parametrize("batched", [False, True], ids=["window", "fast ingest"])
 SIZE = 60 * CHUNK
@@ -92,7 +92,7 @@ async def test_what_was_put_while_the_server_went_away_is_removed_when_it_is_bac
 
     with pytest.raises(NatsError):
         await store.put("o", interrupted(content(SIZE), 30, stop), timeout=0.5)
-    assert store._catalog._tasks
+    assert store._index._tasks
     await nats_server.restart()
     async with asyncio.timeout(30):
         await settled(store)
@@ -158,7 +158,7 @@ async def test_closing_the_client_ends_puts_and_gets(nats_server: Server, jetstr
         await nc.close()
         with pytest.raises(ConnectionClosed):
             await rest(obj)
-    assert other._catalog._tasks == set()
+    assert other._index._tasks == set()
 
 
 @pytest.mark.parametrize("denied", ["STREAM.PURGE", "STREAM.MSG.GET", "STREAM.INFO"])

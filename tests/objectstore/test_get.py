@@ -29,7 +29,7 @@ from natsproto.jetstream.objectstore import _reader as readers
 from natsproto.jetstream.objectstore._meta import meta_subject
 from tests.jetstream.reading import subscriptions
 from tests.kit.interruption import interruptions
-from tests.objectstore.ground import CHUNK, content, read
+from tests.objectstore.helpers import CHUNK, content, read
 
 SIZE = 5 * CHUNK + 1000
 
@@ -365,15 +365,15 @@ async def test_a_stale_description_is_noticed_before_anything_is_given_out(
 ) -> None:
     """As when it is replaced between the question and the first chunk."""
     store = await made(jetstream)
-    old = await store._catalog.find("o")
+    old = await store._index.find("o")
     await store.put("o", content(300_000, 2))
-    real, asked = store._catalog.find, []
+    real, asked = store._index.find, []
 
     async def lagging(name: str, **arguments: object) -> object:
         asked.append(name)
         return old if len(asked) == 1 else await real(name, **arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(store._catalog, "find", lagging)
+    monkeypatch.setattr(store._index, "find", lagging)
     async with store.get("o") as obj:
         assert obj.info.size == 300_000
         assert b"".join([chunk async for chunk in obj]) == content(300_000, 2)

@@ -9,7 +9,7 @@ import pytest
 from natsproto import Client
 from natsproto.errors import StreamProtected
 from tests.kit.servers import SERIES, client_of, works_since
-from tests.objectstore.ground import CHUNK, content, names, only, read, settled
+from tests.objectstore.helpers import CHUNK, content, names, only, read, settled
 
 
 @pytest.fixture(params=SERIES)

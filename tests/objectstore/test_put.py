@@ -32,7 +32,7 @@ from natsproto.jetstream.objectstore import ObjectStore
 from natsproto.jetstream.objectstore._upload import WINDOW, Upload
 from natsproto.testing import run_server
 from tests.kit.interruption import interruptions
-from tests.objectstore.ground import CHUNK, chunks, content, names, only, pieces, settled
+from tests.objectstore.helpers import CHUNK, chunks, content, names, only, pieces, settled
 
 BOTH = pytest.mark.parametrize("batched", [False, True], ids=["window", "fast ingest"])
 

@@ -16,7 +16,7 @@ from natsproto.testing._server import Server
 from tests.jetstream.reading import subscriptions
 from tests.kit.interruption import interruptions
 from tests.kit.tasks import end_of_tasks
-from tests.objectstore.ground import add_links
+from tests.objectstore.helpers import add_links
 
 
 def caught_up(watcher: ObjectWatcher) -> bool:

@@ -7,14 +7,14 @@ from typing import assert_type
 from natsproto import Client, Headers
 from natsproto.jetstream._admin import Admin
 from natsproto.jetstream._advisory import Advisories, Advisory
+from natsproto.jetstream._api_trace import ApiTrace
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._config import RetentionPolicy, StreamConfig
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._direct import RawMessage, StoredMessages
-from natsproto.jetstream._exchange import ApiExchange
 from natsproto.jetstream._info import AccountInfo, ConsumerInfo, ConsumerPause, ConsumerReset, PubAck, StreamInfo
 from natsproto.jetstream._listing import Listing
-from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.async_publish import Publisher
 from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.jetstream._stream import Stream
@@ -83,7 +83,7 @@ async def watching(js: JetStream) -> None:
             assert_type(event, Advisory)
 
 
-def looking_on(exchange: ApiExchange) -> None:
+def looking_on(exchange: ApiTrace) -> None:
     assert_type(exchange.response, bytes)
     assert_type(exchange.error, BaseException | None)
 

@@ -83,7 +83,7 @@ class Policy:
 class Calls:
     """Calls a handler for the messages that come, in as many tasks as the policy says, and answers them.
 
-    Owns what is in the hands of the handler. ``in_progress``, ``handled`` and ``failed`` are what Consumption says.
+    Owns what is in the hands of the handler. ``in_progress``, ``handled`` and ``failed`` are what ConsumeContext says.
     """
 
     def __init__(self, connection: Connection, what: str, messages: Messages, handler: Handler, policy: Policy) -> None:
@@ -250,7 +250,7 @@ class Calls:
             return  # the server delivers it again after ack_wait
 
 
-class Consumption(Awaited):
+class ConsumeContext(Awaited):
     """Messages being given to a handler. Enter it, or ``await`` it to run until it ends by itself.
 
     It ends after ``stop_after`` messages, by ``stop`` or ``drain``, with the client, or when the consumer becomes
@@ -291,7 +291,7 @@ class Consumption(Awaited):
         """Whether it has ended: no handler is at work and none will be called."""
         return bool(self._tasks) and all(task.done() for task in self._tasks)
 
-    async def __aenter__(self) -> Consumption:
+    async def __aenter__(self) -> ConsumeContext:
         self._begun = True
         if not self._tasks:
             await self._messages.__aenter__()

@@ -15,11 +15,11 @@ from natsproto.errors import ConfigError, ConnectionClosed, LocalProtocolError, 
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import UINT64, Duration
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, consumer_name, priority_group
-from natsproto.jetstream._consumer.consume import Consumption, Failure, Handler, NakDelay, Policy, Success
-from natsproto.jetstream._consumer.demand import EXPIRES, Demand, Kind, demand, fetch_demand
-from natsproto.jetstream._consumer.inbox import PullInbox
+from natsproto.jetstream._consumer.consume import ConsumeContext, Failure, Handler, NakDelay, Policy, Success
 from natsproto.jetstream._consumer.messages import Fetch, Messages, Source
 from natsproto.jetstream._consumer.pull import PullSource
+from natsproto.jetstream._consumer.pull_inbox import PullInbox
+from natsproto.jetstream._consumer.pull_options import EXPIRES, Demand, Kind, demand, fetch_demand
 from natsproto.jetstream._info import ConsumerInfo, ConsumerPause, ConsumerReset
 from natsproto.jetstream._message import AckWait, JsMessage
 from natsproto.jetstream._timestamp import Timestamp
@@ -322,7 +322,7 @@ class PullConsumer(Consumer):
         min_pending: int = 0,
         min_ack_pending: int = 0,
         priority: int = 0,
-    ) -> Consumption:
+    ) -> ConsumeContext:
         """Calls ``handler`` (def or async def) with every message: enter it, or ``await`` it to run until it ends.
 
         ``concurrency`` messages are handled at a time; 1 keeps their order. With ``key`` (a function of the message)
@@ -358,7 +358,7 @@ class PullConsumer(Consumer):
             error_cb=error_cb,
             backoff=() if self._info is None else self._info.config.backoff,
         )
-        return Consumption(self._api.connection, self._what, messages, handler, policy)
+        return ConsumeContext(self._api.connection, self._what, messages, handler, policy)
 
     def _make_inbox(self) -> PullInbox:
         self._inbox = PullInbox(self._api, self.stream_name, self.name, config=self._known_config)

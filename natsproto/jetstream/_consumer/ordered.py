@@ -24,22 +24,22 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream._api import Api
-from natsproto.jetstream._bugs import ending
 from natsproto.jetstream._codec import NEVER, Duration
 from natsproto.jetstream._config import ConsumerConfig
-from natsproto.jetstream._consumer.consume import Consumption, Handler, Policy
-from natsproto.jetstream._consumer.demand import EXPIRES, Demand, Kind, demand, fetch_demand
+from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, Policy
 from natsproto.jetstream._consumer.handle import none_came
-from natsproto.jetstream._consumer.inbox import PullInbox
 from natsproto.jetstream._consumer.messages import Buffer, Fetch, Messages, Source
 from natsproto.jetstream._consumer.ordered_state import CREATE_GROWTH, FIRST_CREATE_S, MAX_CREATE_S, OrderedState
 from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
 from natsproto.jetstream._consumer.pull import Ending, PullSource, buffer_for
+from natsproto.jetstream._consumer.pull_inbox import PullInbox
+from natsproto.jetstream._consumer.pull_options import EXPIRES, Demand, Kind, demand, fetch_demand
 from natsproto.jetstream._consumer.pull_state import PullState
 from natsproto.jetstream._consumer.push import PushSource
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._unexpected import wrap_unexpected
 
 DELETE_AGAIN_S = 1.0
 """Seconds after which a consumer that was given up while it was being made is deleted once more."""
@@ -200,7 +200,7 @@ class OrderedConsumer:
         concurrency: int = 1,
         key: Callable[[JsMessage], Hashable] | None = None,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
-    ) -> Consumption:
+    ) -> ConsumeContext:
         """Calls ``handler`` with every message from here on; see Consumer.consume. Nothing is acknowledged."""
         messages = self.messages(
             max_messages=max_messages,
@@ -210,7 +210,7 @@ class OrderedConsumer:
             stop_after=stop_after,
         )
         policy = Policy(concurrency=concurrency, key=key, on_success="nothing", on_error="nothing", error_cb=error_cb)
-        return Consumption(self._state.connection, self._what, messages, handler, policy)
+        return ConsumeContext(self._state.connection, self._what, messages, handler, policy)
 
     async def close(self) -> None:
         """Deletes the consumer on the server, if there is one. Reading anew makes another, where this one ended."""
@@ -342,8 +342,8 @@ class OrderedSource:
             error = await self._read(delay, ended)
         except Exception as exc:
             self._drop()
-            error = None if isinstance(exc, ConnectionClosed) else ending(f"reading {self._state.what}", exc)
-            self._state.fail(ending(f"reading {self._state.what}", exc))
+            error = None if isinstance(exc, ConnectionClosed) else wrap_unexpected(f"reading {self._state.what}", exc)
+            self._state.fail(wrap_unexpected(f"reading {self._state.what}", exc))
         self._task = None
         self._end(error)
 
@@ -456,7 +456,7 @@ class OrderedSource:
             self._verifying = None
             if isinstance(exc, StreamNotFound):
                 self._drop()
-            self._end(ending(f"reading {self._state.what}", exc))
+            self._end(wrap_unexpected(f"reading {self._state.what}", exc))
 
     # ---------------------------------------------------------------- what happens
 
@@ -476,7 +476,7 @@ class OrderedSource:
                 self._state.fail(ConnectionClosed(f"read {self._state.what}"))
                 self._end(None)  # there will be no consumer that could say so
         except Exception as exc:
-            self._end(ending(f"reading {self._state.what}", exc))
+            self._end(wrap_unexpected(f"reading {self._state.what}", exc))
 
     def _on_expired(self) -> None:
         """The time of a fetch is over, and there is no consumer that could say so."""

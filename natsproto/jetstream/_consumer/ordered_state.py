@@ -22,15 +22,15 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream._api import Api
-from natsproto.jetstream._asking import first_answer
 from natsproto.jetstream._config import ConsumerConfig, consumer_name
 from natsproto.jetstream._consumer.handle import create_endpoint
-from natsproto.jetstream._consumer.identity import StreamIdentity
-from natsproto.jetstream._consumer.inbox import PullInbox
 from natsproto.jetstream._consumer.messages import ConsumerNotice, Source
-from natsproto.jetstream._consumer.order import OrderedCursor
+from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
+from natsproto.jetstream._consumer.pull_inbox import PullInbox
+from natsproto.jetstream._consumer.stream_identity import StreamIdentity
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._retry_request import retry_request
 from natsproto.jetstream._timestamp import Timestamp
 
 READER_ID: Final = "natsproto.reader"
@@ -146,7 +146,7 @@ class OrderedState:
             while True:
                 yield RETRY_WAIT_S + RETRY_GROWTH * (loop.time() - begun)
 
-        info = await first_answer(ask, pauses(), timeout, asked)
+        info = await retry_request(ask, pauses(), timeout, asked)
         self.identity.on_consumer(info.created)
         self.info = info
         self.cursor.on_created(info)

@@ -6,7 +6,7 @@ from collections.abc import Sequence, Sized
 from operator import attrgetter
 from typing import Final, Protocol
 
-from natsproto.jetstream._consumer.demand import DEFAULT_MESSAGES
+from natsproto.jetstream._consumer.pull_options import DEFAULT_MESSAGES
 
 MAX_PREFETCH: Final = 4096
 """With 500 initial values of a key/value watch come at a third of the speed, with more than this hardly faster."""

@@ -21,15 +21,15 @@ from natsproto.errors import (
     PermissionDenied,
     StreamNotFound,
 )
-from natsproto.jetstream._asking import EARLY
-from natsproto.jetstream._bugs import ending
-from natsproto.jetstream._consumer.demand import UNBOUNDED, Demand, Kind
-from natsproto.jetstream._consumer.inbox import PullInbox, PullSubscription
 from natsproto.jetstream._consumer.messages import NEVER_REFILL, Buffer, ConsumerNotice
 from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
+from natsproto.jetstream._consumer.pull_inbox import PullInbox, PullSubscription
+from natsproto.jetstream._consumer.pull_options import UNBOUNDED, Demand, Kind
 from natsproto.jetstream._consumer.pull_state import DONE, KEEP, PROBE, Action, Phase, PullState, Verdict
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import JsMessage, consumer_seq
+from natsproto.jetstream._retry_request import TIMER_SLACK_S
+from natsproto.jetstream._unexpected import wrap_unexpected
 
 LOOK_UP_INTERVAL_S: Final = 1.0
 """Seconds between two questions whether a consumer that takes no pulls is still there."""
@@ -280,7 +280,7 @@ class PullSource:
 
     def fail(self, bug: Exception) -> None:
         """It is over, because of a bug."""
-        self.end(ending(f"reading {self._inbox.what}", bug))
+        self.end(wrap_unexpected(f"reading {self._inbox.what}", bug))
 
     # ---------------------------------------------------------------- inside
 
@@ -338,7 +338,7 @@ class PullSource:
             if state is None or (deadline := state.deadline) is None:
                 return
             now = self._inbox.loop.time()
-            if deadline > now + EARLY:
+            if deadline > now + TIMER_SLACK_S:
                 self._go_on(now)
                 return
             now = max(now, deadline)
@@ -422,7 +422,7 @@ class PullSource:
         except NatsError:
             pass
         except Exception as exc:
-            gone = ending(f"reading {inbox.what}", exc)
+            gone = wrap_unexpected(f"reading {inbox.what}", exc)
         self._look_up_task = None
         if gone is not None:
             self.end(gone)

@@ -13,7 +13,8 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from natsproto.errors import ConsumerGone, HeartbeatMissed, NatsError, PullRefused
-from natsproto.jetstream._consumer.demand import (
+from natsproto.jetstream._consumer.prefetch import MAX_PULL_BYTES, AdaptivePrefetch
+from natsproto.jetstream._consumer.pull_options import (
     DEFAULT_MESSAGES,
     NO_PRIORITY,
     UNBOUNDED,
@@ -22,7 +23,6 @@ from natsproto.jetstream._consumer.demand import (
     PullRequest,
     heartbeat_for,
 )
-from natsproto.jetstream._consumer.prefetch import MAX_PULL_BYTES, AdaptivePrefetch
 
 MIN_EXPIRES_S: Final = 0.01
 """Less time than this is not worth another pull."""

@@ -24,9 +24,8 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream._api import Api
-from natsproto.jetstream._bugs import ending
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._consumer.consume import Consumption, Failure, Handler, NakDelay, Policy, Success
+from natsproto.jetstream._consumer.consume import ConsumeContext, Failure, Handler, NakDelay, Policy, Success
 from natsproto.jetstream._consumer.handle import Consumer
 from natsproto.jetstream._consumer.messages import (
     DRAIN_TIMEOUT_S,
@@ -39,6 +38,7 @@ from natsproto.jetstream._consumer.messages import (
 from natsproto.jetstream._consumer.pull import Ending, Order
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import JsMessage, consumer_seq, none_has_headers
+from natsproto.jetstream._unexpected import wrap_unexpected
 from natsproto.protocol.pool import seconds
 from natsproto.protocol.subject import queue_group, subscribe_subject
 
@@ -190,7 +190,7 @@ class PushSource:
             if subscription.closed:
                 self._end(subscription.error)
         except Exception as exc:
-            self._end(ending(f"reading {self._what}", exc))
+            self._end(wrap_unexpected(f"reading {self._what}", exc))
 
     def _sort(self, came: list[JsMessage]) -> None:
         messages: list[JsMessage] = []
@@ -288,7 +288,7 @@ class PushSource:
         try:
             error = await look_up()
         except Exception as exc:
-            error = ending(f"reading {self._what}", exc)
+            error = wrap_unexpected(f"reading {self._what}", exc)
         self._look_up_task = None
         if error is not None:
             self._end(error)
@@ -397,7 +397,7 @@ class PushConsumer(Consumer):
         nak_delay: NakDelay | None = None,
         keep_alive: bool | Duration = False,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
-    ) -> Consumption:
+    ) -> ConsumeContext:
         """Calls ``handler`` (def or async def) with every message; see PullConsumer.consume."""
         policy = Policy(
             concurrency=concurrency,
@@ -410,7 +410,7 @@ class PushConsumer(Consumer):
             backoff=() if self._info is None else self._info.config.backoff,
         )
         messages = self.messages(stop_after=stop_after)
-        return Consumption(self._api.connection, self._what, messages, handler, policy)
+        return ConsumeContext(self._api.connection, self._what, messages, handler, policy)
 
     async def _check_bound(self, wanted: bool) -> None:
         """Waits until the consumer has a reader, or has none: AlreadyBound when it keeps one."""

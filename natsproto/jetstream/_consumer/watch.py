@@ -21,11 +21,11 @@ from natsproto.errors import (
     StreamNotFound,
     SubscriptionClosed,
 )
-from natsproto.jetstream._bugs import ending
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.messages import Buffer, Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._unexpected import wrap_unexpected
 from natsproto.protocol.pool import seconds
 
 H = TypeVar("H")
@@ -34,7 +34,7 @@ POLL_INTERVAL_S = 1.0
 """Seconds of silence after which the server is asked whether initial messages are still to come: some may be gone."""
 
 
-class Watching(AsyncIterated, Generic[H]):
+class WatchBase(AsyncIterated, Generic[H]):
     """Holds an H for what was read ahead. ``what`` names the watch in errors."""
 
     def __init__(self, ordered: OrderedConsumer, bucket: str, what: str, *, updates_only: bool) -> None:
@@ -165,7 +165,7 @@ class Watching(AsyncIterated, Generic[H]):
                 if came == self._came and not messages.pending:
                     pending = await self._pending(pending)
         except Exception as exc:
-            messages.fail(ending(f"reading {self.what}", exc))
+            messages.fail(wrap_unexpected(f"reading {self.what}", exc))
             return
         if not self._complete:
             self._complete = True

@@ -23,7 +23,8 @@ from natsproto.errors import (
 from natsproto.jetstream._codec import Duration, decode, dumps, encode, loads, parse
 from natsproto.jetstream._config import ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, consumer_name
 from natsproto.jetstream._consumer.consume import Policy
-from natsproto.jetstream._groups.layout import (
+from natsproto.jetstream._groups.member import Member, Work
+from natsproto.jetstream._groups.partitions import (
     PRIORITY_GROUP,
     ElasticGroupConfig,
     GroupConfig,
@@ -32,7 +33,6 @@ from natsproto.jetstream._groups.layout import (
     key_of,
     mappings_of,
 )
-from natsproto.jetstream._groups.member import Member, Work
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -32,10 +32,10 @@ from natsproto.errors import (
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._codec import loads
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, PriorityPolicy
-from natsproto.jetstream._groups.layout import ACK_WAIT, LEAST, PRIORITY_GROUP, GroupConfig, StaticGroupConfig
+from natsproto.jetstream._groups.partitions import ACK_WAIT, LEAST, PRIORITY_GROUP, GroupConfig, StaticGroupConfig
 
 if TYPE_CHECKING:
-    from natsproto.jetstream._consumer.consume import Consumption, Handler, Policy
+    from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, Policy
     from natsproto.jetstream._consumer.handle import PullConsumer
     from natsproto.jetstream._message import JsMessage
     from natsproto.jetstream._stream import Stream
@@ -60,7 +60,7 @@ class Work:
         self.pin = ""
         """What the server calls the instance that it serves, as the last message told it."""
 
-    def begin(self, consumer: PullConsumer, expires: float) -> Consumption:
+    def begin(self, consumer: PullConsumer, expires: float) -> ConsumeContext:
         """Starts to handle what a consumer has."""
         policy = self.policy
         return consumer.consume(
@@ -112,7 +112,7 @@ class Member(Awaited):
         self._static = isinstance(config, StaticGroupConfig)
         self._consumer_config = _prepared(template, key.partition(".")[2], name, static=self._static)
         self._consumer: PullConsumer | None = None
-        self._reading: Consumption | None = None
+        self._reading: ConsumeContext | None = None
         self._ended: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._joined = asyncio.Event()

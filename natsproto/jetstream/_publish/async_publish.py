@@ -31,18 +31,18 @@ from natsproto.errors import (
     PublishUncertain,
     RequestTimeout,
 )
-from natsproto.jetstream._bugs import ending, ends_on_bugs
 from natsproto.jetstream._info import PLAIN_ACK, pub_ack
-from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.headers import (
     ExpectationArgs,
-    Novelty,
+    RequiredFeature,
     as_bytes,
     has_msg_id,
     message_block,
-    novelty,
+    required_feature,
 )
-from natsproto.jetstream._publish.policy import BUSY, RESEND_AFTER, Refusals, default_attempts
+from natsproto.jetstream._publish.retry_policy import BUSY, RESEND_AFTER, Refusals, default_attempts
+from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 
@@ -111,7 +111,7 @@ class Trouble:
         """It was sent before and not answered, and is to be sent again."""
         self.error: NatsError | None = None
         """With which words the last time."""
-        self.new: Novelty | None = None
+        self.new: RequiredFeature | None = None
         """A server that gets the message has to heed this."""
 
 
@@ -202,7 +202,7 @@ class Window:
         self._finish(LocalProtocolError("the publisher has ended: its block was left"), "the publisher was given up")
         self._connection.close_inbox(self)
 
-    def demand(self, new: Novelty) -> None:
+    def demand(self, new: RequiredFeature) -> None:
         """The message that was taken last is not to be sent again, or later, to a server that would store it without
         heeding this.
         """
@@ -269,7 +269,7 @@ class Window:
             else:
                 self._judge(token, future, message.data)
         except Exception as exc:
-            self.broken(exc)
+            self.on_unexpected_error(exc)
 
     def settled(self) -> None:
         """All replies of one chunk are in."""
@@ -277,9 +277,9 @@ class Window:
             if self._changed:
                 self._make_room()
         except Exception as exc:
-            self.broken(exc)
+            self.on_unexpected_error(exc)
 
-    @ends_on_bugs
+    @fail_on_unexpected
     def lost(self, error: ConnectionLost) -> None:
         """The connection has ended: what has an id is sent again, the rest is reported unless it never left."""
         self._sending = False
@@ -294,14 +294,14 @@ class Window:
         self._waiting = dict.fromkeys(self._pending)
         self._make_room()
 
-    @ends_on_bugs
+    @fail_on_unexpected
     def restored(self) -> None:
         """There is a connection again, perhaps to a server with other limits."""
         self._check_demands()
         self._send_waiting()
         self._make_room()
 
-    @ends_on_bugs
+    @fail_on_unexpected
     def denied(self, error: PermissionDenied) -> None:
         """The server refuses messages to a subject."""
         for token, future in list(self._pending.items()):
@@ -309,14 +309,14 @@ class Window:
                 self._fail(token, future, error)
         self._make_room()
 
-    @ends_on_bugs
+    @fail_on_unexpected
     def ended(self, error: NatsError) -> None:
         """No reply will come any more."""
         self._finish(error, str(error))
 
-    def broken(self, bug: Exception) -> None:
+    def on_unexpected_error(self, bug: Exception) -> None:
         """Something here has stumbled: there is no saying what it would do next."""
-        self._failures.bug = error = ending("publishing", bug)
+        self._failures.bug = error = wrap_unexpected("publishing", bug)
         self._finish(error, str(error))
 
     # ------------------------------------------------------------ what becomes of a message
@@ -396,7 +396,7 @@ class Window:
         if self._pause is None:
             self._pause = asyncio.get_running_loop().call_later(pause, self._end_pause)
 
-    @ends_on_bugs
+    @fail_on_unexpected
     def _end_pause(self) -> None:
         self._pause = None
         self._send_waiting()
@@ -438,7 +438,7 @@ class Window:
         timeout = self._limits.timeout
         return future._deadline - (timeout - min(timeout, RESEND_AFTER))
 
-    @ends_on_bugs
+    @fail_on_unexpected
     def _on_due(self, tokens: list[str], now: float) -> None:
         """Ends what has waited too long; sends again what has an id and was met with silence."""
         up = self._connection.is_connected
@@ -546,7 +546,7 @@ class Publisher:
             await window.room()
         if type(payload) is not bytes:
             payload = as_bytes(payload)
-        new = novelty(args) if args else None
+        new = required_feature(args) if args else None
         if new is not None and (refusal := new.refusal(self._connection.server_info)) is not None:
             raise refusal
         own_id = f"{self._id}{window.count + 1}" if self._id else None

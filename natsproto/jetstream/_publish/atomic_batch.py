@@ -25,11 +25,11 @@ from natsproto.errors import (
     UnsupportedByServer,
 )
 from natsproto.jetstream._api_errors import ErrCode
-from natsproto.jetstream._asking import EARLY
 from natsproto.jetstream._info import PubAck, pub_ack
-from natsproto.jetstream._publish.headers import MessageArgs, Novelty, as_bytes, header_pairs
-from natsproto.jetstream._publish.policy import RESEND_AFTER, Refusals
+from natsproto.jetstream._publish.headers import MessageArgs, RequiredFeature, as_bytes, header_pairs
 from natsproto.jetstream._publish.publish import connected
+from natsproto.jetstream._publish.retry_policy import RESEND_AFTER, Refusals
+from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import HeadersLike, encode_headers
 from natsproto.protocol.refusals import SubscriptionDenied
@@ -37,7 +37,7 @@ from natsproto.protocol.refusals import SubscriptionDenied
 API_LEVEL = 2
 """Of the first servers that know atomic batches."""
 
-_NEED = Novelty("atomic batch", "2.12", API_LEVEL)
+_NEED = RequiredFeature("atomic batch", "2.12", API_LEVEL)
 
 MAX_MESSAGES = 1000
 """Messages in a batch, unless the server is configured otherwise."""
@@ -242,7 +242,7 @@ class AtomicBatch:
             failure: NatsError
             pause: float | None = 0.0
             pairs = [*message.pairs, *self._headers(sequence)]
-            wait = min(patience, max(EARLY, deadline - loop.time()))
+            wait = min(patience, max(TIMER_SLACK_S, deadline - loop.time()))
             try:
                 reply = await request(message.subject, message.payload, headers=pairs, timeout=wait)
                 if not reply.data:
@@ -256,7 +256,7 @@ class AtomicBatch:
             except (NoResponders, ApiError) as exc:
                 failure = NoStream(message.subject) if isinstance(exc, NoResponders) else exc
                 pause = refusals.pause_after(exc)
-            if pause is None or loop.time() + pause >= deadline - EARLY:
+            if pause is None or loop.time() + pause >= deadline - TIMER_SLACK_S:
                 raise failure
             await asyncio.sleep(pause)
 

@@ -13,7 +13,6 @@ from typing import Unpack
 from natsproto._core.connection import Connection
 from natsproto._core.waiting import Waiters
 from natsproto.errors import ConnectionLost, LocalProtocolError, NatsError, OutboxFull, PermissionDenied
-from natsproto.jetstream._bugs import ending, ends_on_bugs
 from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._publish.fast_batch_state import (
     FastBatchState,
@@ -23,10 +22,11 @@ from natsproto.jetstream._publish.fast_batch_state import (
 )
 from natsproto.jetstream._publish.headers import (
     ExpectationArgs,
-    Novelty,
+    RequiredFeature,
     as_bytes,
     message_block,
 )
+from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 
@@ -39,7 +39,7 @@ OUTSTANDING = 2
 API_LEVEL = 4
 """Of the first servers that know fast ingest."""
 
-_NEED = Novelty("fast ingest", "2.14", API_LEVEL)
+_NEED = RequiredFeature("fast ingest", "2.14", API_LEVEL)
 
 _MAX_REPLY = b"_" * 60
 """As long as what may stand behind the inbox: batch, flow, gap, sequence and operation."""
@@ -175,7 +175,7 @@ class FastBatchSender:
 
     # ------------------------------------------------------------ what the engine reports
 
-    @ends_on_bugs
+    @fail_on_unexpected
     def deliver(self, message: Message) -> None:
         """A reply came, or nobody listened; its subject is what the message said of itself."""
         words = message.subject[len(self._inbox) :].encode("utf-8", "surrogateescape").split(b".")
@@ -195,7 +195,7 @@ class FastBatchSender:
             self._waiting.wake()
             self._outbox.collect()  # they are about to go on
 
-    @ends_on_bugs
+    @fail_on_unexpected
     def lost(self, error: ConnectionLost) -> None:
         """The connection has ended. Messages that had not left are as if they had never been sent."""
         heads = self._outbox.withdraw(self._inbox + self.state.batch + b".")
@@ -203,7 +203,7 @@ class FastBatchSender:
         self.pump()
         self.settled()
 
-    @ends_on_bugs
+    @fail_on_unexpected
     def restored(self) -> None:
         """There is a connection again, perhaps to a server with other limits, or one that knows nothing of all this."""
         if (refusal := _NEED.refusal(self._connection.server_info)) is not None:
@@ -212,21 +212,21 @@ class FastBatchSender:
         self.pump()
         self.settled()
 
-    @ends_on_bugs
+    @fail_on_unexpected
     def denied(self, error: PermissionDenied) -> None:
         """The server refuses messages to a subject."""
         self.state.on_permission_error(error)
         self.pump()
 
-    @ends_on_bugs
+    @fail_on_unexpected
     def ended(self, error: NatsError) -> None:
         """No reply will come any more."""
         self.state.give_up(str(error), error)
         self.pump()
 
-    def broken(self, bug: Exception) -> None:
+    def on_unexpected_error(self, bug: Exception) -> None:
         """Something here has stumbled: there is no saying what it would do next."""
-        error = ending("publishing", bug)
+        error = wrap_unexpected("publishing", bug)
         self.state.give_up(str(error), error)
         self._stop()
 
@@ -242,14 +242,14 @@ class FastBatchSender:
         if self._pause is None:
             self._pause = asyncio.get_running_loop().call_later(pause, self._end_pause)
 
-    @ends_on_bugs
+    @fail_on_unexpected
     def _end_pause(self) -> None:
         self._pause = None
         self.state.on_pause_end()
         self.pump()
         self.settled()
 
-    @ends_on_bugs
+    @fail_on_unexpected
     def _on_tick(self) -> None:
         """Nothing waits for ever: the stream is asked, and in the end it is given up."""
         self._clock = None

@@ -37,7 +37,7 @@ from natsproto.jetstream._api_errors import ErrCode, api_error
 from natsproto.jetstream._codec import parse
 from natsproto.jetstream._info import PubAck, ack_of
 from natsproto.jetstream._publish.headers import has_msg_id
-from natsproto.jetstream._publish.policy import BUSY, Refusals
+from natsproto.jetstream._publish.retry_policy import BUSY, Refusals
 
 _FATAL = frozenset(
     {ErrCode.BATCH_PUBLISH_DISABLED, ErrCode.BATCH_PUBLISH_INVALID_PATTERN, ErrCode.BATCH_PUBLISH_INVALID_BATCH_ID}

@@ -53,7 +53,7 @@ class MessageArgs(ExpectationArgs, total=False):
     msg_id: str | None
 
 
-class Novelty(NamedTuple):
+class RequiredFeature(NamedTuple):
     """Something that not every server heeds: the first one that does, and the level of its API."""
 
     what: str
@@ -75,11 +75,11 @@ _NOVELTIES = {
 """Older servers store the message without these, and say nothing: the first server that knows it, its API level."""
 
 
-def novelty(args: Mapping[str, object]) -> Novelty | None:
+def required_feature(args: Mapping[str, object]) -> RequiredFeature | None:
     """The newest of these arguments that not every server heeds."""
     if _NOVELTIES.keys().isdisjoint(args):
         return None
-    wanted = [Novelty(name, *need) for name, need in _NOVELTIES.items() if args.get(name) is not None]
+    wanted = [RequiredFeature(name, *need) for name, need in _NOVELTIES.items() if args.get(name) is not None]
     return max(wanted, key=attrgetter("level"), default=None)
 
 

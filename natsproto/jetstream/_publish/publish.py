@@ -10,10 +10,10 @@ from natsproto._core.engine import State
 from natsproto._core.events import Closed, Connected, Event, Reconnected
 from natsproto._core.waiting import release
 from natsproto.errors import ConnectionLost, NatsError, PublishUncertain, UnsupportedByServer
-from natsproto.jetstream._asking import EARLY
 from natsproto.jetstream._info import PubAck, pub_ack
 from natsproto.jetstream._publish.headers import MSG_ID, MessageArgs, header_pairs
-from natsproto.jetstream._publish.policy import RESEND_AFTER, PublishState
+from natsproto.jetstream._publish.retry_policy import RESEND_AFTER, PublishState
+from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import HeadersLike
 
@@ -62,12 +62,12 @@ async def publish(
             except UnsupportedByServer as refusal:
                 raise PublishUncertain(subject, f"{error}, and then {refusal}") from refusal
         try:
-            pause = state.pause_after(error, sent_at - EARLY, loop.time())
+            pause = state.pause_after(error, sent_at - TIMER_SLACK_S, loop.time())
         finally:
             del error  # it refers to this frame
         await asyncio.sleep(pause)
         sent_at = loop.time()
-        left = max(state.deadline - sent_at, EARLY)
+        left = max(state.deadline - sent_at, TIMER_SLACK_S)
 
 
 async def connected(connection: Connection, deadline: float) -> None:

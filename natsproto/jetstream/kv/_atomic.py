@@ -12,9 +12,9 @@ from natsproto.errors import ConfigError, KeyExists, WrongLastSequence, WrongRev
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._publish.atomic_batch import AtomicBatch
 from natsproto.jetstream._publish.headers import MessageArgs
+from natsproto.jetstream.kv._bucket_stream import BucketStream
+from natsproto.jetstream.kv._bucket_subjects import V
 from natsproto.jetstream.kv._entry import OPERATION, Operation
-from natsproto.jetstream.kv._layout import V
-from natsproto.jetstream.kv._store import Store
 
 
 class _Write(NamedTuple):
@@ -30,7 +30,7 @@ class KeyValueBatch(Generic[V]):
     that was not at its own.
     """
 
-    def __init__(self, store: Store[V], batch: AtomicBatch, timeout: Duration | None) -> None:
+    def __init__(self, store: BucketStream[V], batch: AtomicBatch, timeout: Duration | None) -> None:
         self._store, self._batch, self._timeout = store, batch, timeout
         self._writes: list[_Write] = []
         self._committed = False

@@ -26,16 +26,16 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import KV_STREAM, bucket_name
 from natsproto.jetstream._publish.atomic_batch import MAX_MESSAGES, AtomicBatch
-from natsproto.jetstream._publish.policy import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._watch_callback import WatchCallback
 from natsproto.jetstream.kv._atomic import KeyValueBatch
+from natsproto.jetstream.kv._bucket_stream import BucketStream
+from natsproto.jetstream.kv._bucket_subjects import BucketSubjects, T, V
 from natsproto.jetstream.kv._cache import KeyValueCache
 from natsproto.jetstream.kv._entry import OPERATION, KeyValueEntry, Operation, StoredEntry, UnreadEntry
-from natsproto.jetstream.kv._layout import Layout, T, V
 from natsproto.jetstream.kv._lock import Lock
 from natsproto.jetstream.kv._status import KeyValueStatus
-from natsproto.jetstream.kv._store import Store
 from natsproto.jetstream.kv._watch import KeyWatcher, watch
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.pool import positive_seconds, seconds
@@ -67,15 +67,15 @@ class KeyValue(Generic[V]):
     stream's leader, who knows everything that was written.
     """
 
-    def __init__(self, store: Store[V]) -> None:
+    def __init__(self, store: BucketStream[V]) -> None:
         self._store = store
 
     @classmethod
     def of(cls, api: Api, bucket: str, info: StreamInfo | None, key_codec: KeyCodec | None) -> KeyValue[bytes]:
         """The handle of a bucket whose stream has this info; None: nobody has asked."""
         stream = Stream(api, KV_STREAM + bucket_name(bucket), info)
-        layout = Layout.of(bucket, None if info is None else info.config, api.prefix, key_codec)
-        return KeyValue(Store(api, stream, layout))
+        layout = BucketSubjects.of(bucket, None if info is None else info.config, api.prefix, key_codec)
+        return KeyValue(BucketStream(api, stream, layout))
 
     def typed(self, kind: type[T], codec: Codec = JSON) -> KeyValue[T]:
         """The same bucket with values of a type instead of bytes; see ``natsproto.codecs``.
@@ -84,7 +84,7 @@ class KeyValue(Generic[V]):
         InvalidPayload for whoever looks at the ``value`` of that entry.
         """
         store = self._store
-        return KeyValue(Store(store.api, store.stream, store.layout.typed(kind, codec)))
+        return KeyValue(BucketStream(store.api, store.stream, store.layout.typed(kind, codec)))
 
     @property
     def bucket(self) -> str:

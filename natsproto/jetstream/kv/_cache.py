@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Generic
 
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout
-from natsproto.jetstream._bugs import ending
 from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._unexpected import wrap_unexpected
+from natsproto.jetstream.kv._bucket_subjects import V
 from natsproto.jetstream.kv._entry import KeyValueEntry
-from natsproto.jetstream.kv._layout import V
 from natsproto.jetstream.kv._watch import KeyWatcher
 from natsproto.protocol.pool import seconds
 
@@ -108,7 +108,7 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
             async for batch in self._watcher.batches():
                 self._take_in(batch)
         except Exception as exc:
-            self._finish(ending(f"reading {self._watcher.what}", exc))
+            self._finish(wrap_unexpected(f"reading {self._watcher.what}", exc))
         else:
             self._finish(LocalProtocolError(f"cache of {self._watcher.what}: the client was closed"))
 

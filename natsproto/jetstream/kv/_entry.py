@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, cast
 
 from natsproto.errors import InvalidPayload, KeyDeleted
 from natsproto.jetstream._direct import plain_message
-from natsproto.jetstream.kv._layout import Layout, V
+from natsproto.jetstream.kv._bucket_subjects import BucketSubjects, V
 
 if TYPE_CHECKING:
     from natsproto.jetstream._direct import RawMessage
@@ -58,7 +58,7 @@ class KeyValueEntry(Generic[V]):
 
     _message: RawMessage | JsMessage
 
-    def __init__(self, layout: Layout[V], message: RawMessage | JsMessage) -> None:
+    def __init__(self, layout: BucketSubjects[V], message: RawMessage | JsMessage) -> None:
         self._layout, self._message = layout, message
         self.data = message.data
 
@@ -184,7 +184,7 @@ class UnreadEntry(StoredEntry[V]):
 
     __slots__ = ("_head",)
 
-    def __init__(self, layout: Layout[V], head: bytes, data: bytes) -> None:
+    def __init__(self, layout: BucketSubjects[V], head: bytes, data: bytes) -> None:
         self._layout, self._head = layout, head
         self.data = data
 
@@ -226,6 +226,6 @@ class PlainEntry(DeliveredEntry[bytes]):
     value = vars(KeyValueEntry)["data"]  # the slot itself: a property costs five times as much
 
 
-def delivered(layout: Layout[V]) -> type[DeliveredEntry[V]]:
+def delivered(layout: BucketSubjects[V]) -> type[DeliveredEntry[V]]:
     """The class of the entries that are delivered for a handle."""
     return DeliveredEntry if layout.decode is not None else cast("type[DeliveredEntry[V]]", PlainEntry)

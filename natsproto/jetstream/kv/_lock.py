@@ -24,8 +24,8 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._publish.headers import MessageArgs, as_bytes
+from natsproto.jetstream.kv._bucket_stream import BucketStream
 from natsproto.jetstream.kv._entry import OPERATION, Operation, StoredEntry
-from natsproto.jetstream.kv._store import Store
 from natsproto.jetstream.kv._watch import watch
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.pool import seconds
@@ -50,7 +50,7 @@ class Lock:
     taken again, by one task at a time. Outages that are over in time do no harm.
     """
 
-    def __init__(self, store: Store[bytes], key: str, ttl: Duration, value: Payload) -> None:
+    def __init__(self, store: BucketStream[bytes], key: str, ttl: Duration, value: Payload) -> None:
         store.layout.encoded(key)
         self._store, self._key, self._value = store, key, as_bytes(value)
         self._ttl = seconds("ttl", ttl)

@@ -15,15 +15,15 @@ from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import DeliverPolicy
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
-from natsproto.jetstream._consumer.watch import Watching
+from natsproto.jetstream._consumer.watch import WatchBase
 from natsproto.jetstream._message import JsMessage, none_has_headers
+from natsproto.jetstream.kv._bucket_stream import BucketStream
+from natsproto.jetstream.kv._bucket_subjects import BucketSubjects, V
 from natsproto.jetstream.kv._entry import KeyValueEntry, Operation, delivered, operation_in
 from natsproto.jetstream.kv._keys import without_covered
-from natsproto.jetstream.kv._layout import Layout, V
-from natsproto.jetstream.kv._store import Store
 
 
-class KeyWatcher(Watching[JsMessage], Generic[V]):
+class KeyWatcher(WatchBase[JsMessage], Generic[V]):
     """Entries as they are written. Made by ``kv.watch``; enter it, then iterate it.
 
     ``async for`` gives one entry at a time, ``batches()`` all that is there, ``next()`` one within a time. It goes on
@@ -36,7 +36,7 @@ class KeyWatcher(Watching[JsMessage], Generic[V]):
     """
 
     def __init__(
-        self, ordered: OrderedConsumer, layout: Layout[V], *, ignore_deletes: bool, updates_only: bool
+        self, ordered: OrderedConsumer, layout: BucketSubjects[V], *, ignore_deletes: bool, updates_only: bool
     ) -> None:
         # Messages are held and entries made when they are read: 10 % faster than all at once.
         what = f"watch of bucket {layout.bucket!r}"
@@ -136,7 +136,7 @@ class KeyWatcher(Watching[JsMessage], Generic[V]):
 
 
 def watch(
-    store: Store[V],
+    store: BucketStream[V],
     keys: tuple[str, ...],
     *,
     include_history: bool = False,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from natsproto.errors import DigestMismatch, ObjectChanged
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream.objectstore._catalog import Catalog
+from natsproto.jetstream.objectstore._index import ObjectIndex
 from natsproto.jetstream.objectstore._meta import ObjectInfo
 from natsproto.jetstream.objectstore._reader import RESTARTS, ObjectReader, resolve
 
@@ -29,12 +29,12 @@ PIECE = 2**20
 Tell = Callable[[Progress], object] | None
 
 
-async def to_bytes(catalog: Catalog, name: str | ObjectInfo, timeout: Duration | None, tell: Tell) -> bytes:
+async def to_bytes(index: ObjectIndex, name: str | ObjectInfo, timeout: Duration | None, tell: Tell) -> bytes:
     """All of it; from the start again when it is replaced meanwhile."""
     for attempt in range(RESTARTS + 1):
         buffer = BytesIO()  # grows in place, and gives its content away without a copy
         try:
-            async with ObjectReader(catalog, name, timeout=timeout) as reader:
+            async with ObjectReader(index, name, timeout=timeout) as reader:
                 chunks = 0
                 async for chunk in reader:
                     buffer.write(chunk)
@@ -49,7 +49,7 @@ async def to_bytes(catalog: Catalog, name: str | ObjectInfo, timeout: Duration |
 
 
 async def to_file(
-    catalog: Catalog,
+    index: ObjectIndex,
     name: str | ObjectInfo,
     path: str | os.PathLike[str],
     *,
@@ -62,7 +62,7 @@ async def to_file(
     if await asyncio.to_thread(target.is_dir):
         raise IsADirectoryError(f"{target} is a directory: say what the file shall be called")
     for attempt in range(RESTARTS + 1):
-        store, info = await resolve(catalog, name, timeout)
+        store, info = await resolve(index, name, timeout)
         try:
             return await _File(store, info, target, resume, timeout, tell).fetch()
         except ObjectChanged:
@@ -75,12 +75,12 @@ class _File:
     """One attempt to have an object in a file."""
 
     def __init__(
-        self, catalog: Catalog, info: ObjectInfo, target: Path, resume: bool, timeout: Duration | None, tell: Tell
+        self, index: ObjectIndex, info: ObjectInfo, target: Path, resume: bool, timeout: Duration | None, tell: Tell
     ) -> None:
-        self._catalog, self._info, self._target = catalog, info, target
+        self._index, self._info, self._target = index, info, target
         self._resume, self._timeout, self._tell = resume, timeout, tell
         # What can be resumed is found by the version of the object that it is a part of.
-        mark = info.nuid if resume else catalog.api.connection.new_id()
+        mark = info.nuid if resume else index.api.connection.new_id()
         self._partial = target.with_name(f"{target.name}.{mark}.partial")
 
     async def fetch(self) -> ObjectInfo:
@@ -96,7 +96,7 @@ class _File:
         return self._info
 
     async def _fill(self, file: BinaryIO) -> None:
-        reader = ObjectReader(self._catalog, self._info, timeout=self._timeout)
+        reader = ObjectReader(self._index, self._info, timeout=self._timeout)
         size = await asyncio.to_thread(os.path.getsize, self._partial)
         if size:
             size = min(size, self._info.size)

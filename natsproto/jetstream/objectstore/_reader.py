@@ -29,7 +29,7 @@ from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import bucket_name
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream.objectstore._catalog import PASSING, Catalog, held_by
+from natsproto.jetstream.objectstore._index import PASSING, ObjectIndex, translate_errors
 from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, digest_bytes, digest_text, object_name
 
 if TYPE_CHECKING:
@@ -45,35 +45,35 @@ RESTARTS = 5
 
 
 async def resolve(
-    catalog: Catalog, wanted: str | ObjectInfo, timeout: Duration | None = None
-) -> tuple[Catalog, ObjectInfo]:
+    index: ObjectIndex, wanted: str | ObjectInfo, timeout: Duration | None = None
+) -> tuple[ObjectIndex, ObjectInfo]:
     """The object of that name, or that the link of that name leads to, and the store it is in.
 
     ObjectNotFound and BucketNotFound, also for what a link leads to; ObjectLinkError for a link to a store, and for
     links in a circle.
     """
     if isinstance(wanted, ObjectInfo):
-        catalog, name, info = catalog.other(bucket_name(wanted.bucket)), wanted.name, wanted
+        index, name, info = index.other(bucket_name(wanted.bucket)), wanted.name, wanted
     else:
-        name, info = object_name(wanted), await _existing(catalog, wanted, timeout)
+        name, info = object_name(wanted), await _existing(index, wanted, timeout)
     passed: set[tuple[str, str]] = set()
     while (link := info.link) is not None:
         if not link.name:
-            raise ObjectLinkError(catalog.bucket, name, f"is a link to the store {link.bucket!r}, not to an object")
-        passed.add((catalog.bucket, name))
+            raise ObjectLinkError(index.bucket, name, f"is a link to the store {link.bucket!r}, not to an object")
+        passed.add((index.bucket, name))
         if (link.bucket, link.name) in passed:
-            raise ObjectLinkError(catalog.bucket, name, "is a link that leads back to itself")
-        catalog, name = catalog.other(bucket_name(link.bucket)), link.name
-        info = await _existing(catalog, name, timeout)
+            raise ObjectLinkError(index.bucket, name, "is a link that leads back to itself")
+        index, name = index.other(bucket_name(link.bucket)), link.name
+        info = await _existing(index, name, timeout)
     if info.deleted:
-        raise ObjectNotFound(catalog.bucket, name)
-    return catalog, info
+        raise ObjectNotFound(index.bucket, name)
+    return index, info
 
 
-async def _existing(catalog: Catalog, name: str, timeout: Duration | None) -> ObjectInfo:
-    found = await catalog.find(name, timeout=timeout)
+async def _existing(index: ObjectIndex, name: str, timeout: Duration | None) -> ObjectInfo:
+    found = await index.find(name, timeout=timeout)
     if found is None or found.info.deleted:
-        raise ObjectNotFound(catalog.bucket, name)
+        raise ObjectNotFound(index.bucket, name)
     return found.info
 
 
@@ -87,7 +87,7 @@ class ObjectReader(AsyncIterated):
 
     def __init__(
         self,
-        catalog: Catalog,
+        index: ObjectIndex,
         wanted: str | ObjectInfo,
         *,
         offset: int = 0,
@@ -97,7 +97,7 @@ class ObjectReader(AsyncIterated):
         for what, number in (("offset", offset), ("length", 0 if length is None else length)):
             if type(number) is not int or number < 0:
                 raise ConfigError(what, number, "must be a number of bytes, 0 or more")
-        self._origin = self._catalog = catalog  # where the name was looked up, and where the object is
+        self._origin = self._index = index  # where the name was looked up, and where the object is
         self._wanted = wanted
         self._offset, self._length, self._timeout = offset, length, timeout
         self._info: ObjectInfo | None = None
@@ -129,7 +129,7 @@ class ObjectReader(AsyncIterated):
         self._entered = True
         again = RESTARTS
         while True:
-            self._catalog, self._info = await resolve(self._origin, self._wanted, self._timeout)
+            self._index, self._info = await resolve(self._origin, self._wanted, self._timeout)
             try:
                 await self._begin(self._info)
                 return self
@@ -183,13 +183,13 @@ class ObjectReader(AsyncIterated):
 
     async def _start(self, sequence: int | None = None, *, headers_only: bool = False) -> None:
         """Has the chunks from this one on delivered, or their headers."""
-        consumer = self._catalog.stream.ordered_consumer(
+        consumer = self._index.stream.ordered_consumer(
             filter_subject=self._subject, start_sequence=sequence, headers_only=headers_only
         )
         ahead = AHEAD_CHUNKS if headers_only else max(1, min(AHEAD_CHUNKS, AHEAD // self.info.chunk_size))
         self._messages = consumer.messages(max_messages=ahead)
         self._messages.start()
-        with held_by(self._catalog.bucket):
+        with translate_errors(self._index.bucket):
             self._dry = (await consumer.created()).num_pending < self._chunks
         if self._dry:
             await self._look_up()
@@ -212,7 +212,7 @@ class ObjectReader(AsyncIterated):
             except SubscriptionClosed:
                 raise ConnectionClosed(f"get of object {self.info.name!r}") from None
             except StreamNotFound as exc:
-                raise BucketNotFound(self._catalog.bucket) from exc
+                raise BucketNotFound(self._index.bucket) from exc
         self._chunks -= 1
         # With others behind it here it is not the last one; metadata costs as much as a tenth of the digest.
         self._dry = self._chunks > 0 and not messages.pending and message.metadata.num_pending == 0
@@ -248,7 +248,7 @@ class ObjectReader(AsyncIterated):
 
     @property
     def _subject(self) -> str:
-        return chunk_subject(self._catalog.bucket, self.info.nuid)
+        return chunk_subject(self._index.bucket, self.info.nuid)
 
     async def _locate(self) -> None:
         """Starts at the chunk with the first byte wanted. The sizes are asked for: not every client cuts evenly."""
@@ -267,15 +267,15 @@ class ObjectReader(AsyncIterated):
 
     async def _look_up(self) -> None:
         """Raises why the next chunk does not come; returns when it will come, or nobody can tell now."""
-        info, catalog = self.info, self._catalog
+        info, index = self.info, self._index
         try:
-            with held_by(catalog.bucket):
-                held = await catalog.stream.info(subjects_filter=self._subject, timeout=self._timeout)
+            with translate_errors(index.bucket):
+                held = await index.stream.info(subjects_filter=self._subject, timeout=self._timeout)
             there = held.state.subjects.get(self._subject, 0)
             if there >= info.chunks:
                 self._dry = False
                 return
-            now = await catalog.find(info.name, timeout=self._timeout)
+            now = await index.find(info.name, timeout=self._timeout)
         except PASSING:
             return
         if now is None or now.info.deleted or now.info.nuid != info.nuid:

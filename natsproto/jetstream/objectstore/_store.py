@@ -1,7 +1,7 @@
 """The object store as users see it (ADR-20).
 
 Owns the verbs and the rules between objects and links. How content is stored is known to ``upload``, how it is read to
-``reader``, and who may change a description to ``catalog``.
+``reader``, and who may change a description to ``index``.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from natsproto.jetstream._config import OBJECT_STREAM, DeliverPolicy, bucket_nam
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._watch_callback import WatchCallback
-from natsproto.jetstream.objectstore._catalog import Catalog, Entry, held_by
+from natsproto.jetstream.objectstore._content import Source
 from natsproto.jetstream.objectstore._download import to_bytes, to_file
-from natsproto.jetstream.objectstore._leftovers import leftovers
+from natsproto.jetstream.objectstore._index import Entry, ObjectIndex, translate_errors
 from natsproto.jetstream.objectstore._meta import (
     CHUNK_SIZE,
     ObjectInfo,
@@ -42,8 +42,8 @@ from natsproto.jetstream.objectstore._meta import (
     object_name,
     read_info,
 )
+from natsproto.jetstream.objectstore._orphans import find_orphans
 from natsproto.jetstream.objectstore._reader import ObjectReader
-from natsproto.jetstream.objectstore._source import Source
 from natsproto.jetstream.objectstore._status import ObjectStoreStatus
 from natsproto.jetstream.objectstore._upload import Upload
 from natsproto.jetstream.objectstore._watch import ObjectWatcher
@@ -76,7 +76,7 @@ class ObjectStore:
         self._api = api
         self._stream = Stream(api, OBJECT_STREAM + bucket, info)
         self._batched = info is not None and info.config.allow_batched
-        self._catalog = Catalog(api, bucket, self._stream)
+        self._index = ObjectIndex(api, bucket, self._stream)
 
     def __repr__(self) -> str:
         return f"ObjectStore(bucket={self.bucket!r})"
@@ -85,14 +85,14 @@ class ObjectStore:
 
     async def status(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
         """How the store is configured and what it holds."""
-        with held_by(self.bucket):
+        with translate_errors(self.bucket):
             info = await self._stream.info(timeout=timeout)
         self._batched = info.config.allow_batched
         return ObjectStoreStatus.of(info)
 
     async def seal(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
         """Makes the store read-only for good: nothing is put, changed, deleted or expired any more."""
-        with held_by(self.bucket):
+        with translate_errors(self.bucket):
             return ObjectStoreStatus.of(await self._stream.seal(timeout=timeout))
 
     async def sweep(self, *, older_than: Duration = ABANDONED, timeout: Duration | None = None) -> int:
@@ -107,8 +107,8 @@ class ObjectStore:
         be read, with nothing removed. Cancelling leaves open how many are gone.
         """
         removed, age = 0, seconds("older_than", older_than)
-        with held_by(self.bucket):
-            for subject in await leftovers(self._catalog, age, timeout):
+        with translate_errors(self.bucket):
+            for subject in await find_orphans(self._index, age, timeout):
                 removed += await self._stream.purge(subject=subject, timeout=timeout)
         return removed
 
@@ -145,11 +145,11 @@ class ObjectStore:
         """
         size = self._chunk_size(chunk_size)
         wanted = self._described(name, description, headers, metadata, ObjectOptions(max_chunk_size=size))
-        wait = self._catalog.patience(timeout)
-        upload = Upload(self._catalog, wanted, source, batched=self._batched, progress=progress, timeout=wait)
+        wait = self._index.patience(timeout)
+        upload = Upload(self._index, wanted, source, batched=self._batched, progress=progress, timeout=wait)
         made = await upload.run()
         self._batched = upload.batched
-        return await self._catalog.see_through(self._establish(made, timeout))
+        return await self._index.see_through(self._establish(made, timeout))
 
     async def put_file(
         self,
@@ -178,14 +178,14 @@ class ObjectStore:
     async def _establish(self, made: ObjectInfo, timeout: Duration | None) -> ObjectInfo:
         """Gives the name its new content, and removes the old."""
         try:
-            before, now = await self._catalog.change(made.name, lambda _: made, timeout=timeout)
+            before, now = await self._index.change(made.name, lambda _: made, timeout=timeout)
         except PublishUncertain:
             raise  # it may be there, so its chunks must be too
         except NatsError:
-            await self._catalog.sweep(made.nuid)
+            await self._index.sweep(made.nuid)
             raise
         if before is not None and before.info.chunks:
-            await self._catalog.sweep(before.info.nuid)
+            await self._index.sweep(before.info.nuid)
         return now.info
 
     # ---------------------------------------------------------------- getting
@@ -207,7 +207,7 @@ class ObjectStore:
         and for links in a circle. When entering or reading: DigestMismatch for chunks that are missing or damaged,
         ObjectChanged when it was replaced or deleted meanwhile.
         """
-        return ObjectReader(self._catalog, name, offset=offset, length=length, timeout=timeout)
+        return ObjectReader(self._index, name, offset=offset, length=length, timeout=timeout)
 
     async def get_bytes(
         self,
@@ -217,7 +217,7 @@ class ObjectStore:
         timeout: Duration | None = None,
     ) -> bytes:
         """The whole content of an object. Raises what ``get`` does; when it is replaced meanwhile, gets the new one."""
-        return await to_bytes(self._catalog, name, timeout, progress)
+        return await to_bytes(self._index, name, timeout, progress)
 
     async def get_file(
         self,
@@ -236,7 +236,7 @@ class ObjectStore:
 
         Raises what ``get`` does; when the object is replaced meanwhile, the new one is got. OSError of the file.
         """
-        return await to_file(self._catalog, name, path, resume=resume, timeout=timeout, tell=progress)
+        return await to_file(self._index, name, path, resume=resume, timeout=timeout, tell=progress)
 
     # ---------------------------------------------------------------- looking
 
@@ -244,7 +244,7 @@ class ObjectStore:
         """What the store knows of an object, or of a link itself. ObjectNotFound, also when it was deleted, unless
         ``deleted`` objects count.
         """
-        found = await self._catalog.find(object_name(name), timeout=timeout)
+        found = await self._index.find(object_name(name), timeout=timeout)
         if found is None or (found.info.deleted and not deleted):
             raise ObjectNotFound(self.bucket, name)
         return found.info
@@ -253,7 +253,7 @@ class ObjectStore:
     async def list(self, *, deleted: bool = False, timeout: Duration | None = None) -> AsyncGenerator[ObjectInfo]:
         """Yields what the store knows of every object and link, the oldest first; those ``deleted`` too if wanted."""
         stored = self._stream.get_batch(subject=all_meta_subjects(self.bucket), timeout=timeout)
-        with held_by(self.bucket):
+        with translate_errors(self.bucket):
             async with aclosing(stored.batches()) as batches:
                 async for batch in batches:
                     for message in batch:
@@ -297,7 +297,7 @@ class ObjectStore:
 
         ObjectNotFound when there never was one. Cancelling leaves open whether it was done.
         """
-        await self._catalog.see_through(self._delete(object_name(name), timeout))
+        await self._index.see_through(self._delete(object_name(name), timeout))
 
     async def _delete(self, name: str, timeout: Duration | None) -> None:
         def make(there: Entry | None) -> ObjectInfo | None:
@@ -305,9 +305,9 @@ class ObjectStore:
                 raise ObjectNotFound(self.bucket, name)
             return None if there.info.deleted else _gone(there.info)
 
-        before, _ = await self._catalog.change(name, make, timeout=timeout)
+        before, _ = await self._index.change(name, make, timeout=timeout)
         if before is not None and before.info.chunks:
-            await self._catalog.sweep(before.info.nuid)
+            await self._index.sweep(before.info.nuid)
 
     async def update_meta(
         self,
@@ -334,18 +334,18 @@ class ObjectStore:
             changes["metadata"] = metadata
         object_name(name)
         if rename is not None and object_name(rename) != name:
-            return await self._catalog.see_through(self._rename(name, rename, changes, timeout))
+            return await self._index.see_through(self._rename(name, rename, changes, timeout))
 
         def make(there: Entry | None) -> ObjectInfo:
             return self._changed(name, there, changes)
 
-        _, now = await self._catalog.change(name, make, timeout=timeout)
+        _, now = await self._index.change(name, make, timeout=timeout)
         return now.info
 
     async def _rename(self, name: str, rename: str, changes: _Changes, timeout: Duration | None) -> ObjectInfo:
         """First it has both names, then the new one. Each step holds only if nobody else changed anything."""
-        catalog = self._catalog
-        old = await catalog.find(name, timeout=timeout)
+        index = self._index
+        old = await index.find(name, timeout=timeout)
         made = self._changed(name, old, changes).replace(name=rename)
         assert old is not None
 
@@ -362,13 +362,13 @@ class ObjectStore:
         def give_back(there: Entry | None) -> ObjectInfo | None:
             return None if there is None or there.sequence != now.sequence else _gone(made)
 
-        _, now = await catalog.change(rename, take, timeout=timeout)
+        _, now = await index.change(rename, take, timeout=timeout)
         try:
-            _, mark = await catalog.change(name, leave, timeout=timeout)
+            _, mark = await index.change(name, leave, timeout=timeout)
         except ObjectChanged:
-            await catalog.change(rename, give_back, timeout=timeout)
+            await index.change(rename, give_back, timeout=timeout)
             raise
-        await catalog.forget(name, mark.sequence, timeout=timeout)
+        await index.forget(name, mark.sequence, timeout=timeout)
         return now.info
 
     def _changed(self, name: str, there: Entry | None, changes: _Changes) -> ObjectInfo:
@@ -396,7 +396,7 @@ class ObjectStore:
         bucket, goal = (self.bucket, target) if isinstance(target, str) else (target.bucket, target.name)
         if (bucket, object_name(goal)) == (self.bucket, name):
             raise ObjectLinkError(self.bucket, name, "cannot be a link to itself")
-        found = await self._catalog.other(bucket_name(bucket)).find(goal, timeout=timeout)
+        found = await self._index.other(bucket_name(bucket)).find(goal, timeout=timeout)
         if found is None or found.info.deleted:
             raise ObjectNotFound(bucket, goal)
         if found.info.link is not None:
@@ -428,7 +428,7 @@ class ObjectStore:
                 raise ObjectExists(self.bucket, made.name)
             return made
 
-        _, now = await self._catalog.change(made.name, make, timeout=timeout)
+        _, now = await self._index.change(made.name, make, timeout=timeout)
         return now.info
 
     # ---------------------------------------------------------------- inside

@@ -11,7 +11,7 @@ from natsproto.errors import BucketNotFound, StreamNameInUse
 from natsproto.jetstream._config import OBJECT_STREAM, OBJECT_SUBJECTS, ObjectStoreConfig, bucket_name, check_bucket
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._stream import write_stream
-from natsproto.jetstream.objectstore._catalog import held_by
+from natsproto.jetstream.objectstore._index import translate_errors
 from natsproto.jetstream.objectstore._store import ObjectStore
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ async def write(
     api: Api, verb: Literal["CREATE", "UPDATE"], config: ObjectStoreConfig, timeout: Duration | None
 ) -> ObjectStore:
     """Creates a store, or changes it to this whole configuration."""
-    with held_by(config.bucket):
+    with translate_errors(config.bucket):
         info = await write_stream(api, verb, config.to_stream(), False, timeout)
     return ObjectStore(api, config.bucket, info)
 
@@ -44,7 +44,7 @@ async def opened(api: Api, bucket: str, bind: bool, timeout: Duration | None) ->
     info = None
     if not bind:
         endpoint = f"STREAM.INFO.{OBJECT_STREAM}{bucket_name(bucket)}"
-        with held_by(bucket):
+        with translate_errors(bucket):
             info = await api.get(StreamInfo, endpoint, asked=f"object store {bucket!r}", timeout=timeout)
         check_bucket(bucket, info.config, OBJECT_STREAM, OBJECT_SUBJECTS)
     return ObjectStore(api, bucket, info)
@@ -53,5 +53,5 @@ async def opened(api: Api, bucket: str, bind: bool, timeout: Duration | None) ->
 async def delete(api: Api, bucket: str, timeout: Duration | None) -> None:
     """Deletes a store with all it holds."""
     endpoint = f"STREAM.DELETE.{OBJECT_STREAM}{bucket_name(bucket)}"
-    with held_by(bucket):
+    with translate_errors(bucket):
         await api.do(endpoint, asked=f"delete object store {bucket!r}", timeout=timeout)

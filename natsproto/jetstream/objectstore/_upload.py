@@ -14,14 +14,14 @@ from hashlib import sha256
 from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFailed
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._backup import Progress
-from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.async_publish import Limits, Publisher
 from natsproto.jetstream._publish.fast_batch import API_LEVEL, FLOW, FastPublisher
 from natsproto.jetstream._publish.fast_batch_state import FastOptions
-from natsproto.jetstream._publish.policy import RETRY_ATTEMPTS, RETRY_WAIT
-from natsproto.jetstream.objectstore._catalog import Catalog, held_by
+from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream.objectstore._content import ContentReader, Source
+from natsproto.jetstream.objectstore._index import ObjectIndex, translate_errors
 from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, digest_text
-from natsproto.jetstream.objectstore._source import Content, Source
 
 WINDOW = 8 * 2**20
 """Bytes that may be on their way, unacknowledged."""
@@ -37,7 +37,7 @@ class Upload:
 
     def __init__(
         self,
-        catalog: Catalog,
+        index: ObjectIndex,
         info: ObjectInfo,
         source: Source,
         *,
@@ -45,11 +45,11 @@ class Upload:
         progress: Callable[[Progress], object] | None,
         timeout: float,
     ) -> None:
-        self._catalog, self._info = catalog, info
+        self._index, self._info = index, info
         self._subject = chunk_subject(info.bucket, info.nuid)
         self._digest = sha256()
-        self._content = Content(source, info.chunk_size, self._digest.update)
-        connection = catalog.api.connection
+        self._content = ContentReader(source, info.chunk_size, self._digest.update)
+        connection = index.api.connection
         self.batched = batched and connection.server_info.api_lvl >= API_LEVEL
         """Whether the store takes fast ingest, as far as is known."""
         self._progress, self._timeout = progress, timeout
@@ -76,9 +76,9 @@ class Upload:
                     await self._store(pieces)
         except BaseException as exc:
             if self._chunks:
-                await self._catalog.sweep(self._info.nuid, settled=False)
+                await self._index.sweep(self._info.nuid, settled=False)
             error = exc.failures[0].error if isinstance(exc, PublishFailed) else exc
-            if isinstance(error, NatsError) and (error := await self._catalog.why(error)) is not exc:
+            if isinstance(error, NatsError) and (error := await self._index.why(error)) is not exc:
                 raise error from exc
             raise
         return self._info.replace(size=self._size, chunks=self._chunks, digest=digest_text(self._digest.digest()))
@@ -138,10 +138,10 @@ class Upload:
         """
         await publisher.flush()
         misplaced, self._unproven = self._unproven, deque()
-        stream = self._catalog.stream
+        stream = self._index.stream
         for ack, _ in misplaced:
             try:
-                with held_by(self._catalog.bucket):
+                with translate_errors(self._index.bucket):
                     await stream.delete_message(ack.result().seq, timeout=self._timeout)
             except MessageNotFound:
                 pass
@@ -150,7 +150,7 @@ class Upload:
 
     def _publisher(self) -> FastPublisher | Publisher:
         """The fastest one that the stream allows. Every chunk has an id, so that it can be sent again."""
-        connection = self._catalog.api.connection
+        connection = self._index.api.connection
         if self.batched:
             options = FastOptions(
                 gap_ok=False,
@@ -167,7 +167,7 @@ class Upload:
 
     async def _settle(self, publisher: FastPublisher | Publisher) -> None:
         """Waits until none of the chunks is on its way, so that none is stored behind the purge."""
-        if not self._catalog.api.connection.is_connected:
+        if not self._index.api.connection.is_connected:
             return
         try:
             async with asyncio.timeout(SETTLE):

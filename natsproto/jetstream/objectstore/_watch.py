@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
-from natsproto.jetstream._consumer.watch import Watching
+from natsproto.jetstream._consumer.watch import WatchBase
 from natsproto.jetstream.objectstore._meta import ObjectInfo, read_info
 
 
-class ObjectWatcher(Watching[ObjectInfo]):
+class ObjectWatcher(WatchBase[ObjectInfo]):
     """Descriptions of objects as they change. Made by ``ObjectStore.watch``; enter it, then iterate it.
 
     ``async for`` gives one at a time, ``next()`` one within a time. It goes on over restarts, reconnects and changes of

@@ -24,11 +24,11 @@ from natsproto.errors import (
 from natsproto.jetstream._config import ObjectStoreConfig, Placement, StorageType
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.objectstore import ObjectInfo, ObjectLink, ObjectStore
-from natsproto.jetstream.objectstore._catalog import Catalog
+from natsproto.jetstream.objectstore._index import ObjectIndex
 from natsproto.jetstream.objectstore._meta import meta_subject
 from natsproto.testing import run_server
 from tests.kit.interruption import interruptions
-from tests.objectstore.ground import add_links, chunks, content, names, only, read, settled
+from tests.objectstore.helpers import add_links, chunks, content, names, only, read, settled
 
 
 async def made(js: JetStream, bucket: str = "files", **objects: bytes) -> ObjectStore:
@@ -169,18 +169,18 @@ async def test_a_rename_gives_way_to_whoever_changes_the_object_meanwhile(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await made(jetstream)
-    change = Catalog.change
+    change = ObjectIndex.change
 
     for meddle in (lambda: store.put("a", content(200_000, 2)), lambda: store.delete("a")):
         await store.put("a", content(300_000))
 
-        async def changed(catalog: Catalog, name: str, *args: object, **more: object) -> object:
+        async def changed(index: ObjectIndex, name: str, *args: object, **more: object) -> object:
             if name == "a":
-                monkeypatch.setattr(Catalog, "change", change)
+                monkeypatch.setattr(ObjectIndex, "change", change)
                 await meddle()  # noqa: B023  # it is this round's
-            return await change(catalog, name, *args, **more)  # type: ignore[arg-type]
+            return await change(index, name, *args, **more)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Catalog, "change", changed)
+        monkeypatch.setattr(ObjectIndex, "change", changed)
         with pytest.raises(ObjectChanged):
             await store.update_meta("a", rename="b")
         left = await names(store)
@@ -209,17 +209,17 @@ async def test_a_change_of_which_there_is_no_word_is_looked_up(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await made(jetstream)
-    publish = Catalog._publish
+    publish = ObjectIndex._publish
     lost = [True, True]
 
-    async def quiet(catalog: Catalog, *args: object) -> object:
-        done = await publish(catalog, *args)  # type: ignore[arg-type]
+    async def quiet(index: ObjectIndex, *args: object) -> object:
+        done = await publish(index, *args)  # type: ignore[arg-type]
         if lost:
             lost.pop()
             raise PublishUncertain("meta", "silence")
         return done
 
-    monkeypatch.setattr(Catalog, "_publish", quiet)
+    monkeypatch.setattr(ObjectIndex, "_publish", quiet)
     info = await store.put("o", content(300_000))
     assert (await store.info("o")).nuid == info.nuid
     assert (await store.status()).stream.state.last_seq == 4  # it was not stored twice
@@ -232,10 +232,10 @@ async def test_a_change_of_which_there_is_never_a_word_keeps_both(
 ) -> None:
     store = await made(jetstream, o=content(300_000))
 
-    async def silent(catalog: Catalog, *args: object) -> object:
+    async def silent(index: ObjectIndex, *args: object) -> object:
         raise PublishUncertain("meta", "silence")
 
-    monkeypatch.setattr(Catalog, "_publish", silent)
+    monkeypatch.setattr(ObjectIndex, "_publish", silent)
     with pytest.raises(PublishUncertain):
         await store.put("o", content(300_000, 2))
     assert await store.get_bytes("o") == content(300_000)

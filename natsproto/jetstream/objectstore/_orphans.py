@@ -11,11 +11,11 @@ from datetime import UTC
 from natsproto.errors import ConfigError, MessageNotFound
 from natsproto.jetstream._codec import NEVER, Duration
 from natsproto.jetstream._timestamp import Timestamp
-from natsproto.jetstream.objectstore._catalog import Catalog
+from natsproto.jetstream.objectstore._index import ObjectIndex
 from natsproto.jetstream.objectstore._meta import all_chunk_subjects, all_meta_subjects, chunk_subject, read_info
 
 
-async def leftovers(catalog: Catalog, older_than: float, timeout: Duration | None) -> list[str]:
+async def find_orphans(index: ObjectIndex, older_than: float, timeout: Duration | None) -> list[str]:
     """The subjects of chunks that no description names and of which the newest was stored so many seconds ago.
 
     The order makes it safe. Chunks are listed first, so that whatever is completed meanwhile is named by what is read
@@ -23,26 +23,26 @@ async def leftovers(catalog: Catalog, older_than: float, timeout: Duration | Non
     the leader, in the order in which they were stored. Whoever changes or renames an object stores a description
     behind all others before the old one goes: one of them is met.
     """
-    stream, bucket = catalog.stream, catalog.bucket
+    stream, bucket = index.stream, index.bucket
     info = await stream.info(timeout=timeout)
     if info.config.mirror is not None or info.config.sources:
         why = "is a copy of others: what describes these chunks may be on its way"
         raise ConfigError("object store", bucket, why)
     now = Timestamp.now(UTC) if info.ts == NEVER else info.ts  # the clock that stamps the chunks
     held = {subject async for subject, _ in stream.subjects(all_chunk_subjects(bucket), timeout=timeout)}
-    held -= await _named(catalog, timeout, direct=True)
-    old = [subject for subject in held if await _age(catalog, subject, now, timeout) >= older_than]
+    held -= await _named(index, timeout, direct=True)
+    old = [subject for subject in held if await _age(index, subject, now, timeout) >= older_than]
     if old:
-        named = await _named(catalog, timeout, direct=False)
+        named = await _named(index, timeout, direct=False)
         old = [subject for subject in old if subject not in named]
     return old
 
 
-async def _named(catalog: Catalog, timeout: Duration | None, *, direct: bool) -> set[str]:
+async def _named(index: ObjectIndex, timeout: Duration | None, *, direct: bool) -> set[str]:
     """The subjects of the chunks of all objects. InvalidReply for a description that cannot be read."""
-    bucket = catalog.bucket
+    bucket = index.bucket
     found: set[str] = set()
-    stored = catalog.stream.get_batch(subject=all_meta_subjects(bucket), direct=direct, timeout=timeout)
+    stored = index.stream.get_batch(subject=all_meta_subjects(bucket), direct=direct, timeout=timeout)
     async with aclosing(stored.batches()) as batches:
         async for batch in batches:
             for message in batch:
@@ -52,10 +52,10 @@ async def _named(catalog: Catalog, timeout: Duration | None, *, direct: bool) ->
     return found
 
 
-async def _age(catalog: Catalog, subject: str, now: Timestamp, timeout: Duration | None) -> float:
+async def _age(index: ObjectIndex, subject: str, now: Timestamp, timeout: Duration | None) -> float:
     """Seconds since the newest chunk was stored; none where they are gone."""
     try:
-        newest = await catalog.stream.get_last_message(subject, direct=False, timeout=timeout)
+        newest = await index.stream.get_last_message(subject, direct=False, timeout=timeout)
     except MessageNotFound:
         return -1.0
     return (now - newest.time).total_seconds()

@@ -13,11 +13,13 @@ from natsproto.errors import RequestTimeout
 
 T = TypeVar("T")
 
-EARLY = 0.002
+TIMER_SLACK_S = 0.002
 """Seconds that a timer may fire before its time."""
 
 
-async def first_answer(ask: Callable[[float], Awaitable[T]], pauses: Iterable[float], patience: float, asked: str) -> T:
+async def retry_request(
+    ask: Callable[[float], Awaitable[T]], pauses: Iterable[float], patience: float, asked: str
+) -> T:
     """What the first of several questions brings, be it an answer or an error.
 
     ``ask`` begins a question that is given so many seconds, after each of the ``pauses`` in which there was no answer,
@@ -36,7 +38,7 @@ async def first_answer(ask: Callable[[float], Awaitable[T]], pauses: Iterable[fl
                     return question.result()
                 questions.remove(question)
             left = begun + patience - loop.time()
-            if left <= EARLY:
+            if left <= TIMER_SLACK_S:
                 break
         raise RequestTimeout(asked, patience)
     finally:

@@ -22,12 +22,12 @@ from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._direct import LastGet
 from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._publish.headers import MessageArgs
-from natsproto.jetstream._publish.policy import RETRY_WAIT
 from natsproto.jetstream._publish.publish import publish
+from natsproto.jetstream._publish.retry_policy import RETRY_WAIT
 from natsproto.jetstream._stream import Stream
+from natsproto.jetstream.kv._bucket_subjects import BucketSubjects, V
 from natsproto.jetstream.kv._entry import StoredEntry
 from natsproto.jetstream.kv._keys import key_name
-from natsproto.jetstream.kv._layout import Layout, V
 from natsproto.protocol.frames import Message
 from natsproto.protocol.pool import seconds
 
@@ -37,10 +37,10 @@ GETS_KEPT = 4096
 """Keys of which a handle remembers how to get them."""
 
 
-class Store(Generic[V]):
+class BucketStream(Generic[V]):
     """A bucket as one handle sees it."""
 
-    def __init__(self, api: Api, stream: Stream, layout: Layout[V]) -> None:
+    def __init__(self, api: Api, stream: Stream, layout: BucketSubjects[V]) -> None:
         self.api, self.stream, self.layout = api, stream, layout
         self._gets: dict[str, LastGet] = {}  # by the key in the bucket
 
@@ -49,9 +49,9 @@ class Store(Generic[V]):
         """The name of the bucket."""
         return self.layout.bucket
 
-    def plain(self) -> Store[bytes]:
+    def plain(self) -> BucketStream[bytes]:
         """The same with values as bytes."""
-        return Store(self.api, self.stream, self.layout.plain())
+        return BucketStream(self.api, self.stream, self.layout.plain())
 
     # ---------------------------------------------------------------- reading
 

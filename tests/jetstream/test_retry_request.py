@@ -13,7 +13,7 @@ from natsproto.errors import ConnectionLost, JetStreamNotEnabled, JetStreamUnava
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._info import StreamInfo
 from natsproto.testing import Server, run_cluster
-from tests.jetstream.test_window import stage
+from tests.jetstream.test_publisher import stage
 from tests.kit.clock import virtual_clock
 from tests.kit.scripted import Op
 

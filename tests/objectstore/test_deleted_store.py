@@ -11,7 +11,7 @@ import pytest
 from natsproto.errors import BucketNotFound, JetStreamError, KeyValueError, NoStream, ObjectStoreError
 from natsproto.jetstream import JetStream, ObjectStoreConfig, StreamSource
 from natsproto.jetstream.objectstore import ObjectInfo, ObjectStore
-from tests.objectstore.ground import CHUNK, content, names, read
+from tests.objectstore.helpers import CHUNK, content, names, read
 
 
 def verbs(store: ObjectStore, folder: pathlib.Path) -> dict[str, Awaitable[object]]:

@@ -44,7 +44,7 @@ Update: TypeAlias = Callable[[bytes], object]
 """What is told every chunk in order: a digest."""
 
 
-class Content:
+class ContentReader:
     """The content of an object to be, read once: ``async for`` gives lists of chunks, each followed by ``update``.
 
     ``total`` is its size in bytes, 0 when nobody knows it.

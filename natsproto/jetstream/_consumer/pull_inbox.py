@@ -13,10 +13,10 @@ from typing import Final, Protocol, cast
 from natsproto._core.events import Connected, Denied, Disconnected, Event, Moved, Reconnected
 from natsproto.errors import NatsError
 from natsproto.jetstream._api import Api
-from natsproto.jetstream._asking import EARLY
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig
 from natsproto.jetstream._consumer.messages import DRAIN_TIMEOUT_S, nak_all
 from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._retry_request import TIMER_SLACK_S
 
 IDLE_S: Final = 1.0
 """Seconds after a fetch for which its subscription is kept, so that a loop of fetches subscribes once."""
@@ -223,7 +223,7 @@ class PullInbox:
 
     def _on_idle(self) -> None:
         self._timer = None
-        now = self.loop.time() + EARLY
+        now = self.loop.time() + TIMER_SLACK_S
         for replies in [one for one in self._idle if one.idle_since + IDLE_S <= now]:
             self.forget(replies)
         if self._idle:

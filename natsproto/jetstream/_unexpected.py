@@ -13,19 +13,19 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from natsproto.errors import JetStreamError, NatsError
 
 
-class Endable(Protocol):
+class UnexpectedErrorHandler(Protocol):
     """Something that a bug can end."""
 
-    def broken(self, bug: Exception) -> None:
+    def on_unexpected_error(self, bug: Exception) -> None:
         """It is over, because of this."""
         ...
 
 
-B = TypeVar("B", bound=Endable)
+B = TypeVar("B", bound=UnexpectedErrorHandler)
 P = ParamSpec("P")
 
 
-def ends_on_bugs(method: Callable[Concatenate[B, P], None]) -> Callable[Concatenate[B, P], None]:
+def fail_on_unexpected(method: Callable[Concatenate[B, P], None]) -> Callable[Concatenate[B, P], None]:
     """For a method that nobody waits for: what it raises would reach the log and nobody else."""
 
     @wraps(method)
@@ -33,12 +33,12 @@ def ends_on_bugs(method: Callable[Concatenate[B, P], None]) -> Callable[Concaten
         try:
             method(self, *args, **kwargs)
         except Exception as exc:
-            self.broken(exc)
+            self.on_unexpected_error(exc)
 
     return guarded
 
 
-def ending(doing: str, cause: Exception) -> NatsError:
+def wrap_unexpected(doing: str, cause: Exception) -> NatsError:
     """What users are told when something in the background (a task, a timer, what a chunk of messages sets off) ends
     with this what they are ``doing``. What nobody foresaw is a bug of ours, and must not leave them waiting for ever.
     """

@@ -30,7 +30,7 @@ else:
     V, T = TypeVar("V"), TypeVar("T")
 
 
-class Layout(Generic[V]):
+class BucketSubjects(Generic[V]):
     """The subjects of a bucket and the codecs of a handle.
 
     ``stored`` is in front of a key in the stream that is read, ``origin`` in front of it in the one that is written,
@@ -57,7 +57,7 @@ class Layout(Generic[V]):
         """The key of a stored message, of its subject; InvalidPayload when the codec did not make it."""
 
     @classmethod
-    def of(cls, bucket: str, config: StreamConfig | None, prefix: str, keys: KeyCodec | None) -> Layout[bytes]:
+    def of(cls, bucket: str, config: StreamConfig | None, prefix: str, keys: KeyCodec | None) -> BucketSubjects[bytes]:
         """The layout of a bucket whose stream is configured like this (None: not known), seen through an API prefix."""
         for name in ("encode", "decode", "encode_filter"):
             if keys is not None and not callable(getattr(keys, name, None)):
@@ -71,15 +71,15 @@ class Layout(Generic[V]):
             stored = stored if transforms else origin
             if mirror.external is not None:
                 reach = mirror.external.api
-        return Layout(bucket, stored, origin, reach, keys, as_bytes, None)
+        return BucketSubjects(bucket, stored, origin, reach, keys, as_bytes, None)
 
-    def typed(self, kind: type[T], codec: Codec) -> Layout[T]:
+    def typed(self, kind: type[T], codec: Codec) -> BucketSubjects[T]:
         """The same with values of a type."""
         for name in ("encode", "decode"):
             if not callable(getattr(codec, name, None)):
                 raise ConfigError("codec", codec, f"has no method {name}")
         decode = codec.decode
-        return Layout(
+        return BucketSubjects(
             self.bucket,
             self.stored,
             self.origin,
@@ -89,9 +89,9 @@ class Layout(Generic[V]):
             lambda payload: decode(payload, kind),
         )
 
-    def plain(self) -> Layout[bytes]:
+    def plain(self) -> BucketSubjects[bytes]:
         """The same with values as bytes."""
-        return Layout(self.bucket, self.stored, self.origin, self._reach, self.keys, as_bytes, None)
+        return BucketSubjects(self.bucket, self.stored, self.origin, self._reach, self.keys, as_bytes, None)
 
     def encode(self, value: V) -> bytes:
         """The payload for a value. TypeError, or InvalidPayload of the codec."""

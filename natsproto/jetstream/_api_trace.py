@@ -12,7 +12,7 @@ from typing import TypeAlias
 from natsproto._value import Value
 
 
-class ApiExchange(Value):
+class ApiTrace(Value):
     """One request to the JetStream API. ``subject`` is what it was sent to, ``duration`` how many seconds it took.
 
     ``request`` and ``response`` are as they were on the wire, but for the contents of stored messages: their size
@@ -28,11 +28,11 @@ class ApiExchange(Value):
     error: BaseException | None = None
 
 
-Trace: TypeAlias = Callable[[ApiExchange], object]
+TraceCallback: TypeAlias = Callable[[ApiTrace], object]
 """Is called with every exchange when it is over, in the step in which it is: it must be quick, and must not wait."""
 
 
-def told(subject: str, response: bytes) -> bytes:
+def redacted(subject: str, response: bytes) -> bytes:
     """The response without what was stored in messages."""
     if ".DIRECT.GET." in subject:
         return b"(%d bytes)" % len(response) if response else b""

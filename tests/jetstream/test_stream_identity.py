@@ -11,7 +11,7 @@ from natsproto.errors import JetStreamNotEnabled, NatsError, RequestTimeout, Str
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._codec import decode
-from natsproto.jetstream._consumer.identity import StreamIdentity
+from natsproto.jetstream._consumer.stream_identity import StreamIdentity
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._timestamp import Timestamp
 from tests.kit.clock import virtual_clock

@@ -49,7 +49,7 @@ class Source(Protocol):
         ...
 
 
-class LastMessages:
+class MultiLastGet:
     """One get of last messages. ``moment`` is how the caller has chosen one; empty for now."""
 
     def __init__(

@@ -17,7 +17,7 @@ from natsproto.jetstream._direct import StoredMessages
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream.objectstore import ObjectStore
 from natsproto.testing import Server
-from tests.objectstore.ground import CHUNK, chunks, content, names, only
+from tests.objectstore.helpers import CHUNK, chunks, content, names, only
 
 PUT = """
 import asyncio, sys

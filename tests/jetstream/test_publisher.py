@@ -30,7 +30,7 @@ from natsproto.errors import (
     TooManyRequests,
     WrongLastSequence,
 )
-from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._publish.ack_future import AckFuture
 from tests.core.world import World, turns, world
 from tests.jetstream.script import STEP, StreamScript
 from tests.kit.clock import advance, virtual_clock

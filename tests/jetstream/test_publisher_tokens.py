@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from natsproto._core.connection import Connection
 from natsproto._core.outbox import Outbox
-from natsproto.jetstream._publish.ackfuture import AckFuture
+from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.async_publish import Limits, Window
 from natsproto.protocol.commands import Heads
 from natsproto.protocol.frames import Message

@@ -12,8 +12,8 @@ from natsproto.errors import JetStreamError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._consumer import watch as watching
 from natsproto.jetstream._consumer.messages import Buffer
-from natsproto.jetstream._consumer.order import OrderedCursor
 from natsproto.jetstream._consumer.ordered import OrderedConsumer, OrderedSource
+from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
 from natsproto.jetstream._consumer.ordered_state import OrderedState
 from natsproto.jetstream._consumer.pull_state import PullState
 from natsproto.jetstream._context import JetStream
@@ -63,7 +63,7 @@ async def test_bug_in_making_the_first_consumer_is_told_to_all_who_wait(
 async def test_bug_in_making_the_next_consumer_is_told_behind_what_came(
     jetstream: JetStream, push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.order.PUSH_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream, 3)
     ordered = stream.ordered_consumer(push=push)
     async with asyncio.timeout(LONG), ordered.messages() as messages:
@@ -127,7 +127,7 @@ async def test_bug_in_dealing_with_silence_ends_whoever_reads(
 async def test_bug_in_dealing_with_a_push_consumer_that_is_silent_ends_whoever_reads(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.order.PUSH_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=True)
     async with asyncio.timeout(LONG), ordered.messages() as messages:
@@ -145,7 +145,7 @@ async def test_bug_in_dealing_with_a_push_consumer_that_is_silent_ends_whoever_r
 async def test_bug_in_taking_in_what_came_ends_who_reads_it_and_not_the_connection(
     jetstream: JetStream, push: bool, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.order.PUSH_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=push)
     async with asyncio.timeout(LONG), ordered.messages(expires=2, heartbeat=0.5) as messages:

@@ -33,8 +33,8 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration, dumps
 from natsproto.jetstream._config import OBJECT_STREAM
 from natsproto.jetstream._direct import RawMessage
-from natsproto.jetstream._publish.policy import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream._publish.publish import connected, publish
+from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, meta_subject, read_info
@@ -56,7 +56,7 @@ _FINAL = (StreamNotFound, StreamProtected, PermissionDenied, ConnectionClosed)
 
 
 @contextmanager
-def held_by(bucket: str) -> Iterator[None]:
+def translate_errors(bucket: str) -> Iterator[None]:
     """BucketNotFound, which names the store, where the stream behind it is gone."""
     try:
         yield
@@ -71,16 +71,18 @@ class Entry(NamedTuple):
     sequence: int
 
 
-class Catalog:
+class ObjectIndex:
     """The descriptions of the objects of one store."""
 
     def __init__(self, api: Api, bucket: str, stream: Stream) -> None:
         self.api, self.bucket, self.stream = api, bucket, stream
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def other(self, bucket: str) -> Catalog:
+    def other(self, bucket: str) -> ObjectIndex:
         """That of another store of this account, which may not exist."""
-        return self if bucket == self.bucket else Catalog(self.api, bucket, Stream(self.api, OBJECT_STREAM + bucket))
+        return (
+            self if bucket == self.bucket else ObjectIndex(self.api, bucket, Stream(self.api, OBJECT_STREAM + bucket))
+        )
 
     def patience(self, timeout: Duration | None) -> float:
         """A timeout in seconds, more than 0, or the context's."""
@@ -95,7 +97,7 @@ class Catalog:
         version whose chunks are being removed.
         """
         try:
-            with held_by(self.bucket):
+            with translate_errors(self.bucket):
                 found = await self._ask(meta_subject(self.bucket, name), self.patience(timeout))
         except MessageNotFound:
             return None
@@ -188,7 +190,7 @@ class Catalog:
 
     async def forget(self, name: str, sequence: int, *, timeout: Duration | None = None) -> None:
         """Removes a description as old as this or older, so that nothing tells of it."""
-        with held_by(self.bucket):
+        with translate_errors(self.bucket):
             await self.stream.purge(subject=meta_subject(self.bucket, name), sequence=sequence + 1, timeout=timeout)
 
     async def see_through(self, step: Coroutine[Any, Any, T]) -> T:
