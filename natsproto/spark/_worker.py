@@ -44,9 +44,9 @@ class Worker(blocking.Client):
     @property
     def ended(self) -> bool:
         """Whether its client here is closed for good: somebody closed it, or no server lets it in any more."""
-        life = self._lives.get(os.getpid())
-        live = None if life is None else life.live
-        return self._closed or (live is not None and live.client.state is State.CLOSED)
+        process = self._processes.get(os.getpid())
+        connection = None if process is None else process.connection
+        return self._closed or (connection is not None and connection.client.state is State.CLOSED)
 
 
 _WORKERS: dict[SparkNats, Worker] = {}
@@ -161,7 +161,7 @@ def leave(portal: Portal, stop: Callable[[], Awaitable[None]]) -> None:
     """Ends what runs on the loop and waits for it, where that is possible."""
     if portal.stopped:
         return
-    if portal.is_here:  # the garbage collector closes a forgotten generator on whichever thread it runs
+    if portal.is_loop_thread:  # the garbage collector closes a forgotten generator on whichever thread it runs
         asyncio.ensure_future(stop())
     else:
         portal.call(stop)

@@ -1,17 +1,17 @@
-"""natsproto for programs without an event loop: ``natsproto.sync.connect()`` returns a client whose verbs wait.
+"""The blocking client, for programs without an event loop: ``natsproto.sync.connect()``.
 
-It wraps the async client, which runs on a thread of its own.
+It wraps the async client, which runs on an event loop in a thread of its own.
 """
 
+from natsproto.sync._admin import Admin, Advisories, Listing, System
 from natsproto.sync._client import Client, connect
-from natsproto.sync._consuming import JsMessage, Messages, OrderedConsumer, PullConsumer, PushConsumer
+from natsproto.sync._consumers import JsMessage, Messages, OrderedConsumer, PullConsumer, PushConsumer
 from natsproto.sync._jetstream import JetStream, Stream
 from natsproto.sync._keyvalue import KeyValue, KeyValueBatch, KeyValueCache, KeyWatcher, Lock
-from natsproto.sync._looking import Admin, Advisories, Listing, System
-from natsproto.sync._messaging import Message, Subscription
 from natsproto.sync._objects import ObjectReader, ObjectStore, ObjectWatcher
 from natsproto.sync._publishers import AckFuture, AtomicBatch, FastPublisher, Publisher
 from natsproto.sync._services import Endpoint, Group, Request, Service
+from natsproto.sync._subscription import Message, Subscription
 
 __all__ = [
     "AckFuture",

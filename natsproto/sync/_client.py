@@ -1,7 +1,7 @@
-"""The client for scripts, notebooks and whatever has no event loop.
+"""The blocking client, for scripts, notebooks and other programs without an event loop.
 
-Owns when a connection is made: at ``connect()``, and in every other process that has inherited or unpickled the
-client at its first use there, because neither a thread nor a socket survives a fork.
+Owns when a connection is made: at ``connect()``, and in every other process that inherited or unpickled the client at
+its first use there, because neither a thread nor a socket survives a fork.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ from natsproto.protocol.frames import Payload, ServerInfo
 from natsproto.protocol.headers import Headers, HeadersLike, block_of
 from natsproto.protocol.pool import seconds
 from natsproto.protocol.subject import publish_subject
-from natsproto.sync._facade import Facade, blocking, iterating, making
+from natsproto.sync._admin import System
 from natsproto.sync._jetstream import JetStream
-from natsproto.sync._looking import System
-from natsproto.sync._messaging import Readers, Subscription
 from natsproto.sync._portal import Portal
-from natsproto.sync._publishing import Outgoing
-from natsproto.sync._services import Service, StatsHandler, ask
+from natsproto.sync._publish_queue import PublishQueue
+from natsproto.sync._services import Service, StatsHandler, call_stats_handler
+from natsproto.sync._subscription import Subscription, ThreadTracker
+from natsproto.sync._wrapper import SyncWrapper, as_iterator, blocking, wrapped
 
 
-class Client(Facade[client.Client]):
-    """A client whose verbs wait; made by ``connect``. Any thread may use it, all at the same time.
+class Client(SyncWrapper[client.Client]):
+    """A blocking client, made by ``connect``. Several threads may use it at the same time.
 
-    Its verbs are those of the async client of the same name: arguments, errors and promises are theirs. Leaving
+    Its methods have the arguments, errors and guarantees of the async client's methods of the same name. Leaving
     ``with`` drains it, or closes it when the block raised.
 
-    In a forked process it connects anew at its first use, and so does one that was pickled. Subscriptions, streams
-    and consumers belong to the process in which they were made.
+    In a forked process, and after unpickling, it connects again at its first use. Subscriptions, streams and consumers
+    belong to the process in which they were made.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._closed = False
-        # By process: a lock that was held during a fork would stay so in the child for ever.
-        self._lives: dict[int, _Life] = {}
+        # By process: a lock that was held during a fork would stay locked in the child for ever.
+        self._processes: dict[int, _Process] = {}
 
     request = blocking(client.Client.request)
     call = blocking(client.Client.call)
-    request_many = iterating(client.Client.request_many)
+    request_many = as_iterator(client.Client.request_many)
     rtt = blocking(client.Client.rtt)
     reconnect = blocking(client.Client.reconnect)
     health = blocking(client.Client.health)
     trace = blocking(client.Client.trace)
-    events = iterating(client.Client.events)
-    system = making(client.Client.system, System)
-    discover_services = iterating(client.Client.discover_services)
-    ping_services = iterating(client.Client.ping_services)
-    service_stats = iterating(client.Client.service_stats)
-    jetstream = making(client.Client.jetstream, JetStream)
+    events = as_iterator(client.Client.events)
+    system = wrapped(client.Client.system, System)
+    discover_services = as_iterator(client.Client.discover_services)
+    ping_services = as_iterator(client.Client.ping_services)
+    service_stats = as_iterator(client.Client.service_stats)
+    jetstream = wrapped(client.Client.jetstream, JetStream)
 
     def publish(
         self,
@@ -74,14 +74,13 @@ class Client(Facade[client.Client]):
         reply: str | None = None,
         headers: HeadersLike | None = None,
     ) -> None:
-        """Publishes a message: leaves it to the event loop, from where it goes as the async client's do. Waits only
-        when 4096 are on their way.
+        """Publish a message by handing it to the event loop. Waits only when 4096 messages are queued for the loop.
 
-        Bad arguments and a message that is too large are raised at once, in words; what comes later (OutboxFull in
-        a long outage, ConnectionClosed) is raised by the next verb of this client. ``flush`` tells whether the
-        server has it.
+        Bad arguments and a message that is too large raise at once. Later errors (OutboxFull in a long outage,
+        ConnectionClosed) are raised by the next method of this client. ``flush`` waits until the server has the
+        message.
         """
-        portal, connected, outgoing, _ = self._live()
+        portal, connected, queue, _ = self._connection()
         portal.check()
         connected.heads.wire(subject)
         if reply is not None:
@@ -91,10 +90,10 @@ class Client(Facade[client.Client]):
         size = len(payload) + len((kept and block_of(kept)) or b"")
         if size > connected.max_payload > 0:
             raise PayloadTooLarge(size, connected.max_payload)
-        outgoing.put(_Message(subject, payload, reply, kept), size)
+        queue.put(_Message(subject, payload, reply, kept), size)
 
     def flush(self, timeout: float | timedelta | None = None) -> None:
-        """Waits until the server has handled everything published and subscribed so far; see the async client."""
+        """Wait until the server has handled everything published and subscribed so far; see the async client."""
         portal, inner = self._reach()
         portal.call(inner.flush, timeout)
 
@@ -108,7 +107,7 @@ class Client(Facade[client.Client]):
         pending_bytes_limit: int | None = None,
         slow_policy: SlowPolicy | str = SlowPolicy.DROP_NEWEST,
     ) -> Subscription:
-        """Subscribes to a subject; see the async client. There are no callbacks: iterate it, in a thread if need be."""
+        """Subscribe to a subject; see the async client. There are no callbacks: iterate it, in a thread if need be."""
         portal, inner = self._reach()
         made = portal.run(
             inner.subscribe,
@@ -119,7 +118,7 @@ class Client(Facade[client.Client]):
             pending_bytes_limit=pending_bytes_limit,
             slow_policy=slow_policy,
         )
-        return Subscription(portal, made, self._live().readers)
+        return Subscription(portal, made, self._connection().tracker)
 
     def add_service(
         self,
@@ -132,46 +131,46 @@ class Client(Facade[client.Client]):
         stats_handler: StatsHandler | None = None,
         prefix: str = "$SRV",
     ) -> Service:
-        """Runs an instance of a service (ADR-32) from now on; enter it to have it stopped at the end.
+        """Start an instance of a service (ADR-32). Use it with ``with``, which stops it at the end.
 
-        Its handlers are plain functions, each request has a thread of its own. ``stats_handler`` runs on the thread of
-        the event loop: it must be quick, and not call the client. Else as the async client.
+        Handlers are plain functions; each request is handled on a thread of its own. ``stats_handler`` runs on the
+        thread of the event loop: it must be quick and must not call the client. Otherwise as the async client.
         """
         portal, inner = self._reach()
-        asked = None if stats_handler is None else partial(ask, stats_handler, portal)
+        async_handler = None if stats_handler is None else partial(call_stats_handler, stats_handler, portal)
 
-        async def started() -> service.Service:
+        async def start() -> service.Service:
             return await inner.add_service(
                 name,
                 version,
                 description=description,
                 metadata=metadata,
                 queue_group=queue_group,
-                stats_handler=asked,
+                stats_handler=async_handler,
                 prefix=prefix,
             )
 
-        return Service(portal, portal.call(started), self._live().readers)
+        return Service(portal, portal.call(start), self._connection().tracker)
 
     @property
     def state(self) -> State:
-        """Where the client is in its life."""
-        return State.CLOSED if self._closed else self._live().client.state
+        """The state of the client, such as open or reconnecting."""
+        return State.CLOSED if self._closed else self._connection().client.state
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection right now."""
-        return not self._closed and self._live().client.is_connected
+        """Whether the client is connected to a server right now."""
+        return not self._closed and self._connection().client.is_connected
 
     @property
     def connected_url(self) -> str:
         """The URL of the connected server without user and password; empty when there is none."""
-        return self._live().client.connected_url
+        return self._connection().client.connected_url
 
     @property
     def client_id(self) -> int:
-        """The number the server knows this connection by."""
-        return self._live().client.client_id
+        """The id that the server gave this connection."""
+        return self._connection().client.client_id
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -181,42 +180,42 @@ class Client(Facade[client.Client]):
 
     @property
     def discovered_servers(self) -> tuple[str, ...]:
-        """The servers that the cluster announced, as ``host:port``."""
+        """The servers that the cluster advertised, as ``host:port``."""
         portal, inner = self._reach()
         return portal.run(lambda: inner.discovered_servers)
 
     def set_servers(self, servers: str | Sequence[str]) -> None:
-        """Replaces every known server, discovered ones included; see the async client. For this process."""
+        """Replace every known server, discovered ones included, in this process; see the async client."""
         portal, inner = self._reach()
         portal.run(inner.set_servers, servers)
 
     def new_inbox(self) -> str:
-        """A subject that nobody else uses."""
-        return self._live().client.new_inbox()
+        """Return a unique reply subject."""
+        return self._connection().client.new_inbox()
 
     @property
     def server_info(self) -> ServerInfo:
-        """What the server said last of itself."""
-        return self._live().client.server_info
+        """The server's last INFO message."""
+        return self._connection().client.server_info
 
     @property
     def max_payload(self) -> int:
-        """Bytes of headers and payload that the server accepts in one message."""
-        return self._live().client.max_payload
+        """The maximum bytes of headers and payload that the server accepts in one message."""
+        return self._connection().client.max_payload
 
     @property
     def stats(self) -> Stats:
-        """The counters as they are now."""
-        return self._live().client.stats
+        """The current counters of the connection."""
+        return self._connection().client.stats
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
-        """Ends subscriptions, sends what is waiting, closes; see the async client. A handler that calls it is not
-        waited for.
+        """End subscriptions, send buffered messages and close; see the async client. Does not wait for a handler that
+        calls it.
         """
         self._end(drain=True, timeout=None if timeout is None else seconds("timeout", timeout))
 
     def close(self) -> None:
-        """Closes the client. Messages already published get up to 2 seconds to leave."""
+        """Close the client. Messages already published get up to 2 seconds to be sent."""
         self._end(drain=False)
 
     def __enter__(self) -> Self:
@@ -228,43 +227,43 @@ class Client(Facade[client.Client]):
         self._end(drain=exc is None)
 
     def __repr__(self) -> str:
-        life = self._lives.get(os.getpid())
+        process = self._processes.get(os.getpid())
         if self._closed:
             return "<blocking Client, closed>"
-        if life is None or life.live is None:
+        if process is None or process.connection is None:
             return "<blocking Client, not connected yet>"
-        return f"<blocking {life.live.client!r}>"
+        return f"<blocking {process.connection.client!r}>"
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._options,)
 
     def _reach(self) -> tuple[Portal, client.Client]:
-        live = self._live()
-        if live.outgoing.busy:
-            live.portal.call(live.outgoing.settled)  # what was published first goes first
-        return live.portal, live.client
+        connection = self._connection()
+        if connection.queue.busy:
+            connection.portal.call(connection.queue.join)  # keeps the order of publishing
+        return connection.portal, connection.client
 
-    def _live(self) -> _Live:
+    def _connection(self) -> _Connection:
         if self._closed:
             raise ConnectionClosed()
-        process = os.getpid()
-        life = self._lives.get(process)
-        if life is None:
-            life = self._lives.setdefault(process, _Life())
-        if life.live is None:
-            weakref.finalize(self, life.end, False)  # also at the end of the program
-            return life.begin(self._options)
-        return life.live
+        pid = os.getpid()
+        process = self._processes.get(pid)
+        if process is None:
+            process = self._processes.setdefault(pid, _Process())
+        if process.connection is None:
+            weakref.finalize(self, process.close, False)  # also runs when the interpreter exits
+            return process.connect(self._options)
+        return process.connection
 
     def _end(self, *, drain: bool, timeout: float | None = None) -> None:
         self._closed = True
-        life = self._lives.pop(os.getpid(), None)
-        if life is not None:
-            life.end(drain, timeout)
+        process = self._processes.pop(os.getpid(), None)
+        if process is not None:
+            process.close(drain, timeout)
 
 
 class _Message(NamedTuple):
-    """A message as it was when it was published."""
+    """A copy of a message at the time of publishing."""
 
     subject: str
     payload: bytes
@@ -272,26 +271,26 @@ class _Message(NamedTuple):
     headers: Headers | None
 
 
-class _Live(NamedTuple):
-    """What there is while it lives."""
+class _Connection(NamedTuple):
+    """An open connection and the objects that belong to it."""
 
     portal: Portal
     client: client.Client
-    outgoing: Outgoing[_Message]
-    readers: Readers
+    queue: PublishQueue[_Message]
+    tracker: ThreadTracker
 
 
-class _Life:
-    """A connection in one process."""
+class _Process:
+    """The connection of one process; made at the first use."""
 
     def __init__(self) -> None:
-        self.live: _Live | None = None
+        self.connection: _Connection | None = None
         self._lock = threading.Lock()
 
-    def begin(self, options: Options) -> _Live:
-        """Connects, once for all threads that come at the same time."""
+    def connect(self, options: Options) -> _Connection:
+        """Connect, once for all threads that call this at the same time."""
         with self._lock:
-            if self.live is None:
+            if self.connection is None:
                 portal = Portal()
                 try:
                     connected = portal.call(client.connect(options).__aenter__)
@@ -303,21 +302,21 @@ class _Life:
                     subject, payload, reply, headers = message
                     await connected.publish(subject, payload, reply=reply, headers=headers)
 
-                self.live = _Live(portal, connected, Outgoing(portal, publish), Readers())
-            return self.live
+                self.connection = _Connection(portal, connected, PublishQueue(portal, publish), ThreadTracker())
+            return self.connection
 
-    def end(self, drain: bool, timeout: float | None = None) -> None:
-        """Drains or closes, then ends the thread. Does nothing the second time, and in another process."""
-        if self.live is None or self.live.portal.stopped:
+    def close(self, drain: bool, timeout: float | None = None) -> None:
+        """Drain or close, then end the thread. Does nothing the second time, and in another process."""
+        if self.connection is None or self.connection.portal.stopped:
             return
-        portal, connected, outgoing, readers = self.live
+        portal, connected, queue, tracker = self.connection
         try:
-            if not portal.is_here:  # on the loop's own thread nothing can be waited for: it is cut
+            if not portal.is_loop_thread:  # the loop's own thread cannot wait for the loop: it just stops
                 try:
-                    portal.call(outgoing.settled, timeout if drain else LINGER)
+                    portal.call(queue.join, timeout if drain else LINGER)
                 finally:
                     if drain:
-                        portal.run(readers.dismiss, threading.current_thread())
+                        portal.run(tracker.stop_waiting_for, threading.current_thread())
                         portal.call(connected.drain, timeout)
                     else:
                         portal.call(connected.close)
@@ -332,11 +331,11 @@ def connect(
     context: str | None = None,
     **options: Unpack[OptionArgs],
 ) -> Client:
-    """Connects to a NATS server or cluster and returns a client whose verbs wait: use it with ``with``, or close it.
+    """Connect to a NATS server or cluster and return a blocking client. Use it with ``with``, or close it.
 
-    The arguments and the errors are those of ``natsproto.connect``. A callback among the options runs on the thread
-    of the client's event loop and must not call the client.
+    The arguments and the errors are those of ``natsproto.connect``. Callbacks among the options run on the thread of
+    the client's event loop and must not call the client.
     """
     made = Client(client.options_for(servers, context, options))
-    made._live()
+    made._connection()
     return made

@@ -1,4 +1,4 @@
-"""JetStream for threads without an event loop. Owns nothing: every verb is that of ``natsproto.jetstream``."""
+"""JetStream for threads without an event loop: blocking wrappers of the classes of ``natsproto.jetstream``."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from natsproto.jetstream import _context as context
 from natsproto.jetstream import _stream as stream
 from natsproto.jetstream._info import ConsumerInfo, StreamInfo
 from natsproto.jetstream._publish import fast_batch
-from natsproto.sync._consuming import JsMessage, OrderedConsumer, PullConsumer, PushConsumer
-from natsproto.sync._facade import Facade, batched, blocking, iterating, making, opening
+from natsproto.sync._admin import Admin, Advisories, Listing
+from natsproto.sync._consumers import JsMessage, OrderedConsumer, PullConsumer, PushConsumer
 from natsproto.sync._keyvalue import KeyValue
-from natsproto.sync._looking import Admin, Advisories, Listing
 from natsproto.sync._objects import ObjectStore
 from natsproto.sync._publishers import AtomicBatch, FastPublisher, Publisher
+from natsproto.sync._wrapper import SyncWrapper, as_batched_iterator, as_iterator, blocking, blocking_wrapped, wrapped
 
 if TYPE_CHECKING:
     from natsproto.jetstream._codec import Duration
     from natsproto.jetstream.kv._keys import KeyCodec
-    from natsproto.sync._messaging import Message
+    from natsproto.sync._subscription import Message
 
 
-class Stream(Facade[stream.Stream]):
-    """A stream: its messages and its consumers."""
+class Stream(SyncWrapper[stream.Stream]):
+    """A stream with its messages and its consumers."""
 
     info = blocking(stream.Stream.info)
-    subjects = iterating(stream.Stream.subjects)
+    subjects = as_iterator(stream.Stream.subjects)
     update = blocking(stream.Stream.update)
     seal = blocking(stream.Stream.seal)
     purge = blocking(stream.Stream.purge)
@@ -37,19 +37,19 @@ class Stream(Facade[stream.Stream]):
     get_last_message = blocking(stream.Stream.get_last_message)
     get_next_message = blocking(stream.Stream.get_next_message)
     delete_message = blocking(stream.Stream.delete_message)
-    get_batch = batched(stream.Stream.get_batch)
-    get_last_messages = batched(stream.Stream.get_last_messages)
+    get_batch = as_batched_iterator(stream.Stream.get_batch)
+    get_last_messages = as_batched_iterator(stream.Stream.get_last_messages)
 
-    create_consumer = opening(stream.Stream.create_consumer, PullConsumer)
-    update_consumer = opening(stream.Stream.update_consumer, PullConsumer)
-    create_or_update_consumer = opening(stream.Stream.create_or_update_consumer, PullConsumer)
-    consumer = opening(stream.Stream.consumer, PullConsumer)
-    push_consumer = opening(stream.Stream.push_consumer, PushConsumer)
-    ordered_consumer = making(stream.Stream.ordered_consumer, OrderedConsumer)
+    create_consumer = blocking_wrapped(stream.Stream.create_consumer, PullConsumer)
+    update_consumer = blocking_wrapped(stream.Stream.update_consumer, PullConsumer)
+    create_or_update_consumer = blocking_wrapped(stream.Stream.create_or_update_consumer, PullConsumer)
+    consumer = blocking_wrapped(stream.Stream.consumer, PullConsumer)
+    push_consumer = blocking_wrapped(stream.Stream.push_consumer, PushConsumer)
+    ordered_consumer = wrapped(stream.Stream.ordered_consumer, OrderedConsumer)
     delete_consumer = blocking(stream.Stream.delete_consumer)
     consumer_info = blocking(stream.Stream.consumer_info)
-    consumers = making(stream.Stream.consumers, Listing[ConsumerInfo])
-    consumer_names = iterating(stream.Stream.consumer_names)
+    consumers = wrapped(stream.Stream.consumers, Listing[ConsumerInfo])
+    consumer_names = as_iterator(stream.Stream.consumer_names)
     pause_consumer = blocking(stream.Stream.pause_consumer)
     resume_consumer = blocking(stream.Stream.resume_consumer)
     unpin_consumer = blocking(stream.Stream.unpin_consumer)
@@ -62,72 +62,72 @@ class Stream(Facade[stream.Stream]):
 
     @property
     def cached_info(self) -> StreamInfo:
-        """The info that was heard last. LocalProtocolError for a handle that was bound without asking."""
+        """The last info received from the server. LocalProtocolError for a handle that never requested it."""
         return self._inner.cached_info
 
 
-class JetStream(Facade[context.JetStream]):
+class JetStream(SyncWrapper[context.JetStream]):
     """JetStream of one account or domain."""
 
     publish = blocking(context.JetStream.publish)
-    publisher = making(context.JetStream.publisher, Publisher)
-    fast_publisher = making(context.JetStream.fast_publisher, FastPublisher)
-    atomic_batch = making(context.JetStream.atomic_batch, AtomicBatch)
+    publisher = wrapped(context.JetStream.publisher, Publisher)
+    fast_publisher = wrapped(context.JetStream.fast_publisher, FastPublisher)
+    atomic_batch = wrapped(context.JetStream.atomic_batch, AtomicBatch)
     account_info = blocking(context.JetStream.account_info)
 
     counter_add = blocking(context.JetStream.counter_add)
     counter_get = blocking(context.JetStream.counter_get)
-    counters = iterating(context.JetStream.counters)
+    counters = as_iterator(context.JetStream.counters)
     cancel_schedule = blocking(context.JetStream.cancel_schedule)
     replace_schedule = blocking(context.JetStream.replace_schedule)
 
-    create_stream = opening(context.JetStream.create_stream, Stream)
-    update_stream = opening(context.JetStream.update_stream, Stream)
-    create_or_update_stream = opening(context.JetStream.create_or_update_stream, Stream)
-    stream = opening(context.JetStream.stream, Stream)
+    create_stream = blocking_wrapped(context.JetStream.create_stream, Stream)
+    update_stream = blocking_wrapped(context.JetStream.update_stream, Stream)
+    create_or_update_stream = blocking_wrapped(context.JetStream.create_or_update_stream, Stream)
+    stream = blocking_wrapped(context.JetStream.stream, Stream)
     delete_stream = blocking(context.JetStream.delete_stream)
-    restore_stream = opening(context.JetStream.restore_stream, Stream)
-    streams = making(context.JetStream.streams, Listing[StreamInfo])
-    stream_names = iterating(context.JetStream.stream_names)
+    restore_stream = blocking_wrapped(context.JetStream.restore_stream, Stream)
+    streams = wrapped(context.JetStream.streams, Listing[StreamInfo])
+    stream_names = as_iterator(context.JetStream.stream_names)
     stream_name_by_subject = blocking(context.JetStream.stream_name_by_subject)
 
-    create_key_value = opening(context.JetStream.create_key_value, KeyValue)
-    update_key_value = opening(context.JetStream.update_key_value, KeyValue)
-    create_or_update_key_value = opening(context.JetStream.create_or_update_key_value, KeyValue)
+    create_key_value = blocking_wrapped(context.JetStream.create_key_value, KeyValue)
+    update_key_value = blocking_wrapped(context.JetStream.update_key_value, KeyValue)
+    create_or_update_key_value = blocking_wrapped(context.JetStream.create_or_update_key_value, KeyValue)
     delete_key_value = blocking(context.JetStream.delete_key_value)
-    key_value_names = iterating(context.JetStream.key_value_names)
-    key_value_statuses = iterating(context.JetStream.key_value_statuses)
+    key_value_names = as_iterator(context.JetStream.key_value_names)
+    key_value_statuses = as_iterator(context.JetStream.key_value_statuses)
 
-    create_object_store = opening(context.JetStream.create_object_store, ObjectStore)
-    update_object_store = opening(context.JetStream.update_object_store, ObjectStore)
-    create_or_update_object_store = opening(context.JetStream.create_or_update_object_store, ObjectStore)
-    object_store = opening(context.JetStream.object_store, ObjectStore)
+    create_object_store = blocking_wrapped(context.JetStream.create_object_store, ObjectStore)
+    update_object_store = blocking_wrapped(context.JetStream.update_object_store, ObjectStore)
+    create_or_update_object_store = blocking_wrapped(context.JetStream.create_or_update_object_store, ObjectStore)
+    object_store = blocking_wrapped(context.JetStream.object_store, ObjectStore)
     delete_object_store = blocking(context.JetStream.delete_object_store)
-    object_store_names = iterating(context.JetStream.object_store_names)
-    object_store_statuses = iterating(context.JetStream.object_store_statuses)
+    object_store_names = as_iterator(context.JetStream.object_store_names)
+    object_store_statuses = as_iterator(context.JetStream.object_store_statuses)
 
-    advisories = making(context.JetStream.advisories, Advisories)
+    advisories = wrapped(context.JetStream.advisories, Advisories)
 
     @property
     def admin(self) -> Admin:
-        """The administrative calls: leaders, peers, servers, accounts."""
+        """The administration of the cluster: leaders, peers, servers and accounts."""
         return Admin(self._portal, self._inner.admin)
 
     @contextmanager
     def best_publisher(
         self, stream: str, *, timeout: Duration | None = None, auto_msg_id: bool = False
     ) -> Iterator[FastPublisher | Publisher]:
-        """The fastest publisher that a stream allows: a fast one if it has ``allow_batched``, else a windowed one.
+        """Return the fastest publisher that the stream allows: fast with ``allow_batched``, otherwise windowed.
 
-        StreamNotFound; ConfigError for a stream that acknowledges nothing; see the async client.
+        StreamNotFound; ConfigError for a stream with ``no_ack``; see the async client.
         """
         manager = self._inner.best_publisher(stream, timeout=timeout, auto_msg_id=auto_msg_id)
         inner = self._portal.enter(manager)
         publisher: FastPublisher | Publisher
         if isinstance(inner, fast_batch.FastPublisher):
-            publisher = FastPublisher(self._portal, inner).adopt()
+            publisher = FastPublisher(self._portal, inner).set_entered()
         else:
-            publisher = Publisher(self._portal, inner).adopt()
+            publisher = Publisher(self._portal, inner).set_entered()
         try:
             yield publisher
         except BaseException as exc:
@@ -136,9 +136,9 @@ class JetStream(Facade[context.JetStream]):
         publisher.leave(manager.__aexit__, None, None, None)
 
     def message(self, message: Message) -> JsMessage:
-        """A core message that came from a stream (by a push consumer, say), as one that can be acknowledged.
+        """Return a core message that a consumer delivered as a message that can be acknowledged.
 
-        LocalProtocolError when its reply subject is no ack subject.
+        LocalProtocolError when its reply subject is not an ack subject.
         """
         portal, inner = message._reach()
         return JsMessage(portal, self._inner.message(inner))
@@ -151,7 +151,7 @@ class JetStream(Facade[context.JetStream]):
         bind: bool = False,
         timeout: Duration | None = None,
     ) -> KeyValue:
-        """The bucket of that name; see the async client. Its values are bytes."""
+        """Open the bucket of that name; see the async client. Its values are bytes."""
         return KeyValue(
             self._portal,
             self._portal.call(self._inner.key_value, bucket, key_codec=key_codec, bind=bind, timeout=timeout),

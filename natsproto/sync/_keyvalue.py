@@ -1,6 +1,7 @@
 """Key/value buckets for threads without an event loop.
 
-Owns who takes a lock, as two threads that share one must not; every verb is that of ``natsproto.jetstream.kv``.
+Owns the check that two threads do not acquire one Lock object at the same time. Everything else is
+``natsproto.jetstream.kv``'s.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from natsproto.jetstream.kv import _cache as cache
 from natsproto.jetstream.kv import _lock as lock
 from natsproto.jetstream.kv import _watch as watch
 from natsproto.jetstream.kv._entry import KeyValueEntry
-from natsproto.sync._facade import Block, Facade, Undertaking, Watcher, blocking, listing, making
 from natsproto.sync._portal import Portal
+from natsproto.sync._wrapper import ContextReader, SyncContext, SyncWrapper, as_list, blocking, wrapped
 
 if TYPE_CHECKING:
     from natsproto.jetstream._codec import Duration
 
 
-class KeyWatcher(Watcher[watch.KeyWatcher[bytes], KeyValueEntry[bytes]]):
-    """What keys hold, and everything that is written to them: enter it, then iterate it or ask for the ``next``."""
+class KeyWatcher(ContextReader[watch.KeyWatcher[bytes], KeyValueEntry[bytes]]):
+    """The current values of keys, then every change to them. Enter it, then iterate it or call ``next``."""
 
     ready = blocking(watch.KeyWatcher[bytes].ready)
 
@@ -37,56 +38,56 @@ class KeyWatcher(Watcher[watch.KeyWatcher[bytes], KeyValueEntry[bytes]]):
 
     @property
     def caught_up(self) -> bool:
-        """Whether the initial values are complete and everything that has come was read."""
-        return self._inner.caught_up and not self._taken
+        """Whether the initial values are complete and every entry that has arrived was read."""
+        return self._inner.caught_up and not self._buffer
 
     @property
     def revision(self) -> int:
-        """The last revision that has come, 0 before the first: one more is where ``resume_from`` goes on."""
+        """The last revision received, 0 before the first. ``resume_from`` continues at the revision after it."""
         return self._inner.revision
 
     def next(self, timeout: float | timedelta | None = None) -> KeyValueEntry[bytes]:
-        """The next entry; waits at most ``timeout`` seconds (None: for ever).
+        """Return the next entry. Waits at most ``timeout`` seconds (None: for ever).
 
-        RequestTimeout when none came in time; SubscriptionClosed when none will come any more, or what ended it.
+        RequestTimeout when none arrived in time; SubscriptionClosed, or the error that ended the watch, at its end.
         """
         return self._next(timeout)
 
     def __iter__(self) -> Iterator[KeyValueEntry[bytes]]:
-        return self._each()
+        return self._iterate()
 
-    async def _one(self, wait: float | None) -> KeyValueEntry[bytes]:
-        return await self._inner.next(wait)
+    async def _next_item(self, timeout: float | None) -> KeyValueEntry[bytes]:
+        return await self._inner.next(timeout)
 
-    def _rest(self) -> list[KeyValueEntry[bytes]]:
+    def _available_items(self) -> list[KeyValueEntry[bytes]]:
         return self._inner.take_all()
 
 
-class KeyValueCache(Block[cache.KeyValueCache[bytes]], Mapping[str, bytes]):
-    """Keys and values of a bucket as a mapping in memory, kept up to date by a watch: enter it.
+class KeyValueCache(SyncContext[cache.KeyValueCache[bytes]], Mapping[str, bytes]):
+    """The keys and values of a bucket as a mapping in memory, kept up to date by a watch. Use it with ``with``.
 
-    Looking up a key asks nobody, and not the other thread either. Iterating, ``items`` and ``values`` go over all as it
-    is at that moment. Once the watch has ended everything raises what ended it.
+    A lookup needs neither the server nor the event loop. Iteration, ``items`` and ``values`` use a snapshot. Once the
+    watch has ended, every method raises the error that ended it.
     """
 
     wait_for = blocking(cache.KeyValueCache[bytes].wait_for)
 
     @property
     def revision(self) -> int:
-        """The newest revision that it has seen."""
+        """The newest revision received."""
         return self._inner.revision
 
     def entry(self, key: str) -> KeyValueEntry[bytes] | None:
-        """The entry of a key; None when it has no value."""
+        """Return the entry of a key, or None when the key has no value."""
         self._portal.check()
         return self._inner.entry(key)
 
     def items(self) -> ItemsView[str, bytes]:
-        """All keys and values of this moment."""
+        """Return a snapshot of all keys and values."""
         return self._portal.run(dict, self._inner).items()
 
     def values(self) -> ValuesView[bytes]:
-        """All values of this moment."""
+        """Return a snapshot of all values."""
         return self._portal.run(dict, self._inner).values()
 
     def __getitem__(self, key: str) -> bytes:
@@ -105,8 +106,10 @@ class KeyValueCache(Block[cache.KeyValueCache[bytes]], Mapping[str, bytes]):
         return key in self._inner
 
 
-class KeyValueBatch(Undertaking[atomic.KeyValueBatch[bytes]]):
-    """Writes to keys of one bucket that happen all together, or not at all: enter it, leaving commits."""
+class KeyValueBatch(SyncContext[atomic.KeyValueBatch[bytes]]):
+    """Writes to keys of one bucket that happen all together or not at all. Leaving ``with`` commits."""
+
+    _exit_needs_client = True
 
     put = blocking(atomic.KeyValueBatch[bytes].put)
     create = blocking(atomic.KeyValueBatch[bytes].create)
@@ -117,24 +120,26 @@ class KeyValueBatch(Undertaking[atomic.KeyValueBatch[bytes]]):
 
     @property
     def revisions(self) -> dict[str, int]:
-        """The revision of each key, once committed."""
+        """The revision of each key after the commit."""
         return self._inner.revisions
 
     def __len__(self) -> int:
         return len(self._inner)
 
 
-class Lock(Undertaking[lock.Lock]):
-    """A lock on a key of a bucket, for one thread at a time: enter it, or ``acquire`` and ``release`` it.
+class Lock(SyncContext[lock.Lock]):
+    """A lock on a key of a bucket, for one thread at a time. Use it with ``with``, or ``acquire`` and ``release`` it.
 
-    It is renewed in the background while it is held. When it is lost, a block that is entered is not interrupted, as
-    nobody can interrupt a thread: look at ``is_held``, or wait for ``lost`` in another thread; leaving the block raises
-    LockLost. What must not happen then has to be fenced, with ``put`` or ``token``.
+    It is renewed in the background while it is held. Losing it does not interrupt the block, because a thread cannot be
+    interrupted: check ``is_held``, or wait for ``lost`` in another thread. Leaving the block then raises LockLost. Use
+    ``put`` or ``token`` to fence writes that must not happen without the lock.
     """
+
+    _exit_needs_client = True
 
     def __init__(self, portal: Portal, inner: lock.Lock) -> None:
         super().__init__(portal, inner)
-        self._taking = threading.Lock()
+        self._acquiring = threading.Lock()
 
     release = blocking(lock.Lock.release)
     lost = blocking(lock.Lock.lost)
@@ -142,58 +147,60 @@ class Lock(Undertaking[lock.Lock]):
 
     @property
     def key(self) -> str:
-        """The key that is the lock."""
+        """The key of the lock."""
         return self._inner.key
 
     @property
     def is_held(self) -> bool:
-        """Whether it is held right now."""
+        """Whether the lock is held right now."""
         return self._inner.is_held and not self._portal.stopped
 
     @property
     def token(self) -> int:
-        """The fencing token: the revision with which it was acquired last, 0 if it never was."""
+        """The fencing token: the revision of the last acquisition, 0 before the first."""
         return self._inner.token
 
     def acquire(self, *, timeout: Duration | None = None) -> int:
-        """Waits until the lock is free, at most ``timeout`` seconds (None: for ever); returns its ``token``.
+        """Wait for at most ``timeout`` seconds (None: for ever) until the lock is acquired; return its ``token``.
 
-        Raises what ``natsproto.jetstream.kv.Lock.acquire`` raises; LocalProtocolError when another thread is about to
-        take this same object. An interrupt may leave it taken for its ``ttl``.
+        Raises the errors of ``natsproto.jetstream.kv.Lock.acquire``; LocalProtocolError while another thread acquires
+        this same object. An interrupt may leave the lock held for its ``ttl``.
         """
 
-        async def acquired() -> int:
+        async def acquire() -> int:
             return await self._inner.acquire(timeout=timeout)
 
-        with self._alone():
-            return self._portal.obtain(acquired, self._give_back)
+        with self._one_thread():
+            return self._portal.call_or_undo(acquire, self._release_later)
 
     def try_acquire(self) -> bool:
-        """Takes the lock if it is free. Raises what ``acquire`` does, and for outages what ``KeyValue.create`` does."""
-        with self._alone():
-            return self._portal.obtain(self._inner.try_acquire, self._give_back)
+        """Acquire the lock if it is free. Raises the errors of ``acquire``, and of ``KeyValue.create`` in an outage."""
+        with self._one_thread():
+            return self._portal.call_or_undo(self._inner.try_acquire, self._release_later)
 
     def __enter__(self) -> Self:
         self.acquire()
         return self
 
-    def _give_back(self, _: int) -> None:
-        self._portal.begin(self._inner.release())
+    def _release_later(self, _: int) -> None:
+        self._portal.spawn(self._inner.release())
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Of two threads that take one object neither would know whose lock it is."""
+    def _one_thread(self) -> Iterator[None]:
+        """Refuse a second thread: neither would know which of them holds the lock."""
         self._portal.check()
-        if not self._taking.acquire(blocking=False):
-            raise LocalProtocolError(f"another thread is taking {self._inner!r}: make one for each with kv.lock")
+        if not self._acquiring.acquire(blocking=False):
+            raise LocalProtocolError(
+                f"another thread is acquiring {self._inner!r}: make a lock for each thread with kv.lock"
+            )
         try:
             yield
         finally:
-            self._taking.release()
+            self._acquiring.release()
 
 
-class KeyValue(Facade[bucket.KeyValue[bytes]]):
-    """A bucket of keys and values; values are bytes."""
+class KeyValue(SyncWrapper[bucket.KeyValue[bytes]]):
+    """A key/value bucket; values are bytes."""
 
     get = blocking(bucket.KeyValue[bytes].get)
     put = blocking(bucket.KeyValue[bytes].put)
@@ -201,14 +208,14 @@ class KeyValue(Facade[bucket.KeyValue[bytes]]):
     update = blocking(bucket.KeyValue[bytes].update)
     delete = blocking(bucket.KeyValue[bytes].delete)
     purge = blocking(bucket.KeyValue[bytes].purge)
-    keys = listing(bucket.KeyValue[bytes].keys)
+    keys = as_list(bucket.KeyValue[bytes].keys)
     history = blocking(bucket.KeyValue[bytes].history)
     get_many = blocking(bucket.KeyValue[bytes].get_many)
-    atomic = making(bucket.KeyValue[bytes].atomic, KeyValueBatch)
+    atomic = wrapped(bucket.KeyValue[bytes].atomic, KeyValueBatch)
     purge_deletes = blocking(bucket.KeyValue[bytes].purge_deletes)
-    watch = making(bucket.KeyValue[bytes].watch, KeyWatcher)
-    cache = making(bucket.KeyValue[bytes].cache, KeyValueCache)
-    lock = making(bucket.KeyValue[bytes].lock, Lock)
+    watch = wrapped(bucket.KeyValue[bytes].watch, KeyWatcher)
+    cache = wrapped(bucket.KeyValue[bytes].cache, KeyValueCache)
+    lock = wrapped(bucket.KeyValue[bytes].lock, Lock)
     status = blocking(bucket.KeyValue[bytes].status)
 
     @property

@@ -1,7 +1,7 @@
 """Object stores for threads without an event loop.
 
-Owns the way of iterables to the event loop: they are read on a thread, as they may wait for anything, this client
-included. Every verb is that of ``natsproto.jetstream.objectstore``.
+Owns the thread that reads an iterable given to ``put``, because the iterable may block, even on this client. Everything
+else is ``natsproto.jetstream.objectstore``'s.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 from natsproto.jetstream.objectstore import _reader as reader
 from natsproto.jetstream.objectstore import _store as store
 from natsproto.jetstream.objectstore import _watch as watch
-from natsproto.sync._facade import Block, Facade, Watcher, blocking, listing, making
+from natsproto.sync._wrapper import ContextReader, SyncContext, SyncWrapper, as_list, blocking, wrapped
 
 if TYPE_CHECKING:
     from natsproto.jetstream._backup import Progress
@@ -26,55 +26,55 @@ if TYPE_CHECKING:
     from natsproto.protocol.headers import HeadersLike
 
 _END: Final = bytearray()
-"""No piece of anybody's: it is known by its identity."""
+"""Marks the end of an iterable; compared by identity."""
 
 
-class ObjectReader(Block[reader.ObjectReader]):
+class ObjectReader(SyncContext[reader.ObjectReader]):
     """The content of an object, chunk by chunk: enter it, then iterate it once."""
 
     @property
     def info(self) -> ObjectInfo:
-        """What the store knows of it; of a link, what it leads to. LocalProtocolError before it was entered."""
+        """The object's metadata; for a link, that of the object it refers to. LocalProtocolError before entering."""
         return self._inner.info
 
     def __iter__(self) -> Iterator[bytes]:
         return self._portal.iterate(self._inner)
 
 
-class ObjectWatcher(Watcher[watch.ObjectWatcher, "ObjectInfo"]):
-    """Descriptions of objects as they change: enter it, then iterate it or ask for the ``next``."""
+class ObjectWatcher(ContextReader[watch.ObjectWatcher, "ObjectInfo"]):
+    """The metadata of objects as they change. Enter it, then iterate it or call ``next``."""
 
     ready = blocking(watch.ObjectWatcher.ready)
 
     @property
     def caught_up(self) -> bool:
-        """Whether the initial objects are complete and everything that has come was read."""
+        """Whether the initial objects are complete and every change that has arrived was read."""
         return self._inner.caught_up
 
     def next(self, timeout: float | timedelta | None = None) -> ObjectInfo:
-        """The next change; waits at most ``timeout`` seconds (None: for ever).
+        """Return the next change. Waits at most ``timeout`` seconds (None: for ever).
 
-        RequestTimeout when none came in time; SubscriptionClosed when none will come any more, or what ended it.
+        RequestTimeout when none arrived in time; SubscriptionClosed, or the error that ended the watch, at its end.
         """
         return self._next(timeout)
 
     def __iter__(self) -> Iterator[ObjectInfo]:
-        return self._each()
+        return self._iterate()
 
-    async def _one(self, wait: float | None) -> ObjectInfo:
-        return await self._inner.next(wait)
+    async def _next_item(self, timeout: float | None) -> ObjectInfo:
+        return await self._inner.next(timeout)
 
 
-class ObjectStore(Facade[store.ObjectStore]):
-    """Objects of any size under names of any kind."""
+class ObjectStore(SyncWrapper[store.ObjectStore]):
+    """An object store: objects of any size under any names."""
 
     put_file = blocking(store.ObjectStore.put_file)
-    get = making(store.ObjectStore.get, ObjectReader)
+    get = wrapped(store.ObjectStore.get, ObjectReader)
     get_bytes = blocking(store.ObjectStore.get_bytes)
     get_file = blocking(store.ObjectStore.get_file)
     info = blocking(store.ObjectStore.info)
-    list = listing(store.ObjectStore.list)
-    watch = making(store.ObjectStore.watch, ObjectWatcher)
+    list = as_list(store.ObjectStore.list)
+    watch = wrapped(store.ObjectStore.watch, ObjectWatcher)
     delete = blocking(store.ObjectStore.delete)
     update_meta = blocking(store.ObjectStore.update_meta)
     add_link = blocking(store.ObjectStore.add_link)
@@ -100,13 +100,13 @@ class ObjectStore(Facade[store.ObjectStore]):
         progress: Callable[[Progress], object] | None = None,
         timeout: Duration | None = None,
     ) -> ObjectInfo:
-        """``natsproto.jetstream.objectstore.ObjectStore.put``. An iterable is read on a thread of its own, so that it
-        may take its time, and use this client.
+        """Store an object; see ``natsproto.jetstream.objectstore.ObjectStore.put``. An iterable is read on a thread of
+        its own, so that it may block and use this client.
         """
         return self._portal.call(
             self._inner.put,
             name,
-            _Pieces(source) if _is_iterated(source) else source,
+            _ThreadedChunks(source) if _is_iterable(source) else source,
             description=description,
             headers=headers,
             metadata=metadata,
@@ -116,20 +116,20 @@ class ObjectStore(Facade[store.ObjectStore]):
         )
 
 
-def _is_iterated(source: Source) -> TypeGuard[Iterable[bytes | bytearray | memoryview]]:
-    """Whether ``put`` would iterate over it on the event loop."""
+def _is_iterable(source: Source) -> TypeGuard[Iterable[bytes | bytearray | memoryview]]:
+    """Whether ``put`` would iterate over the source on the event loop."""
     if isinstance(source, (str, bytes, bytearray, memoryview, os.PathLike, io.IOBase)) or hasattr(source, "read"):
         return False
     return isinstance(source, Iterable)
 
 
-class _Pieces:
-    """An iterable for the event loop, each of whose pieces is waited for on a thread."""
+class _ThreadedChunks:
+    """An asynchronous iterable that reads each chunk of a blocking one on a thread."""
 
     def __init__(self, source: Iterable[bytes | bytearray | memoryview]) -> None:
         self._source = source
 
     async def __aiter__(self) -> AsyncGenerator[bytes | bytearray | memoryview]:
-        pieces = iter(self._source)
-        while (piece := await asyncio.to_thread(next, pieces, _END)) is not _END:
-            yield piece
+        chunks = iter(self._source)
+        while (chunk := await asyncio.to_thread(next, chunks, _END)) is not _END:
+            yield chunk

@@ -1,6 +1,6 @@
-"""An event loop on a thread of its own, and the way into it from other threads.
+"""An event loop on a thread of its own, and calls into it from other threads.
 
-Owns the thread, the loop, and the calls that are in it. It knows nothing of NATS but the errors it raises.
+Owns the thread, the loop, and the calls in progress. It knows nothing of NATS except the errors it raises.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from natsproto.errors import ConnectionClosed, LocalProtocolError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PARTING: Final = 5.0
-"""Seconds that the end of a loop which was left waits for what it read. The garbage collector may be who ends it, in a
-thread that holds a lock, so it must not wait for ever.
+DETACHED_TIMEOUT_S: Final = 5.0
+"""Seconds that ``run_detached`` waits. The garbage collector may call it in a thread that holds a lock, so the wait
+must end.
 """
 
 
 class _Call(Generic[R]):
-    """Work in the loop, and the thread that waits for it. Everything but ``future`` is the loop's."""
+    """A coroutine in the loop, and the thread that waits for it. Everything except ``future`` belongs to the loop."""
 
     def __init__(
-        self, work: Coroutine[object, object, R], lost: Callable[[R], object] | None, ended: asyncio.Future[None]
+        self, work: Coroutine[object, object, R], undo: Callable[[R], object] | None, ended: asyncio.Future[None]
     ) -> None:
         self.future: concurrent.futures.Future[R] = concurrent.futures.Future()
-        self._work, self._lost, self._ended = work, lost, ended
+        self._work, self._undo, self._ended = work, undo, ended
         self._task: asyncio.Task[R] | None = None
-        self._left = False
+        self._abandoned = False
 
     def start(self) -> None:
-        """Begins, unless the loop is ending: it has cancelled what it had, and would leave a new task half-way."""
+        """Start the task, unless the loop is ending: it has cancelled its tasks and would not finish a new one."""
         if self._ended.done():
-            self.give_up()
+            self.cancel()
             return
         self._task = asyncio.get_running_loop().create_task(self._work, name="natsproto sync call")
         self._task.add_done_callback(self._done)
 
-    def leave(self) -> None:
-        """Nobody waits any more. What it has brought, if it was quicker, is given to ``lost``."""
-        self._left = True
+    def abandon(self) -> None:
+        """Cancel the task, as no thread waits for it any more. A result that it has already is given to ``undo``."""
+        self._abandoned = True
         if self._task is None:
-            self.give_up()
+            self.cancel()
         elif self._task.done():
             self._done(self._task)
         else:
             self._task.cancel()
 
-    def give_up(self) -> None:
-        """The loop is ending or has ended, or never heard of it."""
+    def cancel(self) -> None:
+        """Cancel the future, because the loop is ending, has ended, or never received the call."""
         if self._task is None:
             self._work.close()
         self.future.cancel()
@@ -64,10 +64,10 @@ class _Call(Generic[R]):
             self.future.cancel()
             return
         error = task.exception()
-        if self._left:
-            if error is None and self._lost is not None:
-                lost, self._lost = self._lost, None
-                lost(task.result())
+        if self._abandoned:
+            if error is None and self._undo is not None:
+                undo, self._undo = self._undo, None
+                undo(task.result())
         elif error is None:
             self.future.set_result(task.result())
         else:
@@ -77,47 +77,47 @@ class _Call(Generic[R]):
 class Portal:
     """Runs functions and coroutines on its loop and waits for them.
 
-    It belongs to the process that made it: after a fork the thread is not there, and the sockets are the parent's.
+    It belongs to the process that made it: after a fork the thread does not exist, and the sockets are the parent's.
     """
 
     def __init__(self) -> None:
         self._process = os.getpid()
         self._closed = False
         self._calls: set[_Call[Any]] = set()
-        self._streams: set[AsyncIterator[Any]] = set()  # what is being iterated
+        self._iterators: set[AsyncIterator[Any]] = set()  # those of ``iterate`` that have not ended
         started: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
-        # A daemon: a program that forgets to close ends all the same.
+        # A daemon thread lets a program exit that does not close its client.
         self._thread = threading.Thread(target=self._run, args=(started,), name="natsproto sync", daemon=True)
         self._thread.start()
         self._loop = started.result()
 
     def check(self) -> None:
-        """LocalProtocolError when a call from here would never return, ConnectionClosed after ``stop``."""
+        """Raise LocalProtocolError when a call from here would never return, ConnectionClosed after ``stop``."""
         if self._process != os.getpid():
             raise LocalProtocolError(
-                f"it was made in process {self._process}, this is {os.getpid()}: sockets cannot be shared, "
-                "ask the client for it again in this process"
+                f"made in process {self._process}, used in process {os.getpid()}: sockets cannot be shared, "
+                "get a new one from the client in this process"
             )
         if self._closed:
             raise ConnectionClosed()
-        if self.is_here:
+        if self.is_loop_thread:
             raise LocalProtocolError(
-                "called on the thread of its own event loop (by a callback?), which would wait for itself: "
+                "a blocking call on the thread of the client's own event loop (in a callback?) would wait for itself: "
                 "use the async client there, or hand the work to another thread"
             )
 
     @property
     def stopped(self) -> bool:
-        """Whether it has ended, for this process."""
+        """Whether it has ended in this process."""
         return self._closed or self._process != os.getpid()
 
     @property
-    def is_here(self) -> bool:
-        """Whether this is the thread of the loop."""
+    def is_loop_thread(self) -> bool:
+        """Whether the caller runs on the thread of the loop."""
         return threading.current_thread() is self._thread
 
     def call(self, verb: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the verb returns, awaited. An interrupt (Ctrl-C) cancels it."""
+        """Await the verb on the loop and return its result. An interrupt (Ctrl-C) cancels it."""
 
         async def work() -> R:
             return await verb(*args, **kwargs)
@@ -125,71 +125,71 @@ class Portal:
         return self._wait(work())
 
     def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the function returns; for those that wait for nothing but must run on the loop."""
+        """Run a function that does not wait on the loop and return its result."""
 
         async def work() -> R:
             return function(*args, **kwargs)
 
         return self._wait(work())
 
-    def obtain(self, verb: Callable[[], Awaitable[R]], lost: Callable[[R], object]) -> R:
-        """What the verb returns, awaited. What an interrupt prevents from being returned is given to ``lost``, on the
-        loop.
+    def call_or_undo(self, verb: Callable[[], Awaitable[R]], undo: Callable[[R], object]) -> R:
+        """Await the verb on the loop and return its result. When an interrupt keeps the result from being returned, it
+        is given to ``undo`` on the loop.
         """
 
         async def work() -> R:
             return await verb()
 
-        return self._wait(work(), lost)
+        return self._wait(work(), undo)
 
     def enter(self, manager: AbstractAsyncContextManager[R]) -> R:
-        """Enters it; an interrupt leaves it again."""
+        """Enter an async context manager. An interrupt leaves it again."""
 
         def leave(_: R) -> None:
-            self.begin(manager.__aexit__(None, None, None))
+            self.spawn(manager.__aexit__(None, None, None))
 
-        return self.obtain(manager.__aenter__, leave)
+        return self.call_or_undo(manager.__aenter__, leave)
 
     def post(self, function: Callable[[], object]) -> None:
-        """Lets the loop run the function soon; nobody waits for it. ConnectionClosed when it has ended."""
+        """Schedule the function on the loop without waiting for it. ConnectionClosed when the loop has ended."""
         try:
             self._loop.call_soon_threadsafe(function)
         except RuntimeError:
             raise ConnectionClosed() from None
 
-    def begin(self, work: Coroutine[object, object, object]) -> None:
-        """Begins work that nobody waits for. For who is on the loop."""
-        self._parting(work).start()
+    def spawn(self, work: Coroutine[object, object, object]) -> None:
+        """Start a coroutine without waiting for it. To be called on the loop."""
+        self._detached(work).start()
 
-    def part(self, verb: Callable[[], Coroutine[object, object, object]], *, wait: bool) -> None:
-        """Lets the loop do it, whatever thread this is and whether or not it has ended. Never raises.
+    def run_detached(self, verb: Callable[[], Coroutine[object, object, object]], *, wait: bool) -> None:
+        """Run the verb on the loop from any thread, even while the loop is ending. Never raises.
 
-        With ``wait`` until it is done, unless this is the loop's own thread, but not for ever.
+        With ``wait`` the caller waits for the end, but not on the loop's own thread and not for ever.
         """
         if self.stopped:
             return
-        call = self._parting(verb())
+        call = self._detached(verb())
         try:
             self.post(call.start)
         except ConnectionClosed:
-            call.give_up()
-        if wait and not self.is_here:
-            concurrent.futures.wait([call.future], PARTING)
+            call.cancel()
+        if wait and not self.is_loop_thread:
+            concurrent.futures.wait([call.future], DETACHED_TIMEOUT_S)
 
-    def _parting(self, work: Coroutine[object, object, R]) -> _Call[R]:
-        """Work that goes on without anybody who waits for it."""
+    def _detached(self, work: Coroutine[object, object, R]) -> _Call[R]:
+        """Register a call that continues without a waiting thread."""
         call = _Call(work, None, self._ended)
         self._calls.add(call)
         call.future.add_done_callback(lambda _: self._calls.discard(call))
         return call
 
-    def _wait(self, work: Coroutine[object, object, R], lost: Callable[[R], object] | None = None) -> R:
+    def _wait(self, work: Coroutine[object, object, R], undo: Callable[[R], object] | None = None) -> R:
         try:
             self.check()
         except BaseException:
             work.close()
             raise
-        call = _Call(work, lost, self._ended)
+        call = _Call(work, undo, self._ended)
         future = call.future
         self._calls.add(call)
         try:
@@ -199,37 +199,37 @@ class Portal:
             raise ConnectionClosed() from None
         except BaseException as exc:
             if not (future.done() and not future.cancelled() and future.exception() is exc):
-                self._leave(call)
+                self._abandon(call)
             raise
         finally:
             self._calls.discard(call)
 
-    def _leave(self, call: _Call[Any]) -> None:
+    def _abandon(self, call: _Call[Any]) -> None:
         try:
-            self.post(call.leave)
+            self.post(call.abandon)
         except ConnectionClosed:
-            call.give_up()
+            call.cancel()
 
     def iterate(self, source: AsyncIterable[R]) -> Iterator[R]:
-        """Everything that can be had by iterating; leaving the loop ends it."""
-        stream: AsyncIterator[R] = self.run(aiter, source)
-        # The garbage collector must not find the two of them together: it would end them one after the other in its own
-        # thread, the second while the loop is at it.
-        self._streams.add(stream)
-        turn = asyncio.Lock()  # an interrupted step must be over before the end
+        """Iterate over an asynchronous iterable. Leaving the ``for`` loop closes it."""
+        iterator: AsyncIterator[R] = self.run(aiter, source)
+        # The garbage collector must not find both iterators together: it would close them one after the other in its
+        # own thread, the second one while the event loop is closing it.
+        self._iterators.add(iterator)
+        lock = asyncio.Lock()  # an interrupted step must end before the iterator is closed
 
         async def step() -> R:
-            async with turn:
-                return await anext(stream)
+            async with lock:
+                return await anext(iterator)
 
         async def end() -> None:
-            close = getattr(stream, "aclose", None)
-            async with turn:
+            close = getattr(iterator, "aclose", None)
+            async with lock:
                 try:
                     if close is not None:
                         await close()
                 finally:
-                    self._streams.discard(stream)
+                    self._iterators.discard(iterator)
 
         try:
             while True:
@@ -238,15 +238,15 @@ class Portal:
                 except StopAsyncIteration:
                     return
         finally:
-            self.part(end, wait=False)
+            self.run_detached(end, wait=False)
 
     def stop(self) -> None:
-        """Ends the loop and the thread; calls still in it raise ConnectionClosed. Does nothing in another process."""
+        """End the loop and the thread. Calls in progress raise ConnectionClosed. Does nothing in another process."""
         if self.stopped:
             return
         self._closed = True
         self._loop.call_soon_threadsafe(self._end)
-        if not self.is_here:
+        if not self.is_loop_thread:
             self._thread.join()
 
     def _run(self, started: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
@@ -255,8 +255,8 @@ class Portal:
                 runner.run(self._serve(started))
         finally:
             for call in list(self._calls):
-                call.give_up()  # what the loop did not get round to
-            self._streams.clear()  # the loop has ended them
+                call.cancel()  # those that the loop has not started
+            self._iterators.clear()  # the loop has closed them
 
     async def _serve(self, started: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
         loop = asyncio.get_running_loop()

@@ -1,7 +1,6 @@
-"""Publishing to streams for threads without an event loop: windows, fast ingest, atomic batches.
+"""Publishers for threads without an event loop: windowed publishing, fast ingest and atomic batches.
 
-Owns the acknowledgements of messages that are on their way to the event loop. Every verb is that of
-``natsproto.jetstream``.
+Owns the futures of messages that are queued for the event loop. Everything else is ``natsproto.jetstream``'s.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers, HeadersLike
 from natsproto.protocol.pool import seconds
 from natsproto.protocol.subject import publish_subject
-from natsproto.sync._facade import Block, Undertaking, blocking
 from natsproto.sync._portal import Portal
-from natsproto.sync._publishing import BIG, Outgoing, together
+from natsproto.sync._publish_queue import WAIT_FROM_BYTES, PublishQueue, merge_errors
+from natsproto.sync._wrapper import SyncContext, blocking
 
 if TYPE_CHECKING:
     Leave: TypeAlias = Callable[
@@ -38,7 +37,7 @@ R = TypeVar("R")
 
 
 class AckFuture:
-    """The acknowledgement of one message, now or later. Any number of threads may ask for it."""
+    """The future acknowledgement of one message. Several threads may wait for it."""
 
     __slots__ = ("_error", "_inner", "_portal", "_waiters", "subject")
 
@@ -51,25 +50,25 @@ class AckFuture:
         self._waiters: Waiters | None = None
 
     def done(self) -> bool:
-        """Whether it is known what became of the message."""
+        """Whether the message was acknowledged or has failed."""
         return self._error is not None or (self._inner is not None and self._inner.done())
 
     def result(self, timeout: float | timedelta | None = None) -> PubAck:
-        """The acknowledgement, or the error that came in its place; waits at most ``timeout`` seconds (None: until it
-        is known, for which the publisher's own timeout sees).
+        """Return the acknowledgement, or raise the error of the message. Waits at most ``timeout`` seconds (None: as
+        long as the publisher's own timeout).
 
-        RequestTimeout when it is not known in time; the message may be stored all the same. ConnectionClosed after the
-        client's end.
+        RequestTimeout when it takes longer; the message may be stored nevertheless. ConnectionClosed when the client is
+        closed.
         """
-        self._await(timeout)
+        self._wait(timeout)
         if self._error is not None:
             raise self._error
         assert self._inner is not None
         return self._inner.result()
 
     def exception(self, timeout: float | timedelta | None = None) -> Exception | None:
-        """The error, or None for a message that was stored. Waits, and raises, as ``result`` does."""
-        self._await(timeout)
+        """Return the error, or None for a message that was stored. Waits, and raises, as ``result`` does."""
+        self._wait(timeout)
         if self._error is not None:
             return self._error
         assert self._inner is not None
@@ -77,11 +76,11 @@ class AckFuture:
 
     @property
     def duplicate(self) -> bool:
-        """Whether the stream had a message of this id already. False before ``done()``."""
+        """Whether the stream already had a message with this id. False before ``done()``."""
         return self._inner is not None and self._inner.duplicate
 
-    def taken(self, outcome: ack_future.AckFuture | Exception) -> None:
-        """The publisher has taken the message, or why not. On the loop."""
+    def _set_published(self, outcome: ack_future.AckFuture | Exception) -> None:
+        """Store the future of the async publisher, or the error it raised. Called on the event loop."""
         if isinstance(outcome, Exception):
             self._error = outcome
         else:
@@ -89,16 +88,16 @@ class AckFuture:
         if self._waiters is not None:
             self._waiters.wake()
 
-    def _await(self, timeout: float | timedelta | None) -> None:
+    def _wait(self, timeout: float | timedelta | None) -> None:
         if self.done():
             return
         try:
-            self._portal.call(self._known, None if timeout is None else seconds("timeout", timeout))
+            self._portal.call(self._wait_done, None if timeout is None else seconds("timeout", timeout))
         except ConnectionClosed:
-            if not self.done():  # the end of the client may have told what became of it
+            if not self.done():  # closing the client may have settled the future
                 raise
 
-    async def _known(self, wait: float | None) -> None:
+    async def _wait_done(self, wait: float | None) -> None:
         expiry = asyncio.timeout(wait)
         try:
             async with expiry:
@@ -108,7 +107,7 @@ class AckFuture:
                 if self._inner is not None:
                     await self._inner
         except NatsError:
-            return  # what came of it is told by the future
+            return  # the future holds the error
         except TimeoutError:
             raise RequestTimeout(f"acknowledgement of a message to {self.subject!r}", wait or 0.0) from None
 
@@ -119,6 +118,8 @@ class AckFuture:
 
 
 class _Message(NamedTuple):
+    """A copy of a message at the time of publishing."""
+
     subject: str
     payload: bytes
     msg_id: str | None
@@ -126,43 +127,43 @@ class _Message(NamedTuple):
     args: ExpectationArgs
 
 
-def _checked(
+def _checked_message(
     subject: str, payload: Payload, msg_id: str | None, headers: HeadersLike | None, args: ExpectationArgs
 ) -> _Message:
-    """The message as it is now: what the caller changes afterwards changes nothing. Raises for what is wrong in it."""
+    """Check the arguments and copy them, so that later changes by the caller have no effect."""
     publish_subject(subject)
-    kept = None if headers is None else Headers(headers)
-    if kept is not None or msg_id is not None or args:
-        header_block(subject, kept, {"msg_id": msg_id, **args})
-    return _Message(subject, as_bytes(payload), msg_id, kept, args)
+    copied = None if headers is None else Headers(headers)
+    if copied is not None or msg_id is not None or args:
+        header_block(subject, copied, {"msg_id": msg_id, **args})
+    return _Message(subject, as_bytes(payload), msg_id, copied, args)
 
 
-class Publishing(Block[W], Generic[W, T]):
-    """What both publishers are to threads: messages go to the loop many at a time."""
+class QueuedPublisher(SyncContext[W], Generic[W, T]):
+    """Base class of the blocking publishers: messages go to the event loop through a queue, many at a time."""
 
     def __init__(self, portal: Portal, inner: W) -> None:
         super().__init__(portal, inner)
-        self._outgoing: Outgoing[T] = Outgoing(portal, self._take)
+        self._queue: PublishQueue[T] = PublishQueue(portal, self._send)
         self._open = False
-        self._numbers = threading.Lock()
+        self._count_lock = threading.Lock()
         self._count = 0
 
     @property
     def published(self) -> int:
-        """Messages published so far; the number of the last one."""
+        """The number of messages published so far."""
         return self._count
 
     @property
     def pending(self) -> int:
-        """Messages of which it is not known what became of them."""
-        return self._inner.pending + len(self._outgoing)
+        """The number of messages that were neither acknowledged nor failed yet."""
+        return self._inner.pending + len(self._queue)
 
     def flush(self) -> None:
-        """Waits until it is known of every message so far what became of it; PublishFailed for those that failed and
-        whose acknowledgement nobody has looked at. An interrupt changes nothing.
+        """Wait until every message so far is acknowledged or has failed. PublishFailed lists failures whose future was
+        never examined. An interrupt only ends the wait.
         """
         self._check_open()
-        self._portal.call(self._settle, self._inner.flush)
+        self._portal.call(self._join, self._inner.flush)
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -174,8 +175,8 @@ class Publishing(Block[W], Generic[W, T]):
     ) -> None:
         self.leave(self._inner.__aexit__, kind, exc, trace)
 
-    def adopt(self) -> Self:
-        """It was entered elsewhere."""
+    def set_entered(self) -> Self:
+        """Mark the publisher as entered, because the caller has entered the async one."""
         self._open = True
         return self
 
@@ -186,7 +187,7 @@ class Publishing(Block[W], Generic[W, T]):
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Ends it with what ends it there; without an error everything is handed over before, and awaited."""
+        """Call ``leave``, which ends the async publisher. Without an exception, send all queued messages before it."""
         self._open = False
         if exc is None or not self._portal.stopped:
             self._portal.call(self._leave, leave, kind, exc, trace)
@@ -202,58 +203,58 @@ class Publishing(Block[W], Generic[W, T]):
             await leave(kind, exc, trace)
             return
         try:
-            await self._outgoing.handed_over()
+            await self._queue.wait_empty()
         except asyncio.CancelledError as interrupt:
             await leave(type(interrupt), interrupt, None)
             raise
-        await self._settle(partial(leave, None, None, None))
+        await self._join(partial(leave, None, None, None))
 
-    async def _settle(self, verb: Callable[[], Awaitable[object]]) -> None:
-        """Does what settles everything that was handed over, and raises all that nobody was told."""
-        untold: Exception | None = None
+    async def _join(self, verb: Callable[[], Awaitable[object]]) -> None:
+        """Send all queued messages, await ``verb``, and raise the errors of both."""
+        queue_error: Exception | None = None
         try:
-            await self._outgoing.settled()
+            await self._queue.join()
         except Exception as exc:
-            untold = exc
+            queue_error = exc
         try:
             await verb()
         except PublishFailed as exc:
-            raise together(untold, exc) from exc.__cause__
-        if untold is not None:
-            raise untold
+            raise merge_errors(queue_error, exc) from exc.__cause__
+        if queue_error is not None:
+            raise queue_error
 
-    async def _after_the_others(self, verb: Callable[[], Awaitable[R]]) -> R:
-        """What was published first goes first."""
-        await self._outgoing.settled()
+    async def _in_order(self, verb: Callable[[], Awaitable[R]]) -> R:
+        """Await ``verb`` after all queued messages, which keeps the order of publishing."""
+        await self._queue.join()
         return await verb()
 
-    async def _take(self, item: T) -> None:
+    async def _send(self, item: T) -> None:
         raise NotImplementedError
 
-    async def _patiently(self, send: Callable[[], Awaitable[object]]) -> None:
-        """Sends it, although the publisher would rather tell of failures first: who published is told next time."""
+    async def _despite_failures(self, send: Callable[[], Awaitable[object]]) -> None:
+        """Send the message even if the publisher raises earlier failures first; the next call raises those."""
         try:
             await send()
         except PublishFailed as exc:
-            self._outgoing.fail(exc)
+            self._queue.fail(exc)
             await send()
 
     def _check_open(self) -> None:
         self._portal.check()
         if not self._open:
-            raise LocalProtocolError("a publisher publishes inside its block: with js.publisher() as pub")
+            raise LocalProtocolError("publish inside the publisher's block: with js.publisher() as pub")
 
 
-class Publisher(Publishing[async_publish.Publisher, "tuple[_Message, AckFuture]"]):
-    """Publishes to streams without waiting for each acknowledgement: enter it. Threads may share one.
+class Publisher(QueuedPublisher[async_publish.Publisher, "tuple[_Message, AckFuture]"]):
+    """Publishes to streams without waiting for each acknowledgement. Use it with ``with``; threads may share one.
 
-    Leaving the block waits until every message is settled and raises PublishFailed for the failures that nobody has
-    seen. Leaving it with an exception waits for nothing.
+    Leaving the block waits until every message is acknowledged or has failed, and raises PublishFailed for failures
+    whose future was never examined. Leaving it with an exception does not wait.
     """
 
     @property
     def acknowledged(self) -> int:
-        """Messages that a stream has acknowledged."""
+        """The number of messages that a stream has acknowledged."""
         return self._inner.acknowledged
 
     def publish(
@@ -265,54 +266,54 @@ class Publisher(Publishing[async_publish.Publisher, "tuple[_Message, AckFuture]"
         headers: HeadersLike | None = None,
         **args: Unpack[ExpectationArgs],
     ) -> AckFuture:
-        """Publishes a message and returns the future of its acknowledgement. Waits only while the window is full and
-        4096 more are on their way to it.
+        """Publish a message and return the future of its acknowledgement. Waits only while the window is full and 4096
+        more messages are queued.
 
-        The arguments are those of ``JetStream.publish``, and bad ones raise the same errors, with nothing sent. What
-        is found out later (the end of the client, a limit of the server) is told by the future, and raised by the next
-        call; so is PublishFailed, when as many messages as the window holds have failed and nobody has looked at their
-        futures. LocalProtocolError outside the block.
+        The arguments are those of ``JetStream.publish``; bad ones raise the same errors and send nothing. The future
+        holds later errors (the client was closed, a limit of the server), and the next call raises them too. The next
+        call also raises PublishFailed once as many messages as the window holds have failed without their future being
+        examined. LocalProtocolError outside the block.
         """
         self._check_open()
-        message = _checked(subject, payload, msg_id, headers, args)
+        message = _checked_message(subject, payload, msg_id, headers, args)
         future = AckFuture(self._portal, subject)
-        if len(message.payload) < BIG:
-            self._outgoing.put((message, future), len(message.payload))
+        if len(message.payload) < WAIT_FROM_BYTES:
+            self._queue.put((message, future), len(message.payload))
         else:
-            self._portal.call(self._after_the_others, partial(self._take, (message, future)))
-        with self._numbers:
+            self._portal.call(self._in_order, partial(self._send, (message, future)))
+        with self._count_lock:
             self._count += 1
         return future
 
-    async def _take(self, item: tuple[_Message, AckFuture]) -> None:
+    async def _send(self, item: tuple[_Message, AckFuture]) -> None:
         message, future = item
         subject, payload, msg_id, headers, args = message
 
         async def send() -> None:
-            future.taken(await self._inner.publish(subject, payload, msg_id=msg_id, headers=headers, **args))
+            future._set_published(await self._inner.publish(subject, payload, msg_id=msg_id, headers=headers, **args))
 
         try:
-            await self._patiently(send)
+            await self._despite_failures(send)
         except Exception as exc:
-            future.taken(exc)
+            future._set_published(exc)
             raise
 
 
-class FastPublisher(Publishing[fast_batch.FastPublisher, _Message]):
-    """Publishes to one stream as fast as it takes messages: enter it. Threads may share one.
+class FastPublisher(QueuedPublisher[fast_batch.FastPublisher, _Message]):
+    """Publishes to one stream as fast as the stream accepts messages. Use it with ``with``; threads may share one.
 
-    Leaving the block commits, waits until it is known of every message what became of it, and raises PublishFailed for
-    those that failed. Leaving it with an exception waits for nothing.
+    Leaving the block commits, waits until every message is acknowledged or has failed, and raises PublishFailed for
+    those that failed. Leaving it with an exception does not wait.
     """
 
     @property
     def ack(self) -> PubAck | None:
-        """How the last batch ended; see the async publisher."""
+        """The acknowledgement of the last batch; see the async publisher."""
         return self._inner.ack
 
     @property
     def lost(self) -> int:
-        """With ``gap="ok"``: messages that the stream missed, or may have missed."""
+        """With ``gap="ok"``: the number of messages that the stream missed, or may have missed."""
         return self._inner.lost
 
     def publish(
@@ -324,21 +325,21 @@ class FastPublisher(Publishing[fast_batch.FastPublisher, _Message]):
         headers: HeadersLike | None = None,
         **args: Unpack[ExpectationArgs],
     ) -> int:
-        """Publishes a message and returns its number, from 1. Waits only while too many are not acknowledged and 4096
-        more are on their way to the publisher.
+        """Publish a message and return its number, from 1. Waits only while the stream is behind and 4096 more messages
+        are queued.
 
-        Bad arguments raise at once. The first message is waited for, and so told why the stream takes none
-        (BatchRefused, NoStream). What comes later (PublishFailed among it) is raised by the next call.
-        LocalProtocolError outside the block.
+        Bad arguments raise at once. The first call waits for its message and raises BatchRefused or NoStream when the
+        stream accepts none. The next call raises later errors, such as PublishFailed. LocalProtocolError outside the
+        block.
         """
         self._check_open()
-        message = _checked(subject, payload, msg_id, headers, args)
-        with self._numbers:
-            if self._count and len(message.payload) < BIG:
-                self._outgoing.put(message, len(message.payload))
+        message = _checked_message(subject, payload, msg_id, headers, args)
+        with self._count_lock:
+            if self._count and len(message.payload) < WAIT_FROM_BYTES:
+                self._queue.put(message, len(message.payload))
                 self._count += 1
             else:
-                self._count = self._portal.call(self._after_the_others, partial(self._publish, message))
+                self._count = self._portal.call(self._in_order, partial(self._publish, message))
             return self._count
 
     def commit(
@@ -350,17 +351,17 @@ class FastPublisher(Publishing[fast_batch.FastPublisher, _Message]):
         headers: HeadersLike | None = None,
         **args: Unpack[ExpectationArgs],
     ) -> PubAck:
-        """Publishes the last message and waits for the acknowledgement of all; raises what leaving the block does."""
+        """Publish the last message and wait for the acknowledgement of all; raises what leaving the block does."""
         self._check_open()
-        message = _checked(subject, payload, msg_id, headers, args)
+        message = _checked_message(subject, payload, msg_id, headers, args)
         try:
-            return self._portal.call(self._after_the_others, partial(self._commit, message))
+            return self._portal.call(self._in_order, partial(self._commit, message))
         finally:
-            with self._numbers:
+            with self._count_lock:
                 self._count = max(self._count, self._inner.published)
 
-    async def _take(self, item: _Message) -> None:
-        await self._patiently(partial(self._publish, item))
+    async def _send(self, item: _Message) -> None:
+        await self._despite_failures(partial(self._publish, item))
 
     async def _publish(self, message: _Message) -> int:
         subject, payload, msg_id, headers, args = message
@@ -371,11 +372,13 @@ class FastPublisher(Publishing[fast_batch.FastPublisher, _Message]):
         return await self._inner.commit(subject, payload, msg_id=msg_id, headers=headers, **args)
 
 
-class AtomicBatch(Undertaking[atomic_batch.AtomicBatch]):
-    """Messages to subjects of one stream that are stored together, or not at all: enter it, leaving commits.
+class AtomicBatch(SyncContext[atomic_batch.AtomicBatch]):
+    """Messages to one stream that are stored all together or not at all. Leaving ``with`` commits.
 
-    Leaving it with an exception abandons the batch, and nothing is stored.
+    Leaving it with an exception abandons the batch; nothing is stored.
     """
+
+    _exit_needs_client = True
 
     publish = blocking(atomic_batch.AtomicBatch.publish)
     flush = blocking(atomic_batch.AtomicBatch.flush)
@@ -383,7 +386,7 @@ class AtomicBatch(Undertaking[atomic_batch.AtomicBatch]):
 
     @property
     def ack(self) -> PubAck:
-        """The acknowledgement of the whole. LocalProtocolError for one that was not committed, or has no messages."""
+        """The acknowledgement of the batch. LocalProtocolError before the commit, and for a batch without messages."""
         return self._inner.ack
 
     def __len__(self) -> int:

@@ -1,7 +1,6 @@
 """Services for threads without an event loop: each request is handled on a thread of its own.
 
-Owns those threads. How many there are at a time is the endpoint's ``concurrency``; everything else is that of
-``natsproto.service``.
+Owns those threads; the endpoint's ``concurrency`` limits their number. Everything else is ``natsproto.service``'s.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 from natsproto import service
 from natsproto.errors import ConnectionClosed
 from natsproto.service import CONCURRENCY, INHERITED
-from natsproto.sync._facade import Block, Facade, blocking
-from natsproto.sync._messaging import Readers, Received
 from natsproto.sync._portal import Portal
+from natsproto.sync._subscription import Received, ThreadTracker
+from natsproto.sync._wrapper import SyncContext, SyncWrapper, blocking
 
 if TYPE_CHECKING:
     from natsproto.errors import ServiceError
@@ -30,51 +29,51 @@ G = TypeVar("G", bound=service.Group, covariant=True)
 
 
 class Request(Received[service.Request]):
-    """A request to a service: a message that can be answered, also with an error."""
+    """A request to a service. Respond to it with data or with an error."""
 
     respond = blocking(service.Request.respond)
     respond_error = blocking(service.Request.respond_error)
 
     @property
     def refusal(self) -> ServiceError | None:
-        """The error it was answered with, if any."""
+        """The error that was sent as the response, if any."""
         return self._inner.refusal
 
 
-class Endpoint(Facade[service.Endpoint]):
-    """A subject on which a service answers; lives as long as the service does."""
+class Endpoint(SyncWrapper[service.Endpoint]):
+    """A subject on which a service handles requests, until the service stops."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the endpoint."""
         return self._inner.name
 
     @property
     def subject(self) -> str:
-        """Where it is asked."""
+        """The subject for requests."""
         return self._inner.subject
 
     @property
     def in_progress(self) -> int:
-        """Requests being handled right now."""
+        """The number of requests that are being handled right now."""
         return self._inner.in_progress
 
     @property
     def waiting(self) -> int:
-        """Requests received whose handling has not begun."""
+        """The number of requests that are received and not handled yet."""
         return self._inner.waiting
 
     def info(self) -> service.EndpointInfo:
-        """What it is."""
+        """Return the description of the endpoint, as in the INFO response."""
         return self._inner.info()
 
     def stats(self, handler: StatsHandler | None = None) -> service.EndpointStats:
-        """What it has done; ``data`` is what the handler makes of it."""
-        asked = None if handler is None else partial(ask, handler, self._portal)
-        return self._portal.run(self._inner.stats, asked)
+        """Return the endpoint's statistics; ``data`` is the return value of ``handler``."""
+        async_handler = None if handler is None else partial(call_stats_handler, handler, self._portal)
+        return self._portal.run(self._inner.stats, async_handler)
 
     def reset(self) -> None:
-        """Counts from zero again."""
+        """Reset the counters to zero."""
         self._portal.run(self._inner.reset)
 
 
@@ -83,79 +82,77 @@ StatsHandler: TypeAlias = Callable[[Endpoint], object]
 H = TypeVar("H", bound=Handler)
 
 
-class Threads:
-    """The threads that handle requests of one service. They are daemons: a program that ends waits for none."""
+class HandlerThreads:
+    """The threads that handle requests of one service. They are daemon threads, so the program can exit."""
 
-    def __init__(self, portal: Portal, readers: Readers) -> None:
-        self._portal, self._readers = portal, readers
-        self._at_work: set[int] = set()
+    def __init__(self, portal: Portal, tracker: ThreadTracker) -> None:
+        self._portal, self._tracker = portal, tracker
+        self._idents: set[int] = set()
 
     @property
-    def is_one(self) -> bool:
-        """Whether this is one of them."""
-        return threading.get_ident() in self._at_work
+    def is_current(self) -> bool:
+        """Whether the caller runs on one of these threads."""
+        return threading.get_ident() in self._idents
 
-    def handler(self, function: Handler) -> Callable[[service.Request], Awaitable[None]]:
-        """What the endpoint calls, on the loop: it waits for the function, which runs on a thread."""
+    def async_handler(self, function: Handler) -> Callable[[service.Request], Awaitable[None]]:
+        """Return the handler for the async endpoint: it runs the function on a thread and waits for it."""
         if not callable(function) or inspect.iscoroutinefunction(function):
-            raise TypeError(
-                "handler must be a plain function of one request: this client is for what has no event loop"
-            )
+            raise TypeError("handler must be a plain function of one request; async def needs the async client")
 
         async def handle(request: service.Request) -> None:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            work = partial(self._work, function, Request(self._portal, request), done)
+            work = partial(self._handle, function, Request(self._portal, request), done)
             thread = threading.Thread(
                 target=contextvars.copy_context().run, args=(work,), name="natsproto request", daemon=True
             )
             thread.start()
-            await self._readers.handled(thread, done)
+            await self._tracker.wait_handled(thread, done)
 
         return handle
 
-    def _work(self, function: Handler, request: Request, done: asyncio.Future[None]) -> None:
-        self._at_work.add(threading.get_ident())
+    def _handle(self, function: Handler, request: Request, done: asyncio.Future[None]) -> None:
+        self._idents.add(threading.get_ident())
         error: Exception | None = None
         try:
             function(request)
         except Exception as exc:
             error = exc
-        except BaseException as exc:  # sys.exit() ends a thread, and is no way to end the event loop
+        except BaseException as exc:  # sys.exit() in a thread must not end the event loop
             error = RuntimeError(f"the handler ended with {exc!r}")
             error.__cause__ = exc
         finally:
-            self._at_work.discard(threading.get_ident())
+            self._idents.discard(threading.get_ident())
         try:
-            self._portal.post(partial(_settle, done, error))
+            self._portal.post(partial(_finish, done, error))
         except ConnectionClosed:
-            return  # nobody waits for it any more
+            return  # the event loop has ended, so no task waits for this handler
 
 
-def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
+def _finish(done: asyncio.Future[None], error: Exception | None) -> None:
     if done.done():
-        return  # it was given up
+        return  # the request was cancelled
     if error is None:
         done.set_result(None)
     else:
         done.set_exception(error)
 
 
-def ask(handler: StatsHandler, portal: Portal, endpoint: service.Endpoint) -> object:
-    """What the handler makes of an endpoint."""
+def call_stats_handler(handler: StatsHandler, portal: Portal, endpoint: service.Endpoint) -> object:
+    """Call the stats handler with the blocking wrapper of an endpoint."""
     return handler(Endpoint(portal, endpoint))
 
 
-class Group(Facade[G], Generic[G]):
-    """A prefix, and perhaps a queue group, for endpoints. Made by ``group`` of a service or of another group."""
+class Group(SyncWrapper[G], Generic[G]):
+    """A subject prefix, and optionally a queue group, for endpoints. Made by ``group`` of a service or group."""
 
-    def __init__(self, portal: Portal, inner: G, threads: Threads) -> None:
+    def __init__(self, portal: Portal, inner: G, threads: HandlerThreads) -> None:
         super().__init__(portal, inner)
         self._threads = threads
 
     def group(self, name: str, *, queue_group: QueueGroup = INHERITED) -> Group[service.Group]:
-        """A group within this one; its name is any subject without ``>``. An empty name adds no prefix.
+        """Return a group within this one. Its name is a subject without ``>``; an empty name adds no prefix.
 
-        InvalidSubject, ConfigError for names that do not do.
+        InvalidSubject or ConfigError for invalid names.
         """
         made = self._portal.run(self._inner.group, name, queue_group=queue_group)
         return Group(self._portal, made, self._threads)
@@ -169,7 +166,7 @@ class Group(Facade[G], Generic[G]):
         metadata: Mapping[str, str] | None = None,
         concurrency: int = CONCURRENCY,
     ) -> Callable[[H], H]:
-        """Decorates a handler: as ``add_endpoint``, named after the function when no name is given."""
+        """Decorate a handler to add it as an endpoint, named after the function unless a name is given."""
 
         def register(handler: H) -> H:
             self.add_endpoint(
@@ -194,15 +191,15 @@ class Group(Facade[G], Generic[G]):
         metadata: Mapping[str, str] | None = None,
         concurrency: int = CONCURRENCY,
     ) -> Endpoint:
-        """Answers on a subject from now on, each request on a thread of its own, at most ``concurrency`` at a time.
+        """Add an endpoint. Each request is handled on a thread of its own, at most ``concurrency`` at a time.
 
-        The handler may wait, and use this client. Else as ``natsproto.service.Group.add_endpoint``, errors included;
-        TypeError for an ``async def``.
+        The handler may block, and use this client. Arguments and errors are those of
+        ``natsproto.service.Group.add_endpoint``; TypeError for an ``async def``.
         """
         made = self._portal.run(
             self._inner.add_endpoint,
             name,
-            self._threads.handler(handler),
+            self._threads.async_handler(handler),
             subject=subject,
             queue_group=queue_group,
             metadata=metadata,
@@ -211,52 +208,52 @@ class Group(Facade[G], Generic[G]):
         return Endpoint(self._portal, made)
 
 
-class Service(Group[service.Service], Block[service.Service]):
+class Service(Group[service.Service], SyncContext[service.Service]):
     """A running instance of a service. Made by ``Client.add_service``; leaving ``with`` stops it."""
 
     stopped = blocking(service.Service.stopped)
 
-    def __init__(self, portal: Portal, inner: service.Service, readers: Readers) -> None:
-        super().__init__(portal, inner, Threads(portal, readers))
+    def __init__(self, portal: Portal, inner: service.Service, tracker: ThreadTracker) -> None:
+        super().__init__(portal, inner, HandlerThreads(portal, tracker))
 
     @property
     def id(self) -> str:
-        """Tells this instance from the others of its name."""
+        """The unique id of this instance."""
         return self._inner.id
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the service."""
         return self._inner.name
 
     @property
     def version(self) -> str:
-        """Its semantic version."""
+        """The semantic version of the service."""
         return self._inner.version
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Its endpoints in the order in which they were added."""
-        return tuple(Endpoint(self._portal, one) for one in self._inner.endpoints)
+        """The endpoints in the order in which they were added."""
+        return tuple(Endpoint(self._portal, endpoint) for endpoint in self._inner.endpoints)
 
     def info(self) -> service.ServiceInfo:
-        """What it answers to INFO."""
+        """Return the service's INFO response."""
         return self._portal.run(self._inner.info)
 
     def stats(self) -> service.ServiceStats:
-        """What it answers to STATS."""
+        """Return the service's STATS response."""
         return self._portal.run(self._inner.stats)
 
     def reset(self) -> None:
-        """Counts from zero again, and from now on."""
+        """Reset the counters to zero and the start time to now."""
         self._portal.run(self._inner.reset)
 
     def stop(self, error: Exception | None = None, *, timeout: float | timedelta = 30.0) -> None:
-        """Takes no new requests, answers those it has, then ends; see the async service.
+        """Stop accepting requests, handle those already received, then end; see the async service.
 
-        Called by a handler, it only begins that: the handler's own request is among those that are waited for.
+        In a handler it returns at once, because the service waits for the handler's own request too.
         """
-        if self._threads.is_one:
-            self._portal.part(partial(self._inner.stop, error, timeout=timeout), wait=False)
+        if self._threads.is_current:
+            self._portal.run_detached(partial(self._inner.stop, error, timeout=timeout), wait=False)
         else:
             self._portal.call(self._inner.stop, error, timeout=timeout)

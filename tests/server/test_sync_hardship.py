@@ -124,7 +124,7 @@ def test_what_an_interrupted_call_has_brought_is_never_nowhere(interruptible: Ca
             return number
 
         with pytest.raises(KeyboardInterrupt):
-            returned.append(portal.obtain(verb, lost.append))
+            returned.append(portal.call_or_undo(verb, lost.append))
     portal.run(lambda: None)
     assert sorted(returned + lost) == list(range(100))
     portal.stop()

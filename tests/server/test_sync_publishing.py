@@ -28,7 +28,7 @@ from natsproto.errors import (
     WrongLastSequence,
 )
 from natsproto.jetstream import _advisory as advisory
-from natsproto.sync import _publishing as publishing
+from natsproto.sync import _publish_queue as publish_queue
 from natsproto.sync._portal import Portal
 from natsproto.testing import Server
 from tests.server.test_sync import loops
@@ -71,7 +71,7 @@ def test_a_window_acknowledges_every_message_in_order(js: sync.JetStream) -> Non
 def test_what_a_window_is_given_is_checked_at_once_and_is_what_it_was_then(js: sync.JetStream) -> None:
     stream = js.create_stream(name="S", subjects=["s.>"], storage="memory")
     publisher = js.publisher()
-    with pytest.raises(LocalProtocolError, match="inside its block"):
+    with pytest.raises(LocalProtocolError, match="inside the publisher's block"):
         publisher.publish("s.a")
     with publisher:
         for error, subject, arguments in (
@@ -90,7 +90,7 @@ def test_what_a_window_is_given_is_checked_at_once_and_is_what_it_was_then(js: s
         assert future.result(timeout=5).seq == 1
     stored = stream.get_message(1)
     assert (stored.data, stored.headers["Tag"]) == (b"first", "first")
-    with pytest.raises(LocalProtocolError, match="inside its block"):
+    with pytest.raises(LocalProtocolError, match="inside the publisher's block"):
         publisher.publish("s.a")
     with pytest.raises(LocalProtocolError, match="once"), publisher:
         pass
@@ -141,11 +141,11 @@ def test_a_failure_is_told_once_also_when_another_comes_while_it_is_told(monkeyp
 
     def publish() -> None:
         try:
-            outgoing.put("a message", 0)
+            queue.put("a message", 0)
         except PublishFailed as exc:
             told.extend(failure.number for failure in exc.failures)
 
-    def together(first: Exception | None, then: Exception) -> Exception:
+    def merge_errors(first: Exception | None, then: Exception) -> Exception:
         """Another thread publishes in the middle of it."""
         monkeypatch.undo()
         thread = threading.Thread(target=publish)
@@ -153,10 +153,10 @@ def test_a_failure_is_told_once_also_when_another_comes_while_it_is_told(monkeyp
         thread.join(10)
         return merge(first, then)
 
-    merge, outgoing = publishing.together, publishing.Outgoing(portal, send)
-    outgoing.fail(PublishFailed([FailedMessage(1, "s.a", 0, LocalProtocolError())]))
-    monkeypatch.setattr(publishing, "together", together)
-    outgoing.fail(PublishFailed([FailedMessage(2, "s.b", 0, LocalProtocolError())]))
+    merge, queue = publish_queue.merge_errors, publish_queue.PublishQueue(portal, send)
+    queue.fail(PublishFailed([FailedMessage(1, "s.a", 0, LocalProtocolError())]))
+    monkeypatch.setattr(publish_queue, "merge_errors", merge_errors)
+    queue.fail(PublishFailed([FailedMessage(2, "s.b", 0, LocalProtocolError())]))
     publish()
     assert sorted(told) == [1, 2]
     portal.stop()
@@ -226,7 +226,7 @@ def test_a_future_tells_what_the_end_of_the_client_has_told_it(monkeypatch: pyte
 
     def call(*_: object) -> None:
         """The client ends before the thread is in its loop."""
-        futures[0].taken(uncertain)
+        futures[0]._set_published(uncertain)
         portal.stop()
         raise ConnectionClosed
 

@@ -1,7 +1,8 @@
-"""What is published, on its way from any thread to the event loop.
+"""Messages on their way from any thread to the event loop.
 
-Owns what was published and not handed over yet. A way into the loop and back costs 50 to 300 µs, so publishing does not
-wait for each: it checks what can be checked, leaves the message here, and the loop takes all there is at once.
+Owns the messages that were published and not handed to the event loop yet. A trip to the loop and back costs 50 to
+300 µs, so publishing does not wait for each message: it checks what can be checked, appends the message here, and the
+loop takes all messages at once.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from natsproto.sync._portal import Portal
 
 T = TypeVar("T")
 
-MAX_MSGS = 4096
-"""Messages that may be on their way; then publishing waits."""
+MAX_QUEUED_MSGS = 4096
+"""Messages that the queue holds before publishing waits."""
 
-BIG = 16 * 1024
-"""Bytes of a payload that is worth waiting for: so that what is on its way is 64 MiB at most."""
+WAIT_FROM_BYTES = 16 * 1024
+"""Payload size from which publishing waits for the event loop, which bounds the queue to 64 MiB."""
 
 
-class Outgoing(Generic[T]):
-    """What goes to one place, which ``send`` hands over. ``put`` is for all threads, the rest runs on the loop."""
+class PublishQueue(Generic[T]):
+    """Messages that ``send`` hands over one by one. ``put`` is for all threads, the rest runs on the event loop."""
 
     def __init__(self, portal: Portal, send: Callable[[T], Awaitable[object]]) -> None:
         self._portal = portal
@@ -36,29 +37,29 @@ class Outgoing(Generic[T]):
 
     @property
     def busy(self) -> bool:
-        """Whether any are on their way."""
+        """Whether there are messages that were not handed over."""
         return bool(self._items) or self._sender is not None
 
     def __len__(self) -> int:
         return len(self._items)
 
     def put(self, item: T, size: int) -> None:
-        """Takes one whose payload is of that size; raises what became of earlier ones, and then takes nothing."""
+        """Append a message with a payload of ``size`` bytes. Raises the errors of earlier messages instead, if any."""
         self._raise()
         self._items.append(item)
         if not self._posted:
             self._posted = True
             self._portal.post(self._start)
-        if len(self._items) >= MAX_MSGS or size >= BIG:
-            self._portal.call(self.handed_over)
+        if len(self._items) >= MAX_QUEUED_MSGS or size >= WAIT_FROM_BYTES:
+            self._portal.call(self.wait_empty)
 
-    async def settled(self, timeout: float | None = None) -> None:
-        """Until all are handed over, or so many seconds; raises why they were not."""
-        await self.handed_over(timeout)
+    async def join(self, timeout: float | None = None) -> None:
+        """Wait as ``wait_empty`` does, then raise the errors."""
+        await self.wait_empty(timeout)
         self._raise()
 
-    async def handed_over(self, timeout: float | None = None) -> None:
-        """As ``settled``; what went wrong is for who publishes next."""
+    async def wait_empty(self, timeout: float | None = None) -> None:
+        """Wait at most ``timeout`` seconds until all messages are handed over. The next ``put`` raises their errors."""
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while self.busy and (deadline is None or loop.time() < deadline):
@@ -67,22 +68,22 @@ class Outgoing(Generic[T]):
                 await asyncio.wait([self._sender], timeout=None if deadline is None else deadline - loop.time())
 
     def fail(self, error: Exception) -> None:
-        """The next call of whoever publishes is told."""
+        """Store an error for the next call to raise."""
         self._errors.append(error)
 
     def _start(self) -> None:
-        self._posted = False  # before looking: what comes now is either seen here or posted again
+        self._posted = False  # first, so that a message appended now is either seen below or posted again
         if self._sender is None and self._items:
-            self._sender = asyncio.get_running_loop().create_task(self._hand_over(), name="natsproto sync publish")
+            self._sender = asyncio.get_running_loop().create_task(self._send_all(), name="natsproto sync publish")
 
-    async def _hand_over(self) -> None:
+    async def _send_all(self) -> None:
         items, send = self._items, self._send
         try:
             while items:
                 try:
                     await send(items[0])
                 finally:
-                    items.popleft()  # until now it is counted here
+                    items.popleft()  # not before, as len() counts the message that is being sent
         except Exception as exc:
             self.fail(exc)
         finally:
@@ -95,15 +96,15 @@ class Outgoing(Generic[T]):
         error: Exception | None = None
         while True:
             try:
-                error = together(error, self._errors.popleft())  # each is told once, to one of the threads
+                error = merge_errors(error, self._errors.popleft())  # only one thread raises each error
             except IndexError:
                 break
         if error is not None:
             raise error
 
 
-def together(first: Exception | None, then: Exception) -> Exception:
-    """What to raise of two errors: the first, with all failures when both tell of some."""
+def merge_errors(first: Exception | None, then: Exception) -> Exception:
+    """Return the first of two errors, or one PublishFailed with the failures of both."""
     if not (isinstance(first, PublishFailed) and isinstance(then, PublishFailed)):
         return then if first is None else first
     both = PublishFailed([*first.failures, *then.failures])

@@ -1,6 +1,6 @@
-"""What servers and JetStream tell of themselves, and the cluster's administration, for threads without an event loop.
+"""Monitoring and administration of the cluster for threads without an event loop.
 
-Owns nothing: every verb is that of ``natsproto.system``, ``natsproto.jetstream._admin`` and ``…advisory``.
+Blocking wrappers of ``natsproto.system``, ``natsproto.jetstream._admin``, ``_advisory`` and ``_listing``.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from natsproto import system
 from natsproto.jetstream import _admin as admin
 from natsproto.jetstream import _advisory as advisory
 from natsproto.jetstream import _listing as listing
-from natsproto.sync._facade import Facade, Watcher, blocking, iterating
+from natsproto.sync._wrapper import ContextReader, SyncWrapper, as_iterator, blocking
 
 T = TypeVar("T")
 
 
-class System(Facade[system.System]):
-    """Asks the servers of the cluster: for users of the system account."""
+class System(SyncWrapper[system.System]):
+    """Queries the servers' monitoring data. For users of the system account."""
 
-    servers = iterating(system.System.servers)
+    servers = as_iterator(system.System.servers)
     server = blocking(system.System.server)
-    account = iterating(system.System.account)
+    account = as_iterator(system.System.account)
     user_info = blocking(system.System.user_info)
 
 
-class Admin(Facade[admin.Admin]):
-    """The administrative calls: leaders, peers, servers, accounts."""
+class Admin(SyncWrapper[admin.Admin]):
+    """The administration of the cluster: leaders, peers, servers and accounts."""
 
     step_down_stream_leader = blocking(admin.Admin.step_down_stream_leader)
     step_down_consumer_leader = blocking(admin.Admin.step_down_consumer_leader)
@@ -44,31 +44,33 @@ class Admin(Facade[admin.Admin]):
     rescue_meta = blocking(admin.Admin.rescue_meta)
 
 
-class Advisories(Watcher[advisory.Advisories, advisory.Advisory]):
-    """The events of an account from the moment this was made: iterate it, or ask for the ``next``; ``stop`` ends it."""
+class Advisories(ContextReader[advisory.Advisories, advisory.Advisory]):
+    """The JetStream events of an account from now on: iterate it, or call ``next``; ``stop`` ends it."""
 
     def next(self, timeout: float | timedelta | None = None) -> advisory.Advisory:
-        """The next event; waits at most ``timeout`` seconds (None: for ever). RequestTimeout; SubscriptionClosed."""
+        """Return the next event. Waits at most ``timeout`` seconds (None: for ever). RequestTimeout;
+        SubscriptionClosed.
+        """
         return self._next(timeout)
 
     def __iter__(self) -> Iterator[advisory.Advisory]:
-        return self._each()
+        return self._iterate()
 
-    async def _one(self, wait: float | None) -> advisory.Advisory:
-        return await self._inner.next(wait)
+    async def _next_item(self, timeout: float | None) -> advisory.Advisory:
+        return await self._inner.next(timeout)
 
 
-class Listing(Facade[listing.Listing[T]], Generic[T]):
-    """The streams of an account, or the consumers of a stream, asked for page by page. Iterate it once."""
+class Listing(SyncWrapper[listing.Listing[T]], Generic[T]):
+    """The streams of an account, or the consumers of a stream, requested page by page. Iterate it once."""
 
     @property
     def missing(self) -> Sequence[str]:
-        """Those that did not answer in time; grows while the list is read."""
+        """The names of those that did not respond in time; grows while the list is read."""
         return self._inner.missing
 
     @property
     def offline(self) -> Mapping[str, str]:
-        """Those that no running server can serve, and why; grows while the list is read."""
+        """The names of those that no running server can serve, with the reasons; grows while the list is read."""
         return self._inner.offline
 
     def __iter__(self) -> Iterator[T]:

@@ -1,0 +1,261 @@
+"""Consumers and their messages for threads without an event loop.
+
+Owns the messages that were fetched from the event loop and not read yet. Everything else is ``natsproto.jetstream``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+
+from natsproto.jetstream import _message as message
+from natsproto.jetstream._consumer import handle, messages, ordered, push
+from natsproto.sync._subscription import Received
+from natsproto.sync._wrapper import ContextReader, SyncContext, SyncVerb, SyncWrapper, blocking, wrapped
+
+if TYPE_CHECKING:
+    from natsproto.errors import NatsError
+    from natsproto.jetstream._codec import Duration
+    from natsproto.jetstream._info import ConsumerInfo
+    from natsproto.jetstream._message import Metadata
+
+V = TypeVar("V")
+P = ParamSpec("P")
+C = TypeVar("C", bound=handle.Consumer, covariant=True)
+
+
+class JsMessage(Received[message.JsMessage]):
+    """A message that a consumer delivered. Acknowledge it once."""
+
+    ack = blocking(message.JsMessage.ack)
+    ack_sync = blocking(message.JsMessage.ack_sync)
+    nak = blocking(message.JsMessage.nak)
+    term = blocking(message.JsMessage.term)
+    in_progress = blocking(message.JsMessage.in_progress)
+
+    @property
+    def metadata(self) -> Metadata:
+        """The stream, consumer, sequences and delivery count of the message."""
+        return self._inner.metadata
+
+    @property
+    def is_acked(self) -> bool:
+        """Whether this message was acknowledged through this object."""
+        return self._inner.is_acked
+
+    @contextmanager
+    def keep_alive(self, interval: Duration | None = None) -> Iterator[None]:
+        """Send ``in_progress`` every ``interval`` seconds while the block runs, so that the message is not redelivered
+        during long work. It ends with the block or the acknowledgement. The default is a third of the consumer's
+        ack_wait; see the async client.
+        """
+        manager = self._inner.keep_alive(interval)
+        self._portal.enter(manager)
+        try:
+            yield
+        finally:
+            if not self._portal.stopped:
+                self._portal.call(manager.__aexit__, None, None, None)
+
+
+class Messages(ContextReader[messages.Messages, message.JsMessage]):
+    """An endless, pre-fetched sequence of messages. Enter it, then iterate it or call ``next``.
+
+    Threads may share one. It survives restarts, reconnects and changes of leader. Leaving stops it: unread messages go
+    back to the server, or to the consumer handle, whose next reader gets them first. A ``for`` loop over one that was
+    not entered enters and leaves it.
+    """
+
+    drain = blocking(messages.Messages.drain)
+
+    @property
+    def pending(self) -> int:
+        """The number of messages received and not read yet."""
+        return self._inner.pending + len(self._buffer)
+
+    @property
+    def closed(self) -> bool:
+        """Whether no further message will arrive; pending messages can still be read."""
+        return self._inner.closed
+
+    @property
+    def error(self) -> NatsError | None:
+        """The error that ended it, or None."""
+        return self._inner.error
+
+    def next(self, timeout: float | timedelta | None = None) -> JsMessage:
+        """Return the next message. Waits at most ``timeout`` seconds (None: for ever).
+
+        RequestTimeout when none arrived in time; SubscriptionClosed, or the error that ended it, when none will arrive.
+        """
+        return JsMessage(self._portal, self._next(timeout))
+
+    def stop(self) -> None:
+        """Stop at once; unread messages go back. Raises only ConnectionClosed."""
+        self._portal.call(self._stop)
+
+    def __iter__(self) -> Iterator[JsMessage]:
+        enter_here = not self._entered
+        if enter_here:
+            self.__enter__()
+        try:
+            for item in self._iterate():
+                yield JsMessage(self._portal, item)
+        finally:
+            if enter_here:
+                self._portal.run_detached(self._stop, wait=True)
+
+    async def _next_item(self, timeout: float | None) -> message.JsMessage:
+        return await self._inner.next(timeout)
+
+    def _available_items(self) -> list[message.JsMessage]:
+        return self._inner.take_all()
+
+    async def _stop(self) -> None:
+        unread = list(self._buffer)
+        self._buffer.clear()
+        self._inner.put_back(unread)
+        await self._inner.stop()
+
+
+class blocking_fetch(SyncVerb[V, P, messages.Fetch, list[JsMessage]], Generic[V, P]):
+    """Waits for a verb that fetches. Messages that an interrupt keeps from being returned go to the next reader."""
+
+    def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> list[JsMessage]:
+        portal, inner = wrapper._reach()
+
+        async def fetch() -> list[message.JsMessage]:  # the verb has to be called on the event loop
+            return await self._verb(inner, *args, **kwargs)
+
+        def put_back(messages: list[message.JsMessage]) -> None:
+            self._verb(inner, *args, **kwargs).put_back(messages)
+
+        return [JsMessage(portal, item) for item in portal.call_or_undo(fetch, put_back)]
+
+
+class Consumer(SyncWrapper[C], Generic[C]):
+    """Base class of the blocking consumers."""
+
+    info = blocking(handle.Consumer.info)
+    delete = blocking(handle.Consumer.delete)
+    pause = blocking(handle.Consumer.pause)
+    resume = blocking(handle.Consumer.resume)
+    unpin = blocking(handle.Consumer.unpin)
+    reset = blocking(handle.Consumer.reset)
+
+    @property
+    def name(self) -> str:
+        """The consumer's name."""
+        return self._inner.name
+
+    @property
+    def stream_name(self) -> str:
+        """The name of the stream."""
+        return self._inner.stream_name
+
+    @property
+    def cached_info(self) -> ConsumerInfo:
+        """The last info received from the server. LocalProtocolError for a handle that never requested it."""
+        return self._inner.cached_info
+
+
+class PullConsumer(Consumer[handle.PullConsumer]):
+    """A pull consumer of a stream: ``fetch``, ``next``, ``messages``."""
+
+    fetch = blocking_fetch(handle.PullConsumer.fetch)
+    fetch_available = blocking_fetch(handle.PullConsumer.fetch_available)
+    messages = wrapped(handle.PullConsumer.messages, Messages)
+
+    def next(
+        self,
+        timeout: Duration = 5.0,
+        *,
+        group: str = "",
+        min_pending: int = 0,
+        min_ack_pending: int = 0,
+        priority: int = 0,
+        acking: JsMessage | None = None,
+    ) -> JsMessage:
+        """Pull one message. RequestTimeout when none arrived within ``timeout`` seconds (0: when there is none now).
+
+        ``acking`` is a message of this consumer that is acknowledged in the same round trip; see the async client. An
+        interrupt loses nothing: a message that has just arrived goes to the next reader of this handle.
+        """
+
+        async def pull() -> message.JsMessage:
+            return await self._inner.next(
+                timeout,
+                group=group,
+                min_pending=min_pending,
+                min_ack_pending=min_ack_pending,
+                priority=priority,
+                acking=None if acking is None else acking._inner,
+            )
+
+        def put_back(item: message.JsMessage) -> None:
+            self._inner.fetch(1, group=group).put_back([item])
+
+        return JsMessage(self._portal, self._portal.call_or_undo(pull, put_back))
+
+
+class PushConsumer(Consumer[push.PushConsumer]):
+    """A push consumer: the server sends its messages to a subject. Read them with ``messages``."""
+
+    messages = wrapped(push.PushConsumer.messages, Messages)
+
+    @property
+    def deliver_subject(self) -> str:
+        """The subject that the server delivers messages to."""
+        return self._inner.deliver_subject
+
+    @property
+    def deliver_group(self) -> str:
+        """The queue group that shares the messages; empty without one."""
+        return self._inner.deliver_group
+
+
+class OrderedConsumer(SyncContext[ordered.OrderedConsumer]):
+    """Reads a stream in order, each message once, with ``fetch``, ``next`` or ``messages``, one at a time.
+
+    Each of them continues where the last one ended. Leaving ``with`` deletes the consumer on the server.
+    """
+
+    created = blocking(ordered.OrderedConsumer.created)
+    info = blocking(ordered.OrderedConsumer.info)
+    fetch = blocking_fetch(ordered.OrderedConsumer.fetch)
+    fetch_available = blocking_fetch(ordered.OrderedConsumer.fetch_available)
+    messages = wrapped(ordered.OrderedConsumer.messages, Messages)
+    close = blocking(ordered.OrderedConsumer.close)
+
+    @property
+    def name(self) -> str:
+        """The name of the current consumer on the server; it changes when the consumer is recreated."""
+        return self._inner.name
+
+    @property
+    def stream_name(self) -> str:
+        """The name of the stream."""
+        return self._inner.stream_name
+
+    @property
+    def last_sequence(self) -> int:
+        """The stream sequence of the last message received, 0 before the first."""
+        return self._inner.last_sequence
+
+    def next(self, timeout: Duration = 5.0) -> JsMessage:
+        """Return the next message. RequestTimeout when none arrived within ``timeout`` seconds; ConnectionClosed when
+        the client is closed meanwhile. An interrupt loses nothing: a message that has just arrived is read next.
+        """
+
+        def put_back(item: message.JsMessage) -> None:
+            self._inner.fetch(1).put_back([item])
+
+        return JsMessage(self._portal, self._portal.call_or_undo(partial(self._inner.next, timeout), put_back))
+
+    @property
+    def cached_info(self) -> ConsumerInfo:
+        """The server's info when the consumer was last created. LocalProtocolError before the first creation."""
+        return self._inner.cached_info

@@ -1,0 +1,185 @@
+"""Messages and subscriptions for threads without an event loop, and the threads that use them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from natsproto._core import subscription
+from natsproto.errors import NatsError
+from natsproto.protocol import frames
+from natsproto.protocol.headers import Headers
+from natsproto.sync._portal import Portal
+from natsproto.sync._wrapper import BufferedReader, SyncWrapper, blocking
+
+M = TypeVar("M", bound=frames.Message, covariant=True)
+
+
+class Received(SyncWrapper[M], Generic[M]):
+    """Base class of the blocking messages."""
+
+    @property
+    def subject(self) -> str:
+        """The subject that the message was published on."""
+        return self._inner.subject
+
+    @property
+    def data(self) -> bytes:
+        """The payload."""
+        return self._inner.data
+
+    @property
+    def reply(self) -> str | None:
+        """The subject for the response, or None when no response is expected."""
+        return self._inner.reply
+
+    @property
+    def headers(self) -> Headers:
+        """The headers; empty when the message has none."""
+        return self._inner.headers
+
+    @property
+    def size(self) -> int:
+        """Bytes of subject, reply subject, headers and payload together."""
+        return self._inner.size
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
+class Message(Received[frames.Message]):
+    """A message that a subscription received."""
+
+    respond = blocking(frames.Message.respond)
+
+
+class ThreadTracker:
+    """The threads that iterate over subscriptions of one client or handle requests. ``drain`` waits for them.
+
+    To be used on the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._iterating: dict[asyncio.Event, threading.Thread] = {}
+        self._handling: dict[threading.Thread, asyncio.Future[None]] = {}
+
+    def track_iteration(self, inner: subscription.Subscription, thread: threading.Thread) -> asyncio.Event:
+        """Register a thread that iterates over a subscription until the returned event is set."""
+        done = asyncio.Event()
+
+        async def wait_done() -> None:
+            try:
+                await done.wait()
+            finally:
+                del self._iterating[done]
+
+        self._iterating[done] = thread
+        inner.enlist(asyncio.get_running_loop().create_task(wait_done(), name="natsproto sync reader"))
+        return done
+
+    async def wait_handled(self, thread: threading.Thread, done: asyncio.Future[None]) -> None:
+        """Wait until the thread has handled its request, or ``stop_waiting_for`` it; raise the handler's error."""
+        self._handling[thread] = done
+        try:
+            await done
+        finally:
+            del self._handling[thread]
+
+    def stop_waiting_for(self, thread: threading.Thread) -> None:
+        """Stop waiting for this thread, and for threads that ended in the middle of an iteration."""
+        for done, reader in self._iterating.items():
+            if reader is thread or not reader.is_alive():
+                done.set()
+        handling = self._handling.get(thread)
+        if handling is not None and not handling.done():
+            handling.set_result(None)
+
+
+class Subscription(BufferedReader[subscription.Subscription, frames.Message]):
+    """The messages of a subject or wildcard: iterate it, or call ``next``. Leaving ``with`` unsubscribes."""
+
+    def __init__(self, portal: Portal, inner: subscription.Subscription, tracker: ThreadTracker) -> None:
+        super().__init__(portal, inner)
+        self._tracker = tracker
+
+    drain = blocking(subscription.Subscription[frames.Message].drain)
+
+    @property
+    def subject(self) -> str:
+        """The subject or wildcard."""
+        return self._inner.subject
+
+    @property
+    def queue(self) -> str | None:
+        """The queue group, if any."""
+        return self._inner.queue
+
+    @property
+    def pending_msgs(self) -> int:
+        """The number of messages received and not read yet."""
+        return self._inner.pending_msgs + len(self._buffer)
+
+    @property
+    def delivered(self) -> int:
+        """The number of messages read so far."""
+        return self._inner.delivered - len(self._buffer)
+
+    @property
+    def dropped(self) -> int:
+        """The number of messages dropped because a pending limit was reached."""
+        return self._inner.dropped
+
+    @property
+    def closed(self) -> bool:
+        """Whether the subscription has ended; no further message will arrive."""
+        return self._inner.closed
+
+    @property
+    def error(self) -> NatsError | None:
+        """The error that ended the subscription: the server refused it, or it was a slow consumer. None otherwise."""
+        return self._inner.error
+
+    def next(self, timeout: float | timedelta | None = None) -> Message:
+        """Return the next message. Waits at most ``timeout`` seconds (None: for ever; 0: only a pending message).
+
+        RequestTimeout when no message arrived in time; SubscriptionClosed, or the error that ended the subscription,
+        when no further message will arrive.
+        """
+        return Message(self._portal, self._next(timeout))
+
+    def __iter__(self) -> Iterator[Message]:
+        done = self._portal.run(self._tracker.track_iteration, self._inner, threading.current_thread())
+
+        async def leave() -> None:
+            done.set()
+
+        try:
+            for message in self._iterate():
+                yield Message(self._portal, message)
+        finally:
+            self._portal.run_detached(leave, wait=False)
+
+    def unsubscribe(self, max_msgs: int | None = None) -> None:
+        """End the subscription: at once, dropping unread messages, or once ``max_msgs`` were received in all."""
+        self._portal.call(self._inner.unsubscribe, max_msgs)
+        if max_msgs is None:
+            self._buffer.clear()
+
+    async def _next_item(self, timeout: float | None) -> frames.Message:
+        return await self._inner.next(timeout)
+
+    def _available_items(self) -> list[frames.Message]:
+        return self._inner.take_nowait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._inner.closed and not self._portal.stopped:
+            self.unsubscribe()

@@ -1,0 +1,234 @@
+"""Wrappers that turn the verbs of the async client into blocking ones, with their types and documentation.
+
+A wrapper holds an object of the async client and the portal to its event loop. Each verb of a wrapper is one of the
+descriptors below around the async verb, so that no signature and no docstring is written twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from functools import partial
+from itertools import chain
+from time import monotonic
+from types import TracebackType
+from typing import ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+
+from natsproto.errors import ConnectionClosed, SubscriptionClosed
+from natsproto.protocol.pool import seconds
+from natsproto.sync._portal import Portal
+
+W = TypeVar("W", covariant=True)
+B = TypeVar("B", bound=AbstractAsyncContextManager[object], covariant=True)
+I = TypeVar("I")  # noqa: E741  # an item
+C = TypeVar("C")
+V = TypeVar("V")
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F")
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+class SyncWrapper(Generic[W]):
+    """Wraps an object of the async client for threads that have no event loop."""
+
+    def __init__(self, portal: Portal, inner: W) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    def _reach(self) -> tuple[Portal, W]:
+        """Return the portal and the wrapped object."""
+        return self._portal, self._inner
+
+    def __repr__(self) -> str:
+        return f"<blocking {self._inner!r}>"
+
+
+class SyncContext(SyncWrapper[B], Generic[B]):
+    """Wraps an async context manager. An interrupt while it is entered leaves it again."""
+
+    _exit_needs_client: ClassVar[bool] = False
+    """Leaving the block without an exception commits or releases something: ConnectionClosed when the client is closed.
+    """
+
+    def __enter__(self) -> Self:
+        self._portal.enter(self._inner)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._portal.stopped or (exc is None and self._exit_needs_client):
+            self._portal.call(self._inner.__aexit__, kind, exc, trace)
+
+
+class BufferedReader(SyncWrapper[W], Generic[W, I]):
+    """Reads items one by one. Any number of threads may share one; each item goes to one of them.
+
+    Owns the items that were fetched and not read yet: they come in batches, because each trip to the event loop costs
+    more than an item. While several threads wait, each fetches one item.
+    """
+
+    def __init__(self, portal: Portal, inner: W) -> None:
+        super().__init__(portal, inner)
+        self._buffer: deque[I] = deque()
+        self._waiting = 0
+
+    async def _next_item(self, timeout: float | None) -> I:
+        """Wait for the next item for at most ``timeout`` seconds; raise when there is none."""
+        raise NotImplementedError
+
+    def _available_items(self) -> list[I]:
+        """Take the items that have arrived already."""
+        return []
+
+    def _next(self, timeout: float | timedelta | None) -> I:
+        wait = None if timeout is None else seconds("timeout", timeout)
+        deadline = None if wait is None else monotonic() + wait
+        self._portal.check()
+        while True:
+            try:
+                return self._buffer.popleft()  # in this thread: an interrupt must neither lose nor reorder items
+            except IndexError:
+                pass
+            self._portal.call(self._fetch, None if deadline is None else max(0.0, deadline - monotonic()))
+
+    async def _fetch(self, timeout: float | None) -> None:
+        if self._buffer:
+            return
+        self._waiting += 1
+        try:
+            item = await self._next_item(timeout)
+        finally:
+            self._waiting -= 1
+        self._buffer.append(item)
+        if not self._waiting:
+            self._buffer.extend(self._available_items())
+
+    def _iterate(self) -> Iterator[I]:
+        while True:
+            try:
+                item = self._next(None)
+            except SubscriptionClosed:
+                return
+            except ConnectionClosed:
+                if self._portal.stopped:
+                    return  # closing the client ends the iteration, whichever thread notices it first
+                raise
+            yield item
+
+
+class ContextReader(BufferedReader[B, I], Generic[B, I]):
+    """A BufferedReader that is a context manager. Leaving it, or ``stop``, ends it and drops unread items."""
+
+    _entered = False
+
+    def stop(self) -> None:
+        """Stops reading. Unread items are dropped."""
+        self._portal.call(self._inner.__aexit__, None, None, None)
+        self._buffer.clear()
+
+    def __enter__(self) -> Self:
+        self._portal.enter(self._inner)
+        self._entered = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._portal.stopped:
+            self.stop()
+
+
+class SyncVerb(Generic[V, P, A, T]):
+    """Descriptor that wraps a verb of the async client. The subclasses differ in what they make of its result."""
+
+    def __init__(self, verb: Callable[Concatenate[V, P], A]) -> None:
+        self._verb = verb
+        self.__doc__ = verb.__doc__
+
+    @overload
+    def __get__(self, wrapper: None, owner: type[object]) -> Self: ...
+
+    @overload
+    def __get__(self, wrapper: SyncWrapper[V], owner: type[object]) -> Callable[P, T]: ...
+
+    def __get__(self, wrapper: SyncWrapper[V] | None, owner: type[object]) -> Self | Callable[P, T]:
+        if wrapper is None:
+            return self
+        return partial(self._call, wrapper)
+
+    def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        raise NotImplementedError
+
+
+class blocking(SyncVerb[V, P, Awaitable[R], R], Generic[V, P, R]):
+    """Waits for the verb and returns its result."""
+
+    def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        portal, inner = wrapper._reach()
+        return portal.call(self._verb, inner, *args, **kwargs)
+
+
+class blocking_wrapped(SyncVerb[V, P, Awaitable[R], F], Generic[V, P, R, F]):
+    """Waits for a verb that returns a handle, and wraps the handle."""
+
+    def __init__(self, verb: Callable[Concatenate[V, P], Awaitable[R]], wrap: Callable[[Portal, R], F]) -> None:
+        super().__init__(verb)
+        self._wrap = wrap
+
+    def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> F:
+        portal, inner = wrapper._reach()
+        return self._wrap(portal, portal.call(self._verb, inner, *args, **kwargs))
+
+
+class wrapped(SyncVerb[V, P, R, F], Generic[V, P, R, F]):
+    """Calls a verb that returns a handle at once, and wraps the handle."""
+
+    def __init__(self, verb: Callable[Concatenate[V, P], R], wrap: Callable[[Portal, R], F]) -> None:
+        super().__init__(verb)
+        self._wrap = wrap
+
+    def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> F:
+        portal, inner = wrapper._reach()
+        return self._wrap(portal, portal.run(self._verb, inner, *args, **kwargs))
+
+
+class as_list(SyncVerb[V, P, AsyncIterable[R], list[R]], Generic[V, P, R]):
+    """Returns everything that an asynchronous iterable yields as a list, with one trip to the event loop."""
+
+    def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> list[R]:
+        portal, inner = wrapper._reach()
+
+        async def read_all() -> list[R]:
+            return [item async for item in self._verb(inner, *args, **kwargs)]
+
+        return portal.call(read_all)
+
+
+class as_iterator(SyncVerb[V, P, AsyncIterable[R], Iterator[R]], Generic[V, P, R]):
+    """Returns an asynchronous iterable as a plain iterator."""
+
+    def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        portal, inner = wrapper._reach()
+        return portal.iterate(portal.run(self._verb, inner, *args, **kwargs))
+
+
+class Batches(Protocol[C]):
+    """An asynchronous iterable whose items can also be read in batches."""
+
+    def batches(self) -> AsyncIterable[list[C]]:
+        """Yield lists of the items that have arrived."""
+        ...
+
+
+class as_batched_iterator(SyncVerb[V, P, Batches[I], Iterator[I]], Generic[V, P, I]):
+    """Returns an asynchronous iterable as a plain iterator that makes one trip to the event loop per batch."""
+
+    def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[I]:
+        portal, inner = wrapper._reach()
+        source = portal.run(self._verb, inner, *args, **kwargs)
+        return chain.from_iterable(portal.iterate(source.batches()))
