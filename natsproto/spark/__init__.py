@@ -3,15 +3,21 @@
 Importing it needs neither pyspark nor pyarrow and starts nothing; what needs them imports them when it is called.
 """
 
-from natsproto.spark._config import SecretRef, SparkNats
-from natsproto.spark._frames import arrow_partition, foreach_batch_writer, stream_dataframe
-from natsproto.spark._lookup import kv_lookup, kv_lookup_udf
-from natsproto.spark._mapping import map_async, request_partition, run_partition
-from natsproto.spark._publishing import WriteSummary, publish_partition
-from natsproto.spark._ranges import SeqRange
-from natsproto.spark._reading import ROW_SCHEMA, plan_ranges, read_range
-from natsproto.spark._session import register
-from natsproto.spark._worker import close_workers, worker_client
+from natsproto.spark._client import close_workers, worker_client
+from natsproto.spark._dataframes import arrow_partition, foreach_batch_writer, register, stream_dataframe
+from natsproto.spark._offsets import SeqRange
+from natsproto.spark._options import SecretRef, SparkNats
+from natsproto.spark._partitions import (
+    WriteSummary,
+    kv_lookup,
+    kv_lookup_udf,
+    map_async,
+    publish_partition,
+    request_partition,
+    run_partition,
+)
+from natsproto.spark._reader import plan_ranges, read_range
+from natsproto.spark._schema import ROW_SCHEMA
 
 __all__ = [
     "ROW_SCHEMA",

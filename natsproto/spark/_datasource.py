@@ -1,7 +1,4 @@
-"""The data source "nats": what Spark finds behind ``format("nats")``.
-
-Owns the name, and the choice of who reads and writes. Options are checked here, before anything is planned.
-"""
+"""The data source "nats", behind ``format("nats")``: checks the options and chooses the reader or writer."""
 
 from __future__ import annotations
 
@@ -18,12 +15,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from natsproto.errors import ConfigError
-from natsproto.spark._deliver import check_ids
-from natsproto.spark._outgoing import check_columns
-from natsproto.spark._reading import ROW_SCHEMA, WITHOUT_HEADERS
-from natsproto.spark._settings import SinkSettings, SourceSettings
+from natsproto.spark._options import SinkOptions, SourceOptions
+from natsproto.spark._schema import ROW_SCHEMA, ROW_SCHEMA_WITHOUT_HEADERS, check_columns
 from natsproto.spark._sink import BatchWriter, StreamWriter, check_append
-from natsproto.spark._source import BatchReader, NarrowingReader, StreamReader
+from natsproto.spark._source import BatchReader, PushdownReader, StreamReader
+from natsproto.spark._writer import check_ids
 
 _COLUMNS = [column.strip().split(" ")[0] for column in ROW_SCHEMA.split(", ")]
 
@@ -38,12 +34,12 @@ class NatsDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns of a stream."""
-        return ROW_SCHEMA if self._source.headers else WITHOUT_HEADERS
+        return ROW_SCHEMA if self._source.headers else ROW_SCHEMA_WITHOUT_HEADERS
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
         settings = self._checked(schema)
-        return NarrowingReader(settings) if settings.pushdown else BatchReader(settings)
+        return PushdownReader(settings) if settings.pushdown else BatchReader(settings)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``."""
@@ -60,19 +56,19 @@ class NatsDataSource(DataSource):
         return StreamWriter(settings, columns)
 
     @property
-    def _source(self) -> SourceSettings:
-        return SourceSettings.read(cast("Mapping[str, str]", self.options))
+    def _source(self) -> SourceOptions:
+        return SourceOptions.read(cast("Mapping[str, str]", self.options))
 
-    def _checked(self, schema: StructType) -> SourceSettings:
+    def _checked(self, schema: StructType) -> SourceOptions:
         settings = self._source
         expected = [name for name in _COLUMNS if settings.headers or name != "headers"]
         if schema.names != expected:
             raise ConfigError("schema", ", ".join(schema.names), f"a stream has the columns {', '.join(expected)}")
         return settings
 
-    def _sink(self, schema: StructType, overwrite: bool) -> tuple[SinkSettings, list[tuple[str, str]]]:
+    def _sink(self, schema: StructType, overwrite: bool) -> tuple[SinkOptions, list[tuple[str, str]]]:
         check_append(overwrite)
-        settings = SinkSettings.read(cast("Mapping[str, str]", self.options))
+        settings = SinkOptions.read(cast("Mapping[str, str]", self.options))
         columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         check_columns(columns, subject=settings.subject)
         check_ids([name for name, _ in columns], settings)

@@ -1,22 +1,27 @@
-"""PURE. Where a streaming query stands in a stream, and what its next batch reads.
+"""PURE. Sequences of a stream: offsets of a streaming query, ranges, pull sizes and the check for lost messages.
 
-Owns the offset that Spark keeps in its checkpoint and compares as text, and every decision that follows from two of
-them. A batch that is run again is given the same two offsets, so what it reads follows from them alone: the stream has
-moved on meanwhile.
+An ``Offset`` is what Spark keeps in its checkpoint and compares as text. A batch that runs again gets the same two
+offsets, and what it reads follows from them alone: the stream has changed meanwhile.
 
-The checkpoint holds the end of the first batch, but not its start: Spark asks for the initial offset once more, and
-"latest" is another place by then. So every offset carries the place where the query began (``base``), and a first
-batch starts at the base of its end. It also carries the number of partitions, as ids of rows count within them.
+The checkpoint holds the end of the first batch, but not its start: Spark asks for the initial offset again, and
+"latest" is another sequence by then. So every offset carries the sequence where the query began (``base``), and a
+first batch starts at the base of its end. It also carries the number of partitions, as message ids count rows within
+them.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, sqrt
 
 from natsproto._value import Value
-from natsproto.errors import ConfigError
+from natsproto.errors import ConfigError, DataLost
+from natsproto.jetstream._codec import UINT64
+from natsproto.jetstream._config import stream_name
 from natsproto.jetstream._info import StreamInfo
+
+log = logging.getLogger("natsproto.spark")
 
 VERSION = 1
 AUTO_PARTITIONS = 4
@@ -24,23 +29,23 @@ AUTO_PARTITIONS = 4
 PARTITION_SEQUENCES = 100_000
 """Sequences of a partition in batches that are too big for these."""
 MAX_AUTO_PARTITIONS = 200
-WORTHWHILE = 2000
+MIN_PARTITION_SEQUENCES = 2000
 """Sequences that are worth a partition of their own."""
 
 
-class Horizon(Value):
+class StreamBounds(Value):
     """What a stream holds at a moment. ``created`` tells it from another one of the same name."""
 
     created: str
     first_seq: int
     last_seq: int
     messages: int = 0
-    octets: int = 0
-    superseding: bool = False
+    nbytes: int = 0
+    supersedes: bool = False
     """Whether messages only leave when newer ones of their subject come, as in a bucket: nothing is lost by that."""
 
     @classmethod
-    def of(cls, info: StreamInfo) -> Horizon:
+    def of(cls, info: StreamInfo) -> StreamBounds:
         """Read from the server's word. An empty stream begins behind its last message."""
         state, config = info.state, info.config
         limited = config.max_msgs > 0 or config.max_bytes > 0 or config.max_age > 0
@@ -49,16 +54,16 @@ class Horizon(Value):
             first_seq=max(1, state.first_seq),
             last_seq=state.last_seq,
             messages=state.messages,
-            octets=state.bytes,
-            superseding=config.max_msgs_per_subject > 0 and not limited,
+            nbytes=state.bytes,
+            supersedes=config.max_msgs_per_subject > 0 and not limited,
         )
 
-    def sequences_in(self, octets: int) -> int:
+    def sequences_in(self, nbytes: int) -> int:
         """How many sequences hold about so many bytes, by the average of the stream; at least one."""
-        if not self.messages or not self.octets:
-            return max(1, octets)
+        if not self.messages or not self.nbytes:
+            return max(1, nbytes)
         spread = (self.last_seq - self.first_seq + 1) / self.messages  # deleted ones are sequences as well
-        return max(1, int(octets * self.messages / self.octets * spread))
+        return max(1, int(nbytes * self.messages / self.nbytes * spread))
 
 
 class Offset(Value):
@@ -107,7 +112,7 @@ class Offset(Value):
         return cls(stream=stream, seq=seq, created=created, base=base, partitions=partitions)
 
 
-class Span(Value):
+class BatchRange(Value):
     """The sequences of a batch, both inclusive; ``last`` is before ``first`` when there are none.
 
     ``recreated`` says that the stream is not the one the query had read so far.
@@ -118,18 +123,23 @@ class Span(Value):
     recreated: bool = False
 
 
-def span(start: Offset, end: Offset) -> Span:
+def batch_range(start: Offset, end: Offset) -> BatchRange:
     """What the batch between two offsets reads."""
     if start.created != end.created:
-        return Span(first=end.base or 1, last=end.seq - 1, recreated=True)
+        return BatchRange(first=end.base or 1, last=end.seq - 1, recreated=True)
     first = end.base if start.initial and end.base else start.seq
-    return Span(first=first, last=end.seq - 1)
+    return BatchRange(first=first, last=end.seq - 1)
 
 
 def advance(
-    start: Offset, now: Horizon, *, most: int | None = None, until: int | None = None, from_front: bool = False
+    start: Offset,
+    now: StreamBounds,
+    *,
+    max_count: int | None = None,
+    until: int | None = None,
+    from_front: bool = False,
 ) -> Offset:
-    """Where the next batch ends: at most ``most`` sequences on, not beyond the sequence ``until``.
+    """Where the next batch ends: at most ``max_count`` sequences on, not beyond the sequence ``until``.
 
     ``start`` itself when there is nothing new. A stream that was created anew is read from its first message on. With
     ``from_front`` the first batch begins where the stream begins by now.
@@ -142,13 +152,13 @@ def advance(
         start = start.but(created=now.created, base=base, seq=base)
     # What is gone already is no reason for a batch that finds nothing.
     begin = max(start.seq, now.first_seq)
-    end = last + 1 if most is None else min(last + 1, begin + most)
+    end = last + 1 if max_count is None else min(last + 1, begin + max_count)
     return start if end <= start.seq else start.but(seq=end)
 
 
-def lost(start: Offset, now: Horizon) -> tuple[int, int] | None:
+def lost_range(start: Offset, now: StreamBounds) -> tuple[int, int] | None:
     """The sequences that were to be read and are gone, both inclusive."""
-    if start.created != now.created or start.seq >= now.first_seq or start.seq > now.last_seq or now.superseding:
+    if start.created != now.created or start.seq >= now.first_seq or start.seq > now.last_seq or now.supersedes:
         return None
     return start.seq, now.first_seq - 1
 
@@ -156,10 +166,10 @@ def lost(start: Offset, now: Horizon) -> tuple[int, int] | None:
 def auto_partitions(count: int) -> int:
     """Into how many partitions so many sequences are cut when nobody says it."""
     by_size = min(MAX_AUTO_PARTITIONS, ceil(count / PARTITION_SEQUENCES))
-    return max(min(AUTO_PARTITIONS, ceil(count / WORTHWHILE)), by_size)
+    return max(min(AUTO_PARTITIONS, ceil(count / MIN_PARTITION_SEQUENCES)), by_size)
 
 
-def pieces(first: int, last: int, partitions: int = 0) -> list[tuple[int, int]]:
+def split_range(first: int, last: int, partitions: int = 0) -> list[tuple[int, int]]:
     """Splits sequences into so many runs of nearly the same length, in order; 0 chooses by their number."""
     count = last - first + 1
     if count <= 0:
@@ -167,3 +177,115 @@ def pieces(first: int, last: int, partitions: int = 0) -> list[tuple[int, int]]:
     wanted = partitions or auto_partitions(count)
     parts = min(wanted, count)
     return [(first + count * part // parts, first + count * (part + 1) // parts - 1) for part in range(parts)]
+
+
+class SeqRange(Value):
+    """Sequences of a stream, ``start`` to ``end``, both inclusive.
+
+    ``created`` (RFC 3339) is when the stream was, so that another one of the same name is noticed; "" for any.
+    ``earliest`` says that ``start`` is only where the stream began when the range was planned: what it has removed
+    from its front before the range is read is not missed.
+    """
+
+    stream: str
+    start: int
+    end: int
+    created: str = ""
+    earliest: bool = False
+
+    def _check(self) -> None:
+        stream_name(self.stream)
+        for name, least in (("start", 1), ("end", self.start)):
+            value = getattr(self, name)
+            if type(value) is not int or not least <= value <= UINT64:
+                raise ConfigError(name, value, f"must be a sequence from {least} on")
+
+
+class PullSize:
+    """PURE. How many messages are asked for at a time, so that little is sent that nobody wants.
+
+    The first pull is small, as many a reader leaves after some rows, and each is four times the one before. A stream
+    that is full and removes messages is read with the largest pulls from the start: small ones would not keep ahead of
+    it. No pull asks for more than the range is likely to hold, judged by how many of its sequences matched so far.
+    """
+
+    FIRST_PULL = 64
+
+    def __init__(self, rng: SeqRange, max_count: int) -> None:
+        self._range, self._max_sequences = rng, max_count
+        self.step = 0
+        """The most that the last pull could ask for."""
+        self._position, self._received = rng.start - 1, 0
+
+    def use_largest(self) -> None:
+        """Make every pull from now on as large as it may be: the stream removes the messages that are next."""
+        self.step = self._max_sequences
+
+    def on_messages(self, count: int, position: int) -> None:
+        """So many came, the last of which has this sequence."""
+        self._received += count
+        self._position = position
+
+    def next(self) -> int:
+        """For the next pull."""
+        self.step = min(4 * self.step or self.FIRST_PULL, self._max_sequences)
+        left = self._range.end - self._position
+        passed = self._position - self._range.start + 1
+        if self._received < passed:
+            likely = left * self._received / passed
+            left = min(left, ceil(likely + sqrt(likely)))
+        return max(1, min(self.step, left))
+
+
+class DataLossCheck:
+    """PURE. Whether everything between two sequences was there to be read.
+
+    Messages that were deleted one by one leave gaps that nobody misses. What a limit or a purge removes goes from the
+    front of the stream: where that has not passed a gap when all before and behind it is read, nothing was lost.
+    """
+
+    def __init__(self, rng: SeqRange, strict: bool) -> None:
+        self._range, self._strict = rng, strict
+        self._next = rng.start
+        self._unread = rng.earliest  # nothing is missed yet
+
+    def begin(self, info: StreamInfo) -> bool:
+        """Before reading: whether there is anything in the range. DataLost when it cannot be read whole."""
+        now = StreamBounds.of(info)
+        self.compare(info)
+        if now.last_seq < self._range.end:
+            self._missing(f"the stream ends at {now.last_seq}")
+        return now.first_seq <= self._range.end and now.last_seq >= self._range.start
+
+    @property
+    def front_moves(self) -> bool:
+        """The stream has removed messages from the front of the range since it was planned, and none was read yet."""
+        return self._unread and self._next > self._range.start
+
+    def is_complete(self, up_to: int, count: int, first: int) -> bool:
+        """Whether these so many messages, the first of which is given, are all from the last ones up to ``up_to``."""
+        return up_to - (first if self._unread else self._next) + 1 == count
+
+    def advance(self, up_to: int, found: bool) -> None:
+        """All up to there are dealt with, and there were some or none."""
+        self._next = up_to + 1
+        self._unread = self._unread and not found
+
+    def compare(self, info: StreamInfo) -> int:
+        """DataLost when the stream as it is now does not hold what was to come next. The sequence that is next."""
+        now = StreamBounds.of(info)
+        if self._range.created and self._range.created != now.created:
+            self._missing(f"the stream was created anew at {now.created}")
+        elif now.first_seq > self._next and not now.supersedes:
+            if self._unread:
+                log.info("stream %s begins at %d now: it is read from there", self._range.stream, now.first_seq)
+                self._next = now.first_seq
+            else:
+                self._missing(f"the stream begins at {now.first_seq} now")
+        return self._next
+
+    def _missing(self, reason: str) -> None:
+        error = DataLost(self._range.stream, self._next, self._range.end, reason)
+        if self._strict:
+            raise error
+        log.warning("%s", error)

@@ -1,8 +1,8 @@
-"""The sink: what Spark asks of it to write a DataFrame, or a streaming query, into a stream.
+"""The sink: Spark's writer interfaces, for DataFrames and streaming queries.
 
-Owns the names by which Spark's work is known when it is repeated: a batch write by an id that is made once, on the
-driver, an epoch of a streaming query by the id of the query, which is in the checkpoint, and the number of the epoch.
-What a task does with its rows is known to ``deliver``.
+Names the work, so that it is recognized when it is repeated: a batch write by an id made once on the driver, an epoch
+of a streaming query by the query's id (which is in the checkpoint) and the number of the epoch. ``_writer`` writes the
+rows.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pyspark.sql.types import Row
 
 from natsproto._client import Client
 from natsproto.errors import ConfigError, LocalProtocolError
-from natsproto.spark._deliver import Delivered, Task, check_sink, deliver
-from natsproto.spark._outgoing import batches_of
-from natsproto.spark._publishing import warn_of_stripped
-from natsproto.spark._settings import SinkSettings
-from natsproto.spark._worker import call, exchange
+from natsproto.spark._arrow import batches_from_rows
+from natsproto.spark._client import call, exchange
+from natsproto.spark._options import SinkOptions
+from natsproto.spark._schema import warn_of_stripped
+from natsproto.spark._writer import WriteResult, WriteTask, check_target, write_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("natsproto.spark")
 
 Columns = Sequence[tuple[str, str]]
-ROWS_AT_ONCE = 4096
+ROWS_PER_BATCH = 4096
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WriteCommit(WriterCommitMessage):
     """What one task has written: so many rows, of which so many were stored by an earlier attempt."""
 
     rows: int
@@ -56,16 +56,16 @@ def check_append(overwrite: bool) -> None:
         )
 
 
-def _write(settings: SinkSettings, task: Task, batches: Iterator[pa.RecordBatch]) -> Written:
-    def produce(client: Client, rows: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[Delivered]:
-        return deliver(client, settings, task, rows)
+def _write(settings: SinkOptions, task: WriteTask, batches: Iterator[pa.RecordBatch]) -> WriteCommit:
+    def produce(client: Client, rows: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[WriteResult]:
+        return write_messages(client, settings, task, rows)
 
     (done,) = exchange(settings.nats, produce, batches, ahead=2)
-    return Written(rows=done.rows, duplicates=done.duplicates, stripped=done.stripped)
+    return WriteCommit(rows=done.rows, duplicates=done.duplicates, stripped=done.stripped)
 
 
 def _report(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    written = [message for message in messages if isinstance(message, Written)]
+    written = [message for message in messages if isinstance(message, WriteCommit)]
     rows, duplicates = sum(one.rows for one in written), sum(one.duplicates for one in written)
     log.info("%s: %d rows, %d of them stored by an earlier attempt", what, rows, duplicates)
     stripped: Counter[str] = Counter()
@@ -84,8 +84,8 @@ def _task_context() -> TaskContext:
 class BatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame. Spark pickles this one object into every attempt of every task."""
 
-    def __init__(self, settings: SinkSettings) -> None:
-        info = call(settings.nats, check_sink, settings)
+    def __init__(self, settings: SinkOptions) -> None:
+        info = call(settings.nats, check_target, settings)
         self._settings = settings
         self._run = uuid.uuid4().hex
         self._write_id = settings.write_id or self._run
@@ -95,7 +95,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Runs in a task."""
         context = _task_context()
         retry = context.attemptNumber() > 0
-        task = Task(
+        task = WriteTask(
             owner=self._write_id,
             epoch=0,
             partition=context.partitionId(),
@@ -119,12 +119,12 @@ class BatchWriter(DataSourceArrowWriter):
         )
 
 
-class _StreamWriting:
+class _StreamWriterBase:
     """What both stream writers do. Spark makes one anew for every epoch, and once more to commit it, so none of them
     connects: an epoch that is stored must not fail for want of a server. The tasks check the stream.
     """
 
-    def __init__(self, settings: SinkSettings, columns: Columns) -> None:
+    def __init__(self, settings: SinkOptions, columns: Columns) -> None:
         self._settings, self._columns = settings, columns
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -135,7 +135,7 @@ class _StreamWriting:
         """What is stored stays, and is not stored again when the epoch is repeated."""
         log.warning("epoch %d to stream %s was given up", batchId, self._settings.stream)
 
-    def _task(self) -> Task:
+    def _task(self) -> WriteTask:
         context = _task_context()
         query = context.getLocalProperty("sql.streaming.queryId")
         epoch = context.getLocalProperty("streaming.sql.batchId")
@@ -143,7 +143,7 @@ class _StreamWriting:
             raise LocalProtocolError("this version of Spark does not say which query and epoch a task belongs to")
         run = context.getLocalProperty("spark.jobGroup.id") or ""
         retry = context.attemptNumber() > 0
-        return Task(
+        return WriteTask(
             owner=query,
             epoch=int(epoch),
             partition=context.partitionId(),
@@ -172,7 +172,7 @@ def is_first_epoch(query: str, run: str, epoch: int) -> bool:
 
 if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):  # Spark 4.1
 
-    class StreamWriter(_StreamWriting, datasource.DataSourceStreamArrowWriter):
+    class StreamWriter(_StreamWriterBase, datasource.DataSourceStreamArrowWriter):
         """Writes the epochs of a streaming query."""
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -181,9 +181,9 @@ if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):  # Spark
 
 else:
 
-    class StreamWriter(_StreamWriting, datasource.DataSourceStreamWriter):
+    class StreamWriter(_StreamWriterBase, datasource.DataSourceStreamWriter):
         """Writes the epochs of a streaming query, which come as rows."""
 
         def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
             """Runs in a task."""
-            return _write(self._settings, self._task(), batches_of(iterator, self._columns, ROWS_AT_ONCE))
+            return _write(self._settings, self._task(), batches_from_rows(iterator, self._columns, ROWS_PER_BATCH))

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from natsproto import sync
-from natsproto.spark._config import SparkNats
-from natsproto.spark._worker import close_workers
+from natsproto.spark._client import close_workers
+from natsproto.spark._options import SparkNats
 from natsproto.testing import Server, run_server
 from tests.spark.java import missing
 

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from natsproto import connect
 from natsproto.jetstream._context import JetStream
 from natsproto.spark import register
-from natsproto.spark._reading import INACTIVE
+from natsproto.spark._reader import INACTIVE_THRESHOLD_S
 from natsproto.testing._server import Server
 
 R = TypeVar("R")
@@ -175,7 +175,9 @@ def test_where_is_looked_at_by_the_server(pipe: Pipe) -> None:
 def test_a_limit_leaves_no_consumer_behind(pipe: Pipe) -> None:
     pipe.publish(20_000)
     assert len(pipe.read(batchRows="100", minPartitions="1", readMethod="consumer").take(5)) == 5
-    within = time.monotonic() + INACTIVE / 2  # the worker ends the reading in its own time, the server much later
+    within = (
+        time.monotonic() + INACTIVE_THRESHOLD_S / 2
+    )  # the worker ends the reading in its own time, the server much later
     while (left := pipe.consumers()) and time.monotonic() < within:
         time.sleep(0.05)
     assert left == 0

@@ -31,7 +31,7 @@ from natsproto.spark import (
     stream_dataframe,
     worker_client,
 )
-from natsproto.spark._worker import call
+from natsproto.spark._client import call
 from natsproto.testing import run_server
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import ConfigError
-from natsproto.spark._offsets import Horizon, Offset, Span, advance, lost, pieces, span
+from natsproto.spark._offsets import BatchRange, Offset, StreamBounds, advance, batch_range, lost_range, split_range
 
 BORN = "2026-01-02T03:04:05.678901234Z"
 REBORN = "2026-02-02T03:04:05Z"
@@ -20,8 +20,8 @@ def at(seq: int, base: int = 1, created: str = BORN) -> Offset:
     return Offset(stream="ORDERS", seq=seq, created=created, base=base, partitions=4)
 
 
-def holds(first: int, last: int, created: str = BORN) -> Horizon:
-    return Horizon(created=created, first_seq=first, last_seq=last, messages=max(0, last - first + 1), octets=0)
+def holds(first: int, last: int, created: str = BORN) -> StreamBounds:
+    return StreamBounds(created=created, first_seq=first, last_seq=last, messages=max(0, last - first + 1), nbytes=0)
 
 
 def test_an_offset_is_the_same_text_every_time() -> None:
@@ -56,15 +56,15 @@ def test_what_is_no_offset_of_this_stream_is_refused(saved: dict[str, object]) -
 
 
 def test_a_batch_reads_from_its_start_to_before_its_end() -> None:
-    assert span(at(11), at(21)) == Span(first=11, last=20)
+    assert batch_range(at(11), at(21)) == BatchRange(first=11, last=20)
 
 
 def test_the_first_batch_begins_where_its_end_says_when_latest_is_another_place_by_now() -> None:
-    assert span(at(61, base=61), at(51, base=11)) == Span(first=11, last=50)
+    assert batch_range(at(61, base=61), at(51, base=11)) == BatchRange(first=11, last=50)
 
 
 def test_a_batch_over_a_stream_that_was_created_anew_reads_it_from_its_beginning() -> None:
-    assert span(at(500), at(21, base=1, created=REBORN)) == Span(first=1, last=20, recreated=True)
+    assert batch_range(at(500), at(21, base=1, created=REBORN)) == BatchRange(first=1, last=20, recreated=True)
 
 
 def test_nothing_new_is_the_same_offset() -> None:
@@ -74,13 +74,13 @@ def test_nothing_new_is_the_same_offset() -> None:
 
 def test_a_batch_takes_all_there_is_or_as_much_as_is_allowed() -> None:
     assert advance(at(21), holds(1, 100)) == at(101)
-    assert advance(at(21), holds(1, 100), most=30) == at(51)
-    assert advance(at(21), holds(1, 100), most=300) == at(101)
-    assert advance(at(21), holds(1, 100), most=30, until=40) == at(41)
+    assert advance(at(21), holds(1, 100), max_count=30) == at(51)
+    assert advance(at(21), holds(1, 100), max_count=300) == at(101)
+    assert advance(at(21), holds(1, 100), max_count=30, until=40) == at(41)
 
 
 def test_a_limit_counts_from_the_first_sequence_that_is_still_there() -> None:
-    assert advance(at(1), holds(1001, 2000), most=30) == at(1031)
+    assert advance(at(1), holds(1001, 2000), max_count=30) == at(1031)
 
 
 def test_a_stream_that_was_created_anew_is_followed_from_its_first_message() -> None:
@@ -89,15 +89,15 @@ def test_a_stream_that_was_created_anew_is_followed_from_its_first_message() -> 
 
 
 def test_what_was_removed_unread_is_known() -> None:
-    assert lost(at(11), holds(51, 60)) == (11, 50)
-    assert lost(at(11), holds(51, 50)) == (11, 50)
-    assert lost(at(51), holds(51, 60)) is None
-    assert lost(at(51), holds(51, 50)) is None
-    assert lost(at(1), holds(1, 0)) is None
+    assert lost_range(at(11), holds(51, 60)) == (11, 50)
+    assert lost_range(at(11), holds(51, 50)) == (11, 50)
+    assert lost_range(at(51), holds(51, 60)) is None
+    assert lost_range(at(51), holds(51, 50)) is None
+    assert lost_range(at(1), holds(1, 0)) is None
 
 
 def test_bytes_become_sequences_by_the_average_of_the_stream() -> None:
-    now = Horizon(created=BORN, first_seq=1, last_seq=1000, messages=500, octets=50_000)
+    now = StreamBounds(created=BORN, first_seq=1, last_seq=1000, messages=500, nbytes=50_000)
     assert now.sequences_in(10_000) == 200
     assert now.sequences_in(1) == 1
 
@@ -107,12 +107,12 @@ def test_bytes_become_sequences_by_the_average_of_the_stream() -> None:
     [(0, 0), (1, 1), (2001, 2), (400_000, 4), (400_001, 5), (5_000_000, 50), (10**12, 200)],
 )
 def test_partitions_grow_with_the_stream(count: int, partitions: int) -> None:
-    assert len(pieces(1, count)) == partitions
+    assert len(split_range(1, count)) == partitions
 
 
 @given(st.integers(1, 10**12), st.integers(0, 10**7), st.integers(0, 300))
 def test_pieces_are_in_order_disjoint_complete_and_even(first: int, count: int, partitions: int) -> None:
-    runs = pieces(first, first + count - 1, partitions)
+    runs = split_range(first, first + count - 1, partitions)
     assert sum(last - begin + 1 for begin, last in runs) == count
     if runs:
         assert (runs[0][0], runs[-1][1]) == (first, first + count - 1)

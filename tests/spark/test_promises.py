@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from natsproto import connect
 from natsproto.jetstream._context import JetStream
 from natsproto.spark import register
-from natsproto.spark._reading import INACTIVE
+from natsproto.spark._reader import INACTIVE_THRESHOLD_S
 from natsproto.testing import run_server
 from natsproto.testing._server import Server
 
@@ -126,7 +126,7 @@ def test_a_cancelled_job_leaves_nothing_behind(spark: SparkSession, nats_server:
     spark.sparkContext.cancelJobGroup("cancelled")
     thread.join()
     assert failed
-    deadline = time.monotonic() + 2 * INACTIVE + 10
+    deadline = time.monotonic() + 2 * INACTIVE_THRESHOLD_S + 10
     while do(nats_server.url, consumers) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert do(nats_server.url, consumers) == 0

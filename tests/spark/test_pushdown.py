@@ -17,32 +17,32 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from natsproto.spark._pushdown import Narrowing, narrow
-from natsproto.spark._settings import SourceSettings
+from natsproto.spark._options import SourceOptions
+from natsproto.spark._source import FilterPushdown, push_filters
 
 SUBJECT, SEQ, TIME = ("subject",), ("seq",), ("timestamp",)
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
-def settings(subjects: str = "") -> SourceSettings:
+def settings(subjects: str = "") -> SourceOptions:
     given = {"servers": "nats://127.0.0.1:4222", "stream": "ORDERS"}
-    return SourceSettings.read({**given, "subjects": subjects} if subjects else given)
+    return SourceOptions.read({**given, "subjects": subjects} if subjects else given)
 
 
 def test_subjects_are_left_out_by_the_server() -> None:
     filters: list[Filter] = [IsNotNull(SUBJECT), In(SUBJECT, ("a.1", "a.2", "a.3")), In(SUBJECT, ("a.2", "a.3", "b"))]
-    assert narrow(filters, settings()) == (Narrowing(subjects=frozenset({"a.2", "a.3"})), [])
+    assert push_filters(filters, settings()) == (FilterPushdown(subjects=frozenset({"a.2", "a.3"})), [])
 
 
 def test_subjects_that_are_not_read_anyway_match_nothing() -> None:
-    found, rest = narrow([In(SUBJECT, ("a.1", "b.1"))], settings("a.*"))
+    found, rest = push_filters([In(SUBJECT, ("a.1", "b.1"))], settings("a.*"))
     assert (found.subjects, rest) == (frozenset({"a.1"}), [])
-    assert narrow([EqualTo(SUBJECT, "b.1")], settings("a.*"))[0].empty
+    assert push_filters([EqualTo(SUBJECT, "b.1")], settings("a.*"))[0].empty
 
 
 @pytest.mark.parametrize("subject", ["a.*", ">", "", "a b", "a..b"])
 def test_what_no_subject_can_be_matches_nothing(subject: str) -> None:
-    assert narrow([EqualTo(SUBJECT, subject)], settings())[0].empty
+    assert push_filters([EqualTo(SUBJECT, subject)], settings())[0].empty
 
 
 @pytest.mark.parametrize(
@@ -55,17 +55,17 @@ def test_what_no_subject_can_be_matches_nothing(subject: str) -> None:
     ],
 )
 def test_sequences_are_bounded(filters: list[Filter], first: int, last: int | None) -> None:
-    assert narrow(filters, settings()) == (Narrowing(first=first, last=last), [])
+    assert push_filters(filters, settings()) == (FilterPushdown(first=first, last=last), [])
 
 
 def test_bounds_that_exclude_each_other_match_nothing() -> None:
-    assert narrow([GreaterThan(SEQ, 7), LessThan(SEQ, 7)], settings())[0].empty
+    assert push_filters([GreaterThan(SEQ, 7), LessThan(SEQ, 7)], settings())[0].empty
 
 
 def test_times_are_narrowed_and_looked_at_again() -> None:
     later = NOON + timedelta(hours=1)
     filters: list[Filter] = [GreaterThan(TIME, NOON), GreaterThanOrEqual(TIME, later), LessThanOrEqual(TIME, later)]
-    found, rest = narrow(filters, settings())
+    found, rest = push_filters(filters, settings())
     assert (found.since, found.until) == (later, later + timedelta(microseconds=1))
     assert rest == filters
 
@@ -77,4 +77,4 @@ def test_what_is_not_understood_is_left_to_spark() -> None:
         GreaterThan(TIME, NOON.replace(tzinfo=None)),
         EqualTo(("headers", "x"), "y"),
     ]
-    assert narrow(filters, settings()) == (Narrowing(), filters)
+    assert push_filters(filters, settings()) == (FilterPushdown(), filters)

@@ -14,8 +14,8 @@ from natsproto.errors import ConfigError
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream import Stream
 from natsproto.spark import SparkNats, publish_partition
-from natsproto.spark._deliver import Task, deliver
-from natsproto.spark._settings import SinkSettings
+from natsproto.spark._options import SinkOptions
+from natsproto.spark._writer import WriteTask, write_messages
 from natsproto.testing._server import Server
 
 SERVER_HEADERS = {
@@ -108,9 +108,9 @@ async def check(out: Stream) -> None:
 
 @pytest.mark.parametrize("how", [{}, {"exactlyOnce": "none"}, ATOMIC], ids=["msgid", "none", "atomic"])
 async def test_sink_strips_every_server_header(nats_client: Client, out: Stream, how: dict[str, str]) -> None:
-    settings = SinkSettings.read({**BASE, **how})
-    task = Task(owner="query", epoch=0, partition=0)
-    (done,) = [done async for done in deliver(nats_client, settings, task, batches(rows()))]
+    settings = SinkOptions.read({**BASE, **how})
+    task = WriteTask(owner="query", epoch=0, partition=0)
+    (done,) = [done async for done in write_messages(nats_client, settings, task, batches(rows()))]
     await check(out)
     assert done.stripped == dict.fromkeys(SERVER_HEADERS, 1)
 
@@ -138,10 +138,10 @@ async def test_publish_partition_strips_server_headers(
 
 
 async def test_named_server_headers_are_obeyed(nats_server: Server, nats_client: Client, out: Stream) -> None:
-    settings = SinkSettings.read({**BASE, "serverHeaders": "Nats-TTL, nats-marker-reason"})
+    settings = SinkOptions.read({**BASE, "serverHeaders": "Nats-TTL, nats-marker-reason"})
     given = [{"data": "1", "headers": {"Nats-TTL": ["1h"], "Nats-Rollup": ["all"]}}]
-    task = Task(owner="query", epoch=0, partition=0)
-    (done,) = [done async for done in deliver(nats_client, settings, task, batches(given))]
+    task = WriteTask(owner="query", epoch=0, partition=0)
+    (done,) = [done async for done in write_messages(nats_client, settings, task, batches(given))]
     assert done.stripped == {"Nats-Rollup": 1}
     publish = publish_partition(
         SparkNats(servers=nats_server.url),
@@ -158,6 +158,6 @@ async def test_named_server_headers_are_obeyed(nats_server: Server, nats_client:
 @pytest.mark.parametrize("name", ["Rollup", "Nats-Msg-Id", "Nats-Batch-Id", "Nats-Roll up", ""])
 def test_names_of_server_headers_are_checked(name: str) -> None:
     with pytest.raises(ConfigError, match="server"):
-        SinkSettings.read({**BASE, "serverHeaders": f"Nats-TTL,{name}"})
+        SinkOptions.read({**BASE, "serverHeaders": f"Nats-TTL,{name}"})
     with pytest.raises(ConfigError, match="server"):
         publish_partition(SparkNats(), write_id="w", subject="out.rows", server_headers=[name])

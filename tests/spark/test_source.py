@@ -12,10 +12,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from natsproto import sync
 from natsproto.errors import ConfigError, DataLost
-from natsproto.spark._config import SparkNats
-from natsproto.spark._ranges import SeqRange
-from natsproto.spark._reading import read_range
-from natsproto.spark._settings import SourceSettings
+from natsproto.spark._offsets import SeqRange
+from natsproto.spark._options import SourceOptions, SparkNats
+from natsproto.spark._reader import read_range
 from natsproto.spark._source import StreamReader
 from natsproto.sync._jetstream import JetStream
 from natsproto.testing._server import Server
@@ -39,7 +38,7 @@ def publish(js: JetStream, count: int, size: int = 10) -> None:
 def reader(server: Server, **options: str) -> StreamReader:
     """As Spark makes one: anew after every start of the query."""
     given = {"servers": server.url, "stream": "ORDERS", **options}
-    return StreamReader(SourceSettings.read(given))
+    return StreamReader(SourceOptions.read(given))
 
 
 def planned(reader: StreamReader, start: dict[str, object], end: dict[str, object]) -> list[tuple[int, int]]:
@@ -167,7 +166,7 @@ def test_a_batch_that_is_repeated_is_planned_without_asking_anybody(server: Serv
     source = reader(server, minPartitions="3")
     start, end = source.initialOffset(), source.latestOffset(source.initialOffset(), ALL)
     js.stream("ORDERS").purge()
-    elsewhere = StreamReader(SourceSettings.read({"servers": "nats://127.0.0.1:1", "stream": "ORDERS"}))
+    elsewhere = StreamReader(SourceOptions.read({"servers": "nats://127.0.0.1:1", "stream": "ORDERS"}))
     assert planned(elsewhere, start, end) == planned(source, start, end) == [(1, 33), (34, 66), (67, 100)]
 
 
@@ -241,7 +240,7 @@ def test_a_stream_that_was_created_anew_is_another_one(
 
 def test_a_checkpoint_of_another_stream_is_refused(server: Server, js: JetStream) -> None:
     place = reader(server).initialOffset()
-    other = StreamReader(SourceSettings.read({"servers": server.url, "stream": "OTHER"}))
+    other = StreamReader(SourceOptions.read({"servers": server.url, "stream": "OTHER"}))
     with pytest.raises(ConfigError, match="another stream needs a checkpoint of its own"):
         other.partitions(place, place)
 

@@ -11,7 +11,7 @@ import pytest
 import natsproto
 from natsproto.errors import ConfigError, ConnectFailed, InvalidCredentials
 from natsproto.spark import SecretRef, SparkNats, worker_client
-from natsproto.spark._worker import close_workers
+from natsproto.spark._client import close_workers
 from natsproto.testing import Server, run_server
 
 SECRET = "s3cr3t-w0rd"

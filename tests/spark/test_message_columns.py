@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from natsproto.errors import ConfigError
-from natsproto.spark._outgoing import batches_of, check_columns, outgoing
-from natsproto.spark._publishing import HeaderFilter
+from natsproto.spark._arrow import batches_from_rows, message_columns
+from natsproto.spark._schema import HeaderFilter, check_columns
 
 LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
 
@@ -22,18 +22,18 @@ def test_columns_become_messages() -> None:
         ],
         names=["subject", "data", "headers", "msg_id"],
     )
-    found = outgoing(batch, HeaderFilter(()))
+    found = message_columns(batch, HeaderFilter(()))
     assert list(found.subjects) == ["a.1", "a.2", "a.3"]
     assert list(found.payloads) == [b"x", b"", b""]
     assert list(found.headers) == [[("A", "1"), ("A", "2")], None, None]
     assert list(found.ids) == ["id-1", None, "id-3"]
-    assert found.piece(1, 3).payloads == [b"", b""]
+    assert found.rows_between(1, 3).payloads == [b"", b""]
 
 
 def test_text_is_published_as_utf8_and_one_subject_serves_all_rows() -> None:
     for kind in (pa.string(), pa.large_string()):
         batch = pa.RecordBatch.from_arrays([pa.array(["ä", None], kind)], names=["data"])
-        found = outgoing(batch, HeaderFilter(()), subject="a.b")
+        found = message_columns(batch, HeaderFilter(()), subject="a.b")
         assert list(found.payloads) == ["ä".encode(), b""]
         assert list(found.subjects) == ["a.b", "a.b"]
         assert (list(found.headers), list(found.ids)) == ([], [])
@@ -44,13 +44,13 @@ def test_plain_maps_are_headers_too() -> None:
         [pa.array([b"x"]), pa.array([[("A", "1"), ("B", None)]], pa.map_(pa.string(), pa.string()))],
         names=["data", "headers"],
     )
-    assert list(outgoing(batch, HeaderFilter(()), subject="a").headers) == [[("A", "1")]]
+    assert list(message_columns(batch, HeaderFilter(()), subject="a").headers) == [[("A", "1")]]
 
 
 def test_a_row_without_subject_is_named() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(["a", None]), pa.array([b"x", b"y"])], names=["subject", "data"])
     with pytest.raises(ConfigError, match="row 101 of its partition has none"):
-        outgoing(batch, HeaderFilter(()), first_row=100)
+        message_columns(batch, HeaderFilter(()), first_row=100)
 
 
 def test_rows_become_batches_of_a_size() -> None:
@@ -61,10 +61,10 @@ def test_rows_become_batches_of_a_size() -> None:
         ("msg_id", "string"),
     ]
     rows = [("a", bytearray(b"x"), {"A": ["1"]}, "1"), ("b", None, None, None), ("c", b"z", {}, "3")]
-    found = [outgoing(batch, HeaderFilter(())) for batch in batches_of(rows, columns, 2)]
+    found = [message_columns(batch, HeaderFilter(())) for batch in batches_from_rows(rows, columns, 2)]
     assert [list(one.payloads) for one in found] == [[b"x", b""], [b"z"]]
     assert [list(one.headers) for one in found] == [[[("A", "1")], None], [None]]
-    assert list(batches_of([], columns, 2)) == []
+    assert list(batches_from_rows([], columns, 2)) == []
 
 
 @pytest.mark.parametrize(

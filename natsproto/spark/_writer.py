@@ -1,21 +1,22 @@
-"""What a task of a sink does with its rows: publishes them so that a repetition changes nothing.
+"""Writing the rows of a task so that a repetition changes nothing. Runs on the loop of the worker.
 
-Owns the two ways to exactly once, and the marker of the second. It runs on the loop of the worker and knows nothing of
-Spark but what tells one piece of work from another: the ``Task``.
+*By message id*: the id of a row is made of its task and its number in it, so a task that runs again publishes the same
+ids, and the stream drops them within its ``duplicate_window``. Before rows are published that may have been stored
+longer ago, the end of the target is read for their ids (``StoredRows``).
 
-*By message id*: the id of a row is that of its task and its number in it, so a task that runs again publishes the same
-ids, and the stream drops them, within its ``duplicate_window``. What it may have forgotten is looked up in it before
-(``stored``).
-
-*By atomic batches* (ADR-50): rows go in batches, each together with a marker that says how far the task is. The
-marker is only accepted behind the one before it, so of two attempts one is refused, whole; an attempt that comes
-later, however late, reads the marker and goes on behind it.
+*By atomic batches* (ADR-50): every batch carries a marker that says how many rows of the task are stored. The marker is
+only accepted after the one before it, so of two concurrent attempts one is refused, whole; a later attempt, however
+late, reads the marker and continues after it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from datetime import datetime, timedelta
+from typing import cast
 
 import pyarrow as pa
 
@@ -25,25 +26,30 @@ from natsproto.errors import (
     ConfigError,
     InvalidReply,
     MessageNotFound,
+    PermissionDenied,
     PublishUncertain,
     WrongExpectation,
 )
 from natsproto.jetstream._config import RetentionPolicy, StreamConfig
 from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._direct import RawMessage, stored_header_blocks
 from natsproto.jetstream._info import StreamInfo
+from natsproto.jetstream._message import header_blocks
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._stream import Stream
+from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import matches
-from natsproto.spark._outgoing import Outgoing, outgoing
-from natsproto.spark._publishing import HeaderFilter, no_id
-from natsproto.spark._settings import SinkSettings
-from natsproto.spark._stored import StoredRows, check_window
+from natsproto.spark._arrow import MessageColumns, message_columns
+from natsproto.spark._offsets import SeqRange
+from natsproto.spark._options import SinkOptions
+from natsproto.spark._reader import Chunk, RangeReader
+from natsproto.spark._schema import HeaderFilter, no_id
 
-ATTEMPTS = 20
+MAX_BATCH_ATTEMPTS = 20
 """How often one batch is tried against others that write in its place."""
 
 
-class Task(Value):
+class WriteTask(Value):
     """A piece of work that Spark may run more than once: the rows of one partition of one write or epoch."""
 
     owner: str
@@ -64,7 +70,7 @@ class Task(Value):
         return f"{self.owner}.{self.epoch}.{self.partition}."
 
 
-class Delivered(Value):
+class WriteResult(Value):
     """What became of the rows of a task: ``rows`` there were, ``duplicates`` of them were in the stream already.
 
     ``stripped`` counts the server headers that were left out, by name.
@@ -108,7 +114,7 @@ class Marker(Value):
         return self.rows if self.epoch == epoch else 0
 
 
-async def check_sink(client: Client, settings: SinkSettings) -> StreamInfo:
+async def check_target(client: Client, settings: SinkOptions) -> StreamInfo:
     """The stream as it is. ConfigError when it cannot keep what was promised; StreamNotFound."""
     info = (await client.jetstream().stream(settings.stream)).cached_info
     config = info.config
@@ -130,7 +136,7 @@ async def check_sink(client: Client, settings: SinkSettings) -> StreamInfo:
     return info
 
 
-def check_ids(columns: Sequence[str], settings: SinkSettings) -> None:
+def check_ids(columns: Sequence[str], settings: SinkOptions) -> None:
     """ConfigError when a row that comes again after a failure could not be told from another one."""
     if settings.stable_order or settings.guarantee == "none":
         return
@@ -153,35 +159,35 @@ def check_subject(config: StreamConfig, subject: str) -> None:
         )
 
 
-async def deliver(
-    client: Client, settings: SinkSettings, task: Task, batches: AsyncIterator[pa.RecordBatch]
-) -> AsyncIterator[Delivered]:
+async def write_messages(
+    client: Client, settings: SinkOptions, task: WriteTask, batches: AsyncIterator[pa.RecordBatch]
+) -> AsyncIterator[WriteResult]:
     """Publishes the rows, in their order, and yields one word when all are acknowledged.
 
     ConfigError for rows that cannot be published, PublishFailed and PublishUncertain, and what ``js.publish`` raises.
     Cancelling leaves some rows published; the next attempt repeats them.
     """
-    info = await check_sink(client, settings)
+    info = await check_target(client, settings)
     config = info.config
     headers = HeaderFilter(settings.server_headers)
     columns = _columns(config, settings, headers, batches)
     if settings.guarantee == "atomic":
         js = client.jetstream()
         stream = await js.stream(settings.stream, bind=True)
-        done = await _Atomic(js, stream, settings, task, rollup=config.allow_rollup_hdrs).deliver(columns)
+        done = await _AtomicWriter(js, stream, settings, task, rollup=config.allow_rollup_hdrs).write(columns)
     else:
-        done = await _ById(client, settings, info, task).deliver(columns)
+        done = await _MsgIdWriter(client, settings, info, task).write(columns)
     yield done.but(stripped=dict(headers.stripped))
 
 
 async def _columns(
-    config: StreamConfig, settings: SinkSettings, headers: HeaderFilter, batches: AsyncIterator[pa.RecordBatch]
-) -> AsyncIterator[Outgoing]:
+    config: StreamConfig, settings: SinkOptions, headers: HeaderFilter, batches: AsyncIterator[pa.RecordBatch]
+) -> AsyncIterator[MessageColumns]:
     """The batches as messages of the stream."""
     known: set[str] = set()
     row = 0
     async for batch in batches:
-        found = outgoing(batch, headers, subject=settings.subject, first_row=row)
+        found = message_columns(batch, headers, subject=settings.subject, first_row=row)
         for subject in set(found.subjects) - known:
             check_subject(config, subject)
             known.add(subject)
@@ -192,19 +198,19 @@ async def _columns(
 # ---------------------------------------------------------------- by message id
 
 
-_LOOKED_UP: dict[str, tuple[Task, StoredRows]] = {}
+_LAST_LOOK_UP: dict[str, tuple[WriteTask, StoredRows]] = {}
 """What was found last, by query: the tasks of an epoch that run in one process look once."""
 
 
-class _ById:
+class _MsgIdWriter:
     """One task that writes messages with ids."""
 
-    def __init__(self, client: Client, settings: SinkSettings, info: StreamInfo, task: Task) -> None:
+    def __init__(self, client: Client, settings: SinkOptions, info: StreamInfo, task: WriteTask) -> None:
         self._client, self._settings, self._info, self._task = client, settings, info, task
-        self._looks = task.repeated and settings.guarantee == "msgid"
+        self._must_look_up = task.repeated and settings.guarantee == "msgid"
         self._stored: StoredRows | None = None
 
-    async def deliver(self, batches: AsyncIterator[Outgoing]) -> Delivered:
+    async def write(self, batches: AsyncIterator[MessageColumns]) -> WriteResult:
         settings = self._settings
         rows = duplicates = 0
         unsettled: list[AckFuture] = []
@@ -213,7 +219,7 @@ class _ById:
             publish = publisher.publish
             async for batch in batches:
                 ids = _ids(settings, self._task, rows, batch)
-                if self._looks:
+                if self._must_look_up:
                     places = await self._new_rows(rows, batch, ids)
                     duplicates += len(ids) - len(places)
                     rows += len(ids) - len(places)
@@ -233,9 +239,9 @@ class _ById:
                 unsettled = [future for future in unsettled if not future.done()]
             await publisher.flush()
             duplicates += sum(future.duplicate for future in unsettled)
-        return Delivered(rows=rows, duplicates=duplicates)
+        return WriteResult(rows=rows, duplicates=duplicates)
 
-    async def _new_rows(self, row: int, batch: Outgoing, ids: Sequence[str | None]) -> list[int]:
+    async def _new_rows(self, row: int, batch: MessageColumns, ids: Sequence[str | None]) -> list[int]:
         """The places of those rows in a batch that are not stored; the batch begins with row ``row``."""
         if self._stored is None:
             self._stored = await self._look_up(keep_ids=bool(batch.ids))
@@ -252,19 +258,19 @@ class _ById:
 
     async def _look_up(self, *, keep_ids: bool) -> StoredRows:
         task = self._task
-        before, found = _LOOKED_UP.get(task.owner, (None, None))
+        before, found = _LAST_LOOK_UP.get(task.owner, (None, None))
         if found is None or before != task.but(partition=0) or task.retry:
-            superseding = self._info.config.max_msgs_per_subject > 0
-            found = StoredRows(task.owner, task.epoch, keep_ids=keep_ids, superseding=superseding)
+            supersedes = self._info.config.max_msgs_per_subject > 0
+            found = StoredRows(task.owner, task.epoch, keep_ids=keep_ids, supersedes=supersedes)
             await found.look_up(
                 self._client, self._info, recovery_window=self._settings.recovery_window, after=task.after
             )
-            _LOOKED_UP.clear()
-            _LOOKED_UP[task.owner] = task.but(partition=0), found
+            _LAST_LOOK_UP.clear()
+            _LAST_LOOK_UP[task.owner] = task.but(partition=0), found
         return found
 
 
-def _ids(settings: SinkSettings, task: Task, row: int, batch: Outgoing) -> Sequence[str | None]:
+def _ids(settings: SinkOptions, task: WriteTask, row: int, batch: MessageColumns) -> Sequence[str | None]:
     count = len(batch.subjects)
     if settings.guarantee == "none":
         return batch.ids or [None] * count
@@ -279,10 +285,10 @@ def _ids(settings: SinkSettings, task: Task, row: int, batch: Outgoing) -> Seque
 # ---------------------------------------------------------------- by atomic batches
 
 
-class _Atomic:
+class _AtomicWriter:
     """One task that writes in atomic batches, each behind the marker of the one before."""
 
-    def __init__(self, js: JetStream, stream: Stream, settings: SinkSettings, task: Task, *, rollup: bool) -> None:
+    def __init__(self, js: JetStream, stream: Stream, settings: SinkOptions, task: WriteTask, *, rollup: bool) -> None:
         self._js, self._stream, self._settings, self._task = js, stream, settings, task
         self._subject = f"{settings.progress_subject}.{task.owner}.{task.partition}"
         self._rollup = rollup
@@ -290,46 +296,46 @@ class _Atomic:
         self._digest = 0
         """Of the rows before those that are being stored."""
 
-    async def deliver(self, batches: AsyncIterator[Outgoing]) -> Delivered:
+    async def write(self, batches: AsyncIterator[MessageColumns]) -> WriteResult:
         await self._read_marker()
         row = before = 0
         async for batch in batches:
             for begin in range(0, len(batch.subjects), self._settings.chunk_rows):
-                piece = batch.piece(begin, begin + self._settings.chunk_rows)
+                piece = batch.rows_between(begin, begin + self._settings.chunk_rows)
                 before += await self._store(row, piece)
                 row += len(piece.subjects)
                 self._digest = piece.digest(self._digest)
         if self._marker.epoch == self._task.epoch and row < self._marker.rows:
-            raise self._other_rows()
-        return Delivered(rows=row, duplicates=before)
+            raise self._rows_changed()
+        return WriteResult(rows=row, duplicates=before)
 
-    async def _store(self, row: int, piece: Outgoing) -> int:
+    async def _store(self, row: int, piece: MessageColumns) -> int:
         """Stores the rows of the piece that are not yet; returns how many were. The piece begins with row ``row``."""
         count = len(piece.subjects)
         stored_here = 0
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_BATCH_ATTEMPTS):
             done = self._marker.rows_of(self._task.epoch)
             skip = count if done is None else min(count, max(0, done - row))
             if skip and done is not None and done <= row + count:
-                self._check_same(piece.piece(0, skip))
+                self._check_same_rows(piece.rows_between(0, skip))
             if skip == count:
                 return count - stored_here
             try:
-                await self._commit(row + count, piece.piece(skip, count), piece.digest(self._digest))
+                await self._commit(row + count, piece.rows_between(skip, count), piece.digest(self._digest))
             except WrongExpectation:
                 await self._read_marker()  # another attempt was here
             except PublishUncertain:
                 await self._read_marker()  # says whether it is stored; if it still comes, the next one is refused
             else:
                 stored_here = count - skip
-        raise PublishUncertain(self._subject, f"{ATTEMPTS} attempts met others that write the same rows")
+        raise PublishUncertain(self._subject, f"{MAX_BATCH_ATTEMPTS} attempts met others that write the same rows")
 
-    def _check_same(self, stored: Outgoing) -> None:
+    def _check_same_rows(self, stored: MessageColumns) -> None:
         """ConfigError unless the marker was written behind the same rows: these, and those before."""
         if self._marker.digest not in (-1, stored.digest(self._digest)):
-            raise self._other_rows()
+            raise self._rows_changed()
 
-    def _other_rows(self) -> ConfigError:
+    def _rows_changed(self) -> ConfigError:
         return ConfigError(
             "stableOrder",
             "true",
@@ -337,7 +343,7 @@ class _Atomic:
             "or in another order. Nothing more was written. Use exactlyOnce=msgid with a column msg_id",
         )
 
-    async def _commit(self, rows: int, piece: Outgoing, digest: int) -> None:
+    async def _commit(self, rows: int, piece: MessageColumns, digest: int) -> None:
         marker = Marker(epoch=self._task.epoch, rows=rows, digest=digest)
         async with self._js.atomic_batch(timeout=self._settings.timeout) as batch:
             for place, (subject, data) in enumerate(zip(piece.subjects, piece.payloads, strict=True)):
@@ -359,3 +365,141 @@ class _Atomic:
             self._marker = Marker()
         else:
             self._marker = Marker.read(found.seq, found.data)
+
+
+MIN_LOOKBACK_MESSAGES = 100_000
+"""Messages of the target that are looked at, however old they are."""
+
+
+FIRST_LOOKBACK, MAX_LOOKBACK = 1000, 64_000
+"""Messages that are read at a time, on the way back."""
+
+
+_MSG_ID = re.compile(rb"\r\nNats-Msg-Id: *([^\r]*)\r\n")
+
+
+class StoredRows:
+    """The ids of a target's last messages, as far as they concern one epoch of a query."""
+
+    def __init__(self, owner: str, epoch: int, *, keep_ids: bool, supersedes: bool) -> None:
+        self._prefix, self._epoch = f"{owner}.", epoch
+        self._keep_ids, self._supersedes = keep_ids, supersedes
+        self._rows: dict[int, set[int]] = {}
+        self._newest: dict[tuple[int, str], int] = {}
+        self.ids: set[str] = set()
+        """The ids that are not of this query's own making, if ``keep_ids``."""
+        self._saw_earlier_epoch = False
+
+    def add(self, msg_id: str, subject: str) -> None:
+        """One message of the target, on the way from the last to the first."""
+        place = msg_id[len(self._prefix) :].split(".") if msg_id.startswith(self._prefix) else []
+        if len(place) != 3 or not all(number.isdecimal() for number in place):
+            if self._keep_ids:
+                self.ids.add(msg_id)
+            return
+        epoch, partition, row = map(int, place)
+        if epoch == self._epoch:
+            self._rows.setdefault(partition, set()).add(row)
+            if self._supersedes:
+                key = (partition, subject)
+                self._newest[key] = max(row, self._newest.get(key, -1))
+        elif epoch < self._epoch:
+            self._saw_earlier_epoch = True
+
+    def has_row(self, partition: int, row: int, subject: str) -> bool:
+        """Whether this row is stored, or was, where newer messages of a subject supersede older ones."""
+        return row in self._rows.get(partition, ()) or row < self._newest.get((partition, subject), -1)
+
+    async def look_up(self, client: Client, info: StreamInfo, *, recovery_window: float, after: int) -> None:
+        """Reads the target backwards: to the epoch before, or ``recovery_window`` seconds and MIN_LOOKBACK_MESSAGES.
+
+        With ``after`` exactly the messages behind that sequence. ConfigError where it cannot be found out: the messages
+        may have been consumed, or may not be read, and the stream's own window may be over.
+        """
+        if info.config.retention != RetentionPolicy.LIMITS:
+            _check_age(info, self._epoch, after)
+            return
+        oldest = info.ts - timedelta(seconds=recovery_window)
+        first, last = max(1, info.state.first_seq, after + 1), info.state.last_seq
+        looked_at, step = 0, FIRST_LOOKBACK
+        while last >= first and not self._saw_earlier_epoch:
+            begin = max(first, last - step + 1)
+            try:
+                stored = await self._read(client, info.config.name, begin, last)
+            except PermissionDenied as exc:
+                _check_window_instead(info, recovery_window, exc)
+                return
+            looked_at += last - begin + 1
+            if not after and looked_at >= MIN_LOOKBACK_MESSAGES and stored is not None and stored < oldest:
+                return
+            last, step = begin - 1, min(4 * step, MAX_LOOKBACK)
+
+    async def _read(self, client: Client, stream: str, first: int, last: int) -> datetime | None:
+        """Adds the messages of a range; when its first one was stored."""
+        rng = SeqRange(stream=stream, start=first, end=last, earliest=True)
+        reader = RangeReader(client, rng, (), "auto", 8192, 8 << 20, fail_on_data_loss=False, headers_only=True)
+        stored: datetime | None = None
+        async with aclosing(reader.chunks()) as chunks:
+            async for chunk in chunks:
+                if stored is None:
+                    head = chunk[0]
+                    stored = head.time if isinstance(head, RawMessage) else head.metadata.timestamp
+                for message, msg_id in zip(cast("list[RawMessage]", chunk), _stored_ids(chunk), strict=True):
+                    if msg_id is not None:
+                        self.add(msg_id, message.subject)
+        return stored
+
+
+def check_window(info: StreamInfo, recovery_window: float) -> None:
+    """ConfigError for a stream of which nobody can read later what it has stored, and whose own window is too short."""
+    config = info.config
+    if config.retention == RetentionPolicy.LIMITS or config.duplicate_window >= recovery_window:
+        return
+    raise ConfigError(
+        f"stream {config.name}",
+        config.duplicate_window,
+        f"is a duplicate_window shorter than recoveryWindow ({recovery_window:g} s), and a stream with retention "
+        f"{config.retention} cannot be asked what it has stored: messages are consumed. A restart after the window "
+        "would double rows. Widen the window, lower recoveryWindow, or use exactlyOnce=atomic on a work queue",
+    )
+
+
+def _stored_ids(chunk: Chunk) -> Sequence[str | None]:
+    raw = isinstance(chunk[0], RawMessage)
+    blocks = stored_header_blocks(chunk) if raw else header_blocks(chunk)  # type: ignore[arg-type]
+    return [None if block is None else _id_of(block) for block in blocks]
+
+
+def _id_of(block: bytes | Headers) -> str | None:
+    if isinstance(block, Headers):
+        return block.get("Nats-Msg-Id")
+    match = _MSG_ID.search(block)
+    return None if match is None else match[1].decode("utf-8", "surrogateescape")
+
+
+def _check_age(info: StreamInfo, epoch: int, after: int) -> None:
+    """ConfigError when whatever this query has stored is older than the stream's own window."""
+    config, state = info.config, info.state
+    if state.last_ts is None or state.last_seq <= after or (not epoch and not after):
+        return
+    age = (info.ts - state.last_ts).total_seconds()
+    if age > config.duplicate_window:
+        raise ConfigError(
+            f"stream {config.name}",
+            str(config.retention),
+            f"cannot be asked what it has stored: messages are consumed. The last one came {age:.0f} s ago, and its "
+            f"duplicate_window is {config.duplicate_window:g} s, so rows of this epoch may be there and would be "
+            "doubled. Use exactlyOnce=atomic, or run this epoch with exactlyOnce=none if doubles do no harm",
+        )
+
+
+def _check_window_instead(info: StreamInfo, recovery_window: float, exc: PermissionDenied) -> None:
+    config = info.config
+    if config.duplicate_window < recovery_window:
+        raise ConfigError(
+            f"stream {config.name}",
+            config.duplicate_window,
+            f"is a duplicate_window shorter than recoveryWindow ({recovery_window:g} s), and this account may not read "
+            f"the stream to find out what it has stored. Allow $JS.API.DIRECT.GET.{config.name} or "
+            f"$JS.API.CONSUMER.CREATE.{config.name}.>, or widen the window",
+        ) from exc

@@ -19,10 +19,10 @@ from natsproto.jetstream._config import RetentionPolicy, StreamConfig
 from natsproto.jetstream._info import StreamInfo
 from natsproto.protocol.headers import HeadersLike
 from natsproto.spark import SeqRange, SparkNats, plan_ranges, read_range
-from natsproto.spark import _reading as reading
-from natsproto.spark._ranges import DataLossCheck, PullSize
-from natsproto.spark._reading import Method
-from natsproto.spark._worker import call, close_workers, worker
+from natsproto.spark import _reader as reader
+from natsproto.spark._client import call, close_workers, worker
+from natsproto.spark._offsets import DataLossCheck, PullSize
+from natsproto.spark._options import Method
 from natsproto.testing import Server, run_server
 
 METHODS: tuple[Method, ...] = ("consumer", "direct")
@@ -340,7 +340,7 @@ def test_consumer_lives_no_longer_than_it_is_read(nats: SparkNats, monkeypatch: 
         configs = [info.config async for info in stream.consumers()]
         return [(c.inactive_threshold, c.mem_storage, c.num_replicas, str(c.ack_policy)) for c in configs]
 
-    assert call(nats, consumer) == [(reading.INACTIVE, True, 1, "none")]
+    assert call(nats, consumer) == [(reader.INACTIVE_THRESHOLD_S, True, 1, "none")]
     rows.close()
 
 
@@ -495,7 +495,7 @@ def test_task_that_is_tried_again_begins_where_the_first_did(nats: SparkNats, mo
     ground.publish(30)
     (rng,) = plan_ranges(nats, ground.name, num_partitions=1)
     ground.purge(11)
-    monkeypatch.setattr(reading, "is_retry", lambda: True)
+    monkeypatch.setattr(reader, "is_retry", lambda: True)
     with pytest.raises(DataLost, match="begins at 11"):
         list(read_range(nats, rng))
 
@@ -563,7 +563,7 @@ def test_pulls_grow_and_end_with_the_range() -> None:
 def test_pulls_hurry_where_the_front_moves() -> None:
     rng = SeqRange(stream="S", start=1, end=21_000, earliest=True)
     pace = PullSize(rng, 8192)
-    pace.hurry()
+    pace.use_largest()
     assert pace.next() == 8192
     loss = DataLossCheck(rng, strict=True)
     moves = [loss.front_moves]
@@ -578,9 +578,9 @@ def test_pulls_hurry_where_the_front_moves() -> None:
 
 def test_watch_misses_nothing_that_is_only_deleted() -> None:
     watch = DataLossCheck(SeqRange(stream="S", start=10, end=30), strict=True)
-    assert watch.whole(14, 5, 10)
+    assert watch.is_complete(14, 5, 10)
     watch.advance(14, True)
-    assert not watch.whole(20, 5, 15), "one is missing: worth asking"
+    assert not watch.is_complete(20, 5, 15), "one is missing: worth asking"
 
 
 def test_stream_that_is_not_there_is_an_error(nats: SparkNats) -> None:

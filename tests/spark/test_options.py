@@ -7,18 +7,17 @@ from datetime import UTC, datetime
 import pytest
 
 from natsproto.errors import ConfigError, InvalidCredentials, InvalidSubject
-from natsproto.spark._config import SecretRef
-from natsproto.spark._settings import SinkSettings, SourceSettings
+from natsproto.spark._options import SecretRef, SinkOptions, SourceOptions
 
 BASE = {"servers": "nats://127.0.0.1:4222", "stream": "ORDERS"}
 
 
-def source(**options: str) -> SourceSettings:
-    return SourceSettings.read({**BASE, **options})
+def source(**options: str) -> SourceOptions:
+    return SourceOptions.read({**BASE, **options})
 
 
-def sink(**options: str) -> SinkSettings:
-    return SinkSettings.read({**BASE, **options})
+def sink(**options: str) -> SinkOptions:
+    return SinkOptions.read({**BASE, **options})
 
 
 def test_defaults_read_everything_and_lose_nothing() -> None:

@@ -1,7 +1,7 @@
-"""One client for each process of Spark and config, and how rows cross between its event loop and a task's thread.
+"""One client for each worker process and config, and the exchange of rows between its event loop and a task's thread.
 
-Owns the pool and the crossing. The loop runs on a thread of its own (that of ``natsproto.sync``), so that a connection
-lives while the thread of the task is busy elsewhere. Nothing here knows what the rows are.
+The loop runs on its own thread (that of ``natsproto.sync``), so that a connection stays alive while the task's thread
+is busy. This module does not know what the rows are.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from typing import Concatenate, Generic, ParamSpec, TypeVar
 from natsproto._client import Client
 from natsproto._core.engine import State
 from natsproto.errors import ConfigError, ConnectionClosed
-from natsproto.spark._config import SparkNats
+from natsproto.spark._options import SparkNats
 from natsproto.sync import _client as blocking
 from natsproto.sync._portal import Portal
 
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
-
-PATIENCE = 0.05
+MAX_PULL_TIME_S = 0.05
 """Seconds for which rows are collected before those that are there go to the loop."""
-PARTING = 5.0
+CLEANUP_TIMEOUT_S = 5.0
 """Seconds that a task waits for what it leaves to clean up."""
 
 
@@ -114,23 +113,23 @@ def exchange(
     if type(ahead) is not int or ahead < 1:
         raise ConfigError("ahead", ahead, "must be a positive number")
     portal, client = worker(config).reach()
-    crossing: Crossing[T, R] = Crossing(ahead)
-    portal.run(crossing.start, produce, client)
+    exchanger: RowExchange[T, R] = RowExchange(ahead)
+    portal.run(exchanger.start, produce, client)
     source = iter(rows)
     try:
         while True:
-            told = crossing.told.get()
-            if isinstance(told, list):
-                portal.post(partial(crossing.taken, len(told)))
-                yield from told
-            elif isinstance(told, _More):
-                portal.post(partial(crossing.feed, *pull(source, ahead)))
-            elif isinstance(told, BaseException):
-                raise told
+            item = exchanger.from_loop.get()
+            if isinstance(item, list):
+                portal.post(partial(exchanger.taken, len(item)))
+                yield from item
+            elif isinstance(item, _RowsWanted):
+                portal.post(partial(exchanger.feed, *take_rows(source, ahead)))
+            elif isinstance(item, BaseException):
+                raise item
             else:
                 return
     finally:
-        leave(portal, crossing.stop)
+        stop_and_wait(portal, exchanger.stop)
 
 
 def is_retry() -> bool:
@@ -143,11 +142,11 @@ def is_retry() -> bool:
     return context is not None and context.attemptNumber() > 0
 
 
-def pull(source: Iterator[T], most: int) -> tuple[list[T], bool]:
-    """Up to ``most`` rows, and whether these are the last; fewer when they take long to come."""
+def take_rows(source: Iterator[T], max_count: int) -> tuple[list[T], bool]:
+    """Up to ``max_count`` rows, and whether these are the last; fewer when they take long to come."""
     rows: list[T] = []
-    until = monotonic() + PATIENCE
-    while len(rows) < most:
+    until = monotonic() + MAX_PULL_TIME_S
+    while len(rows) < max_count:
         try:
             rows.append(next(source))
         except StopIteration:
@@ -157,7 +156,7 @@ def pull(source: Iterator[T], most: int) -> tuple[list[T], bool]:
     return rows, False
 
 
-def leave(portal: Portal, stop: Callable[[], Awaitable[None]]) -> None:
+def stop_and_wait(portal: Portal, stop: Callable[[], Awaitable[None]]) -> None:
     """Ends what runs on the loop and waits for it, where that is possible."""
     if portal.stopped:
         return
@@ -167,27 +166,27 @@ def leave(portal: Portal, stop: Callable[[], Awaitable[None]]) -> None:
         portal.call(stop)
 
 
-class _More:
+class _RowsWanted:
     """The loop wants rows."""
 
 
-_MORE = _More()
+_ROWS_WANTED = _RowsWanted()
 
 
-class Crossing(Generic[T, R]):
+class RowExchange(Generic[T, R]):
     """One asynchronous generator on the loop and one thread, which hand rows and results to each other.
 
-    All but ``told`` is for the loop's thread. Results cross as lists: all that came in one turn of the loop, so that
-    many small ones cost one wake-up.
+    The loop's thread calls everything but ``from_loop``. Results cross as lists, with all that one turn of the loop
+    brought: many small ones cost one wake-up.
     """
 
     def __init__(self, ahead: int) -> None:
-        self.told: SimpleQueue[list[R] | _More | BaseException | None] = SimpleQueue()
-        """What the thread is told: results, that rows are wanted, why it ended, or None for a good end."""
+        self.from_loop: SimpleQueue[list[R] | _RowsWanted | BaseException | None] = SimpleQueue()
+        """X: results, that rows are wanted, why it ended, or None for a good end."""
         self._ahead = ahead
         self._rows: deque[T] = deque()
         self._last = False  # no rows are left where they come from
-        self._fed = asyncio.Event()
+        self._rows_arrived = asyncio.Event()
         self._results: list[R] = []
         self._unread = 0
         self._room = asyncio.Event()
@@ -204,7 +203,7 @@ class Crossing(Generic[T, R]):
         """These are the next rows."""
         self._rows += rows
         self._last = last
-        self._fed.set()
+        self._rows_arrived.set()
 
     def taken(self, count: int) -> None:
         """The thread has so many results."""
@@ -216,7 +215,7 @@ class Crossing(Generic[T, R]):
         task = self._task
         if task is not None and not task.done():
             task.cancel()
-            await asyncio.wait({task}, timeout=PARTING)
+            await asyncio.wait({task}, timeout=CLEANUP_TIMEOUT_S)
 
     async def _run(self, results: AsyncIterator[R]) -> None:
         try:
@@ -233,9 +232,9 @@ class Crossing(Generic[T, R]):
                 yield rows.popleft()
             if self._last:
                 return
-            self._fed.clear()
-            self.told.put(_MORE)
-            await self._fed.wait()
+            self._rows_arrived.clear()
+            self.from_loop.put(_ROWS_WANTED)
+            await self._rows_arrived.wait()
 
     async def _hand_over(self, result: R) -> None:
         if not self._results:
@@ -248,10 +247,10 @@ class Crossing(Generic[T, R]):
 
     def _flush(self) -> None:
         if self._results:
-            self.told.put(self._results)
+            self.from_loop.put(self._results)
             self._results = []
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._flush()
         # Cancelled while somebody listens: the loop is ending.
-        self.told.put(ConnectionClosed() if task.cancelled() else task.exception())
+        self.from_loop.put(ConnectionClosed() if task.cancelled() else task.exception())

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-import natsproto.spark._worker
+import natsproto.spark._client
 from natsproto._client import Client
 from natsproto._core.engine import State
 from natsproto.errors import ConfigError, ConnectFailed, ConnectionClosed
 from natsproto.spark import SparkNats, run_partition, worker_client
-from natsproto.spark._worker import call, exchange, stream, worker
+from natsproto.spark._client import call, exchange, stream, worker
 from natsproto.testing import Server, run_server
 
 
@@ -190,7 +190,7 @@ def test_generator_waits_for_a_reader_that_stalls(nats: SparkNats) -> None:
 def test_results_that_are_there_do_not_wait_for_rows_that_are_slow(
     nats: SparkNats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(natsproto.spark._worker, "PATIENCE", 0.0)  # every row is a slow one
+    monkeypatch.setattr(natsproto.spark._client, "MAX_PULL_TIME_S", 0.0)  # every row is a slow one
     had = threading.Event()
 
     def slowly() -> Iterator[int]:

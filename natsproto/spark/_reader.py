@@ -1,8 +1,7 @@
-"""Reading a range of a stream: everything between two sequences, once, in order, and nothing else.
+"""Reading a range of a stream: every message between two sequences, once, in order, and no others.
 
-Owns the range, the choice between the two ways of reading it, where it ends, and the watch for what was removed
-meanwhile. What is yielded follows from the range and the subjects alone, whatever else happens to the stream: rows are
-missing only where messages are, and when they went after the range was planned that is an error.
+Chooses the read method, ends pulls with the range, and checks that no message was removed meanwhile. The rows follow
+from the range and the subjects alone. A message that was removed after the range was planned is an error.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import aclosing, closing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast, overload
 
@@ -30,39 +29,25 @@ from natsproto.errors import (
 from natsproto.jetstream._codec import UINT64
 from natsproto.jetstream._config import RetentionPolicy, stream_name
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
-from natsproto.jetstream._direct import RawMessage, stored_header_blocks
-from natsproto.jetstream._message import JsMessage, ack_subjects, header_blocks
+from natsproto.jetstream._direct import RawMessage
+from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._stream import Stream
-from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import subscribe_subject
-from natsproto.spark._config import SparkNats
-from natsproto.spark._offsets import Horizon, pieces
-from natsproto.spark._ranges import DataLossCheck, PullSize, SeqRange
-from natsproto.spark._worker import call, is_retry, stream
+from natsproto.spark._client import call, is_retry, stream
+from natsproto.spark._offsets import DataLossCheck, PullSize, SeqRange, StreamBounds, split_range
+from natsproto.spark._options import Method, Place, SparkNats
+from natsproto.spark._schema import Row, delivered_rows, stored_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = logging.getLogger("natsproto")
+log = logging.getLogger("natsproto.spark")
 
 M = TypeVar("M")
-Method: TypeAlias = Literal["auto", "consumer", "direct"]
-Place: TypeAlias = Literal["earliest", "latest"] | int | datetime
-Row: TypeAlias = tuple[str, str, int, datetime, bytes, dict[str, list[str]] | None, int]
-"""Stream, subject, sequence, time of storing, payload, headers (None: none), bytes of subject, headers and payload."""
-
-ROW_SCHEMA = (
-    "stream string, subject string, seq long, timestamp timestamp, data binary, "
-    "headers map<string,array<string>>, size int"
-)
-"""What Spark calls a Row."""
-WITHOUT_HEADERS = ROW_SCHEMA.replace("headers map<string,array<string>>, ", "")
-
-INACTIVE = 30.0
+INACTIVE_THRESHOLD_S = 30.0
 """Seconds for which the server keeps a consumer that nobody reads: what a killed worker leaves behind."""
-GIVE_UP = 60.0
+NO_REPLY_TIMEOUT_S = 60.0
 """Seconds for which nobody has to answer that before reading ends with RequestTimeout."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SEQ = attrgetter("seq")
 
 
@@ -104,24 +89,24 @@ async def _plan(
     client: Client, name: str, start: Place, end: Place, subjects: tuple[str, ...], partitions: int
 ) -> list[SeqRange]:
     source = await client.jetstream().stream(name)
-    now = Horizon.of(source.cached_info)
+    now = StreamBounds.of(source.cached_info)
     first = await sequence_of(source, start, now)
     last = await sequence_of(source, end, now) if isinstance(end, int) else await sequence_of(source, end, now) - 1
     last = min(last, now.last_seq)
     if subjects and first <= last:
-        first, last = await _narrowed(source, subjects, first, last)
+        first, last = await _matching_bounds(source, subjects, first, last)
     return [
-        SeqRange(stream=name, start=begin, end=stop, created=now.created, earliest=begins_at_front(start))
-        for begin, stop in pieces(first, last, partitions)
+        SeqRange(stream=name, start=begin, end=stop, created=now.created, earliest=starts_at_front(start))
+        for begin, stop in split_range(first, last, partitions)
     ]
 
 
-def begins_at_front(start: Place) -> bool:
+def starts_at_front(start: Place) -> bool:
     """Whether reading from that place on begins with whatever the stream still has."""
     return start == "earliest" or isinstance(start, datetime)
 
 
-async def sequence_of(source: Stream, place: Place, now: Horizon) -> int:
+async def sequence_of(source: Stream, place: Place, now: StreamBounds) -> int:
     """The first sequence at or behind a place; "latest" is behind the last message."""
     if isinstance(place, int):
         return place
@@ -135,7 +120,7 @@ async def sequence_of(source: Stream, place: Place, now: Horizon) -> int:
     return now.last_seq + 1
 
 
-async def _narrowed(source: Stream, subjects: tuple[str, ...], first: int, last: int) -> tuple[int, int]:
+async def _matching_bounds(source: Stream, subjects: tuple[str, ...], first: int, last: int) -> tuple[int, int]:
     firsts, lasts = [last + 1], [0]
     for subject in subjects:
         try:
@@ -243,7 +228,7 @@ class RangeReader:
     ) -> None:
         self._headers_only = headers_only
         self._client, self._range, self._subjects, self._method = client, rng, subjects, method
-        self._rows, self._octets = batch_rows, max_bytes
+        self._rows, self._max_bytes = batch_rows, max_bytes
         self._loss = DataLossCheck(rng, fail_on_data_loss)
         self._pace = PullSize(rng, batch_rows)
         self._stream: Stream | None = None
@@ -253,25 +238,25 @@ class RangeReader:
         self._stream = source = await self._client.jetstream().stream(self._range.stream)
         if self._loss.begin(source.cached_info):
             if self._loss.front_moves:
-                self._pace.hurry()
+                self._pace.use_largest()
             direct = self._method == "direct"
             if self._method == "auto":
                 direct = source.cached_info.config.retention == RetentionPolicy.WORK_QUEUE
-            async with aclosing(self._got(source) if direct else self._delivered(source)) as chunks:
+            async with aclosing(self._read_direct(source) if direct else self._read_consumer(source)) as chunks:
                 async for chunk in chunks:
                     yield chunk
 
     # ---------------------------------------------------------------- through a consumer
 
-    async def _delivered(self, source: Stream) -> AsyncGenerator[Chunk]:
+    async def _read_consumer(self, source: Stream) -> AsyncGenerator[Chunk]:
         consumer = source.ordered_consumer(
             start_sequence=self._range.start,
             filter_subjects=self._subjects,
             headers_only=self._headers_only,
-            inactive_threshold=INACTIVE,
+            inactive_threshold=INACTIVE_THRESHOLD_S,
         )
         async with consumer:
-            pages = self._pulled(consumer)
+            pages = self._pull_pages(consumer)
             try:
                 first = await anext(pages, None)
             except (PermissionDenied, LimitReached):
@@ -281,12 +266,12 @@ class RangeReader:
                 async for chunk in self._chunks(_chained(first, pages), _position):
                     yield chunk
                 return
-        async for stored in self._got(source):
+        async for stored in self._read_direct(source):
             yield stored
 
-    async def _pulled(self, consumer: OrderedConsumer) -> AsyncGenerator[list[JsMessage]]:
+    async def _pull_pages(self, consumer: OrderedConsumer) -> AsyncGenerator[list[JsMessage]]:
         """What the consumer delivers, pull by pull, until the range or the stream is at its end."""
-        room = max(self._octets, self._client.max_payload + 8192)  # a pull that is too small for a message gets none
+        room = max(self._max_bytes, self._client.max_payload + 8192)  # a pull that is too small for a message gets none
         while came := await self._pull(consumer, room):
             last = came[-1].metadata
             yield came
@@ -296,7 +281,7 @@ class RangeReader:
     async def _pull(self, consumer: OrderedConsumer, room: int) -> list[JsMessage]:
         """The next messages; none when there are no more. RequestTimeout when nobody answers for a minute."""
         loop = asyncio.get_running_loop()
-        size, give_up = self._pace.next(), loop.time() + GIVE_UP
+        size, give_up = self._pace.next(), loop.time() + NO_REPLY_TIMEOUT_S
         while True:
             try:
                 if came := await consumer.fetch(size, max_bytes=room, no_wait=True):
@@ -307,16 +292,16 @@ class RangeReader:
                 raise
             except NatsError as exc:
                 if loop.time() >= give_up:
-                    raise RequestTimeout(f"messages of stream {self._range.stream!r}", GIVE_UP) from exc
+                    raise RequestTimeout(f"messages of stream {self._range.stream!r}", NO_REPLY_TIMEOUT_S) from exc
 
     # ---------------------------------------------------------------- by sequence
 
-    async def _got(self, source: Stream) -> AsyncGenerator[Chunk]:
-        pages = self._paged(source) if len(self._subjects) < 2 else self._got_by_subject(source)
+    async def _read_direct(self, source: Stream) -> AsyncGenerator[Chunk]:
+        pages = self._direct_pages(source) if len(self._subjects) < 2 else self._direct_pages_by_subject(source)
         async for chunk in self._chunks(pages, _SEQ):
             yield chunk
 
-    async def _paged(self, source: Stream) -> AsyncGenerator[list[RawMessage]]:
+    async def _direct_pages(self, source: Stream) -> AsyncGenerator[list[RawMessage]]:
         subject, start = "".join(self._subjects), self._range.start
         while start <= self._range.end:
             asked = self._pace.next()
@@ -330,7 +315,7 @@ class RangeReader:
             if count < asked:
                 return
 
-    async def _got_by_subject(self, source: Stream) -> AsyncGenerator[list[RawMessage]]:
+    async def _direct_pages_by_subject(self, source: Stream) -> AsyncGenerator[list[RawMessage]]:
         start, end = self._range.start, self._range.end
         pages = [
             source.get_batch(subject=subject, start_sequence=start, batch=end - start + 1).batches()
@@ -346,7 +331,7 @@ class RangeReader:
         """Pages as chunks of the range that are not too big; the first ones are as small as the pulls are."""
         end = self._range.end
         kept: list[M] = []
-        octets = 0
+        nbytes = 0
         async with aclosing(pages):
             async for came in pages:
                 rows = self._pace.step or self._rows
@@ -355,10 +340,10 @@ class RangeReader:
                 if position(came[-1]) > end:
                     del came[bisect_right(came, end, key=position) :]
                 kept += came
-                octets += sum(map(_data_size, came))
-                while len(kept) >= rows or octets >= self._octets:
+                nbytes += sum(map(_data_size, came))
+                while len(kept) >= rows or nbytes >= self._max_bytes:
                     chunk, kept = kept[:rows], kept[rows:]
-                    octets = sum(map(_data_size, kept))
+                    nbytes = sum(map(_data_size, kept))
                     if chunk := await self._checked(chunk, position(chunk[-1]), position):
                         yield chunk
                 if over:
@@ -371,7 +356,7 @@ class RangeReader:
 
         At the beginning of an ``earliest`` range, those behind the last that may be missing.
         """
-        if not self._loss.whole(up_to, len(chunk), position(chunk[0]) if chunk else up_to + 1):
+        if not self._loss.is_complete(up_to, len(chunk), position(chunk[0]) if chunk else up_to + 1):
             assert self._stream is not None
             first = self._loss.compare(await self._stream.info())
             chunk = chunk[bisect_left(chunk, first, key=position) :]
@@ -435,44 +420,12 @@ def _batches(name: str, chunks: Generator[Chunk], headers: bool) -> Generator[pa
 def _rows(name: str, chunks: Generator[Chunk], headers: bool) -> Generator[Row]:
     with closing(chunks):
         for chunk in chunks:
-            rows = _stored_rows(name, chunk) if isinstance(chunk[0], RawMessage) else _delivered_rows(name, chunk)
+            rows = stored_rows(name, chunk) if isinstance(chunk[0], RawMessage) else delivered_rows(name, chunk)
             if headers:
                 yield from rows
             else:
                 for row in rows:
                     yield row[:5] + row[6:]  # type: ignore[misc]  # the same without one column
-
-
-def _delivered_rows(name: str, chunk: list[JsMessage]) -> Iterator[Row]:
-    for message, ack, block in zip(chunk, ack_subjects(chunk), header_blocks(chunk), strict=True):
-        tokens = ack.split(b".") if isinstance(ack, bytes) else []
-        if len(tokens) == 9:
-            seq, nanos = int(tokens[5]), int(tokens[7])
-        else:
-            place = message.metadata
-            seq, nanos = place.stream_seq, place.timestamp.ns
-        yield _row(name, message.subject, seq, nanos, message.data, block)
-
-
-def _stored_rows(name: str, chunk: list[RawMessage]) -> Iterator[Row]:
-    for message, block in zip(chunk, stored_header_blocks(chunk), strict=True):
-        yield _row(name, message.subject, message.seq, message.time.ns, message.data, block)
-
-
-def _row(name: str, subject: str, seq: int, nanos: int, data: bytes, block: bytes | Headers | None) -> Row:
-    headers, size = None, len(data)
-    if block is not None:
-        read = Headers.parse(block) if isinstance(block, bytes) else block
-        headers = {_utf8(key): list(map(_utf8, read.get_all(key))) for key in read}
-        size += read.wire_size
-    subject = _utf8(subject)
-    size += len(subject) if subject.isascii() else len(subject.encode())
-    return name, subject, seq, _EPOCH + timedelta(microseconds=nanos // 1000), data, headers, size
-
-
-def _utf8(text: str) -> str:
-    """Text that Spark takes: the replacement character stands for bytes that are no UTF-8."""
-    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 # ---------------------------------------------------------------- arguments

@@ -15,17 +15,17 @@ from natsproto._client import Client
 from natsproto.errors import ConfigError, InvalidReply, StreamNotFound
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream import Stream
-from natsproto.spark._deliver import Delivered, Marker, Task, check_ids, check_sink, deliver
-from natsproto.spark._settings import SinkSettings
+from natsproto.spark._options import SinkOptions
 from natsproto.spark._sink import is_first_epoch
+from natsproto.spark._writer import Marker, WriteResult, WriteTask, check_ids, check_target, write_messages
 from natsproto.testing import run_server
 
 BASE = {"servers": "nats://127.0.0.1:4222", "stream": "OUT", "subject": "out.rows", "stableOrder": "true"}
-TASK = Task(owner="query", epoch=3, partition=1)
+TASK = WriteTask(owner="query", epoch=3, partition=1)
 
 
-def settings(**options: str) -> SinkSettings:
-    return SinkSettings.read({**BASE, **options})
+def settings(**options: str) -> SinkOptions:
+    return SinkOptions.read({**BASE, **options})
 
 
 MSG_ID = settings()
@@ -50,8 +50,8 @@ async def rows(*batches: pa.RecordBatch, fail: bool = False) -> AsyncIterator[pa
         raise ZeroDivisionError
 
 
-async def run(client: Client, how: SinkSettings, task: Task, batches: AsyncIterator[pa.RecordBatch]) -> Delivered:
-    (done,) = [done async for done in deliver(client, how, task, batches)]
+async def run(client: Client, how: SinkOptions, task: WriteTask, batches: AsyncIterator[pa.RecordBatch]) -> WriteResult:
+    (done,) = [done async for done in write_messages(client, how, task, batches)]
     return done
 
 
@@ -60,15 +60,15 @@ async def stored(stream: Stream) -> list[int]:
 
 
 @pytest.mark.parametrize("how", [MSG_ID, settings(window="1"), ATOMIC])
-async def test_a_task_that_runs_again_stores_nothing_new(nats_client: Client, out: Stream, how: SinkSettings) -> None:
-    assert await run(nats_client, how, TASK, rows(batch(0, 10), batch(10, 25))) == Delivered(rows=25, duplicates=0)
+async def test_a_task_that_runs_again_stores_nothing_new(nats_client: Client, out: Stream, how: SinkOptions) -> None:
+    assert await run(nats_client, how, TASK, rows(batch(0, 10), batch(10, 25))) == WriteResult(rows=25, duplicates=0)
     parts = [batch(first, first + 5) for first in range(0, 25, 5)]
-    assert await run(nats_client, how, TASK, rows(*parts)) == Delivered(rows=25, duplicates=25)
+    assert await run(nats_client, how, TASK, rows(*parts)) == WriteResult(rows=25, duplicates=25)
     assert await stored(out) == list(range(25))
 
 
 @pytest.mark.parametrize("how", [MSG_ID, ATOMIC])
-async def test_a_task_that_died_half_way_is_completed(nats_client: Client, out: Stream, how: SinkSettings) -> None:
+async def test_a_task_that_died_half_way_is_completed(nats_client: Client, out: Stream, how: SinkOptions) -> None:
     with pytest.raises(ZeroDivisionError):
         await run(nats_client, how, TASK, rows(batch(0, 10), fail=True))
     done = await run(nats_client, how, TASK, rows(batch(0, 13), batch(13, 25)))
@@ -78,7 +78,7 @@ async def test_a_task_that_died_half_way_is_completed(nats_client: Client, out: 
 
 @pytest.mark.parametrize("how", [MSG_ID, ATOMIC])
 async def test_other_epochs_partitions_and_queries_are_other_rows(
-    nats_client: Client, out: Stream, how: SinkSettings
+    nats_client: Client, out: Stream, how: SinkOptions
 ) -> None:
     others = [TASK, TASK.but(epoch=4), TASK.but(partition=2), TASK.but(owner="other")]
     for task in others:
@@ -88,13 +88,13 @@ async def test_other_epochs_partitions_and_queries_are_other_rows(
 
 async def test_without_a_guarantee_rows_are_stored_again(nats_client: Client, out: Stream) -> None:
     for _ in range(2):
-        assert await run(nats_client, NONE, TASK, rows(batch(0, 5))) == Delivered(rows=5, duplicates=0)
+        assert await run(nats_client, NONE, TASK, rows(batch(0, 5))) == WriteResult(rows=5, duplicates=0)
     assert await stored(out) == [*range(5)] * 2
 
 
 async def test_an_epoch_that_was_overtaken_stores_nothing(nats_client: Client, out: Stream) -> None:
     await run(nats_client, ATOMIC, TASK.but(epoch=4), rows(batch(100, 110)))
-    assert await run(nats_client, ATOMIC, TASK, rows(batch(0, 10))) == Delivered(rows=10, duplicates=10)
+    assert await run(nats_client, ATOMIC, TASK, rows(batch(0, 10))) == WriteResult(rows=10, duplicates=10)
     assert await stored(out) == list(range(100, 110))
 
 
@@ -141,7 +141,7 @@ async def test_ids_of_the_rows_win_over_those_of_the_task(nats_client: Client, o
     named = pa.RecordBatch.from_arrays(
         [pa.array([b"1", b"2", b"3"]), pa.array(["a", None, "a"])], names=["data", "msg_id"]
     )
-    assert await run(nats_client, MSG_ID, TASK, rows(named)) == Delivered(rows=3, duplicates=1)
+    assert await run(nats_client, MSG_ID, TASK, rows(named)) == WriteResult(rows=3, duplicates=1)
     assert [message.headers["Nats-Msg-Id"] async for message in out.get_batch()] == ["a", "query.3.1.1"]
 
 
@@ -155,7 +155,7 @@ async def test_headers_are_published(nats_client: Client, out: Stream) -> None:
 
 
 async def test_a_subject_of_no_row_of_the_stream_is_refused(nats_client: Client, out: Stream) -> None:
-    how = SinkSettings.read({name: value for name, value in BASE.items() if name != "subject"})
+    how = SinkOptions.read({name: value for name, value in BASE.items() if name != "subject"})
     stray = pa.RecordBatch.from_arrays(
         [pa.array(["out.a", "elsewhere"]), pa.array([b"", b""])], names=["subject", "data"]
     )
@@ -193,7 +193,7 @@ async def test_a_short_window_is_enough_for_who_asks_for_less(
     await jetstream.create_stream(
         name="OUT", subjects=["out.>"], storage="memory", retention="workqueue", duplicate_window=60
     )
-    await check_sink(nats_client, settings(**options))
+    await check_target(nats_client, settings(**options))
 
 
 # ---------------------------------------------------------------- rows in another order
@@ -269,7 +269,7 @@ def with_ids(*numbers: int) -> pa.RecordBatch:
 _runs = count()
 
 
-def again(**changes: object) -> Task:
+def again(**changes: object) -> WriteTask:
     """The task in a run of the query that was not there before."""
     return TASK.but(run=f"run-{next(_runs)}", repeated=True, **changes)
 
@@ -285,9 +285,11 @@ async def test_rows_that_the_window_has_forgotten_are_found_in_the_target(
     await jetstream.publish("out.rows", b"-1", msg_id="of-somebody-else")
     await window_over(jetstream)
     task = again()
-    assert await run(nats_client, MSG_ID, task, rows(batch(0, 13), batch(13, 25))) == Delivered(rows=25, duplicates=10)
+    assert await run(nats_client, MSG_ID, task, rows(batch(0, 13), batch(13, 25))) == WriteResult(
+        rows=25, duplicates=10
+    )
     done = await run(nats_client, MSG_ID, task.but(partition=2), rows(batch(0, 25)))
-    assert done == Delivered(rows=25, duplicates=10)
+    assert done == WriteResult(rows=25, duplicates=10)
     assert sorted(await stored(out)) == sorted([-1, 100, 101, 102, *range(25), *range(25)])
 
 
@@ -299,7 +301,7 @@ async def test_ids_that_the_window_has_forgotten_are_found_in_the_target(
     await run(nats_client, MSG_ID, TASK, rows(with_ids(1, 2, 3)))
     await window_over(jetstream)
     done = await run(nats_client, MSG_ID, again(), rows(with_ids(6, 5, 4), with_ids(3, 2, 1)))
-    assert done == Delivered(rows=6, duplicates=3)
+    assert done == WriteResult(rows=6, duplicates=3)
     assert sorted(await stored(out)) == list(range(1, 7))
 
 
@@ -309,7 +311,7 @@ async def test_rows_that_were_superseded_are_not_stored_again(
     await out.update(duplicate_window=0.1, max_msgs_per_subject=1)
     await run(nats_client, MSG_ID, TASK, rows(batch(0, 5)))
     await window_over(jetstream)
-    assert await run(nats_client, MSG_ID, again(), rows(batch(0, 5))) == Delivered(rows=5, duplicates=5)
+    assert await run(nats_client, MSG_ID, again(), rows(batch(0, 5))) == WriteResult(rows=5, duplicates=5)
     assert await stored(out) == [4]
 
 
@@ -319,7 +321,7 @@ async def test_only_what_was_stored_since_the_write_began_is_looked_at(nats_clie
     last = (await out.info()).state.last_seq
     await window_over(nats_client.jetstream())
     retry = again(retry=True, after=last)
-    assert await run(nats_client, MSG_ID, retry, rows(with_ids(1, 2))) == Delivered(rows=2, duplicates=0)
+    assert await run(nats_client, MSG_ID, retry, rows(with_ids(1, 2))) == WriteResult(rows=2, duplicates=0)
 
 
 async def test_work_queue_that_may_have_forgotten_is_refused(nats_client: Client, jetstream: JetStream) -> None:
@@ -365,7 +367,7 @@ def test_only_the_first_epoch_of_a_run_is_looked_up() -> None:
 
 async def test_a_stream_that_is_not_there_is_named(nats_client: Client) -> None:
     with pytest.raises(StreamNotFound):
-        await check_sink(nats_client, MSG_ID)
+        await check_target(nats_client, MSG_ID)
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"epoch": "x", "rows": 1}', b"\xff"])

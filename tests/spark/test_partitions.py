@@ -33,7 +33,7 @@ from natsproto.spark import (
     request_partition,
     run_partition,
 )
-from natsproto.spark._worker import call
+from natsproto.spark._client import call
 
 _names = (f"M{number}" for number in count())
 

@@ -1,40 +1,32 @@
-"""Whole DataFrames, on Spark 3.5 too, which has no data sources in Python: a stream as one, and the batches of a
-streaming query into a stream.
+"""Whole DataFrames: a stream as one, the micro-batches of a streaming query into a stream, and ``register``.
 
-Owns what ties ``reading`` and ``publishing`` to a session. Where there is Spark 4, ``register`` brings more: queries
-that keep their place in a stream, and sinks that know whether it can keep its promise.
+Works on Spark 3.5 too, which has no data sources in Python; importing it does not need Spark. From Spark 4 on
+``register`` adds the data source, whose queries keep their place in a stream and whose sink checks the target.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from natsproto.errors import ConfigError
-from natsproto.spark._config import SparkNats
-from natsproto.spark._mapping import PartitionFunction
-from natsproto.spark._publishing import publish_partition
-from natsproto.spark._ranges import SeqRange
-from natsproto.spark._reading import (
-    ROW_SCHEMA,
-    WITHOUT_HEADERS,
-    Method,
-    Place,
-    check_reading,
-    plan_ranges,
-    read_range,
-)
+from natsproto.spark._offsets import SeqRange
+from natsproto.spark._options import Method, Place, SparkNats
+from natsproto.spark._partitions import PartitionFunction, publish_partition
+from natsproto.spark._reader import check_reading, plan_ranges, read_range
+from natsproto.spark._schema import ROW_SCHEMA, ROW_SCHEMA_WITHOUT_HEADERS
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, Row, SparkSession
 
-log = logging.getLogger("natsproto")
+log = logging.getLogger("natsproto.spark")
 
-ARROW_ROWS = 4096
+ROWS_PER_ARROW_BATCH = 4096
 """Results of a partition function in one Arrow batch."""
 
 
@@ -69,7 +61,7 @@ def stream_dataframe(
     """
     check_reading(subjects, method, batch_rows, max_bytes)
     ranges = plan_ranges(config, stream, start=start, end=end, subjects=subjects, num_partitions=num_partitions)
-    schema = ROW_SCHEMA if headers else WITHOUT_HEADERS
+    schema = ROW_SCHEMA if headers else ROW_SCHEMA_WITHOUT_HEADERS
     if not ranges:
         return spark.createDataFrame([], schema)
     how: _Reading = {
@@ -112,7 +104,7 @@ def _arrow_partition(
     import pyarrow as pa
 
     results = function(_rows_of(batches))
-    while found := [_values_of(result, schema.names) for result in islice(results, ARROW_ROWS)]:
+    while found := [_values_of(result, schema.names) for result in islice(results, ROWS_PER_ARROW_BATCH)]:
         columns = zip(*found, strict=True)
         arrays = [_column_of(list(values), field) for values, field in zip(columns, schema, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -198,3 +190,30 @@ def foreach_batch_writer(
         )
 
     return write
+
+
+def register(spark: SparkSession) -> None:
+    """Makes ``format("nats")`` known to a session, for reading and writing, in batches and streams.
+
+    To be called once for each session; it connects to nothing. ConfigError before Spark 4.0, which has no data
+    sources in Python: use ``stream_dataframe`` and ``publish_partition`` there.
+    """
+    if not hasattr(spark, "dataSource"):
+        raise ConfigError("spark", spark.version, "has no data sources in Python: they need Spark 4.0")
+    from natsproto.spark._datasource import NatsDataSource
+
+    _share_archive(spark)
+    spark.dataSource.register(NatsDataSource)
+
+
+def _share_archive(spark: SparkSession) -> None:
+    """Lets the process beside the driver that plans streaming queries find what ``--py-files`` has brought.
+
+    Spark (4.0 to 4.3) gives it the environment of the context, and not the files, as it does everywhere else.
+    """
+    archive = getattr(__spec__.loader if __spec__ else None, "archive", "")
+    context = getattr(spark, "sparkContext", None)  # Spark Connect has none
+    if archive and context is not None:
+        paths = context.environment.get("PYTHONPATH", "").split(os.pathsep)
+        if archive not in paths:
+            context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [archive, *paths]))

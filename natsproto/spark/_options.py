@@ -1,0 +1,524 @@
+"""How a task connects, and the options of the data source: text in, checked values out.
+
+``SparkNats`` is pickled into every task. ``SecretRef`` names a secret, which is looked up on the machine that connects,
+at every attempt. Options are checked on the driver, before a query is planned: an unknown name (Spark ignores misspelt
+ones), a value that breaks its rule, and a literal secret are errors. Opens no connection and does not import Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, cast
+
+from natsproto._options import DEFAULT_SERVER, OptionArgs, Options, Text
+from natsproto._value import Value
+from natsproto.errors import (
+    HIDDEN,
+    ConfigError,
+    InvalidCredentials,
+)
+from natsproto.jetstream._config import stream_name
+from natsproto.jetstream._timestamp import Timestamp
+from natsproto.protocol.pool import parse_servers
+from natsproto.protocol.subject import publish_subject, subscribe_subject
+from natsproto.spark._schema import check_server_headers
+
+if TYPE_CHECKING:
+    pass
+
+_PROVIDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
+_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+class SecretRef(Value):
+    """Where a secret is found. It is no secret itself: it may stand in code, plans and logs.
+
+    Made by ``env``, ``file``, ``spark_file`` and ``provider``, or from its text by ``parse``; ``str()`` gives the text
+    back. It is looked up by the process that connects, an executor's most of the time, at every attempt to connect:
+    what is rotated is picked up.
+    """
+
+    kind: str
+    where: str
+
+    @classmethod
+    def env(cls, name: str) -> SecretRef:
+        """The value of an environment variable. ConfigError for what is no name of one."""
+        return cls(kind="env", where=name)
+
+    @classmethod
+    def file(cls, path: str | os.PathLike[str]) -> SecretRef:
+        """The content of a file; a line end behind it does not count. ConfigError unless the path is absolute."""
+        return cls(kind="file", where=os.fspath(path))
+
+    @classmethod
+    def spark_file(cls, name: str) -> SecretRef:
+        """The content of a file sent along with ``--files`` or ``SparkContext.addFile``. ConfigError for paths."""
+        return cls(kind="spark_file", where=name)
+
+    @classmethod
+    def provider(cls, function: str) -> SecretRef:
+        """What ``"module:function"`` returns (a str, a path, or an awaitable of one) when called without arguments.
+
+        The module has to be importable where it is looked up. ConfigError for any other form.
+        """
+        return cls(kind="provider", where=function)
+
+    @classmethod
+    def parse(cls, text: str) -> SecretRef:
+        """From ``env:NAME``, ``file:/PATH``, ``spark_file:NAME`` or ``provider:MODULE:FUNCTION``.
+
+        InvalidCredentials, which does not repeat the text: it could be the secret itself.
+        """
+        kind, _, where = text.partition(":")
+        if kind not in _RULES:
+            raise InvalidCredentials("reference", "must begin with env:, file:, spark_file: or provider:")
+        return cls(kind=kind, where=where)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it names a file."""
+        return self.kind in ("file", "spark_file")
+
+    def source(self) -> Text | Awaitable[Text]:
+        """The secret, the path of the file that holds it, or what awaits either. InvalidCredentials when there is none.
+
+        This is what the options of a client call: see ``natsproto._options.Secret``.
+        """
+        if self.is_file:
+            return self.path()
+        if self.kind == "env":
+            value = os.environ.get(self.where, "")
+            if not value:
+                raise InvalidCredentials(str(self), "is not set in the environment of this process")
+            return value
+        module, _, name = self.where.partition(":")
+        try:
+            function = getattr(import_module(module), name)
+        except (ImportError, AttributeError) as exc:
+            raise InvalidCredentials(str(self), f"cannot be imported here: {type(exc).__name__}") from exc
+        return cast("Callable[[], Text | Awaitable[Text]]", function)()
+
+    def path(self) -> Path:
+        """Where the file is on this machine. ConfigError when it names none."""
+        if self.kind == "file":
+            return Path(self.where)
+        if self.kind == "spark_file":
+            from pyspark import SparkFiles
+
+            return Path(SparkFiles.get(self.where))
+        raise ConfigError("reference", str(self), "does not name a file")
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.where}"
+
+    def __repr__(self) -> str:
+        return f"SecretRef.{self.kind}({self.where!r})"
+
+    def _check(self) -> None:
+        if self.kind not in _RULES:
+            raise ConfigError("reference", self.kind, "must be of the kind env, file, spark_file or provider")
+        if problem := _RULES[self.kind](self.where):
+            # Not repeated: whoever mixes the two up gives the secret here.
+            raise ConfigError(f"{self.kind} reference", HIDDEN, problem)
+
+
+_RULES: dict[str, Callable[[str], str]] = {
+    "env": lambda where: "" if _VARIABLE.fullmatch(where) else "must be the name of an environment variable",
+    "file": lambda where: "" if os.path.isabs(where) else "must be an absolute path",
+    "spark_file": lambda where: "" if where and "/" not in where else "must be the name of a file, without its path",
+    "provider": lambda where: "" if _PROVIDER.fullmatch(where) else 'must be "module:function"',
+}
+
+
+class SparkNats(Value):
+    """How the tasks of a job connect. Frozen, hashable, and pickled into every task; its ``repr`` shows no secret.
+
+    ``servers``: one URL, a comma list or a sequence, as they are reached from the executors. ``user`` is a name or a
+    SecretRef; ``password``, ``token``, ``jwt``, ``nkey_seed`` and ``creds`` are SecretRefs. A secret that is written
+    out, user information in a URL included, is refused with InvalidCredentials unless ``allow_literal_secrets``: it
+    would travel in every task and lie where those are kept.
+
+    ``tls`` demands TLS, and so do ``tls_ca``, ``tls_cert`` and ``tls_key``: absolute paths on the executors, or
+    SecretRefs that name files. ``tls_first`` and ``tls_hostname``, ``connect_timeout``, ``request_timeout`` and
+    ``ping_interval`` (seconds), ``inbox_prefix``, ``jetstream_domain``, ``jetstream_api_prefix`` and ``name`` are those
+    of ``natsproto.Options``. ConfigError for what breaks their rules, when it is made: on the driver.
+    """
+
+    servers: str | Sequence[str] = DEFAULT_SERVER
+    name: str = "natsproto.spark"
+    user: str | SecretRef | None = None
+    password: str | SecretRef | None = None
+    token: str | SecretRef | None = None
+    jwt: str | SecretRef | None = None
+    nkey_seed: str | SecretRef | None = None
+    creds: str | SecretRef | None = None
+    tls: bool = False
+    tls_first: bool = False
+    tls_hostname: str | None = None
+    tls_ca: str | SecretRef | None = None
+    tls_cert: str | SecretRef | None = None
+    tls_key: str | SecretRef | None = None
+    connect_timeout: float = 5.0
+    request_timeout: float = 5.0
+    ping_interval: float = 120.0
+    inbox_prefix: str = "_INBOX"
+    jetstream_domain: str | None = None
+    jetstream_api_prefix: str | None = None
+    allow_literal_secrets: bool = False
+
+    SECRETS: ClassVar[tuple[str, ...]] = ("password", "token", "jwt", "nkey_seed", "creds")
+    """The fields that hold secrets."""
+
+    def _check(self) -> None:
+        if not isinstance(self.servers, str):
+            self.__dict__["servers"] = tuple(self.servers)  # a list could not be hashed
+        if not self.allow_literal_secrets:
+            for name in self.SECRETS:
+                self._refuse_literal(name)
+        for name in ("tls_ca", "tls_cert", "tls_key"):
+            self._check_file(name)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("tls_cert", self.tls_cert, "must be given together with tls_key")
+        self.options()
+
+    def _refuse_literal(self, name: str) -> None:
+        if isinstance(getattr(self, name), str):
+            raise InvalidCredentials(
+                name,
+                "is written out and would travel in every task: give a SecretRef (env, file, spark_file or provider), "
+                "or allow_literal_secrets",
+            )
+
+    def _check_file(self, name: str) -> None:
+        value = getattr(self, name)
+        if isinstance(value, SecretRef):
+            fits = value.is_file
+        else:
+            fits = value is None or (isinstance(value, str) and os.path.isabs(value))
+        if not fits:
+            raise ConfigError(name, HIDDEN, "must be an absolute path or a SecretRef that names a file")
+
+    def options(self) -> Options:
+        """The options of a client. Secrets are looked up when it connects, by that process."""
+        if not self.allow_literal_secrets:
+            for address in parse_servers(self.servers):
+                if (address.user, address.password, address.token) != (None, None, None):
+                    raise InvalidCredentials(
+                        "servers", "hold user information: give user and password or token as SecretRef"
+                    )
+        given = {name: getattr(self, name) for name in _CONNECT_OPTIONS}
+        for name in ("user", *self.SECRETS):
+            value = getattr(self, name)
+            given[name] = value.source if isinstance(value, SecretRef) else value
+        if self.tls_ca is not None or self.tls_cert is not None:
+            given["tls"] = self._tls_context
+        elif self.tls:
+            given["tls"] = True
+        return Options(self.servers, **cast("OptionArgs", given))
+
+    def _tls_context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=_path(self.tls_ca))
+        if (cert := _path(self.tls_cert)) is not None:
+            context.load_cert_chain(cert, _path(self.tls_key))
+        return context
+
+    def __repr__(self) -> str:
+        shown = [f"servers={', '.join(map(str, parse_servers(self.servers)))!r}"]
+        for name in self._fields:
+            value = getattr(self, name)
+            if name != "servers" and value != getattr(SparkNats, name):
+                secret = name in self.SECRETS and isinstance(value, str)
+                shown.append(f"{name}={HIDDEN if secret else repr(value)}")
+        return f"SparkNats({', '.join(shown)})"
+
+
+_CONNECT_OPTIONS = (
+    "name",
+    "tls_first",
+    "tls_hostname",
+    "connect_timeout",
+    "request_timeout",
+    "ping_interval",
+    "inbox_prefix",
+    "jetstream_domain",
+    "jetstream_api_prefix",
+)
+
+
+def _path(file: str | SecretRef | None) -> str | None:
+    return str(file.path()) if isinstance(file, SecretRef) else file
+
+
+V = TypeVar("V")
+Guarantee = Literal["msgid", "atomic", "none"]
+_SPARK_OPTIONS = ("path", "checkpointLocation", "queryName", "outputMode")
+"""Options that Spark hands to a data source together with its own."""
+
+
+class SourceOptions(Value):
+    """What ``spark.read`` and ``spark.readStream`` take. ``end`` and the like are inclusive, as sequences are."""
+
+    nats: SparkNats
+    stream: str
+    subjects: tuple[str, ...] = ()
+    start: Place = "earliest"
+    end: Place = "latest"
+    max_sequences: int | None = None
+    max_bytes: int | None = None
+    min_sequences: int | None = None
+    max_trigger_delay: float = 900.0
+    partitions: int = 0
+    fail_on_data_loss: bool = True
+    headers: bool = True
+    method: Method = "auto"
+    batch_rows: int = 8192
+    pushdown: bool = False
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> SourceOptions:
+        """From the options of a DataFrameReader or DataStreamReader; ConfigError for what breaks a rule."""
+        given = _OptionReader(options)
+        settings = cls(
+            nats=_nats(given),
+            stream=given.required("stream", stream_name),
+            subjects=given.get("subjects", _subjects, ()),
+            start=_place(given, "starting", "earliest"),
+            end=_place(given, "ending", "latest"),
+            max_sequences=given.get("maxOffsetsPerTrigger", _positive, None),
+            max_bytes=given.get("maxBytesPerTrigger", _positive, None),
+            min_sequences=given.get("minOffsetsPerTrigger", _positive, None),
+            max_trigger_delay=given.get("maxTriggerDelay", _seconds, 900.0),
+            partitions=given.get("minPartitions", _positive, 0),
+            fail_on_data_loss=given.get("failOnDataLoss", _flag, True),
+            headers=given.get("includeHeaders", _flag, True),
+            method=cast("Method", given.get("readMethod", _one_of("auto", "consumer", "direct"), "auto")),
+            batch_rows=given.get("batchRows", _positive, 8192),
+            pushdown=given.get("pushdown", _flag, False),
+        )
+        given.check_all_known()
+        if settings.max_sequences is not None and (settings.min_sequences or 0) > settings.max_sequences:
+            raise ConfigError("minOffsetsPerTrigger", settings.min_sequences, "is more than maxOffsetsPerTrigger")
+        if settings.end == "earliest" or (isinstance(settings.end, int) and settings.end < 1):
+            raise ConfigError("endingOffsets", settings.end, 'must be "latest" or a sequence')
+        return settings
+
+
+class SinkOptions(Value):
+    """What ``df.write`` and ``df.writeStream`` take. ``recovery_window`` and ``timeout`` in seconds."""
+
+    nats: SparkNats
+    stream: str
+    subject: str = ""
+    guarantee: Guarantee = "msgid"
+    recovery_window: float = 900.0
+    progress_subject: str = ""
+    chunk_rows: int = 500
+    window: int = 2000
+    timeout: float = 30.0
+    write_id: str = ""
+    server_headers: tuple[str, ...] = ()
+    stable_order: bool = False
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> SinkOptions:
+        """From the options of a DataFrameWriter or DataStreamWriter; ConfigError for what breaks a rule."""
+        given = _OptionReader(options)
+        guarantee = given.get("exactlyOnce", _one_of("msgid", "atomic", "none"), "msgid")
+        settings = cls(
+            nats=_nats(given),
+            stream=given.required("stream", stream_name),
+            subject=given.get("subject", _subject, ""),
+            guarantee=cast("Guarantee", guarantee),
+            recovery_window=given.get("recoveryWindow", _seconds, 900.0),
+            progress_subject=given.get("progressSubject", _subject, ""),
+            chunk_rows=given.get("chunkRows", _positive, 500),
+            window=given.get("window", _positive, 2000),
+            timeout=given.get("timeout", _seconds, 30.0),
+            write_id=given.get("writeId", _token, ""),
+            server_headers=given.get("serverHeaders", _server_headers, ()),
+            stable_order=given.get("stableOrder", _flag, False),
+        )
+        given.check_all_known()
+        if guarantee == "atomic" and not settings.progress_subject:
+            raise ConfigError(
+                "progressSubject",
+                "",
+                "is needed for exactlyOnce=atomic: a subject of the stream for nothing else",
+            )
+        if settings.chunk_rows > 999:
+            raise ConfigError("chunkRows", settings.chunk_rows, "an atomic batch holds 999 rows beside its marker")
+        return settings
+
+
+# ---------------------------------------------------------------- reading options
+
+
+class _OptionReader:
+    """The options as given, and which of them anybody asked for. Names are the same in any case, as Spark has it."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        self._known = {name.lower(): name for name in _SPARK_OPTIONS}
+
+    def text(self, name: str) -> str | None:
+        self._known[name.lower()] = name
+        return self._values.get(name.lower())
+
+    def get(self, name: str, read: Callable[[str, str], V], default: V) -> V:
+        value = self.text(name)
+        return default if value is None else read(name, value.strip())
+
+    def required(self, name: str, read: Callable[[str], V]) -> V:
+        value = self.text(name)
+        if not value:
+            raise ConfigError(f"option {name}", value or "", "is needed")
+        return read(value)
+
+    def check_all_known(self) -> None:
+        for name in sorted(self._values.keys() - self._known.keys()):
+            near = get_close_matches(name, self._known, 1)
+            hint = f": do you mean {self._known[near[0]]}?" if near else ""
+            raise ConfigError("option", name, f"does not exist here{hint}")
+
+
+_TEXT_OPTIONS = {
+    "name": "name",
+    "tlsHostname": "tls_hostname",
+    "inboxPrefix": "inbox_prefix",
+    "jetstreamDomain": "jetstream_domain",
+    "jetstreamApiPrefix": "jetstream_api_prefix",
+}
+_SECRET_OPTIONS = {
+    "user": "user",
+    "password": "password",
+    "token": "token",
+    "jwt": "jwt",
+    "nkeySeed": "nkey_seed",
+    "creds": "creds",
+    "tlsCa": "tls_ca",
+    "tlsCert": "tls_cert",
+    "tlsKey": "tls_key",
+}
+_FLAG_OPTIONS = {"tls": "tls", "tlsFirst": "tls_first", "allowLiteralSecrets": "allow_literal_secrets"}
+_DURATION_OPTIONS = {
+    "connectTimeout": "connect_timeout",
+    "requestTimeout": "request_timeout",
+    "pingInterval": "ping_interval",
+}
+
+
+def _nats(given: _OptionReader) -> SparkNats:
+    found: dict[str, object] = {"servers": given.get("servers", _plain, "")}
+    if not found["servers"]:
+        raise ConfigError("option servers", "", "is needed: nats://host:4222, as the executors reach it")
+    found |= {field: value for name, field in _TEXT_OPTIONS.items() if (value := given.text(name)) is not None}
+    for name, field in _FLAG_OPTIONS.items():
+        if given.text(name) is not None:
+            found[field] = given.get(name, _flag, False)
+    for name, field in _DURATION_OPTIONS.items():
+        if given.text(name) is not None:
+            found[field] = given.get(name, _seconds, 0.0)
+    for name, field in _SECRET_OPTIONS.items():
+        if (value := given.text(name)) is not None:
+            found[field] = _reference(field, value)
+    return SparkNats(**cast("dict[str, Any]", found))
+
+
+def _reference(field: str, value: str) -> str | SecretRef:
+    """A reference where the text looks like one. What is left is a literal, which SparkNats judges."""
+    if value.startswith(("env:", "file:", "spark_file:", "provider:")):
+        return SecretRef.parse(value)
+    return value
+
+
+def _place(given: _OptionReader, which: str, default: Literal["earliest", "latest"]) -> Place:
+    offsets, moment = given.text(f"{which}Offsets"), given.text(f"{which}Timestamp")
+    if offsets is not None and moment is not None:
+        raise ConfigError(f"{which}Timestamp", moment, f"cannot be given together with {which}Offsets")
+    if moment is not None:
+        return _moment(f"{which}Timestamp", moment.strip())
+    if offsets is None:
+        return default
+    word = offsets.strip().lower()
+    if word in ("earliest", "latest"):
+        return cast("Literal['earliest', 'latest']", word)
+    return _positive(f"{which}Offsets", word, '"earliest", "latest" or a sequence of the stream')
+
+
+def _moment(name: str, text: str) -> datetime:
+    try:
+        if text.isascii() and text.isdigit():
+            return Timestamp.from_ns(int(text) * 1_000_000)
+        return Timestamp.parse(text.replace(" ", "T", 1)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ConfigError(name, text, "must be a time with its zone (2026-01-31T12:00:00Z) or milliseconds") from None
+
+
+def _plain(name: str, text: str) -> str:
+    return text
+
+
+def _positive(name: str, text: str, form: str = "a number of 1 or more") -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**63):
+        raise ConfigError(name, text, f"must be {form}")
+    return int(text)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(name, text, "must be true or false")
+    return text.lower() == "true"
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e9:
+        raise ConfigError(name, text, "must be a number of seconds, more than 0")
+    return seconds
+
+
+def _subjects(name: str, text: str) -> tuple[str, ...]:
+    found = tuple(subject.strip() for subject in text.split(","))
+    for subject in found:
+        subscribe_subject(subject, name)
+    return found
+
+
+def _server_headers(name: str, text: str) -> tuple[str, ...]:
+    return check_server_headers(name, [header.strip() for header in text.split(",")])
+
+
+def _subject(name: str, text: str) -> str:
+    publish_subject(text, name)
+    return text
+
+
+def _token(name: str, text: str) -> str:
+    publish_subject(text, name)
+    if "." in text:
+        raise ConfigError(name, text, "must not contain dots: it becomes one token of a subject")
+    return text
+
+
+def _one_of(*words: str) -> Callable[[str, str], str]:
+    def read(name: str, text: str) -> str:
+        if text.lower() not in words:
+            raise ConfigError(name, text, f"must be one of {', '.join(words)}")
+        return text.lower()
+
+    return read
+
+
+Method: TypeAlias = Literal["auto", "consumer", "direct"]
+Place: TypeAlias = Literal["earliest", "latest"] | int | datetime

@@ -1,0 +1,578 @@
+"""Functions for ``mapPartitions``: the client's calls for the rows of a partition.
+
+Each returns a callable that Spark pickles; it takes the iterator of a partition and returns one. Defines how many rows
+are in flight, the order of the results, and the message ids by which a stream recognizes rows of a task that runs
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import islice
+from operator import itemgetter
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
+
+from natsproto._client import Client
+from natsproto._value import Value
+from natsproto.errors import (
+    ConfigError,
+    ConnectionClosed,
+    InvalidSubject,
+    KeyNotFound,
+    RequestTimeout,
+    UnsupportedByServer,
+)
+from natsproto.jetstream._config import bucket_name
+from natsproto.jetstream._publish.ack_future import AckFuture
+from natsproto.jetstream.kv._bucket import KeyValue
+from natsproto.jetstream.kv._keys import key_name
+from natsproto.protocol.frames import Payload
+from natsproto.protocol.headers import Headers
+from natsproto.protocol.pool import positive_seconds
+from natsproto.protocol.subject import publish_subject
+from natsproto.spark._client import CLEANUP_TIMEOUT_S, exchange, stop_and_wait, take_rows, worker
+from natsproto.spark._options import SparkNats
+from natsproto.spark._schema import HeaderFilter, check_server_headers, no_id, warn_of_stripped
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+    from natsproto.protocol.headers import HeadersLike
+
+T = TypeVar("T")
+R = TypeVar("R")
+P = TypeVar("P", covariant=True)
+PartitionFunction: TypeAlias = Callable[[Iterable[T]], Iterator[R]]
+"""What ``mapPartitions``, ``foreachPartition`` and ``mapInArrow`` take."""
+
+
+class PairFunction(Protocol[P]):
+    """A PartitionFunction that gives each row and what was found for it."""
+
+    def __call__(self, rows: Iterable[T], /) -> Iterator[tuple[T, P]]:
+        """For the rows of one partition."""
+        ...
+
+
+OnError: TypeAlias = Literal["raise", "null"] | Callable[[T, Exception], R]
+
+
+def run_partition(
+    function: Callable[[Client, AsyncIterator[T]], AsyncIterator[R]], config: SparkNats, *, ahead: int = 256
+) -> PartitionFunction[T, R]:
+    """Runs an async generator function with the rows of each partition and the client of the worker process.
+
+    ``function(client, rows)`` reads ``rows`` with ``async for``, in one place, and yields what the partition becomes.
+    It runs on the loop, which must not be blocked; Spark's own iterator is read in Spark's thread, when the function
+    asks for rows. At most ``ahead`` rows and results wait at a time: take 2 when they are whole Arrow batches.
+
+    When Spark stops reading (a limit), the generator is closed: its ``finally`` runs before the task ends. Errors of
+    the function fail the task. ConfigError for a bad ``ahead``; connecting raises what ``natsproto.connect`` does.
+    """
+    _check_callable("function", function)
+    _check_count("ahead", ahead)
+    return partial(_run, function, config, ahead)
+
+
+def _run(
+    function: Callable[[Client, AsyncIterator[T]], AsyncIterator[R]], config: SparkNats, ahead: int, rows: Iterable[T]
+) -> Iterator[R]:
+    return exchange(config, function, rows, ahead=ahead)
+
+
+def map_async(
+    function: Callable[[Client, T], Awaitable[R]],
+    config: SparkNats,
+    *,
+    concurrency: int = 64,
+    ordered: bool = True,
+    timeout: float | None = None,
+    on_error: OnError[T, R] = "raise",
+) -> PartitionFunction[T, R | None]:
+    """Calls an async function for each row, ``concurrency`` of them at a time: ``function(client, row)``.
+
+    At most ``concurrency`` rows are taken that have not left yet. Results leave in the order of the rows, or with
+    ``ordered=False`` as they come. A call that takes longer than ``timeout`` seconds (None: no limit) is cancelled and
+    ends with RequestTimeout. ``on_error`` says what becomes of a row whose call raised: "raise" fails the task,
+    "null" gives None, a callable gives what ``on_error(row, error)`` returns. When Spark stops reading, the calls at
+    work are cancelled. ConfigError for wrong arguments.
+    """
+    _check_callable("function", function)
+    _check_count("concurrency", concurrency)
+    if on_error not in ("raise", "null") and not callable(on_error):
+        raise ConfigError("on_error", on_error, 'must be "raise", "null" or a function of the row and the error')
+    wait = None if timeout is None else positive_seconds("timeout", timeout)
+    return partial(_map, function, config, concurrency, ordered, wait, on_error)
+
+
+def _map(
+    function: Callable[[Client, T], Awaitable[R]],
+    config: SparkNats,
+    concurrency: int,
+    ordered: bool,
+    timeout: float | None,
+    on_error: OnError[T, R],
+    rows: Iterable[T],
+) -> Iterator[R | None]:
+    portal, client = worker(config).reach()
+    source = iter(rows)
+    calls: Calls[T, R] = Calls(partial(function, client), ordered, timeout, on_error)
+    inside, over = 0, False
+    worthwhile = max(1, concurrency // 4)  # each crossing costs a wake-up of the loop
+
+    def refill() -> int:
+        nonlocal over
+        found, over = take_rows(source, concurrency - inside)
+        if found:
+            portal.post(partial(calls.begin, found))
+        return len(found)
+
+    try:
+        while True:
+            if not over and concurrency > inside:
+                inside += refill()
+            if not inside:
+                return
+            for result in calls.results():
+                yield result
+                inside -= 1
+                if not over and concurrency - inside >= worthwhile:
+                    inside += refill()
+    finally:
+        stop_and_wait(portal, calls.stop)
+
+
+def request_partition(
+    config: SparkNats,
+    subject: str | Callable[[T], str],
+    *,
+    payload: str | Callable[[T], Payload | str] = "data",
+    concurrency: int = 64,
+    ordered: bool = True,
+    timeout: float = 5.0,
+    on_error: OnError[T, bytes | None] = "raise",
+) -> PairFunction[bytes | None]:
+    """Sends a request for each row and gives pairs of the row and the payload of the reply.
+
+    ``subject`` is one for all rows, or a function of the row. ``payload`` is the column that is sent (bytes or text),
+    or a function of the row. The rest is as in ``map_async``, but that ``on_error`` decides about the payload; errors
+    are those of ``client.request``: NoResponders, RequestTimeout after ``timeout`` seconds, ConnectionLost.
+    ConfigError for wrong arguments; InvalidSubject.
+    """
+    if isinstance(subject, str):
+        publish_subject(subject)
+    ask = partial(_ask, subject, column(payload), positive_seconds("timeout", timeout))
+    handle = on_error if on_error == "raise" else partial(_pair, on_error)
+    mapping = map_async(ask, config, concurrency=concurrency, ordered=ordered, on_error=handle)
+    return cast("PairFunction[bytes | None]", mapping)
+
+
+async def _ask(
+    subject: str | Callable[[T], str], payload: Callable[[T], Payload | str], timeout: float, client: Client, row: T
+) -> tuple[T, bytes | None]:
+    to = subject if isinstance(subject, str) else subject(row)
+    return row, (await client.request(to, to_payload(payload(row)), timeout=timeout)).data
+
+
+def _pair(on_error: OnError[T, bytes | None], row: T, error: Exception) -> tuple[T, bytes | None]:
+    return row, (on_error(row, error) if callable(on_error) else None)
+
+
+class _Failed:
+    """What a call raised, on its way to whoever reads the results."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class Calls(Generic[T, R]):
+    """The calls at work for one partition. All but ``results`` is for the loop's thread."""
+
+    def __init__(
+        self, call: Callable[[T], Awaitable[R]], ordered: bool, timeout: float | None, on_error: OnError[T, R]
+    ) -> None:
+        self._call, self._ordered, self._timeout, self._on_error = call, ordered, timeout, on_error
+        self._results: SimpleQueue[list[asyncio.Task[R | _Failed | None]]] = SimpleQueue()
+        self._running: set[asyncio.Task[R | _Failed | None]] = set()
+        self._order: deque[asyncio.Task[R | _Failed | None]] = deque()  # who leaves next, where that is settled
+        self._flush_scheduled = False
+
+    def results(self) -> Iterator[R | None]:
+        """Waits until there are some, and gives them. Raises what a call raised."""
+        for task in self._results.get():
+            if task.cancelled():
+                raise ConnectionClosed()  # not by ``stop``, after which nobody reads: the loop is ending
+            result = task.result()
+            if isinstance(result, _Failed):
+                raise result.error
+            yield result
+
+    def begin(self, rows: list[T]) -> None:
+        """Calls the function for these too."""
+        loop = asyncio.get_running_loop()
+        for row in rows:
+            task = loop.create_task(self._one(row), name="natsproto spark row")
+            self._running.add(task)
+            if self._ordered:
+                self._order.append(task)
+            task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Cancels what is at work and waits for it."""
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=CLEANUP_TIMEOUT_S)
+
+    async def _one(self, row: T) -> R | _Failed | None:
+        try:
+            return await self._within_time(row)
+        except Exception as exc:
+            if not callable(self._on_error):
+                return None if self._on_error == "null" else _Failed(exc)
+            try:
+                return self._on_error(row, exc)
+            except Exception as other:
+                return _Failed(other)
+
+    async def _within_time(self, row: T) -> R:
+        if self._timeout is None:
+            return await self._call(row)
+        try:
+            async with asyncio.timeout(self._timeout) as limit:
+                return await self._call(row)
+        except TimeoutError:
+            if limit.expired():
+                raise RequestTimeout("the call for a row", self._timeout) from None
+            raise
+
+    def _ended(self, task: asyncio.Task[R | _Failed | None]) -> None:
+        self._running.discard(task)
+        if not self._ordered:
+            self._order.append(task)
+        if not self._flush_scheduled:  # all that end in this turn of the loop cross together
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        done = []
+        while self._order and self._order[0].done():
+            done.append(self._order.popleft())
+        if done:
+            self._results.put(done)
+
+
+# ---------------------------------------------------------------- rows and arguments
+
+
+def column(what: str | Callable[[T], R]) -> Callable[[T], R]:
+    """How to get it out of a row: by the name of its column, or as the caller says."""
+    if isinstance(what, str):
+        return cast("Callable[[T], R]", itemgetter(what))
+    return what
+
+
+def to_payload(value: Payload | str) -> Payload:
+    """What is sent for the value of a column: text as UTF-8. TypeError for anything else than text and bytes."""
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(f"what is sent must be bytes or str, not {type(value).__name__}")
+    return value
+
+
+def _check_callable(name: str, value: object) -> None:
+    if not callable(value):
+        raise TypeError(f"{name} must be callable, not {type(value).__name__}")
+
+
+def _check_count(name: str, value: int) -> None:
+    if type(value) is not int or value < 1:
+        raise ConfigError(name, value, "must be a positive number")
+
+
+ACKS_BETWEEN_COUNTS = 4096
+"""Rows after which the acknowledgements that have come are counted and forgotten."""
+
+
+class WriteSummary(Value):
+    """What one partition has published: ``published`` rows, of which the stream had ``duplicates`` already.
+
+    ``stripped`` counts the headers that were left out because the server would have obeyed them, by name.
+    """
+
+    write_id: str
+    partition: int
+    published: int
+    duplicates: int
+    stripped: Mapping[str, int] = {}
+
+
+def publish_partition(
+    config: SparkNats,
+    *,
+    write_id: str,
+    subject: str | Callable[[T], str] | None = None,
+    msg_id: str | Callable[[T], str] | None = None,
+    stable_order: bool = False,
+    server_headers: Sequence[str] = (),
+    window: int = 2000,
+    timeout: float = 30.0,
+) -> PartitionFunction[object, WriteSummary]:
+    """Publishes each row to a stream and gives one WriteSummary when every one is acknowledged.
+
+    It publishes when it is called, before its result is read: ``foreachPartition`` of Spark Connect reads none.
+
+    A row has a column ``data`` (bytes or text), and may have ``headers`` (a mapping to a value or a list of values).
+    Headers that the server obeys (``Nats-*``) are left out, counted in the summary and named in the log, except those
+    in ``server_headers``.
+    ``subject`` is one for all rows, or a function of the row; without it there is a column of this name. ``msg_id`` is
+    the name of a column, or a function of the row; without it there is a column of this name. A task that runs again
+    publishes the same ids, and so stores nothing twice within the stream's ``duplicate_window``.
+
+    ``stable_order`` promises that the rows of every partition come in the same order whenever they are computed, as
+    behind a scan, ``select`` and ``where``, and not behind a shuffle (``groupBy``, ``join``, ``repartition``, a sort
+    with ties). Then rows without an id get ``write_id.partition.number of the row``; take another ``write_id`` for
+    other rows. Without the promise such a row is a ConfigError: in another order its id would be that of another row.
+
+    ``window`` messages are on their way at a time; each has ``timeout`` seconds to be acknowledged. The task fails with
+    PublishFailed when any is not stored. ConfigError for wrong arguments; InvalidSubject, InvalidHeader for rows.
+    """
+    if not isinstance(write_id, str) or not write_id or not write_id.isprintable():
+        raise ConfigError("write_id", write_id, "must be printable text, the same in every attempt")
+    if isinstance(subject, str):
+        publish_subject(subject)
+    if type(window) is not int or window < 1:
+        raise ConfigError("window", window, "must be a positive number")
+    plan = _Plan(
+        write_id=write_id,
+        subject=subject,
+        msg_id=msg_id,
+        stable_order=stable_order,
+        server_headers=check_server_headers("server_headers", server_headers),
+        window=window,
+        timeout=positive_seconds("timeout", timeout),
+    )
+    return partial(_publish_rows, plan, config)
+
+
+class _Plan(Value):
+    write_id: str
+    subject: object
+    msg_id: object
+    stable_order: bool
+    server_headers: tuple[str, ...]
+    window: int
+    timeout: float
+
+
+def _publish_rows(plan: _Plan, config: SparkNats, rows: Iterable[T]) -> Iterator[WriteSummary]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    publish = partial(_publish, plan, 0 if context is None else context.partitionId())
+    (summary,) = exchange(config, publish, rows, ahead=min(plan.window, 1024))
+    warn_of_stripped(f"partition {summary.partition} of {plan.write_id}", "server_headers", summary.stripped)
+    return iter((summary,))
+
+
+async def _publish(plan: _Plan, partition: int, client: Client, rows: AsyncIterator[T]) -> AsyncIterator[WriteSummary]:
+    headers = HeaderFilter(plan.server_headers)
+    message = _reader(plan, partition, headers)
+    number = duplicates = 0
+    waiting: list[AckFuture] = []
+    async with client.jetstream().publisher(max_pending=plan.window, timeout=plan.timeout) as publisher:
+        publish = publisher.publish
+        async for row in rows:
+            subject, data, pairs, msg_id = message(row, number)
+            waiting.append(await publish(subject, data, msg_id=msg_id, headers=pairs))
+            number += 1
+            if len(waiting) >= ACKS_BETWEEN_COUNTS + plan.window:
+                duplicates += sum(future.duplicate for future in waiting)
+                waiting = [future for future in waiting if not future.done()]
+        await publisher.flush()
+    duplicates += sum(future.duplicate for future in waiting)
+    yield WriteSummary(
+        write_id=plan.write_id,
+        partition=partition,
+        published=number,
+        duplicates=duplicates,
+        stripped=dict(headers.stripped),
+    )
+
+
+Message = tuple[str, Payload, "list[tuple[str, str]] | None", str]
+
+
+def _reader(plan: _Plan, partition: int, headers: HeaderFilter) -> Callable[[object, int], Message]:
+    """How a row becomes a message."""
+    fixed = plan.subject if isinstance(plan.subject, str) else ""
+    subject_of = column(cast("str | Callable[[object], str]", plan.subject or "subject"))
+    id_of = _optional("msg_id") if plan.msg_id is None else column(cast("str | Callable[[object], str]", plan.msg_id))
+    headers_of, data_of = _optional("headers"), column(cast("str | Callable[[object], Payload | str]", "data"))
+    prefix = f"{plan.write_id}.{partition}."
+
+    def message(row: object, number: int) -> Message:
+        msg_id = id_of(row)
+        if msg_id is None and not plan.stable_order:
+            raise no_id("stable_order=True", number)
+        given = cast("HeadersLike | None", headers_of(row))
+        return (
+            fixed or subject_of(row),
+            to_payload(data_of(row)),
+            headers.strip(Headers(given).pairs()) if given else None,
+            f"{prefix}{number}" if msg_id is None else str(msg_id),
+        )
+
+    return message
+
+
+def _optional(name: str) -> Callable[[object], object]:
+    """A column that a row need not have."""
+
+    def value(row: object) -> object:
+        columns = cast("Mapping[str, object]", row)
+        return columns[name] if name in columns else None  # noqa: SIM401  # a Row has no get()
+
+    return value
+
+
+Missing: TypeAlias = Literal["null", "drop", "error"]
+MOST = 1000
+"""Keys in one question; what fits into one answer."""
+MAX_CONCURRENT_GETS = 64
+"""Questions on their way where a bucket answers for one key at a time."""
+
+
+def kv_lookup(
+    config: SparkNats,
+    bucket: str,
+    key: str | Callable[[T], str | None],
+    *,
+    chunk: int = MOST,
+    missing: Missing = "null",
+) -> PairFunction[bytes | None]:
+    """Gives pairs of each row and the value that its key has in a bucket, in the order of the rows.
+
+    ``key`` is the name of a column, or a function of the row. The values of ``chunk`` rows (at most 1,000) are asked
+    for at once and are of one moment. A key without a value (it never had one, it was deleted, it is null or could be
+    no key) gives None; with ``missing="drop"`` no row, with "error" KeyNotFound.
+
+    Fast in buckets that allow direct get, which new ones do (nats-server 2.11); in others each key is asked for, 64 at
+    a time. ConfigError for wrong arguments; BucketNotFound and what every call of the JetStream API raises.
+    """
+    bucket_name(bucket)
+    if type(chunk) is not int or not 1 <= chunk <= MOST:
+        raise ConfigError("chunk", chunk, f"must be from 1 to {MOST} rows")
+    if missing not in ("null", "drop", "error"):
+        raise ConfigError("missing", missing, 'must be "null", "drop" or "error"')
+    return cast("PairFunction[bytes | None]", partial(_look_up, config, bucket, column(key), chunk, missing))
+
+
+def _look_up(
+    config: SparkNats, bucket: str, key_of: Callable[[T], str | None], chunk: int, missing: Missing, rows: Iterable[T]
+) -> Iterator[tuple[T, bytes | None]]:
+    asked: deque[list[T]] = deque()
+
+    def questions() -> Iterator[list[str | None]]:
+        source = iter(rows)
+        while some := list(islice(source, chunk)):
+            asked.append(some)
+            yield [key_of(row) for row in some]
+
+    with closing(exchange(config, partial(_answers, bucket), questions(), ahead=2)) as answers:
+        for values in answers:
+            for row, value in zip(asked.popleft(), values, strict=True):
+                if value is not None or missing == "null":
+                    yield row, value
+                elif missing == "error":
+                    raise KeyNotFound(bucket, str(key_of(row)))
+
+
+def kv_lookup_udf(config: SparkNats, bucket: str) -> Callable[[Column | str], Column]:
+    """A UDF: the column of keys it is called with becomes one of their values (binary), null where there is none.
+
+    Needs pandas and pyarrow. The rest is as in ``kv_lookup``.
+    """
+    import pandas as pd
+    from pyspark.sql.pandas.functions import pandas_udf
+
+    bucket_name(bucket)
+
+    def look_up(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        sizes: deque[int] = deque()
+
+        def keys() -> Iterator[object]:
+            for batch in batches:
+                sizes.append(len(batch))
+                yield from batch
+
+        values: list[bytes | None] = []
+        for _, value in _look_up(config, bucket, _text, MOST, "null", keys()):
+            values.append(value)
+            while sizes and len(values) >= sizes[0]:
+                size = sizes.popleft()
+                yield pd.Series(values[:size], dtype=object)
+                del values[:size]
+        for _ in sizes:
+            yield pd.Series([], dtype=object)
+
+    look_up.__annotations__ = {"batches": Iterator[pd.Series], "return": Iterator[pd.Series]}  # what Spark goes by
+    # Its overloads know nothing of hints.
+    return cast("Callable[[Column | str], Column]", pandas_udf(look_up, "binary"))  # type: ignore[call-overload]
+
+
+def _text(key: object) -> str | None:
+    return key if isinstance(key, str) else None
+
+
+async def _answers(
+    bucket: str, client: Client, questions: AsyncIterator[list[str | None]]
+) -> AsyncIterator[list[bytes | None]]:
+    kv = await client.jetstream().key_value(bucket)
+    find = _get_many
+    async for keys in questions:
+        wanted = [key for key in dict.fromkeys(keys) if key is not None and _is_key(key)]
+        try:
+            found = await find(kv, wanted)
+        except UnsupportedByServer:
+            find = _get_each
+            found = await find(kv, wanted)
+        yield [None if key is None else found.get(key) for key in keys]
+
+
+def _is_key(key: str) -> bool:
+    """Whether it could be one: a wildcard in a row must not find others' values."""
+    try:
+        key_name(key)
+    except InvalidSubject:
+        return False
+    return True
+
+
+async def _get_many(kv: KeyValue[bytes], keys: Sequence[str]) -> dict[str, bytes]:
+    return {key: entry.value for key, entry in (await kv.get_many(keys)).items()}
+
+
+async def _get_each(kv: KeyValue[bytes], keys: Sequence[str]) -> dict[str, bytes]:
+    limit = asyncio.Semaphore(MAX_CONCURRENT_GETS)
+    found: dict[str, bytes] = {}
+
+    async def find(key: str) -> None:
+        async with limit:
+            try:
+                found[key] = (await kv.get(key)).value
+            except KeyNotFound:
+                pass
+
+    await asyncio.gather(*map(find, keys))
+    return found

@@ -1,0 +1,141 @@
+"""The columns of the source and of the sink, and the headers that rows may carry. Needs neither Spark nor Arrow."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+from natsproto.errors import ConfigError
+from natsproto.jetstream._direct import RawMessage, stored_header_blocks
+from natsproto.jetstream._message import JsMessage, ack_subjects, header_blocks
+from natsproto.protocol.headers import Headers
+
+log = logging.getLogger("natsproto.spark")
+
+Row: TypeAlias = tuple[str, str, int, datetime, bytes, dict[str, list[str]] | None, int]
+"""Stream, subject, sequence, time of storing, payload, headers (None: none), bytes of subject, headers and payload."""
+ROW_SCHEMA = (
+    "stream string, subject string, seq long, timestamp timestamp, data binary, "
+    "headers map<string,array<string>>, size int"
+)
+"""The columns of a stream, as Spark writes a schema."""
+ROW_SCHEMA_WITHOUT_HEADERS = ROW_SCHEMA.replace("headers map<string,array<string>>, ", "")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def delivered_rows(name: str, chunk: list[JsMessage]) -> Iterator[Row]:
+    for message, ack, block in zip(chunk, ack_subjects(chunk), header_blocks(chunk), strict=True):
+        tokens = ack.split(b".") if isinstance(ack, bytes) else []
+        if len(tokens) == 9:
+            seq, nanos = int(tokens[5]), int(tokens[7])
+        else:
+            place = message.metadata
+            seq, nanos = place.stream_seq, place.timestamp.ns
+        yield _row(name, message.subject, seq, nanos, message.data, block)
+
+
+def stored_rows(name: str, chunk: list[RawMessage]) -> Iterator[Row]:
+    for message, block in zip(chunk, stored_header_blocks(chunk), strict=True):
+        yield _row(name, message.subject, message.seq, message.time.ns, message.data, block)
+
+
+def _row(name: str, subject: str, seq: int, nanos: int, data: bytes, block: bytes | Headers | None) -> Row:
+    headers, size = None, len(data)
+    if block is not None:
+        read = Headers.parse(block) if isinstance(block, bytes) else block
+        headers = {utf8(key): list(map(utf8, read.get_all(key))) for key in read}
+        size += read.wire_size
+    subject = utf8(subject)
+    size += len(subject) if subject.isascii() else len(subject.encode())
+    return name, subject, seq, _EPOCH + timedelta(microseconds=nanos // 1000), data, headers, size
+
+
+def utf8(text: str) -> str:
+    """Text that Spark takes: the replacement character stands for bytes that are not UTF-8."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+_TEXT = ("string",)
+_COLUMNS = {
+    "subject": _TEXT,
+    "data": ("binary", "string"),
+    "headers": ("map<string,array<string>>", "map<string,string>"),
+    "msg_id": _TEXT,
+}
+
+
+def check_columns(columns: Sequence[tuple[str, str]], *, subject: str) -> None:
+    """ConfigError unless these (name, Spark's word for the type) can be published. ``subject`` is that for all rows."""
+    names = [name for name, _ in columns]
+    for name, kind in columns:
+        allowed = _COLUMNS.get(name)
+        if allowed is None:
+            raise ConfigError("column", name, f"has no place in a message: select only {', '.join(_COLUMNS)}")
+        if kind not in allowed:
+            raise ConfigError(f"column {name}", kind, f"must be {' or '.join(allowed)}")
+    if "data" not in names:
+        raise ConfigError("columns", ", ".join(names), "need data: what is published")
+    if ("subject" in names) == bool(subject):
+        either = "both a column and an option" if subject else "neither a column nor an option"
+        raise ConfigError("subject", subject, f"is {either}: give one")
+
+
+class HeaderFilter:
+    """Removes server-control headers (``Nats-*``) from rows, except those that are allowed, and counts them.
+
+    Whoever writes a source stream chooses the headers of its messages; ``Nats-Rollup: all`` in one of them would
+    erase the target. The server compares names exactly; here case does not matter.
+    """
+
+    def __init__(self, allowed: Sequence[str]) -> None:
+        self._allowed = frozenset(name.lower() for name in allowed)
+        self.stripped: Counter[str] = Counter()
+
+    def strip(self, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """The pairs that may be published."""
+        kept = []
+        for pair in pairs:
+            name = pair[0]
+            if name[:5].lower() == "nats-" and name.lower() not in self._allowed:
+                self.stripped[name] += 1
+            else:
+                kept.append(pair)
+        return kept
+
+
+def check_server_headers(option: str, names: Sequence[str]) -> tuple[str, ...]:
+    """The names of server headers that rows may carry. ConfigError for any that cannot be allowed."""
+    if isinstance(names, str):
+        raise TypeError(f"{option} must be a list of header names, not one str")
+    for name in names:
+        low = name.lower()
+        if not low.startswith("nats-") or not name.isascii() or not name.replace("-", "").isalnum():
+            raise ConfigError(option, name, "is no header that the server obeys: their names begin with Nats-")
+        if low == "nats-msg-id":
+            raise ConfigError(option, name, "cannot be allowed: give the column msg_id")
+        if low.startswith("nats-batch-"):
+            raise ConfigError(option, name, "cannot be allowed: batches are those of the sink")
+    return tuple(names)
+
+
+def no_id(option: str, row: int | None = None) -> ConfigError:
+    """The error for rows by which nobody can tell whether they were stored before."""
+    where = "" if row is None else f"row {row} of its partition has none: "
+    return ConfigError(
+        "msg_id",
+        None,
+        f"{where}a row that comes again after a failure must have the same id. Give a column msg_id made of what the "
+        f"row is, or {option} if the rows of every partition come in the same order whenever they are computed",
+    )
+
+
+def warn_of_stripped(what: str, option: str, stripped: Mapping[str, int]) -> None:
+    """One line in the log about the server headers that were left out."""
+    if stripped:
+        counts = ", ".join(f"{name} ({count})" for name, count in sorted(stripped.items()))
+        log.warning(
+            "%s: left out headers that the server would obey: %s. %s names those that are meant", what, counts, option
+        )
