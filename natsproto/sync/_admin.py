@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from natsproto import system
 from natsproto.jetstream import _admin as admin
@@ -22,26 +22,26 @@ class System(SyncWrapper[system.System]):
     """Queries the servers' monitoring data. For users of the system account."""
 
     servers = as_iterator(system.System.servers)
-    server = blocking(system.System.server)
+    server: Final = blocking(system.System.server)
     account = as_iterator(system.System.account)
-    user_info = blocking(system.System.user_info)
+    user_info: Final = blocking(system.System.user_info)
 
 
 class Admin(SyncWrapper[admin.Admin]):
     """The administration of the cluster: leaders, peers, servers and accounts."""
 
-    step_down_stream_leader = blocking(admin.Admin.step_down_stream_leader)
-    step_down_consumer_leader = blocking(admin.Admin.step_down_consumer_leader)
-    remove_stream_peer = blocking(admin.Admin.remove_stream_peer)
-    evacuate_stream_peer = blocking(admin.Admin.evacuate_stream_peer)
-    cancel_stream_move = blocking(admin.Admin.cancel_stream_move)
-    step_down_meta_leader = blocking(admin.Admin.step_down_meta_leader)
-    remove_server = blocking(admin.Admin.remove_server)
-    evacuate_server = blocking(admin.Admin.evacuate_server)
-    move_stream = blocking(admin.Admin.move_stream)
-    cancel_account_stream_move = blocking(admin.Admin.cancel_account_stream_move)
-    purge_account = blocking(admin.Admin.purge_account)
-    rescue_meta = blocking(admin.Admin.rescue_meta)
+    step_down_stream_leader: Final = blocking(admin.Admin.step_down_stream_leader)
+    step_down_consumer_leader: Final = blocking(admin.Admin.step_down_consumer_leader)
+    remove_stream_peer: Final = blocking(admin.Admin.remove_stream_peer)
+    evacuate_stream_peer: Final = blocking(admin.Admin.evacuate_stream_peer)
+    cancel_stream_move: Final = blocking(admin.Admin.cancel_stream_move)
+    step_down_meta_leader: Final = blocking(admin.Admin.step_down_meta_leader)
+    remove_server: Final = blocking(admin.Admin.remove_server)
+    evacuate_server: Final = blocking(admin.Admin.evacuate_server)
+    move_stream: Final = blocking(admin.Admin.move_stream)
+    cancel_account_stream_move: Final = blocking(admin.Admin.cancel_account_stream_move)
+    purge_account: Final = blocking(admin.Admin.purge_account)
+    rescue_meta: Final = blocking(admin.Admin.rescue_meta)
 
 
 class Advisories(ContextReader[advisory.Advisories, advisory.Advisory]):

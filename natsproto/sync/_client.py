@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import NamedTuple, Self, Unpack
+from typing import Final, NamedTuple, Self, Unpack
 
 from natsproto import _client as client
 from natsproto import service
@@ -52,13 +52,13 @@ class Client(SyncWrapper[client.Client]):
         # By process: a lock that was held during a fork would stay locked in the child for ever.
         self._processes: dict[int, _Process] = {}
 
-    request = blocking(client.Client.request)
-    call = blocking(client.Client.call)
+    request: Final = blocking(client.Client.request)
+    call: Final = blocking(client.Client.call)
     request_many = as_iterator(client.Client.request_many)
-    rtt = blocking(client.Client.rtt)
-    reconnect = blocking(client.Client.reconnect)
-    health = blocking(client.Client.health)
-    trace = blocking(client.Client.trace)
+    rtt: Final = blocking(client.Client.rtt)
+    reconnect: Final = blocking(client.Client.reconnect)
+    health: Final = blocking(client.Client.health)
+    trace: Final = blocking(client.Client.trace)
     events = as_iterator(client.Client.events)
     system = wrapped(client.Client.system, System)
     discover_services = as_iterator(client.Client.discover_services)

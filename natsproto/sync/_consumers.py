@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar
 
 from natsproto.jetstream import _message as message
 from natsproto.jetstream._consumer import handle, messages, ordered, push
@@ -30,11 +30,11 @@ C = TypeVar("C", bound=handle.Consumer, covariant=True)
 class JsMessage(Received[message.JsMessage]):
     """A message that a consumer delivered. Acknowledge it once."""
 
-    ack = blocking(message.JsMessage.ack)
-    ack_sync = blocking(message.JsMessage.ack_sync)
-    nak = blocking(message.JsMessage.nak)
-    term = blocking(message.JsMessage.term)
-    in_progress = blocking(message.JsMessage.in_progress)
+    ack: Final = blocking(message.JsMessage.ack)
+    ack_sync: Final = blocking(message.JsMessage.ack_sync)
+    nak: Final = blocking(message.JsMessage.nak)
+    term: Final = blocking(message.JsMessage.term)
+    in_progress: Final = blocking(message.JsMessage.in_progress)
 
     @property
     def metadata(self) -> Metadata:
@@ -69,7 +69,7 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
     not entered enters and leaves it.
     """
 
-    drain = blocking(messages.Messages.drain)
+    drain: Final = blocking(messages.Messages.drain)
 
     @property
     def pending(self) -> int:
@@ -139,12 +139,12 @@ class blocking_fetch(SyncVerb[V, P, messages.Fetch, list[JsMessage]], Generic[V,
 class Consumer(SyncWrapper[C], Generic[C]):
     """Base class of the blocking consumers."""
 
-    info = blocking(handle.Consumer.info)
-    delete = blocking(handle.Consumer.delete)
-    pause = blocking(handle.Consumer.pause)
-    resume = blocking(handle.Consumer.resume)
-    unpin = blocking(handle.Consumer.unpin)
-    reset = blocking(handle.Consumer.reset)
+    info: Final = blocking(handle.Consumer.info)
+    delete: Final = blocking(handle.Consumer.delete)
+    pause: Final = blocking(handle.Consumer.pause)
+    resume: Final = blocking(handle.Consumer.resume)
+    unpin: Final = blocking(handle.Consumer.unpin)
+    reset: Final = blocking(handle.Consumer.reset)
 
     @property
     def name(self) -> str:
@@ -223,12 +223,12 @@ class OrderedConsumer(SyncContext[ordered.OrderedConsumer]):
     Each of them continues where the last one ended. Leaving ``with`` deletes the consumer on the server.
     """
 
-    created = blocking(ordered.OrderedConsumer.created)
-    info = blocking(ordered.OrderedConsumer.info)
+    created: Final = blocking(ordered.OrderedConsumer.created)
+    info: Final = blocking(ordered.OrderedConsumer.info)
     fetch = blocking_fetch(ordered.OrderedConsumer.fetch)
     fetch_available = blocking_fetch(ordered.OrderedConsumer.fetch_available)
     messages = wrapped(ordered.OrderedConsumer.messages, Messages)
-    close = blocking(ordered.OrderedConsumer.close)
+    close: Final = blocking(ordered.OrderedConsumer.close)
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from natsproto.jetstream import _context as context
 from natsproto.jetstream import _stream as stream
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 class Stream(SyncWrapper[stream.Stream]):
     """A stream with its messages and its consumers."""
 
-    info = blocking(stream.Stream.info)
+    info: Final = blocking(stream.Stream.info)
     subjects = as_iterator(stream.Stream.subjects)
-    update = blocking(stream.Stream.update)
-    seal = blocking(stream.Stream.seal)
-    purge = blocking(stream.Stream.purge)
-    backup = blocking(stream.Stream.backup)
+    update: Final = blocking(stream.Stream.update)
+    seal: Final = blocking(stream.Stream.seal)
+    purge: Final = blocking(stream.Stream.purge)
+    backup: Final = blocking(stream.Stream.backup)
 
-    get_message = blocking(stream.Stream.get_message)
-    get_last_message = blocking(stream.Stream.get_last_message)
-    get_next_message = blocking(stream.Stream.get_next_message)
-    delete_message = blocking(stream.Stream.delete_message)
+    get_message: Final = blocking(stream.Stream.get_message)
+    get_last_message: Final = blocking(stream.Stream.get_last_message)
+    get_next_message: Final = blocking(stream.Stream.get_next_message)
+    delete_message: Final = blocking(stream.Stream.delete_message)
     get_batch = as_batched_iterator(stream.Stream.get_batch)
     get_last_messages = as_batched_iterator(stream.Stream.get_last_messages)
 
@@ -46,14 +46,14 @@ class Stream(SyncWrapper[stream.Stream]):
     consumer = blocking_wrapped(stream.Stream.consumer, PullConsumer)
     push_consumer = blocking_wrapped(stream.Stream.push_consumer, PushConsumer)
     ordered_consumer = wrapped(stream.Stream.ordered_consumer, OrderedConsumer)
-    delete_consumer = blocking(stream.Stream.delete_consumer)
-    consumer_info = blocking(stream.Stream.consumer_info)
+    delete_consumer: Final = blocking(stream.Stream.delete_consumer)
+    consumer_info: Final = blocking(stream.Stream.consumer_info)
     consumers = wrapped(stream.Stream.consumers, Listing[ConsumerInfo])
     consumer_names = as_iterator(stream.Stream.consumer_names)
-    pause_consumer = blocking(stream.Stream.pause_consumer)
-    resume_consumer = blocking(stream.Stream.resume_consumer)
-    unpin_consumer = blocking(stream.Stream.unpin_consumer)
-    reset_consumer = blocking(stream.Stream.reset_consumer)
+    pause_consumer: Final = blocking(stream.Stream.pause_consumer)
+    resume_consumer: Final = blocking(stream.Stream.resume_consumer)
+    unpin_consumer: Final = blocking(stream.Stream.unpin_consumer)
+    reset_consumer: Final = blocking(stream.Stream.reset_consumer)
 
     @property
     def name(self) -> str:
@@ -69,32 +69,32 @@ class Stream(SyncWrapper[stream.Stream]):
 class JetStream(SyncWrapper[context.JetStream]):
     """JetStream of one account or domain."""
 
-    publish = blocking(context.JetStream.publish)
+    publish: Final = blocking(context.JetStream.publish)
     publisher = wrapped(context.JetStream.publisher, Publisher)
     fast_publisher = wrapped(context.JetStream.fast_publisher, FastPublisher)
     atomic_batch = wrapped(context.JetStream.atomic_batch, AtomicBatch)
-    account_info = blocking(context.JetStream.account_info)
+    account_info: Final = blocking(context.JetStream.account_info)
 
-    counter_add = blocking(context.JetStream.counter_add)
-    counter_get = blocking(context.JetStream.counter_get)
+    counter_add: Final = blocking(context.JetStream.counter_add)
+    counter_get: Final = blocking(context.JetStream.counter_get)
     counters = as_iterator(context.JetStream.counters)
-    cancel_schedule = blocking(context.JetStream.cancel_schedule)
-    replace_schedule = blocking(context.JetStream.replace_schedule)
+    cancel_schedule: Final = blocking(context.JetStream.cancel_schedule)
+    replace_schedule: Final = blocking(context.JetStream.replace_schedule)
 
     create_stream = blocking_wrapped(context.JetStream.create_stream, Stream)
     update_stream = blocking_wrapped(context.JetStream.update_stream, Stream)
     create_or_update_stream = blocking_wrapped(context.JetStream.create_or_update_stream, Stream)
     stream = blocking_wrapped(context.JetStream.stream, Stream)
-    delete_stream = blocking(context.JetStream.delete_stream)
+    delete_stream: Final = blocking(context.JetStream.delete_stream)
     restore_stream = blocking_wrapped(context.JetStream.restore_stream, Stream)
     streams = wrapped(context.JetStream.streams, Listing[StreamInfo])
     stream_names = as_iterator(context.JetStream.stream_names)
-    stream_name_by_subject = blocking(context.JetStream.stream_name_by_subject)
+    stream_name_by_subject: Final = blocking(context.JetStream.stream_name_by_subject)
 
     create_key_value = blocking_wrapped(context.JetStream.create_key_value, KeyValue)
     update_key_value = blocking_wrapped(context.JetStream.update_key_value, KeyValue)
     create_or_update_key_value = blocking_wrapped(context.JetStream.create_or_update_key_value, KeyValue)
-    delete_key_value = blocking(context.JetStream.delete_key_value)
+    delete_key_value: Final = blocking(context.JetStream.delete_key_value)
     key_value_names = as_iterator(context.JetStream.key_value_names)
     key_value_statuses = as_iterator(context.JetStream.key_value_statuses)
 
@@ -102,7 +102,7 @@ class JetStream(SyncWrapper[context.JetStream]):
     update_object_store = blocking_wrapped(context.JetStream.update_object_store, ObjectStore)
     create_or_update_object_store = blocking_wrapped(context.JetStream.create_or_update_object_store, ObjectStore)
     object_store = blocking_wrapped(context.JetStream.object_store, ObjectStore)
-    delete_object_store = blocking(context.JetStream.delete_object_store)
+    delete_object_store: Final = blocking(context.JetStream.delete_object_store)
     object_store_names = as_iterator(context.JetStream.object_store_names)
     object_store_statuses = as_iterator(context.JetStream.object_store_statuses)
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from natsproto.errors import LocalProtocolError
 from natsproto.jetstream.kv import _atomic as atomic
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class KeyWatcher(ContextReader[watch.KeyWatcher[bytes], KeyValueEntry[bytes]]):
     """The current values of keys, then every change to them. Enter it, then iterate it or call ``next``."""
 
-    ready = blocking(watch.KeyWatcher[bytes].ready)
+    ready: Final = blocking(watch.KeyWatcher[bytes].ready)
 
     @property
     def bucket(self) -> str:
@@ -70,7 +70,7 @@ class KeyValueCache(SyncContext[cache.KeyValueCache[bytes]], Mapping[str, bytes]
     watch has ended, every method raises the error that ended it.
     """
 
-    wait_for = blocking(cache.KeyValueCache[bytes].wait_for)
+    wait_for: Final = blocking(cache.KeyValueCache[bytes].wait_for)
 
     @property
     def revision(self) -> int:
@@ -111,12 +111,12 @@ class KeyValueBatch(SyncContext[atomic.KeyValueBatch[bytes]]):
 
     _exit_needs_client = True
 
-    put = blocking(atomic.KeyValueBatch[bytes].put)
-    create = blocking(atomic.KeyValueBatch[bytes].create)
-    update = blocking(atomic.KeyValueBatch[bytes].update)
-    delete = blocking(atomic.KeyValueBatch[bytes].delete)
-    purge = blocking(atomic.KeyValueBatch[bytes].purge)
-    commit = blocking(atomic.KeyValueBatch[bytes].commit)
+    put: Final = blocking(atomic.KeyValueBatch[bytes].put)
+    create: Final = blocking(atomic.KeyValueBatch[bytes].create)
+    update: Final = blocking(atomic.KeyValueBatch[bytes].update)
+    delete: Final = blocking(atomic.KeyValueBatch[bytes].delete)
+    purge: Final = blocking(atomic.KeyValueBatch[bytes].purge)
+    commit: Final = blocking(atomic.KeyValueBatch[bytes].commit)
 
     @property
     def revisions(self) -> dict[str, int]:
@@ -141,9 +141,9 @@ class Lock(SyncContext[lock.Lock]):
         super().__init__(portal, inner)
         self._acquiring = threading.Lock()
 
-    release = blocking(lock.Lock.release)
-    lost = blocking(lock.Lock.lost)
-    put = blocking(lock.Lock.put)
+    release: Final = blocking(lock.Lock.release)
+    lost: Final = blocking(lock.Lock.lost)
+    put: Final = blocking(lock.Lock.put)
 
     @property
     def key(self) -> str:
@@ -202,21 +202,21 @@ class Lock(SyncContext[lock.Lock]):
 class KeyValue(SyncWrapper[bucket.KeyValue[bytes]]):
     """A key/value bucket; values are bytes."""
 
-    get = blocking(bucket.KeyValue[bytes].get)
-    put = blocking(bucket.KeyValue[bytes].put)
-    create = blocking(bucket.KeyValue[bytes].create)
-    update = blocking(bucket.KeyValue[bytes].update)
-    delete = blocking(bucket.KeyValue[bytes].delete)
-    purge = blocking(bucket.KeyValue[bytes].purge)
+    get: Final = blocking(bucket.KeyValue[bytes].get)
+    put: Final = blocking(bucket.KeyValue[bytes].put)
+    create: Final = blocking(bucket.KeyValue[bytes].create)
+    update: Final = blocking(bucket.KeyValue[bytes].update)
+    delete: Final = blocking(bucket.KeyValue[bytes].delete)
+    purge: Final = blocking(bucket.KeyValue[bytes].purge)
     keys = as_list(bucket.KeyValue[bytes].keys)
-    history = blocking(bucket.KeyValue[bytes].history)
-    get_many = blocking(bucket.KeyValue[bytes].get_many)
+    history: Final = blocking(bucket.KeyValue[bytes].history)
+    get_many: Final = blocking(bucket.KeyValue[bytes].get_many)
     atomic = wrapped(bucket.KeyValue[bytes].atomic, KeyValueBatch)
-    purge_deletes = blocking(bucket.KeyValue[bytes].purge_deletes)
+    purge_deletes: Final = blocking(bucket.KeyValue[bytes].purge_deletes)
     watch = wrapped(bucket.KeyValue[bytes].watch, KeyWatcher)
     cache = wrapped(bucket.KeyValue[bytes].cache, KeyValueCache)
     lock = wrapped(bucket.KeyValue[bytes].lock, Lock)
-    status = blocking(bucket.KeyValue[bytes].status)
+    status: Final = blocking(bucket.KeyValue[bytes].status)
 
     @property
     def bucket(self) -> str:

@@ -44,7 +44,7 @@ class ObjectReader(SyncContext[reader.ObjectReader]):
 class ObjectWatcher(ContextReader[watch.ObjectWatcher, "ObjectInfo"]):
     """The metadata of objects as they change. Enter it, then iterate it or call ``next``."""
 
-    ready = blocking(watch.ObjectWatcher.ready)
+    ready: Final = blocking(watch.ObjectWatcher.ready)
 
     @property
     def caught_up(self) -> bool:
@@ -68,20 +68,20 @@ class ObjectWatcher(ContextReader[watch.ObjectWatcher, "ObjectInfo"]):
 class ObjectStore(SyncWrapper[store.ObjectStore]):
     """An object store: objects of any size under any names."""
 
-    put_file = blocking(store.ObjectStore.put_file)
+    put_file: Final = blocking(store.ObjectStore.put_file)
     get = wrapped(store.ObjectStore.get, ObjectReader)
-    get_bytes = blocking(store.ObjectStore.get_bytes)
-    get_file = blocking(store.ObjectStore.get_file)
-    info = blocking(store.ObjectStore.info)
+    get_bytes: Final = blocking(store.ObjectStore.get_bytes)
+    get_file: Final = blocking(store.ObjectStore.get_file)
+    info: Final = blocking(store.ObjectStore.info)
     list = as_list(store.ObjectStore.list)
     watch = wrapped(store.ObjectStore.watch, ObjectWatcher)
-    delete = blocking(store.ObjectStore.delete)
-    update_meta = blocking(store.ObjectStore.update_meta)
-    add_link = blocking(store.ObjectStore.add_link)
-    add_bucket_link = blocking(store.ObjectStore.add_bucket_link)
-    status = blocking(store.ObjectStore.status)
-    seal = blocking(store.ObjectStore.seal)
-    sweep = blocking(store.ObjectStore.sweep)
+    delete: Final = blocking(store.ObjectStore.delete)
+    update_meta: Final = blocking(store.ObjectStore.update_meta)
+    add_link: Final = blocking(store.ObjectStore.add_link)
+    add_bucket_link: Final = blocking(store.ObjectStore.add_bucket_link)
+    status: Final = blocking(store.ObjectStore.status)
+    seal: Final = blocking(store.ObjectStore.seal)
+    sweep: Final = blocking(store.ObjectStore.sweep)
 
     @property
     def bucket(self) -> str:

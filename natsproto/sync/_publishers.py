@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar, Unpack
 
 from natsproto._core.waiting import Waiters
 from natsproto.errors import ConnectionClosed, LocalProtocolError, NatsError, PublishFailed, RequestTimeout
@@ -380,9 +380,9 @@ class AtomicBatch(SyncContext[atomic_batch.AtomicBatch]):
 
     _exit_needs_client = True
 
-    publish = blocking(atomic_batch.AtomicBatch.publish)
-    flush = blocking(atomic_batch.AtomicBatch.flush)
-    commit = blocking(atomic_batch.AtomicBatch.commit)
+    publish: Final = blocking(atomic_batch.AtomicBatch.publish)
+    flush: Final = blocking(atomic_batch.AtomicBatch.flush)
+    commit: Final = blocking(atomic_batch.AtomicBatch.commit)
 
     @property
     def ack(self) -> PubAck:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from natsproto import service
 from natsproto.errors import ConnectionClosed
@@ -31,8 +31,8 @@ G = TypeVar("G", bound=service.Group, covariant=True)
 class Request(Received[service.Request]):
     """A request to a service. Respond to it with data or with an error."""
 
-    respond = blocking(service.Request.respond)
-    respond_error = blocking(service.Request.respond_error)
+    respond: Final = blocking(service.Request.respond)
+    respond_error: Final = blocking(service.Request.respond_error)
 
     @property
     def refusal(self) -> ServiceError | None:
@@ -211,7 +211,7 @@ class Group(SyncWrapper[G], Generic[G]):
 class Service(Group[service.Service], SyncContext[service.Service]):
     """A running instance of a service. Made by ``Client.add_service``; leaving ``with`` stops it."""
 
-    stopped = blocking(service.Service.stopped)
+    stopped: Final = blocking(service.Service.stopped)
 
     def __init__(self, portal: Portal, inner: service.Service, tracker: ThreadTracker) -> None:
         super().__init__(portal, inner, HandlerThreads(portal, tracker))

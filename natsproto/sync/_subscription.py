@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 from natsproto._core import subscription
 from natsproto.errors import NatsError
@@ -54,7 +54,7 @@ class Received(SyncWrapper[M], Generic[M]):
 class Message(Received[frames.Message]):
     """A message that a subscription received."""
 
-    respond = blocking(frames.Message.respond)
+    respond: Final = blocking(frames.Message.respond)
 
 
 class ThreadTracker:
@@ -106,7 +106,7 @@ class Subscription(BufferedReader[subscription.Subscription, frames.Message]):
         super().__init__(portal, inner)
         self._tracker = tracker
 
-    drain = blocking(subscription.Subscription[frames.Message].drain)
+    drain: Final = blocking(subscription.Subscription[frames.Message].drain)
 
     @property
     def subject(self) -> str:
