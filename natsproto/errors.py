@@ -213,7 +213,7 @@ class InvalidCredentials(ConfigError):
     def __init__(self, what: str, rule: str) -> None:
         super().__init__(what, HIDDEN, rule)
         if " file " in what:  # what is named is no secret
-            self.args = (f"{what}: {rule}",)
+            self.args: tuple[str, ...] = (f"{what}: {rule}",)
 
 
 # ---------------------------------------------------------------- protocol
@@ -305,7 +305,7 @@ class LoginRefused(ConnectFailed, NotAuthorized):
         what = "a client without credentials" if anonymous else "the credentials"
         refusals = "; ".join(f"{server} refused {what}: {refusal.reason}" for server, refusal in attempts)
         give = ": give user and password, token, creds, nkey_seed, jwt or auth"
-        self.args = (refusals + (give if anonymous else ""),)
+        self.args: tuple[str, ...] = (refusals + (give if anonymous else ""),)
 
 
 class ConnectionLost(Unavailable):
@@ -383,7 +383,7 @@ class DrainTimeout(RequestTimeout):
     def __init__(self, doing: str, timeout: float, left: Sequence[str]) -> None:
         self.left = tuple(left)
         super().__init__(doing, timeout)
-        self.args = (f"{doing}: not finished within {timeout:g} s; left undone: {'; '.join(left)}",)
+        self.args: tuple[str, ...] = (f"{doing}: not finished within {timeout:g} s; left undone: {'; '.join(left)}",)
 
 
 class NoResponders(NatsError):
@@ -455,7 +455,8 @@ class PermissionDenied(ServerError):
     def __init__(self, text: str, operation: str, subject: str, queue: str = "") -> None:
         self.operation, self.subject, self.queue = operation, subject, queue
         super().__init__(text)
-        self.args = (f"permission denied: {operation} {subject!r}" + (f" queue {queue!r}" if queue else ""),)
+        group = f" queue {queue!r}" if queue else ""
+        self.args: tuple[str, ...] = (f"permission denied: {operation} {subject!r}{group}",)
 
 
 class TooManySubscriptions(ServerError):
@@ -468,9 +469,8 @@ class TooManySubscriptions(ServerError):
         self.subject, self.queue = subject, queue
         super().__init__(text)
         if subject:
-            group = f" queue {queue!r}" if queue else ""
-            told = f"subscription on {subject!r}{group} refused: {text}"
-            self.args = (f"{told}: end others, share a wildcard, or raise the server's max_subscriptions",)
+            told = f"subscription on {subject!r}{f' queue {queue!r}' if queue else ''} refused: {text}: end others"
+            self.args: tuple[str, ...] = (f"{told}, share a wildcard, or raise the server's max_subscriptions",)
 
 
 class UnsupportedByServer(NatsError):
@@ -870,7 +870,7 @@ class KeyDeleted(KeyNotFound):
     def __init__(self, bucket: str, key: str, revision: int, operation: str = "DEL") -> None:
         super().__init__(bucket, key, revision)
         self.operation = operation
-        self.args = (f"{self._where()}: {'purged' if operation == 'PURGE' else 'deleted'}",)
+        self.args: tuple[str, ...] = (f"{self._where()}: {'purged' if operation == 'PURGE' else 'deleted'}",)
 
 
 class LockLost(KeyValueError):
@@ -907,7 +907,7 @@ class KeyExists(WrongRevision):
 
     def __init__(self, bucket: str, key: str, actual: int | None = None) -> None:
         super().__init__(bucket, key, 0, actual)
-        self.args = (f"key {key!r} in bucket {bucket!r} has a value already",)
+        self.args: tuple[str, ...] = (f"key {key!r} in bucket {bucket!r} has a value already",)
 
 
 class ObjectNotFound(ObjectStoreError, KeyError):

@@ -15,7 +15,7 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from natsproto._core.events import Event, HandlerFailed
 from natsproto._value import Value
@@ -31,7 +31,7 @@ from natsproto.protocol.subject import publish_subject
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream
 
-log = logging.getLogger("natsproto")
+log: Final = logging.getLogger("natsproto")
 
 Handler: TypeAlias = Callable[[JsMessage], Awaitable[object] | object]
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
@@ -129,7 +129,8 @@ class Retry:
     """
 
     def __init__(self, js: JetStream, policy: RetryPolicy) -> None:
-        self._js, self.policy = js, policy
+        self._js = js
+        self.policy: RetryPolicy = policy
 
     async def __call__(self, message: JsMessage, call: Call) -> None:
         """Calls the handler, and retries or gives up the message if it raises."""

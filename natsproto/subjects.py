@@ -39,6 +39,9 @@ class SubjectMapping:
     they make no subject of it, is not told: a token to split that is delimiters alone, or begins with two of them.
     """
 
+    source: str
+    destination: str
+
     def __init__(self, source: str, destination: str) -> None:
         subscribe_subject(source, "source")
         self.source, self.destination = source, destination

@@ -37,7 +37,7 @@ KNOWN: dict[str, dict[str, int]] = {
         "natsproto/errors.py": 1018,
         "natsproto/jetstream/_codec.py": 769,
         "natsproto/jetstream/_context.py": 757,
-        "natsproto/jetstream/_direct.py": 607,
+        "natsproto/jetstream/_direct.py": 609,
         "natsproto/jetstream/_publish/fast_batch_state.py": 611,
         "natsproto/jetstream/_stream.py": 721,
         "tests/core/test_engine.py": 1268,

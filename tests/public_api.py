@@ -76,6 +76,7 @@ def _names(module: ModuleType) -> list[str]:
         name
         for name, value in vars(module).items()
         if not name.startswith("_")
+        and name != "TYPE_CHECKING"
         and (isinstance(value, _CONSTANT) or (_is_described(value) and value.__module__ == module.__name__))
     )
 
@@ -193,7 +194,7 @@ def _fields(kind: type[object], indent: str) -> Iterator[str]:
     known = {one.name: one for one in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}
     for base in _own(kind):
         for name, annotation in inspect.get_annotations(base).items():
-            if name.startswith("_") or "ClassVar" in str(annotation):
+            if name.startswith("_") or "ClassVar" in str(annotation) or annotation == "Final":
                 continue
             default = known[name].default if name in known else inspect.getattr_static(kind, name, dataclasses.MISSING)
             default = getattr(default, "default", default)  # of an option, beside its rule

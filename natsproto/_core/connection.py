@@ -18,6 +18,7 @@ from natsproto._core.engine import Engine, State
 from natsproto._core.events import Event
 from natsproto._core.gather import Gathering, Sentinel
 from natsproto._core.inbox import ReplyInbox
+from natsproto._core.outbox import Outbox
 from natsproto._core.runtime import Runtime, nuid
 from natsproto._core.subscription import Handler, SlowPolicy, Subscription
 from natsproto._options import Options
@@ -66,7 +67,8 @@ class Connection:
         self._options = options
         self._runtime = runtime
         self._engine = Engine(options, runtime, self)
-        self._outbox = self.outbox = self._engine.outbox
+        self._outbox = self._engine.outbox
+        self.outbox: Outbox = self._outbox
         """Where published messages wait: for layers on top that make frames themselves, as an attribute because
         acknowledgements read it.
         """

@@ -143,7 +143,7 @@ class Denied(Event):
 
     level = logging.WARNING
     line = "%(error)s"
-    pause = 1.0
+    pause: ClassVar[float] = 1.0
 
 
 class ServerComplained(Event):
@@ -153,7 +153,7 @@ class ServerComplained(Event):
 
     level = logging.WARNING
     line = "%(error)s"
-    pause = 1.0
+    pause: ClassVar[float] = 1.0
 
 
 class HandlerFailed(Event):

@@ -67,13 +67,13 @@ class Outbox:
         on_write: Callable[[], None],
         running: Callable[[], object] = running_loop,
     ) -> None:
-        self.size = 0
+        self.size: int = 0
         """Bytes waiting."""
-        self.frames_out = 0
+        self.frames_out: int = 0
         """Messages handed to a wire."""
-        self.bytes_out = 0
+        self.bytes_out: int = 0
         """Bytes handed to a wire."""
-        self.wait_first = False
+        self.wait_first: bool = False
         """Whether whoever can wait has to ``await turn()`` before the next put."""
         self._limit = limit
         self._loop, self._running = loop, running

@@ -136,7 +136,7 @@ class Subscription(AsyncIterated, Generic[M]):
         self.pending_bytes_limit = bytes_limit
         """Bytes (see Message.size) that may wait to be read; 0 for no limit."""
         self.policy = policy
-        self.dropped = 0
+        self.dropped: int = 0
         """Messages lost because the limits were reached."""
         self.inbox: deque[M] = deque()
         """Where the receive path puts messages; not for users."""

@@ -95,8 +95,8 @@ class Api:
             raise TypeError(f"prefix must be a str, not {type(prefix).__name__}")
         self.connection = connection
         self.domain = domain
-        self.prefix = (prefix or DEFAULT_PREFIX).removesuffix(".")
-        self.timeout = positive_seconds("timeout", timeout)
+        self.prefix: str = (prefix or DEFAULT_PREFIX).removesuffix(".")
+        self.timeout: float = positive_seconds("timeout", timeout)
         self._trace = trace
         publish_subject(self.prefix, "JetStream API prefix")
         if inbox_prefix is not None:

@@ -57,9 +57,7 @@ _SERVER = re.compile(
     rb"(?:Nats-Num-Pending: ([0-9]+)\r\nNats-Last-Sequence: ([0-9]+)\r\n)?"
 )
 _NAMES = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp")
-_GO_TIME = re.compile(
-    r"([0-9-]{10}) ([0-9:.]+) ([+-][0-9]{2})([0-9]{2}) \w+"
-)  # what the first servers with direct get wrote
+_GO_TIME = re.compile(r"([0-9-]{10}) ([0-9:.]+) ([+-][0-9]{2})([0-9]{2}) \w+")  # of the first servers with direct get
 
 
 class RawMessage:
@@ -82,7 +80,11 @@ class RawMessage:
         head: bytes | Headers | None = None,
         num_pending: int = 0,
     ) -> None:
-        self.stream, self.subject, self.seq, self.data, self.num_pending = stream, subject, seq, data, num_pending
+        self.stream: str = stream
+        self.subject: str = subject
+        self.seq: int = seq
+        self.data: bytes = data
+        self.num_pending: int = num_pending
         self._time = time
         self._head = head
 
@@ -266,7 +268,7 @@ class LastGet:
 
     def __init__(self, api: Api, stream: str, subject: str) -> None:
         self._api, self._stream = api, stream
-        self.subject = subject
+        self.subject: str = subject
         """Of the message."""
         self._request = f"{api.prefix}.DIRECT.GET.{stream}.{subject}"
         self._wire = subscribe_subject(self._request)

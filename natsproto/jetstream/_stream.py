@@ -91,10 +91,10 @@ class Stream:
 
     def __init__(self, api: Api, name: str, info: StreamInfo | None = None) -> None:
         self._api = api
-        self.name = stream_name(name)
+        self.name: str = stream_name(name)
         """The name of the stream."""
         self._info = info
-        self.reads_directly = info is None or info.config.allow_direct
+        self.reads_directly: bool = info is None or info.config.allow_direct
         """Whether messages are got from any server that has the stream, as far as is known by now."""
 
     def __repr__(self) -> str:

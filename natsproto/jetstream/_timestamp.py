@@ -6,7 +6,7 @@ Owns one value, ``Timestamp``, and how it is read and written (RFC 3339). It kno
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import SupportsIndex, overload
+from typing import Final, SupportsIndex, overload
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -127,7 +127,7 @@ class Timestamp(datetime):
     def __ge__(self, other: datetime) -> bool:  # type: ignore[override]
         return self._below >= _below(other) if self._level(other) else super().__gt__(other)
 
-    __hash__ = datetime.__hash__
+    __hash__: Final = datetime.__hash__
 
     def __add__(self, other: timedelta) -> Timestamp:
         if not isinstance(other, timedelta):

@@ -19,8 +19,8 @@ try:
     from natsproto.otel._measures import Enrich, Operation, Templates
     from natsproto.otel._spans import injected
     from natsproto.otel._telemetry import Telemetry
-except ModuleNotFoundError as exc:
-    raise ImportError("natsproto.otel needs the package opentelemetry-api: pip install natsproto[otel]") from exc
+except ModuleNotFoundError as _missing:
+    raise ImportError("natsproto.otel needs the package opentelemetry-api: pip install natsproto[otel]") from _missing
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

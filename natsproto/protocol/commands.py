@@ -57,7 +57,7 @@ class Heads:
     __slots__ = ("max_payload", "sizes", "starts")
 
     def __init__(self) -> None:
-        self.max_payload = 0
+        self.max_payload: int = 0
         """Bytes of headers and payload the server accepts; 0 while unknown."""
         self.starts: dict[str, bytes] = {}
         """``PUB subject `` by the subject; cleared when full. No control line that begins so is too long."""

@@ -45,9 +45,9 @@ class Message:
         head: bytes | None,
         origin: Responder | None = None,
     ) -> None:
-        self.subject = subject
+        self.subject: str = subject
         self._reply: bytes | str | None = reply
-        self.data = data
+        self.data: bytes = data
         self._head: bytes | Headers | None = head
         self._origin = origin
         self._note = None
@@ -151,12 +151,12 @@ class Sink:
         origin: Responder | None = None,
         note: object = None,
     ) -> None:
-        self.deliver = deliver
-        self.make = make
-        self.origin = origin
-        self.note = note
-        self.arrived = 0
-        self.nbytes = 0
+        self.deliver: Callable[[Message], object] = deliver
+        self.make: type[Message] = make
+        self.origin: Responder | None = origin
+        self.note: object = note
+        self.arrived: int = 0
+        self.nbytes: int = 0
 
 
 class Ping:
@@ -183,7 +183,7 @@ class Err:
     __slots__ = ("text",)
 
     def __init__(self, text: str) -> None:
-        self.text = text
+        self.text: str = text
 
 
 class ServerInfo:

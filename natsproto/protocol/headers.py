@@ -32,9 +32,9 @@ class Headers(Mapping[str, str]):
     __slots__ = ("_values", "description", "invalid_lines", "status", "wire_size")
 
     def __init__(self, source: HeadersLike = (), /) -> None:
-        self.status = 0
-        self.description = ""
-        self.wire_size = 0
+        self.status: int = 0
+        self.description: str = ""
+        self.wire_size: int = 0
         self.invalid_lines: tuple[str, ...] = ()
         self._values: dict[str, list[str]] = {}
         for name, value in _pairs(source):

@@ -30,9 +30,9 @@ class LargeMessage:
     __slots__ = ("_body", "_buffer", "_head", "filled", "need")
 
     def __init__(self) -> None:
-        self.need = 0
+        self.need: int = 0
         """Bytes of the frame that is being collected."""
-        self.filled = 0
+        self.filled: int = 0
         """How many of them are there."""
         self._buffer = bytearray()
         self._head: MessageHead | None = None

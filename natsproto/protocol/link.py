@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from natsproto._value import Value
 from natsproto.errors import LocalProtocolError, NatsError, RemoteProtocolError, UnsupportedByServer
@@ -38,7 +38,8 @@ MAX_PONGS_OWED = 1024
 class LinkState(Enum):
     """Where a connection is in its life."""
 
-    __hash__ = object.__hash__  # each is one object; Enum's own goes through Python
+    if not TYPE_CHECKING:
+        __hash__ = object.__hash__  # each is one object; Enum's own goes through Python
 
     AWAIT_INFO = auto()
     UPGRADING = auto()
@@ -51,7 +52,8 @@ class LinkState(Enum):
 class Trigger(Enum):
     """What moves a connection on."""
 
-    __hash__ = object.__hash__
+    if not TYPE_CHECKING:
+        __hash__ = object.__hash__
 
     INFO = auto()
     INFO_THEN_TLS = auto()
@@ -149,17 +151,17 @@ class Link:
         max_message: int = MAX_MESSAGE,
         inbox_prefix: bytes = b"_INBOX.",
     ) -> None:
-        self.parser = Parser({}, max_message=max_message, inbox_prefix=inbox_prefix)
-        self.state = LinkState.AWAIT_INFO
-        self.info = NO_INFO
+        self.parser: Parser = Parser({}, max_message=max_message, inbox_prefix=inbox_prefix)
+        self.state: LinkState = LinkState.AWAIT_INFO
+        self.info: ServerInfo = NO_INFO
         self.complaint: NatsError | None = None
         """The last -ERR: what the end of the connection is blamed on if it follows."""
-        self.info_in_clear = False
+        self.info_in_clear: bool = False
         """Whether ``info`` came before TLS: anybody in between may have written it."""
         self._route = route
         self._tls_required, self._secured = tls_required, secured
         self._pings: deque[object] = deque()
-        self.pongs_owed = 0
+        self.pongs_owed: int = 0
         """PINGs of the server that were not answered yet; take_output() answers them."""
         self._silent_ticks = 0
 

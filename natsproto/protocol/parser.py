@@ -57,9 +57,9 @@ class Parser:
     ) -> None:
         self.events: list[Frame] = []
         self.touched: list[Sink] = []
-        self.route = route
+        self.route: Mapping[bytes, Sink] = route
         """sid → sink. Messages of sids that are not in it are read and forgotten; may be replaced at any time."""
-        self.max_payload = 0
+        self.max_payload: int = 0
         """Bytes of headers and payload that the server has announced to take: no larger buffer is made in advance."""
         self._limits = Limits(max_line, max_info, max_message)
         self._prefix = inbox_prefix

@@ -27,6 +27,11 @@ class Interest(Sink, Generic[Owner]):
 
     __slots__ = ("carried", "max_msgs", "owner", "queue", "received", "sid", "stopped", "subject")
 
+    sid: int
+    subject: str
+    queue: str | None
+    owner: Owner
+
     def __init__(
         self,
         sid: int,
@@ -41,10 +46,10 @@ class Interest(Sink, Generic[Owner]):
         super().__init__(deliver, make=make, origin=origin, note=note)
         self.sid, self.subject, self.queue, self.owner = sid, subject, queue, owner
         self.max_msgs: int | None = None
-        self.received = 0
-        self.carried = 0
+        self.received: int = 0
+        self.carried: int = 0
         """Received on earlier connections, which the server of this one knows nothing of."""
-        self.stopped = False
+        self.stopped: bool = False
         """Whether the server was told to send no more while what it has sent is still taken in."""
 
 

@@ -79,7 +79,7 @@ class Endpoint:
         self.subject = subject
         self.queue_group = queue_group
         """None when it is in none: then every instance of the service gets every request."""
-        self.metadata = MappingProxyType(dict(metadata))
+        self.metadata: Mapping[str, str] = MappingProxyType(dict(metadata))
         self._connection = connection
         self._handler = handler
         self._concurrency = concurrency

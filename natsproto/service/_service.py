@@ -173,12 +173,12 @@ class Service(Unbegun, Group):
             checked_queue_group(queue_group)
         publish_subject(prefix, "prefix")
         super().__init__(None, "", queue_group)
-        self.id = connection.new_id()
+        self.id: str = connection.new_id()
         """Tells this instance from the others of its name."""
         self.name = name
         self.version = version
         self.description = description
-        self.metadata = _checked_metadata(metadata)
+        self.metadata: Mapping[str, str] = _checked_metadata(metadata)
         self._connection = connection
         self._prefix = prefix
         self._stats_handler = stats_handler

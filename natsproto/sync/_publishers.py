@@ -42,7 +42,7 @@ class AckFuture:
     __slots__ = ("_error", "_inner", "_portal", "_waiters", "subject")
 
     def __init__(self, portal: Portal, subject: str) -> None:
-        self.subject = subject
+        self.subject: str = subject
         """The subject of the message."""
         self._portal = portal
         self._inner: ack_future.AckFuture | None = None

@@ -90,7 +90,7 @@ class Cluster:
                 )
                 stack.callback(server.discard)
                 servers.append(server)
-            self.servers = tuple(servers)
+            self.servers: tuple[Server, ...] = tuple(servers)
             self._resources = stack.pop_all()
 
     @property

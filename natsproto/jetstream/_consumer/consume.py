@@ -44,6 +44,9 @@ class Policy:
     ``backoff`` is that of the consumer, as far as known: a nak goes around it on the server.
     """
 
+    concurrency: int
+    key: Callable[[JsMessage], Hashable] | None
+
     def __init__(
         self,
         *,
@@ -64,7 +67,9 @@ class Policy:
             raise ConfigError("on_error", on_error, 'must be "nak", "term" or "nothing"')
         self.concurrency, self.key = concurrency, key
         self.on_success, self.on_error = on_success, on_error
-        self.nak_delay = nak_delay if nak_delay is None or callable(nak_delay) else seconds("nak_delay", nak_delay)
+        self.nak_delay: Callable[[JsMessage], Duration | None] | float | None = (
+            nak_delay if nak_delay is None or callable(nak_delay) else seconds("nak_delay", nak_delay)
+        )
         self.backoff = backoff
         self.keep_alive = keep_alive
         self.error_cb = error_cb

@@ -40,7 +40,7 @@ class Consumer:
         self._info = info
         self.stream_name = stream
         """The stream it belongs to."""
-        self.name = consumer_name(name)
+        self.name: str = consumer_name(name)
         """Its name, which is the durable name if it has one."""
 
     @property

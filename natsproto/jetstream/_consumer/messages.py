@@ -60,6 +60,12 @@ class Buffer:
     ``prefetch`` measures the reader, if given.
     """
 
+    counts_bytes: bool
+    untold: int
+    prefetch: AdaptivePrefetch | None
+    came: int
+    came_bytes: int
+
     def __init__(
         self, *, counts_bytes: bool = False, untold: int = MAX_UNTOLD, prefetch: AdaptivePrefetch | None = None
     ) -> None:
@@ -72,7 +78,7 @@ class Buffer:
         """How many of them the reader has dealt with."""
         self.refill_at = NEVER_REFILL
         """How many are to be taken before the source wants to know."""
-        self.ended = False
+        self.ended: bool = False
         """Whether nothing more will come."""
         self.error: NatsError | None = None
         """Why, if that was not its owner."""
@@ -213,7 +219,8 @@ class Messages(AsyncIterated):
     """
 
     def __init__(self, source: Source, what: str, give_back: Callable[[list[JsMessage]], None]) -> None:
-        self._source, self.buffer = source, source.buffer
+        self._source = source
+        self.buffer: Buffer = source.buffer
         """What it reads. For layers on top."""
         self._what = what
         self._give_back = give_back

@@ -349,9 +349,9 @@ class PushConsumer(Consumer):
     ) -> None:
         super().__init__(api, stream, name, info)
         config = None if info is None else info.config
-        self.deliver_subject = deliver_subject or (config.deliver_subject if config else "")
+        self.deliver_subject: str = deliver_subject or (config.deliver_subject if config else "")
         """Where the server sends messages to."""
-        self.deliver_group = deliver_group or (config.deliver_group if config else "")
+        self.deliver_group: str = deliver_group or (config.deliver_group if config else "")
         """The queue group that shares them, if any."""
         if not self.deliver_subject:
             raise ConfigError("deliver_subject", "", f"{self._what} is no push consumer")

@@ -57,7 +57,7 @@ class Group(Generic[C]):
         """The stream that is shared."""
         self.name = name
         """The group's name."""
-        self.config = config
+        self.config: C = config
         """The configuration that was heard last."""
         self._js, self._bucket, self._stream = js, bucket, members_on
         self._key = key_of(stream, name)

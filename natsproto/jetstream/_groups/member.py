@@ -51,13 +51,17 @@ GIVE_WAY: Final = 0.4
 class Work:
     """What a member does with messages: at most ``max_messages`` wait here, ``policy`` says how they are handled."""
 
+    handler: Handler
+    policy: Policy
+    max_messages: int | None
+
     def __init__(self, handler: Handler, policy: Policy, max_messages: int | None) -> None:
         if not callable(handler):
             raise TypeError(f"handler must be callable with one message, not {type(handler).__name__}")
         if max_messages is not None and max_messages < 1:
             raise ConfigError("max_messages", max_messages, "must be at least 1")
         self.handler, self.policy, self.max_messages = handler, policy, max_messages
-        self.pin = ""
+        self.pin: str = ""
         """What the server calls the instance that it serves, as the last message told it."""
 
     def begin(self, consumer: PullConsumer, expires: float) -> ConsumeContext:

@@ -40,6 +40,10 @@ GETS_KEPT = 4096
 class BucketStream(Generic[V]):
     """A bucket as one handle sees it."""
 
+    api: Api
+    stream: Stream
+    layout: BucketSubjects[V]
+
     def __init__(self, api: Api, stream: Stream, layout: BucketSubjects[V]) -> None:
         self.api, self.stream, self.layout = api, stream, layout
         self._gets: dict[str, LastGet] = {}  # by the key in the bucket

@@ -39,6 +39,12 @@ class BucketSubjects(Generic[V]):
 
     __slots__ = ("_encode", "_reach", "bucket", "decode", "key_of", "keys", "origin", "stored", "written")
 
+    bucket: str
+    stored: str
+    origin: str
+    keys: KeyCodec | None
+    decode: Callable[[bytes], V] | None
+
     def __init__(
         self,
         bucket: str,
@@ -50,10 +56,10 @@ class BucketSubjects(Generic[V]):
         decode: Callable[[bytes], V] | None,
     ) -> None:
         self.bucket, self.stored, self.origin, self._reach, self.keys = bucket, stored, origin, reach, keys
-        self.written = f"{reach}.{origin}" if reach else origin
+        self.written: str = f"{reach}.{origin}" if reach else origin
         self._encode, self.decode = encode, decode
         cut: Callable[[str], str] = itemgetter(slice(len(stored), None))  # a call of Python's less for every entry
-        self.key_of = cut if keys is None else partial(_decoded, keys, cut)
+        self.key_of: Callable[[str], str] = cut if keys is None else partial(_decoded, keys, cut)
         """The key of a stored message, of its subject; InvalidPayload when the codec did not make it."""
 
     @classmethod

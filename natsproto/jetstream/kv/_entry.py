@@ -60,7 +60,7 @@ class KeyValueEntry(Generic[V]):
 
     def __init__(self, layout: BucketSubjects[V], message: RawMessage | JsMessage) -> None:
         self._layout, self._message = layout, message
-        self.data = message.data
+        self.data: bytes = message.data
 
     @property
     def bucket(self) -> str:

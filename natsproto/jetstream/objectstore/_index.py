@@ -74,6 +74,10 @@ class Entry(NamedTuple):
 class ObjectIndex:
     """The descriptions of the objects of one store."""
 
+    api: Api
+    bucket: str
+    stream: Stream
+
     def __init__(self, api: Api, bucket: str, stream: Stream) -> None:
         self.api, self.bucket, self.stream = api, bucket, stream
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -71,7 +71,7 @@ class ObjectStore:
     """
 
     def __init__(self, api: Api, bucket: str, info: StreamInfo | None = None) -> None:
-        self.bucket = bucket_name(bucket)
+        self.bucket: str = bucket_name(bucket)
         """The name of the store."""
         self._api = api
         self._stream = Stream(api, OBJECT_STREAM + bucket, info)
