@@ -60,11 +60,11 @@ class Client(SyncWrapper[client.Client]):
     health: Final = blocking(client.Client.health)
     trace: Final = blocking(client.Client.trace)
     events = as_iterator(client.Client.events)
-    system = wrapped(client.Client.system, System)
+    system: Final = wrapped(client.Client.system, System)
     discover_services = as_iterator(client.Client.discover_services)
     ping_services = as_iterator(client.Client.ping_services)
     service_stats = as_iterator(client.Client.service_stats)
-    jetstream = wrapped(client.Client.jetstream, JetStream)
+    jetstream: Final = wrapped(client.Client.jetstream, JetStream)
 
     def publish(
         self,

@@ -167,7 +167,7 @@ class PullConsumer(Consumer[handle.PullConsumer]):
 
     fetch = blocking_fetch(handle.PullConsumer.fetch)
     fetch_available = blocking_fetch(handle.PullConsumer.fetch_available)
-    messages = wrapped(handle.PullConsumer.messages, Messages)
+    messages: Final = wrapped(handle.PullConsumer.messages, Messages)
 
     def next(
         self,
@@ -204,7 +204,7 @@ class PullConsumer(Consumer[handle.PullConsumer]):
 class PushConsumer(Consumer[push.PushConsumer]):
     """A push consumer: the server sends its messages to a subject. Read them with ``messages``."""
 
-    messages = wrapped(push.PushConsumer.messages, Messages)
+    messages: Final = wrapped(push.PushConsumer.messages, Messages)
 
     @property
     def deliver_subject(self) -> str:
@@ -227,7 +227,7 @@ class OrderedConsumer(SyncContext[ordered.OrderedConsumer]):
     info: Final = blocking(ordered.OrderedConsumer.info)
     fetch = blocking_fetch(ordered.OrderedConsumer.fetch)
     fetch_available = blocking_fetch(ordered.OrderedConsumer.fetch_available)
-    messages = wrapped(ordered.OrderedConsumer.messages, Messages)
+    messages: Final = wrapped(ordered.OrderedConsumer.messages, Messages)
     close: Final = blocking(ordered.OrderedConsumer.close)
 
     @property

@@ -45,10 +45,10 @@ class Stream(SyncWrapper[stream.Stream]):
     create_or_update_consumer = blocking_wrapped(stream.Stream.create_or_update_consumer, PullConsumer)
     consumer = blocking_wrapped(stream.Stream.consumer, PullConsumer)
     push_consumer = blocking_wrapped(stream.Stream.push_consumer, PushConsumer)
-    ordered_consumer = wrapped(stream.Stream.ordered_consumer, OrderedConsumer)
+    ordered_consumer: Final = wrapped(stream.Stream.ordered_consumer, OrderedConsumer)
     delete_consumer: Final = blocking(stream.Stream.delete_consumer)
     consumer_info: Final = blocking(stream.Stream.consumer_info)
-    consumers = wrapped(stream.Stream.consumers, Listing[ConsumerInfo])
+    consumers: Final = wrapped(stream.Stream.consumers, Listing[ConsumerInfo])
     consumer_names = as_iterator(stream.Stream.consumer_names)
     pause_consumer: Final = blocking(stream.Stream.pause_consumer)
     resume_consumer: Final = blocking(stream.Stream.resume_consumer)
@@ -70,9 +70,9 @@ class JetStream(SyncWrapper[context.JetStream]):
     """JetStream of one account or domain."""
 
     publish: Final = blocking(context.JetStream.publish)
-    publisher = wrapped(context.JetStream.publisher, Publisher)
-    fast_publisher = wrapped(context.JetStream.fast_publisher, FastPublisher)
-    atomic_batch = wrapped(context.JetStream.atomic_batch, AtomicBatch)
+    publisher: Final = wrapped(context.JetStream.publisher, Publisher)
+    fast_publisher: Final = wrapped(context.JetStream.fast_publisher, FastPublisher)
+    atomic_batch: Final = wrapped(context.JetStream.atomic_batch, AtomicBatch)
     account_info: Final = blocking(context.JetStream.account_info)
 
     counter_add: Final = blocking(context.JetStream.counter_add)
@@ -87,7 +87,7 @@ class JetStream(SyncWrapper[context.JetStream]):
     stream = blocking_wrapped(context.JetStream.stream, Stream)
     delete_stream: Final = blocking(context.JetStream.delete_stream)
     restore_stream = blocking_wrapped(context.JetStream.restore_stream, Stream)
-    streams = wrapped(context.JetStream.streams, Listing[StreamInfo])
+    streams: Final = wrapped(context.JetStream.streams, Listing[StreamInfo])
     stream_names = as_iterator(context.JetStream.stream_names)
     stream_name_by_subject: Final = blocking(context.JetStream.stream_name_by_subject)
 
@@ -106,7 +106,7 @@ class JetStream(SyncWrapper[context.JetStream]):
     object_store_names = as_iterator(context.JetStream.object_store_names)
     object_store_statuses = as_iterator(context.JetStream.object_store_statuses)
 
-    advisories = wrapped(context.JetStream.advisories, Advisories)
+    advisories: Final = wrapped(context.JetStream.advisories, Advisories)
 
     @property
     def admin(self) -> Admin:

@@ -211,11 +211,11 @@ class KeyValue(SyncWrapper[bucket.KeyValue[bytes]]):
     keys = as_list(bucket.KeyValue[bytes].keys)
     history: Final = blocking(bucket.KeyValue[bytes].history)
     get_many: Final = blocking(bucket.KeyValue[bytes].get_many)
-    atomic = wrapped(bucket.KeyValue[bytes].atomic, KeyValueBatch)
+    atomic: Final = wrapped(bucket.KeyValue[bytes].atomic, KeyValueBatch)
     purge_deletes: Final = blocking(bucket.KeyValue[bytes].purge_deletes)
-    watch = wrapped(bucket.KeyValue[bytes].watch, KeyWatcher)
-    cache = wrapped(bucket.KeyValue[bytes].cache, KeyValueCache)
-    lock = wrapped(bucket.KeyValue[bytes].lock, Lock)
+    watch: Final = wrapped(bucket.KeyValue[bytes].watch, KeyWatcher)
+    cache: Final = wrapped(bucket.KeyValue[bytes].cache, KeyValueCache)
+    lock: Final = wrapped(bucket.KeyValue[bytes].lock, Lock)
     status: Final = blocking(bucket.KeyValue[bytes].status)
 
     @property

@@ -69,12 +69,12 @@ class ObjectStore(SyncWrapper[store.ObjectStore]):
     """An object store: objects of any size under any names."""
 
     put_file: Final = blocking(store.ObjectStore.put_file)
-    get = wrapped(store.ObjectStore.get, ObjectReader)
+    get: Final = wrapped(store.ObjectStore.get, ObjectReader)
     get_bytes: Final = blocking(store.ObjectStore.get_bytes)
     get_file: Final = blocking(store.ObjectStore.get_file)
     info: Final = blocking(store.ObjectStore.info)
     list = as_list(store.ObjectStore.list)
-    watch = wrapped(store.ObjectStore.watch, ObjectWatcher)
+    watch: Final = wrapped(store.ObjectStore.watch, ObjectWatcher)
     delete: Final = blocking(store.ObjectStore.delete)
     update_meta: Final = blocking(store.ObjectStore.update_meta)
     add_link: Final = blocking(store.ObjectStore.add_link)
