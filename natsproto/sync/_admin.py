@@ -21,9 +21,9 @@ T = TypeVar("T")
 class System(SyncWrapper[system.System]):
     """Queries the servers' monitoring data. For users of the system account."""
 
-    servers = as_iterator(system.System.servers)
+    servers: Final = as_iterator(system.System.servers)
     server: Final = blocking(system.System.server)
-    account = as_iterator(system.System.account)
+    account: Final = as_iterator(system.System.account)
     user_info: Final = blocking(system.System.user_info)
 
 

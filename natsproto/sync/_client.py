@@ -54,16 +54,16 @@ class Client(SyncWrapper[client.Client]):
 
     request: Final = blocking(client.Client.request)
     call: Final = blocking(client.Client.call)
-    request_many = as_iterator(client.Client.request_many)
+    request_many: Final = as_iterator(client.Client.request_many)
     rtt: Final = blocking(client.Client.rtt)
     reconnect: Final = blocking(client.Client.reconnect)
     health: Final = blocking(client.Client.health)
     trace: Final = blocking(client.Client.trace)
-    events = as_iterator(client.Client.events)
+    events: Final = as_iterator(client.Client.events)
     system: Final = wrapped(client.Client.system, System)
-    discover_services = as_iterator(client.Client.discover_services)
-    ping_services = as_iterator(client.Client.ping_services)
-    service_stats = as_iterator(client.Client.service_stats)
+    discover_services: Final = as_iterator(client.Client.discover_services)
+    ping_services: Final = as_iterator(client.Client.ping_services)
+    service_stats: Final = as_iterator(client.Client.service_stats)
     jetstream: Final = wrapped(client.Client.jetstream, JetStream)
 
     def publish(

@@ -165,8 +165,8 @@ class Consumer(SyncWrapper[C], Generic[C]):
 class PullConsumer(Consumer[handle.PullConsumer]):
     """A pull consumer of a stream: ``fetch``, ``next``, ``messages``."""
 
-    fetch = blocking_fetch(handle.PullConsumer.fetch)
-    fetch_available = blocking_fetch(handle.PullConsumer.fetch_available)
+    fetch: Final = blocking_fetch(handle.PullConsumer.fetch)
+    fetch_available: Final = blocking_fetch(handle.PullConsumer.fetch_available)
     messages: Final = wrapped(handle.PullConsumer.messages, Messages)
 
     def next(
@@ -225,8 +225,8 @@ class OrderedConsumer(SyncContext[ordered.OrderedConsumer]):
 
     created: Final = blocking(ordered.OrderedConsumer.created)
     info: Final = blocking(ordered.OrderedConsumer.info)
-    fetch = blocking_fetch(ordered.OrderedConsumer.fetch)
-    fetch_available = blocking_fetch(ordered.OrderedConsumer.fetch_available)
+    fetch: Final = blocking_fetch(ordered.OrderedConsumer.fetch)
+    fetch_available: Final = blocking_fetch(ordered.OrderedConsumer.fetch_available)
     messages: Final = wrapped(ordered.OrderedConsumer.messages, Messages)
     close: Final = blocking(ordered.OrderedConsumer.close)
 

@@ -208,7 +208,7 @@ class KeyValue(SyncWrapper[bucket.KeyValue[bytes]]):
     update: Final = blocking(bucket.KeyValue[bytes].update)
     delete: Final = blocking(bucket.KeyValue[bytes].delete)
     purge: Final = blocking(bucket.KeyValue[bytes].purge)
-    keys = as_list(bucket.KeyValue[bytes].keys)
+    keys: Final = as_list(bucket.KeyValue[bytes].keys)
     history: Final = blocking(bucket.KeyValue[bytes].history)
     get_many: Final = blocking(bucket.KeyValue[bytes].get_many)
     atomic: Final = wrapped(bucket.KeyValue[bytes].atomic, KeyValueBatch)

@@ -73,7 +73,7 @@ class ObjectStore(SyncWrapper[store.ObjectStore]):
     get_bytes: Final = blocking(store.ObjectStore.get_bytes)
     get_file: Final = blocking(store.ObjectStore.get_file)
     info: Final = blocking(store.ObjectStore.info)
-    list = as_list(store.ObjectStore.list)
+    list: Final = as_list(store.ObjectStore.list)
     watch: Final = wrapped(store.ObjectStore.watch, ObjectWatcher)
     delete: Final = blocking(store.ObjectStore.delete)
     update_meta: Final = blocking(store.ObjectStore.update_meta)
