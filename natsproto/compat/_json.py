@@ -33,7 +33,7 @@ class Base:
     def __init_subclass__(cls, fields: str = "", **defaults: Any) -> None:
         words = [word.partition(":") for word in fields.split()]
         cls._kinds = {name.rstrip("?"): kind for name, _, kind in words}
-        cls.__annotations__ = {**dict.fromkeys(cls._kinds, "Any")}
+        setattr(cls, "__annotations__", dict.fromkeys(cls._kinds, "Any"))  # noqa: B010  # an attribute to checkers
         for name, _, _ in words:
             if name.endswith("?"):
                 default = defaults.get(name[:-1])

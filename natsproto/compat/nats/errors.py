@@ -26,35 +26,100 @@ class TimeoutError(Error, asyncio.TimeoutError):
     text = "timeout"
 
 
-def error(name: str, text: str = "", *bases: type[Error], module: str = __name__) -> type[Error]:
-    """An exception that says this."""
-    return type(name, bases or (Error,), {"text": text, "__module__": module})
+class NoRespondersError(Error):
+    text = "no responders available for request"
 
 
-NoRespondersError = error("NoRespondersError", "no responders available for request")
-StaleConnectionError = error("StaleConnectionError", "stale connection")
-OutboundBufferLimitError = error("OutboundBufferLimitError", "outbound buffer limit exceeded")
-UnexpectedEOF = error("UnexpectedEOF", "unexpected EOF", StaleConnectionError)
-FlushTimeoutError = error("FlushTimeoutError", "flush timeout", TimeoutError)
-ConnectionClosedError = error("ConnectionClosedError", "connection closed")
-SecureConnRequiredError = error("SecureConnRequiredError", "secure connection required")
-SecureConnWantedError = error("SecureConnWantedError", "secure connection not available")
-SecureConnFailedError = error("SecureConnFailedError", "secure connection failed")
-BadSubscriptionError = error("BadSubscriptionError", "invalid subscription")
-BadSubjectError = error("BadSubjectError", "invalid subject")
-BadTimeoutError = error("BadTimeoutError", "timeout invalid")
-AuthorizationError = error("AuthorizationError", "authorization failed")
-NoServersError = error("NoServersError", "no servers available for connection")
-JsonParseError = error("JsonParseError", "connect message, json parse err")
-MaxPayloadError = error("MaxPayloadError", "maximum payload exceeded")
-DrainTimeoutError = error("DrainTimeoutError", "draining connection timed out", TimeoutError)
-ConnectionDrainingError = error("ConnectionDrainingError", "connection draining")
-ConnectionReconnectingError = error("ConnectionReconnectingError", "connection reconnecting")
-InvalidUserCredentialsError = error("InvalidUserCredentialsError", "invalid user credentials")
-InvalidCallbackTypeError = error("InvalidCallbackTypeError", "callbacks must be coroutine functions")
-ProtocolError = error("ProtocolError", "protocol error")
-ServerNotInPoolError = error("ServerNotInPoolError", "selected server is not in the pool")
-NotJSMessageError = error("NotJSMessageError", "not a JetStream message")
+class StaleConnectionError(Error):
+    text = "stale connection"
+
+
+class OutboundBufferLimitError(Error):
+    text = "outbound buffer limit exceeded"
+
+
+class UnexpectedEOF(StaleConnectionError):
+    text = "unexpected EOF"
+
+
+class FlushTimeoutError(TimeoutError):
+    text = "flush timeout"
+
+
+class ConnectionClosedError(Error):
+    text = "connection closed"
+
+
+class SecureConnRequiredError(Error):
+    text = "secure connection required"
+
+
+class SecureConnWantedError(Error):
+    text = "secure connection not available"
+
+
+class SecureConnFailedError(Error):
+    text = "secure connection failed"
+
+
+class BadSubscriptionError(Error):
+    text = "invalid subscription"
+
+
+class BadSubjectError(Error):
+    text = "invalid subject"
+
+
+class BadTimeoutError(Error):
+    text = "timeout invalid"
+
+
+class AuthorizationError(Error):
+    text = "authorization failed"
+
+
+class NoServersError(Error):
+    text = "no servers available for connection"
+
+
+class JsonParseError(Error):
+    text = "connect message, json parse err"
+
+
+class MaxPayloadError(Error):
+    text = "maximum payload exceeded"
+
+
+class DrainTimeoutError(TimeoutError):
+    text = "draining connection timed out"
+
+
+class ConnectionDrainingError(Error):
+    text = "connection draining"
+
+
+class ConnectionReconnectingError(Error):
+    text = "connection reconnecting"
+
+
+class InvalidUserCredentialsError(Error):
+    text = "invalid user credentials"
+
+
+class InvalidCallbackTypeError(Error):
+    text = "callbacks must be coroutine functions"
+
+
+class ProtocolError(Error):
+    text = "protocol error"
+
+
+class ServerNotInPoolError(Error):
+    text = "selected server is not in the pool"
+
+
+class NotJSMessageError(Error):
+    text = "not a JetStream message"
 
 
 class BadHeaderError(Error):
@@ -67,7 +132,10 @@ class BadHeaderError(Error):
 
 class SlowConsumerError(Error):
     def __init__(self, subject: str, reply: str, sid: int, sub: Subscription) -> None:
-        self.subject, self.reply, self.sid, self.sub = subject, reply, sid, sub
+        self.subject: str = subject
+        self.reply: str = reply
+        self.sid: int = sid
+        self.sub: Subscription = sub
 
     def __str__(self) -> str:
         return f"nats: slow consumer, messages dropped subject: {self.subject}, sid: {self.sid}, sub: {self.sub}"

@@ -11,7 +11,7 @@ from collections import UserString
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import ParseResult, urlparse
 
 import natsproto
@@ -31,7 +31,7 @@ from natsproto.compat.nats.nuid import NUID
 if TYPE_CHECKING:
     from natsproto.compat.nats.js import JetStreamContext, JetStreamManager
 
-log = logging.getLogger("natsproto")
+log: Final = logging.getLogger("natsproto")
 
 __version__ = "2.16.0"  # of nats-py, whose API this is
 __lang__ = "python3"
@@ -87,12 +87,29 @@ class ServerVersion:
             raise ValueError(f"{self._version} is not a valid Semantic Version")
         return found[name] or ""
 
-    major = property(lambda self: int(self._part("major")))
-    minor = property(lambda self: int(self._part("minor")))
-    patch = property(lambda self: int(self._part("patch")))
-    prerelease = property(lambda self: self._part("prerelease"))
-    build = property(lambda self: self._part("build"))
-    dev = property(lambda self: "+".join(filter(None, (self.prerelease, self.build))))
+    @property
+    def major(self) -> int:
+        return int(self._part("major"))
+
+    @property
+    def minor(self) -> int:
+        return int(self._part("minor"))
+
+    @property
+    def patch(self) -> int:
+        return int(self._part("patch"))
+
+    @property
+    def prerelease(self) -> str:
+        return self._part("prerelease")
+
+    @property
+    def build(self) -> str:
+        return self._part("build")
+
+    @property
+    def dev(self) -> str:
+        return "+".join(filter(None, (self.prerelease, self.build)))
 
     def __repr__(self) -> str:
         return f"<nats server v{self._version}>"
@@ -107,7 +124,9 @@ class Client:
 
     def __init__(self) -> None:
         self.options: dict[str, Any] = {}
-        self.stats = dict.fromkeys(("in_msgs", "out_msgs", "in_bytes", "out_bytes", "reconnects", "errors_received"), 0)
+        self.stats: dict[str, int] = dict.fromkeys(
+            ("in_msgs", "out_msgs", "in_bytes", "out_bytes", "reconnects", "errors_received"), 0
+        )
         self._nuid = NUID()
         self._nc: natsproto.Client | None = None
         self._callbacks: Callbacks | None = None
@@ -387,7 +406,9 @@ class Client:
             raise errors.ConnectionClosedError
         self._opened.set_servers([url.geturl() for url in compat_options.parse_urls(servers)])
 
-    server_pool = property(lambda self: [Server(url) for url in self.servers])
+    @property
+    def server_pool(self) -> list[Server]:
+        return [Server(url) for url in self.servers]
 
     @property
     def servers(self) -> list[ParseResult]:
@@ -409,13 +430,25 @@ class Client:
     def connected_server_version(self) -> ServerVersion:
         return ServerVersion(self._nc.server_info.version if self._nc is not None else "0.0.0-unknown")
 
-    max_payload = property(lambda self: (self._nc and self._nc.max_payload) or DEFAULT_MAX_PAYLOAD_SIZE)
+    @property
+    def max_payload(self) -> int:
+        return (self._nc and self._nc.max_payload) or DEFAULT_MAX_PAYLOAD_SIZE
 
-    last_error = property(lambda self: self._callbacks and self._callbacks.last_error)
-    pending_data_size = property(lambda self: self._nc.stats.waiting_bytes if self._nc else 0)
-    client_id = property(lambda self: self._nc.client_id if self._nc and not self.is_closed else None)
+    @property
+    def last_error(self) -> BaseException | None:
+        return self._callbacks.last_error if self._callbacks else None
 
-    client_ip = property(lambda self: self._nc.server_info.client_ip if self._nc and not self.is_closed else None)
+    @property
+    def pending_data_size(self) -> int:
+        return self._nc.stats.waiting_bytes if self._nc else 0
+
+    @property
+    def client_id(self) -> int | None:
+        return self._nc.client_id if self._nc and not self.is_closed else None
+
+    @property
+    def client_ip(self) -> str | None:
+        return self._nc.server_info.client_ip if self._nc and not self.is_closed else None
 
     @property
     def ssl_context(self) -> ssl.SSLContext:
@@ -432,16 +465,27 @@ class Client:
             return self.RECONNECTING
         return _STATES[self._nc.state]
 
-    def _status_in(*states: int) -> Any:
-        return property(lambda self: self._status in states)
+    @property
+    def is_closed(self) -> bool:
+        return self._status == self.CLOSED
 
-    is_closed = _status_in(CLOSED)
-    is_reconnecting = _status_in(RECONNECTING)
-    is_connected = _status_in(CONNECTED, DRAINING_SUBS)
-    is_connecting = _status_in(CONNECTING)
-    is_draining = _status_in(DRAINING_SUBS)
+    @property
+    def is_reconnecting(self) -> bool:
+        return self._status == self.RECONNECTING
 
-    is_draining_pubs = False  # natsproto takes messages to publish until it is closed
+    @property
+    def is_connected(self) -> bool:
+        return self._status in (self.CONNECTED, self.DRAINING_SUBS)
+
+    @property
+    def is_connecting(self) -> bool:
+        return self._status == self.CONNECTING
+
+    @property
+    def is_draining(self) -> bool:
+        return self._status == self.DRAINING_SUBS
+
+    is_draining_pubs: bool = False  # natsproto takes messages to publish until it is closed
 
     @property
     def _opened(self) -> natsproto.Client:

@@ -28,9 +28,21 @@ class Msg:
     _sid: int | None = None
 
     class Ack:
-        Ack, Nak, Progress, Term = b"+ACK", b"-NAK", b"+WPI", b"+TERM"
-        Prefix0, Prefix1 = "$JS", "ACK"
-        Domain, AccHash, Stream, Consumer, NumDelivered, StreamSeq, ConsumerSeq, Timestamp, NumPending = range(2, 11)
+        Ack = b"+ACK"
+        Nak = b"-NAK"
+        Progress = b"+WPI"
+        Term = b"+TERM"
+        Prefix0 = "$JS"
+        Prefix1 = "ACK"
+        Domain = 2
+        AccHash = 3
+        Stream = 4
+        Consumer = 5
+        NumDelivered = 6
+        StreamSeq = 7
+        ConsumerSeq = 8
+        Timestamp = 9
+        NumPending = 10
 
     @dataclass(frozen=True)
     class Metadata:

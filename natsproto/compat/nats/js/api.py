@@ -17,72 +17,173 @@ SCHEDULE_YEARLY, SCHEDULE_MONTHLY, SCHEDULE_WEEKLY = "@yearly", "@monthly", "@we
 SCHEDULE_DAILY, SCHEDULE_HOURLY = "@daily", "@hourly"
 
 
-def _enum(name: str, members: str) -> Any:
-    """An enumeration of strings: ``NAME=value`` for each, or the value alone where that is its name."""
-    pairs = [word.partition("=") for word in members.split()]
-    return StrEnum(name, {key.upper(): value or key for key, _, value in pairs}, module=__name__)
+class Header(StrEnum):
+    BATCH_COMMIT = "Nats-Batch-Commit"
+    BATCH_ID = "Nats-Batch-Id"
+    BATCH_SEQUENCE = "Nats-Batch-Sequence"
+    CONSUMER_STALLED = "Nats-Consumer-Stalled"
+    DESCRIPTION = "Description"
+    EXPECTED_LAST_MSG_ID = "Nats-Expected-Last-Msg-Id"
+    EXPECTED_LAST_SEQUENCE = "Nats-Expected-Last-Sequence"
+    EXPECTED_STREAM = "Nats-Expected-Stream"
+    INCR = "Nats-Incr"
+    EXPECTED_LAST_SUBJECT_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+    LAST_CONSUMER = "Nats-Last-Consumer"
+    LAST_STREAM = "Nats-Last-Stream"
+    MSG_ID = "Nats-Msg-Id"
+    MSG_TTL = "Nats-TTL"
+    ROLLUP = "Nats-Rollup"
+    SCHEDULE = "Nats-Schedule"
+    SCHEDULE_NEXT = "Nats-Schedule-Next"
+    SCHEDULE_ROLLUP = "Nats-Schedule-Rollup"
+    SCHEDULE_SOURCE = "Nats-Schedule-Source"
+    SCHEDULE_TARGET = "Nats-Schedule-Target"
+    SCHEDULE_TIME_ZONE = "Nats-Schedule-Time-Zone"
+    SCHEDULE_TTL = "Nats-Schedule-TTL"
+    SCHEDULER = "Nats-Scheduler"
+    STATUS = "Status"
 
 
-Header = _enum(
-    "Header",
-    "BATCH_COMMIT=Nats-Batch-Commit BATCH_ID=Nats-Batch-Id BATCH_SEQUENCE=Nats-Batch-Sequence "
-    "CONSUMER_STALLED=Nats-Consumer-Stalled DESCRIPTION=Description EXPECTED_LAST_MSG_ID=Nats-Expected-Last-Msg-Id "
-    "EXPECTED_LAST_SEQUENCE=Nats-Expected-Last-Sequence EXPECTED_STREAM=Nats-Expected-Stream INCR=Nats-Incr "
-    "EXPECTED_LAST_SUBJECT_SEQUENCE=Nats-Expected-Last-Subject-Sequence LAST_CONSUMER=Nats-Last-Consumer "
-    "LAST_STREAM=Nats-Last-Stream MSG_ID=Nats-Msg-Id MSG_TTL=Nats-TTL ROLLUP=Nats-Rollup SCHEDULE=Nats-Schedule "
-    "SCHEDULE_NEXT=Nats-Schedule-Next SCHEDULE_ROLLUP=Nats-Schedule-Rollup SCHEDULE_SOURCE=Nats-Schedule-Source "
-    "SCHEDULE_TARGET=Nats-Schedule-Target SCHEDULE_TIME_ZONE=Nats-Schedule-Time-Zone "
-    "SCHEDULE_TTL=Nats-Schedule-TTL SCHEDULER=Nats-Scheduler STATUS=Status",
-)
-RetentionPolicy = _enum("RetentionPolicy", "limits interest WORK_QUEUE=workqueue")
-StorageType = _enum("StorageType", "file memory")
-DiscardPolicy = _enum("DiscardPolicy", "old new")
-StoreCompression = _enum("StoreCompression", "none s2")
-PersistMode = _enum("PersistMode", "default async")
-ReplayPolicy = _enum("ReplayPolicy", "instant original")
-AckPolicy = _enum("AckPolicy", "none all explicit flow_control")
-DeliverPolicy = _enum("DeliverPolicy", "all last new by_start_sequence by_start_time last_per_subject")
-StatusCode = _enum(
-    "StatusCode",
-    "SERVICE_UNAVAILABLE=503 NO_MESSAGES=404 REQUEST_TIMEOUT=408 CONFLICT=409 CONTROL_MESSAGE=100",
-)
+class RetentionPolicy(StrEnum):
+    LIMITS = "limits"
+    INTEREST = "interest"
+    WORK_QUEUE = "workqueue"
 
 
-def _record(name: str, fields: str) -> Any:
-    """A dataclass with these fields."""
-    return type(name, (Base,), {"__module__": __name__}, fields=fields)
+class StorageType(StrEnum):
+    FILE = "file"
+    MEMORY = "memory"
 
 
-Placement = _record("Placement", "cluster? tags?")
-ExternalStream = _record("ExternalStream", "api deliver?")
-StreamConsumerSource = _record("StreamConsumerSource", "name deliver_subject")
-SubjectTransform = _record("SubjectTransform", "src dest")
-StreamSource = _record(
-    "StreamSource",
-    "name opt_start_seq? opt_start_time?:t filter_subject? "
-    "external?:ExternalStream subject_transforms?:SubjectTransform consumer?:StreamConsumerSource",
-)
-StreamSourceInfo = _record("StreamSourceInfo", "name lag? active? error?")
-LostStreamData = _record("LostStreamData", "msgs? bytes?")
-StreamState = _record(
-    "StreamState",
-    "messages bytes first_seq last_seq consumer_count deleted? num_deleted? lost?:LostStreamData subjects?",
-)
-RePublish = _record("RePublish", "src? dest? headers_only?")
-StreamConsumerLimits = _record("StreamConsumerLimits", "inactive_threshold?:s max_ack_pending?")
-PeerInfo = _record("PeerInfo", "name? current? offline? active? lag?")
-ClusterInfo = _record("ClusterInfo", "leader? name? replicas?:PeerInfo raft_group? leader_since?:t traffic_acc?")
-SequenceInfo = _record("SequenceInfo", "consumer_seq stream_seq last_active?:t")
-AccountLimits = _record(
-    "AccountLimits",
-    "max_memory max_storage max_streams max_consumers max_ack_pending "
-    "memory_max_stream_bytes storage_max_stream_bytes max_bytes_required",
-)
-Tier = _record("Tier", "memory storage streams consumers limits:AccountLimits")
-APIStats = _record("APIStats", "total errors level?")
-StreamPurgeRequest = _record("StreamPurgeRequest", "seq? filter? keep?")
-ObjectLink = _record("ObjectLink", "bucket name?")
-ObjectMetaOptions = _record("ObjectMetaOptions", "link?:ObjectLink max_chunk_size?")
+class DiscardPolicy(StrEnum):
+    OLD = "old"
+    NEW = "new"
+
+
+class StoreCompression(StrEnum):
+    NONE = "none"
+    S2 = "s2"
+
+
+class PersistMode(StrEnum):
+    DEFAULT = "default"
+    ASYNC = "async"
+
+
+class ReplayPolicy(StrEnum):
+    INSTANT = "instant"
+    ORIGINAL = "original"
+
+
+class AckPolicy(StrEnum):
+    NONE = "none"
+    ALL = "all"
+    EXPLICIT = "explicit"
+    FLOW_CONTROL = "flow_control"
+
+
+class DeliverPolicy(StrEnum):
+    ALL = "all"
+    LAST = "last"
+    NEW = "new"
+    BY_START_SEQUENCE = "by_start_sequence"
+    BY_START_TIME = "by_start_time"
+    LAST_PER_SUBJECT = "last_per_subject"
+
+
+class StatusCode(StrEnum):
+    SERVICE_UNAVAILABLE = "503"
+    NO_MESSAGES = "404"
+    REQUEST_TIMEOUT = "408"
+    CONFLICT = "409"
+    CONTROL_MESSAGE = "100"
+
+
+class Placement(Base, fields="cluster? tags?"):
+    """Where a stream is to be."""
+
+
+class ExternalStream(Base, fields="api deliver?"):
+    """A stream of another account or domain."""
+
+
+class StreamConsumerSource(Base, fields="name deliver_subject"):
+    """The consumer that a source is read with."""
+
+
+class SubjectTransform(Base, fields="src dest"):
+    """How subjects are changed."""
+
+
+class StreamSource(
+    Base,
+    fields="name opt_start_seq? opt_start_time?:t filter_subject? external?:ExternalStream "
+    "subject_transforms?:SubjectTransform consumer?:StreamConsumerSource",
+):
+    """A stream that another one copies."""
+
+
+class StreamSourceInfo(Base, fields="name lag? active? error?"):
+    """How far a copy is."""
+
+
+class LostStreamData(Base, fields="msgs? bytes?"):
+    """What a damaged stream has lost."""
+
+
+class StreamState(
+    Base,
+    fields="messages bytes first_seq last_seq consumer_count deleted? num_deleted? lost?:LostStreamData subjects?",
+):
+    """What a stream holds."""
+
+
+class RePublish(Base, fields="src? dest? headers_only?"):
+    """What is published again under another subject."""
+
+
+class StreamConsumerLimits(Base, fields="inactive_threshold?:s max_ack_pending?"):
+    """Limits of the consumers of a stream."""
+
+
+class PeerInfo(Base, fields="name? current? offline? active? lag?"):
+    """A server that has a copy."""
+
+
+class ClusterInfo(Base, fields="leader? name? replicas?:PeerInfo raft_group? leader_since?:t traffic_acc?"):
+    """The servers that have a stream or consumer."""
+
+
+class SequenceInfo(Base, fields="consumer_seq stream_seq last_active?:t"):
+    """A place in a consumer and its stream."""
+
+
+class AccountLimits(
+    Base,
+    fields="max_memory max_storage max_streams max_consumers max_ack_pending memory_max_stream_bytes "
+    "storage_max_stream_bytes max_bytes_required",
+):
+    """What an account may use."""
+
+
+class Tier(Base, fields="memory storage streams consumers limits:AccountLimits"):
+    """What an account uses with one number of replicas."""
+
+
+class APIStats(Base, fields="total errors level?"):
+    """How many requests the API has had."""
+
+
+class StreamPurgeRequest(Base, fields="seq? filter? keep?"):
+    """What to remove from a stream."""
+
+
+class ObjectLink(Base, fields="bucket name?"):
+    """Where a link points to."""
+
+
+class ObjectMetaOptions(Base, fields="link?:ObjectLink max_chunk_size?"):
+    """What a program says of the storage of an object."""
 
 
 class PubAck(Base, fields="stream seq domain? duplicate? batch_id? batch_size? val?"):
@@ -129,7 +230,9 @@ class StreamInfo(
 
 class StreamsListIterator:
     def __init__(self, offset: int, total: int, streams: list[dict[str, Any]]) -> None:
-        self.offset, self.total, self.streams = offset, total, streams
+        self.offset: int = offset
+        self.total: int = total
+        self.streams: list[dict[str, Any]] = streams
         self._left = iter(streams)
 
     def __iter__(self) -> Iterator[StreamInfo]:

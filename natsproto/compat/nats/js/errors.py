@@ -29,7 +29,10 @@ class APIError(Error):
         seq: int | None = None,
     ) -> None:
         super().__init__(description)
-        self.code, self.err_code, self.stream, self.seq = code, err_code, stream, seq
+        self.code: int | None = code
+        self.err_code: int | None = err_code
+        self.stream: str | None = stream
+        self.seq: int | None = seq
 
     @classmethod
     def from_msg(cls, msg: Msg) -> NoReturn:
@@ -68,7 +71,12 @@ class BadRequestError(APIError):
     """The request is wrong (400)."""
 
 
-BY_CODE = {503: ServiceUnavailableError, 500: ServerError, 404: NotFoundError, 400: BadRequestError}
+BY_CODE: dict[int, type[APIError]] = {
+    503: ServiceUnavailableError,
+    500: ServerError,
+    404: NotFoundError,
+    400: BadRequestError,
+}
 
 
 class ConsumerInvalidResetError(BadRequestError):
@@ -103,13 +111,16 @@ class KeyDeletedError(KeyValueError, NotFoundError):
 
     def __init__(self, entry: KeyValue.Entry | None = None, op: str | None = None) -> None:
         super().__init__()
-        self.entry, self.op = entry, op
+        self.entry: KeyValue.Entry | None = entry
+        self.op: str | None = op
 
 
 class KeyNotFoundError(KeyValueError, NotFoundError):
     def __init__(self, entry: KeyValue.Entry | None = None, op: str | None = None, message: str | None = None) -> None:
         super().__init__()
-        self.entry, self.op, self.message = entry, op, message
+        self.entry: KeyValue.Entry | None = entry
+        self.op: str | None = op
+        self.message: str | None = message
 
     def __str__(self) -> str:
         return "nats: key not found" + (f": {self.message}" if self.message else "")
@@ -123,28 +134,69 @@ class KeyWrongLastSequenceError(KeyValueError, BadRequestError):
         return f"nats: {self.description}"
 
 
-def _error(name: str, text: str = "", base: type[errors.Error] = Error) -> type[errors.Error]:
-    return errors.error(name, text, base, module=__name__)
+class NoStreamResponseError(Error):
+    text = "no response from stream"
 
 
-NoStreamResponseError = _error("NoStreamResponseError", "no response from stream")
-TooManyStalledMsgsError = _error(
-    "TooManyStalledMsgsError", "stalled with too many outstanding async published messages"
-)
-FetchTimeoutError = _error("FetchTimeoutError", "fetch timeout", base=errors.TimeoutError)
-BucketNotFoundError = _error("BucketNotFoundError", base=NotFoundError)
-BadBucketError = _error("BadBucketError", base=APIError)
-NoKeysError = _error("NoKeysError", "no keys found", base=KeyValueError)
-KeyHistoryTooLargeError = _error("KeyHistoryTooLargeError", "history limited to a max of 64", base=KeyValueError)
-InvalidKeyError = _error("InvalidKeyError")
-InvalidBucketNameError = _error("InvalidBucketNameError")
-InvalidObjectNameError = _error("InvalidObjectNameError")
-BadObjectMetaError = _error("BadObjectMetaError")
-LinkIsABucketError = _error("LinkIsABucketError")
-DigestMismatchError = _error("DigestMismatchError")
-ObjectNotFoundError = _error("ObjectNotFoundError", base=NotFoundError)
-ObjectDeletedError = _error("ObjectDeletedError", base=NotFoundError)
-ObjectAlreadyExists = _error("ObjectAlreadyExists")
-KeyValueLimitMarkerTTLNotSupportedError = _error(
-    "KeyValueLimitMarkerTTLNotSupportedError", "limit marker TTLs not supported by server"
-)
+class TooManyStalledMsgsError(Error):
+    text = "stalled with too many outstanding async published messages"
+
+
+class FetchTimeoutError(errors.TimeoutError):
+    text = "fetch timeout"
+
+
+class BucketNotFoundError(NotFoundError):
+    """There is no such bucket."""
+
+
+class BadBucketError(APIError):
+    """The stream of that name is no bucket."""
+
+
+class NoKeysError(KeyValueError):
+    text = "no keys found"
+
+
+class KeyHistoryTooLargeError(KeyValueError):
+    text = "history limited to a max of 64"
+
+
+class InvalidKeyError(Error):
+    """The key has a character that keys cannot have."""
+
+
+class InvalidBucketNameError(Error):
+    """The name has a character that buckets cannot have."""
+
+
+class InvalidObjectNameError(Error):
+    """The object needs a name."""
+
+
+class BadObjectMetaError(Error):
+    """The description of the object cannot be read."""
+
+
+class LinkIsABucketError(Error):
+    """The link is to a store, not to an object."""
+
+
+class DigestMismatchError(Error):
+    """The content does not fit its digest."""
+
+
+class ObjectNotFoundError(NotFoundError):
+    """There is no such object."""
+
+
+class ObjectDeletedError(NotFoundError):
+    """The object was deleted."""
+
+
+class ObjectAlreadyExists(Error):
+    """There is an object of that name."""
+
+
+class KeyValueLimitMarkerTTLNotSupportedError(Error):
+    text = "limit marker TTLs not supported by server"

@@ -6,7 +6,6 @@ import re
 import warnings
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from natsproto import errors as ours
@@ -58,10 +57,23 @@ class KeyValue:
         stream_info: api.StreamInfo
         bucket: str
 
-        values = property(attrgetter("stream_info.state.messages"))
-        history = property(attrgetter("stream_info.config.max_msgs_per_subject"))
-        ttl = property(attrgetter("stream_info.config.max_age"))
-        marker_ttl = property(attrgetter("stream_info.config.subject_delete_marker_ttl"))
+        @property
+        def values(self) -> int:
+            return int(self.stream_info.state.messages)
+
+        @property
+        def history(self) -> int:
+            return int(self.stream_info.config.max_msgs_per_subject)
+
+        @property
+        def ttl(self) -> float:
+            found: float = self.stream_info.config.max_age
+            return found
+
+        @property
+        def marker_ttl(self) -> float | None:
+            found: float | None = self.stream_info.config.subject_delete_marker_ttl
+            return found
 
     class KeyWatcher(Watcher[Entry]):
         """Reads what happens to keys."""

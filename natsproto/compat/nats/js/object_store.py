@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from natsproto import errors as ours
@@ -40,12 +39,32 @@ class ObjectStore:
         stream_info: api.StreamInfo
         bucket: str
 
-        description = property(attrgetter("stream_info.config.description"))
-        ttl = property(attrgetter("stream_info.config.max_age"))
-        storage_type = property(attrgetter("stream_info.config.storage"))
-        replicas = property(attrgetter("stream_info.config.num_replicas"))
-        sealed = property(attrgetter("stream_info.config.sealed"))
-        size = property(attrgetter("stream_info.state.bytes"))
+        @property
+        def description(self) -> str | None:
+            found: str | None = self.stream_info.config.description
+            return found
+
+        @property
+        def ttl(self) -> float | None:
+            found: float | None = self.stream_info.config.max_age
+            return found
+
+        @property
+        def storage_type(self) -> api.StorageType | None:
+            found: api.StorageType | None = self.stream_info.config.storage
+            return found
+
+        @property
+        def replicas(self) -> int:
+            return int(self.stream_info.config.num_replicas)
+
+        @property
+        def sealed(self) -> bool:
+            return bool(self.stream_info.config.sealed)
+
+        @property
+        def size(self) -> int:
+            return int(self.stream_info.state.bytes)
 
     class ObjectWatcher(Watcher[api.ObjectInfo]):
         """Reads what happens to objects."""
