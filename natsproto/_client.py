@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from natsproto.protocol.frames import Message, Payload
     from natsproto.protocol.headers import HeadersLike
     from natsproto.service._endpoint import StatsHandler
-    from natsproto.service._report import ServiceInfo, ServicePing, ServiceStats
+    from natsproto.service._responses import ServiceInfo, ServicePing, ServiceStats
     from natsproto.service._service import Service
     from natsproto.system import System
     from natsproto.tracing import MessageTrace
@@ -195,10 +195,10 @@ class Client(Connection):
         such limit); at once when nobody is there. Answers that cannot be read are logged and skipped. Errors and
         cancelling are those of ``request_many``; ConfigError for an id without a name.
         """
-        from natsproto.service._discovery import ask
-        from natsproto.service._report import decode_info
+        from natsproto.service._discovery import request_services
+        from natsproto.service._responses import decode_info
 
-        return ask(self, "INFO", decode_info, name, id, max_wait=max_wait, stall=stall, prefix=prefix)
+        return request_services(self, "INFO", decode_info, name, id, max_wait=max_wait, stall=stall, prefix=prefix)
 
     @items
     def ping_services(
@@ -211,10 +211,10 @@ class Client(Connection):
         prefix: str = "$SRV",
     ) -> AsyncGenerator[ServicePing]:
         """Yields who is there, and how many seconds the answer took; otherwise as ``discover_services``."""
-        from natsproto.service._discovery import ask
-        from natsproto.service._report import decode_ping
+        from natsproto.service._discovery import request_services
+        from natsproto.service._responses import decode_ping
 
-        return ask(self, "PING", decode_ping, name, id, max_wait=max_wait, stall=stall, prefix=prefix)
+        return request_services(self, "PING", decode_ping, name, id, max_wait=max_wait, stall=stall, prefix=prefix)
 
     @items
     def service_stats(
@@ -227,10 +227,10 @@ class Client(Connection):
         prefix: str = "$SRV",
     ) -> AsyncGenerator[ServiceStats]:
         """Yields what every service instance has done; otherwise as ``discover_services``."""
-        from natsproto.service._discovery import ask
-        from natsproto.service._report import decode_stats
+        from natsproto.service._discovery import request_services
+        from natsproto.service._responses import decode_stats
 
-        return ask(self, "STATS", decode_stats, name, id, max_wait=max_wait, stall=stall, prefix=prefix)
+        return request_services(self, "STATS", decode_stats, name, id, max_wait=max_wait, stall=stall, prefix=prefix)
 
     async def call(
         self,
@@ -241,7 +241,7 @@ class Client(Connection):
         headers: HeadersLike | None = None,
     ) -> Message:
         """Asks an endpoint of a service: ``request`` that raises the ServiceError with which it is answered."""
-        from natsproto.service._report import error_of
+        from natsproto.service._responses import error_of
 
         reply = await self.request(subject, payload, timeout=timeout, headers=headers)
         error = error_of(reply)

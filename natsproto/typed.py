@@ -22,7 +22,7 @@ from natsproto.errors import ConfigError, InvalidPayload, ServiceError
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import HeadersLike
 from natsproto.service._endpoint import Request
-from natsproto.service._report import error_of
+from natsproto.service._responses import error_of
 
 T = TypeVar("T")
 R = TypeVar("R")

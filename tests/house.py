@@ -94,25 +94,22 @@ ENGLISH = {
     "natsproto/jetstream": 235,
     "natsproto/otel": 7,
     "natsproto/protocol": 41,
-    "natsproto/service": 11,
     "natsproto/spark": 66,
-    "natsproto/sync": 52,
-    "natsproto/testing": 10,
+    "natsproto/testing": 5,
 }
 """Sentences to reword, for each directory: upper bounds to lower after rewording."""
 
 LONG_TEST_NAMES = {
-    "tests": 36,
-    "tests/core": 118,
+    "tests": 25,
+    "tests/core": 116,
     "tests/faults": 56,
     "tests/fuzz": 1,
-    "tests/interop": 3,
     "tests/jetstream": 320,
     "tests/kit": 12,
     "tests/kv": 32,
     "tests/objectstore": 44,
     "tests/protocol": 104,
-    "tests/server": 197,
+    "tests/server": 103,
     "tests/spark": 77,
 }
 """Tests with names of more than 50 characters, for each directory: upper bounds to lower after renaming."""

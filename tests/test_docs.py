@@ -85,7 +85,7 @@ async def test_test_shown_to_contributors_passes(jetstream: JetStream) -> None:
 
 
 @pytest.mark.slow
-def test_examples_in_the_documentation_pass_mypy_strict(tmp_path: Path) -> None:
+def test_documentation_examples_pass_mypy(tmp_path: Path) -> None:
     head = "import natsproto\nfrom natsproto.testing import Server\n"
     head += "async def page(nc: natsproto.Client, server: Server) -> None:\n"
     for page in DOCS.glob("*.md"):

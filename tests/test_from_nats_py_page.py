@@ -124,12 +124,12 @@ def test_there_is_a_row_for_everyday_things() -> None:
 
 
 @pytest.mark.parametrize("code", [code for _, right in CODE for code in spans(right)])
-def test_what_stands_on_the_right_is_run_by_the_example(code: str) -> None:
+def test_right_column_is_run_by_the_example(code: str) -> None:
     assert code in EXAMPLE
 
 
 @pytest.mark.parametrize("code", [code for left, _ in CODE for code in spans(left)])
-def test_what_stands_on_the_left_calls_what_nats_py_has(code: str) -> None:
+def test_left_column_calls_nats_py(code: str) -> None:
     for node in ast.walk(compile(code, "left", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)):
         if not isinstance(node, ast.Call):
             continue
@@ -144,7 +144,7 @@ def test_what_stands_on_the_left_calls_what_nats_py_has(code: str) -> None:
             assert {word.arg for word in node.keywords} <= set(known)
 
 
-def test_every_option_of_nats_py_is_there_with_both_defaults() -> None:
+def test_nats_py_options_with_both_defaults() -> None:
     theirs = inspect.signature(Client.connect).parameters
     ours = natsproto.Options()
     table = rows("Options of connect")
@@ -204,7 +204,7 @@ def test_errors_are_those_of_both() -> None:
     assert named <= set(errors.__all__)
 
 
-async def test_a_name_given_by_position_as_in_nats_py_is_refused_in_words(nats_client: natsproto.Client) -> None:
+async def test_positional_name_raises(nats_client: natsproto.Client) -> None:
     js = nats_client.jetstream()
     stream = await js.create_stream(name="S", subjects=["s"])
     calls: tuple[tuple[str, Callable[..., Awaitable[object]]], ...] = (

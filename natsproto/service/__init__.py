@@ -1,7 +1,7 @@
-"""Services (ADR-32): ``Client.add_service`` runs one, ``Client.discover_services`` finds them."""
+"""Services (ADR-32): ``Client.add_service`` starts one, ``Client.discover_services`` finds them."""
 
 from natsproto.service._endpoint import CONCURRENCY, Endpoint, Request
-from natsproto.service._report import (
+from natsproto.service._responses import (
     EndpointInfo,
     EndpointStats,
     ServiceIdentity,

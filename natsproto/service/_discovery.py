@@ -1,6 +1,6 @@
-"""Asking the services of an account (ADR-32): who is there, what are they, what have they done.
+"""Discovery of services (ADR-32): PING, INFO and STATS requests to the services of an account.
 
-Owns the questions. Who answers is not known beforehand, so an answer that cannot be read is skipped and logged.
+Any client may respond to such a request, so a response that cannot be decoded is logged and skipped.
 """
 
 from __future__ import annotations
@@ -15,25 +15,20 @@ from typing import TypeVar
 from natsproto._core.connection import Connection
 from natsproto.errors import ConfigError, NoResponders
 from natsproto.protocol.frames import Message
-from natsproto.service._report import PREFIX, error_of
+from natsproto.service._responses import PREFIX, error_of
 
 log = logging.getLogger("natsproto")
 
-MAX_WAIT = 2.0
-"""Seconds in which services may answer."""
-
-STALL = 0.5
-"""Seconds of silence behind an answer after which no other is expected."""
 
 T = TypeVar("T")
 
 
 def control_subject(verb: str, name: str | None = None, id: str | None = None, prefix: str = PREFIX) -> str:
-    """Where all services are asked, those of a name, or one instance."""
+    """Return the control subject of all services, of those with a name, or of one instance."""
     return ".".join(part for part in (prefix, verb, name, id) if part is not None)
 
 
-def ask(
+def request_services(
     connection: Connection,
     verb: str,
     decode: Callable[[bytes, float], T],
@@ -44,28 +39,32 @@ def ask(
     stall: float | timedelta | None,
     prefix: str,
 ) -> AsyncGenerator[T]:
-    """Yields what ``decode`` makes of every answer and the seconds it took; nothing when nobody is there."""
+    """Yield the decoded responses; nothing when there are no services. ``decode`` takes the payload and the seconds
+    that the response took.
+    """
     if id is not None and name is None:
-        raise ConfigError("id", id, "give the name of the service too: an instance is asked by both")
-    answers = connection.request_many(
+        raise ConfigError("id", id, "give the name of the service too: an instance is addressed by both")
+    responses = connection.request_many(
         control_subject(verb, name, id, prefix), max_wait=max_wait, stall=stall, max_msgs=None if id is None else 1
     )
-    return _read(answers, verb, decode)
+    return _decoded(responses, verb, decode)
 
 
-async def _read(answers: AsyncGenerator[Message], verb: str, decode: Callable[[bytes, float], T]) -> AsyncGenerator[T]:
-    asked = perf_counter()
-    async with aclosing(answers):
+async def _decoded(
+    responses: AsyncGenerator[Message], verb: str, decode: Callable[[bytes, float], T]
+) -> AsyncGenerator[T]:
+    sent_at = perf_counter()
+    async with aclosing(responses):
         try:
-            async for answer in answers:
-                error = error_of(answer)
+            async for response in responses:
+                error = error_of(response)
                 try:
                     if error is not None:
                         raise ValueError(str(error))
-                    said = decode(answer.data, perf_counter() - asked)
+                    value = decode(response.data, perf_counter() - sent_at)
                 except (ValueError, RecursionError) as exc:
-                    log.warning("an answer to %s is skipped: %s", verb, exc)
+                    log.warning("skipped a response to %s: %s", verb, exc)
                     continue
-                yield said
+                yield value
         except NoResponders:
             return

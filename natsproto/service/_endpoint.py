@@ -1,10 +1,10 @@
-"""One endpoint of a service: requests in, answers out, counted.
+"""One endpoint of a service.
 
-Owns the subscription of the endpoint, a task for every request in hand, and the counters. It knows nothing of
-the service around it but whom to tell when it breaks.
+Owns the endpoint's subscription, a task for each request that is being handled, and the counters. It knows nothing of
+its service except the callback for errors.
 
-A request gets its task in the step in which it arrives, or when another one ends: there is no dispatcher to be
-woken, and what a handler puts into context variables is seen by no other request.
+A request gets its task when it arrives, or when another request ends; no dispatcher task has to wake up first. Each
+task has its own context, so no request sees the context variables that the handler sets for another one.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from natsproto._core.events import HandlerFailed
 from natsproto.errors import DrainTimeout, NatsError, ServiceError
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
-from natsproto.service._report import EndpointInfo, EndpointStats, with_error
+from natsproto.service._responses import EndpointInfo, EndpointStats, with_error
 
 log = logging.getLogger("natsproto")
 
 CONCURRENCY = 64
-"""Requests that an endpoint handles at the same time unless another bound is given."""
+"""The default number of requests that an endpoint handles at the same time."""
 
 
 class Request(Message):
-    """A request to a service: a message that can be answered with an error as well."""
+    """A request to a service. Respond to it with data or with an error."""
 
     __slots__ = ()
 
@@ -41,15 +41,15 @@ class Request(Message):
 
     @property
     def refusal(self) -> ServiceError | None:
-        """The error it was answered with, if any."""
+        """The error that was sent as the response, if any."""
         return self._note
 
     async def respond_error(
         self, code: int, description: str, payload: Payload = b"", *, headers: HeadersLike | None = None
     ) -> None:
-        """Answers with an error (ADR-32), which counts as one of the endpoint; raising ServiceError does the same.
+        """Respond with an error (ADR-32), which the endpoint counts. Raising ServiceError in a handler does the same.
 
-        Line ends in the description become spaces. LocalProtocolError when the request asks for no answer.
+        Line breaks in the description become spaces. LocalProtocolError when the request has no reply subject.
         Cancelling it while it waits for room in the outbox sends nothing.
         """
         self._note = ServiceError(code, description)
@@ -61,7 +61,7 @@ StatsHandler: TypeAlias = Callable[["Endpoint"], object]
 
 
 class Endpoint:
-    """A subject on which a service answers. Made by ``Service.endpoint`` and its likes; lives as long as it does."""
+    """A subject on which a service handles requests. Made by ``add_endpoint`` or ``endpoint`` of a service or group."""
 
     def __init__(
         self,
@@ -73,20 +73,20 @@ class Endpoint:
         metadata: Mapping[str, str],
         handler: Handler,
         concurrency: int,
-        on_failure: Callable[[NatsError], None],
+        on_error: Callable[[NatsError], None],
     ) -> None:
         self.name = name
         self.subject = subject
         self.queue_group = queue_group
-        """None when it is in none: then every instance of the service gets every request."""
+        """None without a queue group: then every instance of the service receives every request."""
         self.metadata: Mapping[str, str] = MappingProxyType(dict(metadata))
         self._connection = connection
         self._handler = handler
         self._concurrency = concurrency
-        self._on_failure = on_failure
+        self._on_error = on_error
         self._context = contextvars.copy_context()
-        self._in_hand: set[asyncio.Task[None]] = set()
-        self._is_cut = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._cancelled = False
         self.reset()
         self._subscription = connection.subscribe(subject, queue=queue_group, message_type=Request)
         self._subscription.on_change = self._dispatch
@@ -96,22 +96,22 @@ class Endpoint:
 
     @property
     def in_progress(self) -> int:
-        """Requests being handled right now."""
-        return len(self._in_hand)
+        """The number of requests that are being handled right now."""
+        return len(self._tasks)
 
     @property
     def waiting(self) -> int:
-        """Requests received whose handling has not begun."""
+        """The number of requests that are received and not handled yet."""
         return self._subscription.pending_msgs
 
     def info(self) -> EndpointInfo:
-        """What it is."""
+        """Return the description of the endpoint, as in the INFO response."""
         return EndpointInfo(
             name=self.name, subject=self.subject, queue_group=self.queue_group or "", metadata=self.metadata
         )
 
     def stats(self, handler: StatsHandler | None = None) -> EndpointStats:
-        """What it has done; ``data`` is what the handler makes of it."""
+        """Return the endpoint's statistics; ``data`` is the return value of ``handler``."""
         return EndpointStats(
             name=self.name,
             subject=self.subject,
@@ -121,11 +121,11 @@ class Endpoint:
             last_error=self._last_error,
             processing_time=self._nanoseconds / 1e9,
             average_processing_time=self._nanoseconds // max(1, self._handled) / 1e9,
-            data=None if handler is None else self._custom(handler),
+            data=None if handler is None else self._custom_stats(handler),
         )
 
     def reset(self) -> None:
-        """Counts from zero again."""
+        """Reset the counters to zero."""
         self._requests = 0
         self._handled = 0
         self._errors = 0
@@ -134,54 +134,54 @@ class Endpoint:
 
     # ---------------------------------------------------------------- ending
 
-    async def drain(self, timeout: float, asking: asyncio.Task[object] | None) -> None:
-        """Takes no new requests and waits for those it has, except the one whose task is ``asking``.
+    async def drain(self, timeout: float, caller: asyncio.Task[object] | None) -> None:
+        """Stop accepting requests and wait for those already received, except the one whose task is ``caller``.
 
-        DrainTimeout after ``timeout`` seconds, when the rest is cancelled; RequestTimeout when the server does not
-        confirm in that time.
+        DrainTimeout after ``timeout`` seconds, with the rest cancelled; RequestTimeout when the server does not confirm
+        in that time.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         try:
             await self._subscription.drain(timeout)
-            while working := [task for task in self._in_hand if task is not asking]:
+            while working := [task for task in self._tasks if task is not caller]:
                 left = deadline - loop.time()
                 if left <= 0:
-                    unanswered = f"{len(working) + self.waiting} requests to endpoint {self.name!r} not answered"
+                    unanswered = f"{len(working) + self.waiting} unfinished requests of endpoint {self.name!r}"
                     raise DrainTimeout(f"drain of endpoint {self.name!r}", timeout, [unanswered])
                 await asyncio.wait(working, timeout=left)
         except BaseException:
-            self.cut(asking)
+            self.cancel(caller)
             raise
 
-    def cut(self, asking: asyncio.Task[object] | None) -> None:
-        """Ends it at once: requests in hand are cancelled, except the one whose task is ``asking``."""
-        self._is_cut = True
+    def cancel(self, caller: asyncio.Task[object] | None) -> None:
+        """Unsubscribe and cancel all requests at once, except the one whose task is ``caller``."""
+        self._cancelled = True
         self._connection.unsubscribe_nowait(self._subscription)
-        for task in self._in_hand:
-            if task is not asking:
+        for task in self._tasks:
+            if task is not caller:
                 task.cancel()
 
     # ---------------------------------------------------------------- handling
 
     def _dispatch(self) -> None:
-        """Something arrived, a request was answered, or the end came."""
+        """Start tasks for waiting requests. Called when a request arrives or ends, and when the subscription ends."""
         subscription = self._subscription
         inbox = subscription.inbox
-        while inbox and len(self._in_hand) < self._concurrency and not self._is_cut:
+        while inbox and len(self._tasks) < self._concurrency and not self._cancelled:
             request = inbox.popleft()
             assert isinstance(request, Request)
             task = asyncio.get_running_loop().create_task(
                 self._handle(request), name=f"natsproto endpoint {self.name}", context=self._context.copy()
             )
-            self._in_hand.add(task)
+            self._tasks.add(task)
             task.add_done_callback(self._done)
             subscription.enlist(task)
-        if subscription.error is not None and not self._is_cut:
-            self._on_failure(subscription.error)
+        if subscription.error is not None and not self._cancelled:
+            self._on_error(subscription.error)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._in_hand.discard(task)
+        self._tasks.discard(task)
         self._dispatch()
 
     async def _handle(self, request: Request) -> None:
@@ -192,18 +192,18 @@ class Endpoint:
             if result is not None and inspect.isawaitable(result):
                 await result
         except ServiceError as exc:
-            await self._refuse(request, exc)
+            await self._respond_error(request, exc)
         except (GeneratorExit, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as exc:
             if isinstance(exc, asyncio.CancelledError):
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
-                    raise  # it is this task that was cancelled, not something the handler awaited
+                    raise  # this task was cancelled, not a future that the handler awaited
             where = f"endpoint {self.name!r}"
             log.error("%s failed: %r", where, exc, exc_info=exc)
             self._connection.announce(HandlerFailed(where=where, error=exc))
-            await self._refuse(request, ServiceError(500, f"{type(exc).__name__}: {exc}"))
+            await self._respond_error(request, ServiceError(500, f"{type(exc).__name__}: {exc}"))
         finally:
             self._handled += 1
             self._nanoseconds += perf_counter_ns() - began
@@ -212,15 +212,15 @@ class Endpoint:
                 self._errors += 1
                 self._last_error = f"{refusal.code}:{refusal.description}"
 
-    async def _refuse(self, request: Request, error: ServiceError) -> None:
-        request._note = error  # counted in any case
+    async def _respond_error(self, request: Request, error: ServiceError) -> None:
+        request._note = error  # counted even if there is no reply subject
         if request.has_reply:
             try:
                 await request.respond_error(error.code, error.description)
             except NatsError as exc:
-                log.warning("endpoint %r cannot answer with an error: %s", self.name, exc)
+                log.warning("endpoint %r cannot send an error response: %s", self.name, exc)
 
-    def _custom(self, handler: StatsHandler) -> object:
+    def _custom_stats(self, handler: StatsHandler) -> object:
         try:
             data = handler(self)
             json.dumps(data)

@@ -1,7 +1,7 @@
-"""Services (ADR-32): endpoints that can be found, described and measured by anybody who may ask.
+"""Services (ADR-32): endpoints that other clients can discover, describe and measure.
 
-Owns the life of a service and what it answers to PING, INFO and STATS. It is built on the public verbs of the
-connection alone, so it goes through reconnects as any subscription does.
+Owns the life of a service and its PING, INFO and STATS responses. It uses only public methods of the connection, so
+a reconnect affects it as it affects any subscription.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from natsproto.protocol.subject import publish_subject, subscribe_subject
 from natsproto.protocol.subject import queue_group as checked_queue_group
 from natsproto.service._discovery import control_subject
 from natsproto.service._endpoint import CONCURRENCY, Endpoint, Handler, StatsHandler
-from natsproto.service._report import PREFIX, ServiceInfo, ServicePing, ServiceStats, encode
+from natsproto.service._responses import PREFIX, ServiceInfo, ServicePing, ServiceStats, encode
 
 QUEUE_GROUP = "q"
-"""The queue group of endpoints unless another one is given."""
+"""The default queue group of endpoints."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _NUMBER = r"(?:0|[1-9]\d*)"
@@ -39,7 +39,7 @@ _SEMVER = re.compile(
 
 
 class Inherited(Enum):
-    """The queue group of the group or service around."""
+    """The type of INHERITED: use the queue group of the enclosing group or service."""
 
     INHERITED = "inherited"
 
@@ -52,24 +52,24 @@ H = TypeVar("H", bound=Handler)
 
 
 class Group:
-    """A prefix, and perhaps a queue group, for endpoints. Made by ``group`` of a service or of another group."""
+    """A subject prefix, and optionally a queue group, for endpoints. Made by ``group`` of a service or group."""
 
     def __init__(self, service: Service | None, prefix: str, queue_group: str | None) -> None:
         self.prefix = prefix
-        """What stands in front of the subjects, without the last dot; empty for the service itself."""
+        """The subject prefix of the endpoints, without the last dot; empty for the service itself."""
         self.queue_group = queue_group
         self._service = service
 
     def group(self, name: str, *, queue_group: QueueGroup = INHERITED) -> Group:
-        """A group within this one; its name is any subject without ``>``. An empty name adds no prefix.
+        """Return a group within this one. Its name is a subject without ``>``; an empty name adds no prefix.
 
-        InvalidSubject, ConfigError for names that do not do.
+        InvalidSubject or ConfigError for invalid names.
         """
         if name:
             subscribe_subject(name, "group name")
             if ">" in name:
-                raise ConfigError("group name", name, "cannot contain '>': endpoints come behind it")
-        return Group(self._root(), _joined(self.prefix, name), self._queue(queue_group))
+                raise ConfigError("group name", name, "cannot contain '>', because endpoint subjects follow the name")
+        return Group(self._root(), _join_subject(self.prefix, name), self._queue_group_for(queue_group))
 
     def endpoint(
         self,
@@ -80,7 +80,7 @@ class Group:
         metadata: Mapping[str, str] | None = None,
         concurrency: int = CONCURRENCY,
     ) -> Callable[[H], H]:
-        """Decorates a handler: as ``add_endpoint``, named after the function when no name is given."""
+        """Decorate a handler to add it as an endpoint, named after the function unless a name is given."""
 
         def register(handler: H) -> H:
             self.add_endpoint(
@@ -105,27 +105,27 @@ class Group:
         metadata: Mapping[str, str] | None = None,
         concurrency: int = CONCURRENCY,
     ) -> Endpoint:
-        """Answers on a subject from now on.
+        """Add an endpoint, which handles requests from now on.
 
-        ``handler`` (def or async def) gets a Request and answers with ``respond``. A ServiceError it raises is the
-        answer; any other exception is logged, announced as HandlerFailed, and answered with code 500. ``subject``
-        (default: the name) may hold wildcards and comes behind the prefix of the group. ``queue_group=None`` gives
-        every request to every instance. At most ``concurrency`` requests are handled at the same time, the rest
-        waits; with 1 they are handled in order.
+        ``handler`` (def or async def) receives a Request and responds with ``respond``. A ServiceError that it raises
+        becomes the response; any other exception is logged, emitted as a HandlerFailed event, and becomes an error
+        response with code 500. ``subject`` (default: the name) may contain wildcards and follows the prefix of the
+        group. With ``queue_group=None`` every instance receives every request. At most ``concurrency`` requests are
+        handled at the same time, the rest waits; with 1 they are handled in order.
 
-        ConfigError, InvalidSubject, TypeError for bad arguments and when the service has stopped; LocalProtocolError
+        ConfigError, InvalidSubject or TypeError for bad arguments and when the service has stopped; LocalProtocolError
         when it was not started; ConnectionClosed.
         """
         _check_name("endpoint name", name)
         subscribe_subject(subject if subject is not None else name, "endpoint subject")
         if not callable(handler):
-            raise TypeError(f"handler must be callable with one request, not {type(handler).__name__}")
+            raise TypeError(f"handler must be a callable that takes one request, not {type(handler).__name__}")
         if type(concurrency) is not int or concurrency < 1:
-            raise ConfigError("concurrency", concurrency, "must be a positive number of requests")
-        return self._root()._open(
+            raise ConfigError("concurrency", concurrency, "must be a positive int")
+        return self._root()._add(
             name,
-            _joined(self.prefix, subject if subject is not None else name),
-            self._queue(queue_group),
+            _join_subject(self.prefix, subject if subject is not None else name),
+            self._queue_group_for(queue_group),
             _checked_metadata(metadata),
             handler,
             concurrency,
@@ -135,7 +135,7 @@ class Group:
         assert self._service is not None
         return self._service
 
-    def _queue(self, queue_group: QueueGroup) -> str | None:
+    def _queue_group_for(self, queue_group: QueueGroup) -> str | None:
         if queue_group is INHERITED:
             return self.queue_group
         if queue_group is not None:
@@ -144,8 +144,8 @@ class Group:
 
 
 class Service(Unbegun, Group):
-    """An instance of a service. Made by ``Client.add_service``; await it to start it, or enter it, which also stops it
-    at the end.
+    """An instance of a service, made by ``Client.add_service``. Await it to start it, or use it with ``async with``,
+    which also stops it.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Service(Unbegun, Group):
         publish_subject(prefix, "prefix")
         super().__init__(None, "", queue_group)
         self.id: str = connection.new_id()
-        """Tells this instance from the others of its name."""
+        """The unique id of this instance."""
         self.name = name
         self.version = version
         self.description = description
@@ -183,8 +183,8 @@ class Service(Unbegun, Group):
         self._prefix = prefix
         self._stats_handler = stats_handler
         self._endpoints: list[Endpoint] = []
-        self._since = datetime.now(UTC)
-        self._failing: asyncio.Task[None] | None = None
+        self._started_at = datetime.now(UTC)
+        self._stop_task: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._stopped: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._control: list[Subscription] = []
@@ -210,29 +210,29 @@ class Service(Unbegun, Group):
         await self.stop()
 
     def _start(self) -> None:
-        """It can be found, and endpoints can be added. Does nothing when it has started or stopped."""
+        """Make the service discoverable and allow endpoints. Does nothing when it has started or stopped."""
         self._begun = True
         if self._unlisten is not None or self._is_stopping:
             return
-        self._unlisten = self._connection.listen(self._hear)
-        self._since = datetime.now(UTC)
+        self._unlisten = self._connection.listen(self._on_event)
+        self._started_at = datetime.now(UTC)
         try:
-            for verb, answer in (("PING", self._ping), ("INFO", self.info), ("STATS", self.stats)):
-                for called, instance in ((None, None), (self.name, None), (self.name, self.id)):
-                    self._answer_control(control_subject(verb, called, instance, self._prefix), answer)
+            for verb, response in (("PING", self._ping), ("INFO", self.info), ("STATS", self.stats)):
+                for name, instance in ((None, None), (self.name, None), (self.name, self.id)):
+                    self._serve_control(control_subject(verb, name, instance, self._prefix), response)
         except BaseException:
             self._finish(None)
             raise
 
-    # ---------------------------------------------------------------- what it is and does
+    # ---------------------------------------------------------------- description and statistics
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Its endpoints in the order in which they were added."""
+        """The endpoints in the order in which they were added."""
         return tuple(self._endpoints)
 
     def info(self) -> ServiceInfo:
-        """What it answers to INFO."""
+        """Return the service's INFO response."""
         return ServiceInfo(
             name=self.name,
             id=self.id,
@@ -243,30 +243,30 @@ class Service(Unbegun, Group):
         )
 
     def stats(self) -> ServiceStats:
-        """What it answers to STATS."""
+        """Return the service's STATS response."""
         return ServiceStats(
             name=self.name,
             id=self.id,
             version=self.version,
             metadata=self.metadata,
-            started=self._since,
+            started=self._started_at,
             endpoints=tuple(endpoint.stats(self._stats_handler) for endpoint in self._endpoints),
         )
 
     def reset(self) -> None:
-        """Counts from zero again, and from now on."""
-        self._since = datetime.now(UTC)
+        """Reset the counters to zero and the start time to now."""
+        self._started_at = datetime.now(UTC)
         for endpoint in self._endpoints:
             endpoint.reset()
 
     # ---------------------------------------------------------------- ending
 
     async def stop(self, error: Exception | None = None, *, timeout: float | timedelta = 30.0) -> None:
-        """Takes no new requests, answers those it has, then ends; it can be found until then.
+        """Stop accepting requests, handle those already received, then end. The service is discoverable until then.
 
-        ``error`` is what ``stopped`` will return. After ``timeout`` seconds DrainTimeout says what was left undone
-        (RequestTimeout: the server did not confirm). Either way, and when cancelled, it has stopped. Called in a
-        handler, it does not wait for that handler. Does nothing but wait when it is stopping already.
+        ``stopped`` returns ``error``. DrainTimeout after ``timeout`` seconds lists the unfinished requests;
+        RequestTimeout: the server did not confirm. In both cases, and when cancelled, the service has stopped. In a
+        handler, it does not wait for that handler. While the service is stopping already, it only waits.
         """
         self._begun = True
         if self._is_stopping:
@@ -274,11 +274,11 @@ class Service(Unbegun, Group):
             return
         self._is_stopping = True
         wait = seconds("timeout", timeout)
-        asking = asyncio.current_task()
+        caller = asyncio.current_task()
         failed: list[RequestTimeout] = []
         try:
             results = await asyncio.gather(
-                *(endpoint.drain(wait, asking) for endpoint in self._endpoints), return_exceptions=True
+                *(endpoint.drain(wait, caller) for endpoint in self._endpoints), return_exceptions=True
             )
             for result in results:
                 if isinstance(result, RequestTimeout):
@@ -287,17 +287,17 @@ class Service(Unbegun, Group):
                     raise result
         except BaseException:
             for endpoint in self._endpoints:
-                endpoint.cut(asking)
+                endpoint.cancel(caller)
             raise
         finally:
             self._finish(error)
         if failed:
-            left = [undone for one in failed for undone in (one.left if isinstance(one, DrainTimeout) else (str(one),))]
+            left = [item for exc in failed for item in (exc.left if isinstance(exc, DrainTimeout) else (str(exc),))]
             raise DrainTimeout(f"stop of service {self.name!r}", wait, left)
 
     async def stopped(self) -> Exception | None:
-        """Waits for the end; returns why it came: what ``stop`` was given, the refusal of an endpoint by the server,
-        the reason for which the client is closed for good, or None.
+        """Wait until the service has stopped and return the reason: the ``error`` given to ``stop``, the server's
+        refusal of an endpoint, the error that closed the client, or None.
         """
         return await asyncio.shield(self._stopped)
 
@@ -311,31 +311,31 @@ class Service(Unbegun, Group):
             self._unlisten()
         self._stopped.set_result(error)
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if isinstance(event, Closed):
             for endpoint in self._endpoints:
-                endpoint.cut(asyncio.current_task())
+                endpoint.cancel(asyncio.current_task())
             self._finish(event.reason)
 
-    def _fail(self, error: NatsError) -> None:
-        """An endpoint cannot go on: the server refuses its subject, or the client has ended."""
-        if not self._is_stopping and self._failing is None:
-            self._failing = asyncio.get_running_loop().create_task(
-                self._stop_for(error), name=f"natsproto stop of service {self.name}"
+    def _on_endpoint_error(self, error: NatsError) -> None:
+        """Stop the service because an endpoint failed: the server refuses its subject, or the client has closed."""
+        if not self._is_stopping and self._stop_task is None:
+            self._stop_task = asyncio.get_running_loop().create_task(
+                self._stop_with_error(error), name=f"natsproto stop of service {self.name}"
             )
 
-    async def _stop_for(self, error: NatsError) -> None:
+    async def _stop_with_error(self, error: NatsError) -> None:
         try:
             await self.stop(error)
         except NatsError:
-            pass  # nobody waits for this; what is left undone is cancelled
+            pass  # no caller waits for this; stop() has cancelled the unfinished requests
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- endpoints and control subjects
 
     def _root(self) -> Service:
         return self
 
-    def _open(
+    def _add(
         self,
         name: str,
         subject: str,
@@ -356,7 +356,7 @@ class Service(Unbegun, Group):
             metadata=metadata,
             handler=handler,
             concurrency=concurrency,
-            on_failure=self._fail,
+            on_error=self._on_endpoint_error,
         )
         self._endpoints.append(endpoint)
         return endpoint
@@ -364,15 +364,15 @@ class Service(Unbegun, Group):
     def _ping(self) -> ServicePing:
         return ServicePing(name=self.name, id=self.id, version=self.version, metadata=self.metadata)
 
-    def _answer_control(self, subject: str, answer: Callable[[], ServicePing | ServiceInfo | ServiceStats]) -> None:
-        async def respond(question: Message) -> None:
-            if question.has_reply:
-                await question.respond(encode(answer()))
+    def _serve_control(self, subject: str, response: Callable[[], ServicePing | ServiceInfo | ServiceStats]) -> None:
+        async def respond(request: Message) -> None:
+            if request.has_reply:
+                await request.respond(encode(response()))
 
         self._control.append(self._connection.subscribe(subject, cb=respond))
 
 
-def _joined(prefix: str, name: str) -> str:
+def _join_subject(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix and name else prefix or name
 
 
@@ -380,7 +380,7 @@ def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a str, not {type(name).__name__}")
     if not _NAME.fullmatch(name):
-        raise ConfigError(what, name, "must be made of letters, digits, dash and underscore")
+        raise ConfigError(what, name, "may contain only letters, digits, dash and underscore")
 
 
 def _checked_metadata(metadata: Mapping[str, str] | None) -> Mapping[str, str]:

@@ -159,7 +159,7 @@ class Client(SyncWrapper[client.Client]):
 
     @property
     def is_connected(self) -> bool:
-        """Whether the client is connected to a server right now."""
+        """True when the client is connected to a server right now."""
         return not self._closed and self._connection().client.is_connected
 
     @property

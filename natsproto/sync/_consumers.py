@@ -43,7 +43,7 @@ class JsMessage(Received[message.JsMessage]):
 
     @property
     def is_acked(self) -> bool:
-        """Whether this message was acknowledged through this object."""
+        """True when this message was acknowledged through this object."""
         return self._inner.is_acked
 
     @contextmanager
@@ -78,7 +78,7 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
 
     @property
     def closed(self) -> bool:
-        """Whether no further message will arrive; pending messages can still be read."""
+        """True when no further message will arrive; pending messages can still be read."""
         return self._inner.closed
 
     @property

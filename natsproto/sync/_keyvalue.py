@@ -38,7 +38,7 @@ class KeyWatcher(ContextReader[watch.KeyWatcher[bytes], KeyValueEntry[bytes]]):
 
     @property
     def caught_up(self) -> bool:
-        """Whether the initial values are complete and every entry that has arrived was read."""
+        """True when the initial values are complete and every entry that has arrived was read."""
         return self._inner.caught_up and not self._buffer
 
     @property
@@ -152,7 +152,7 @@ class Lock(SyncContext[lock.Lock]):
 
     @property
     def is_held(self) -> bool:
-        """Whether the lock is held right now."""
+        """True when the lock is held right now."""
         return self._inner.is_held and not self._portal.stopped
 
     @property

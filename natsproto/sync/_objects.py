@@ -48,7 +48,7 @@ class ObjectWatcher(ContextReader[watch.ObjectWatcher, "ObjectInfo"]):
 
     @property
     def caught_up(self) -> bool:
-        """Whether the initial objects are complete and every change that has arrived was read."""
+        """True when the initial objects are complete and every change that has arrived was read."""
         return self._inner.caught_up
 
     def next(self, timeout: float | timedelta | None = None) -> ObjectInfo:
@@ -117,7 +117,7 @@ class ObjectStore(SyncWrapper[store.ObjectStore]):
 
 
 def _is_iterable(source: Source) -> TypeGuard[Iterable[bytes | bytearray | memoryview]]:
-    """Whether ``put`` would iterate over the source on the event loop."""
+    """Return True when ``put`` would iterate over the source on the event loop."""
     if isinstance(source, (str, bytes, bytearray, memoryview, os.PathLike, io.IOBase)) or hasattr(source, "read"):
         return False
     return isinstance(source, Iterable)

@@ -108,12 +108,12 @@ class Portal:
 
     @property
     def stopped(self) -> bool:
-        """Whether it has ended in this process."""
+        """True when it has ended in this process."""
         return self._closed or self._process != os.getpid()
 
     @property
     def is_loop_thread(self) -> bool:
-        """Whether the caller runs on the thread of the loop."""
+        """True when the caller runs on the thread of the loop."""
         return threading.current_thread() is self._thread
 
     def call(self, verb: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:

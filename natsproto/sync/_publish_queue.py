@@ -37,7 +37,7 @@ class PublishQueue(Generic[T]):
 
     @property
     def busy(self) -> bool:
-        """Whether there are messages that were not handed over."""
+        """True when there are messages that were not handed over."""
         return bool(self._items) or self._sender is not None
 
     def __len__(self) -> int:

@@ -50,7 +50,7 @@ class AckFuture:
         self._waiters: Waiters | None = None
 
     def done(self) -> bool:
-        """Whether the message was acknowledged or has failed."""
+        """Return True when the message was acknowledged or has failed."""
         return self._error is not None or (self._inner is not None and self._inner.done())
 
     def result(self, timeout: float | timedelta | None = None) -> PubAck:
@@ -76,7 +76,7 @@ class AckFuture:
 
     @property
     def duplicate(self) -> bool:
-        """Whether the stream already had a message with this id. False before ``done()``."""
+        """True when the stream already had a message with this id. False before ``done()``."""
         return self._inner is not None and self._inner.duplicate
 
     def _set_published(self, outcome: ack_future.AckFuture | Exception) -> None:

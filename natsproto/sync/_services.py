@@ -91,7 +91,7 @@ class HandlerThreads:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs on one of these threads."""
+        """True when the caller runs on one of these threads."""
         return threading.get_ident() in self._idents
 
     def async_handler(self, function: Handler) -> Callable[[service.Request], Awaitable[None]]:

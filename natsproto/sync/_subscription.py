@@ -135,7 +135,7 @@ class Subscription(BufferedReader[subscription.Subscription, frames.Message]):
 
     @property
     def closed(self) -> bool:
-        """Whether the subscription has ended; no further message will arrive."""
+        """True when the subscription has ended; no further message will arrive."""
         return self._inner.closed
 
     @property

@@ -160,7 +160,7 @@ class Cluster:
         return [server for server in self.servers if server.running]
 
     def _routed(self) -> bool:
-        """Whether every running node has a route to each of the other running ones."""
+        """Return True when every running node has a route to each of the other running ones."""
         names = {server.name for server in self._running()}
         return all(
             names - {server.name} <= {route.get("remote_name") for route in _ask(server, "/routez").get("routes", ())}
@@ -174,7 +174,7 @@ class Cluster:
         return next((server for server in self._running() if votes[server.name] * 2 > len(self.servers)), None)
 
     def _known(self) -> bool:
-        """Whether the leader has heard of every other running node: replicas are placed nowhere else."""
+        """Return True when the leader has heard of every other running node: replicas are placed nowhere else."""
         leader = self._leader()
         if leader is None:
             return False

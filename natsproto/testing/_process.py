@@ -121,7 +121,7 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether the server lives; a frozen one does."""
+        """True when the server lives; a frozen one does."""
         if self._server.poll() is None:
             return True
         self._dismiss_guard()

@@ -134,7 +134,7 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Whether the process lives, frozen or not."""
+        """True when the process lives, frozen or not."""
         return self._process is not None and self._process.running
 
     @property
@@ -317,7 +317,7 @@ class Server:
 
 
 def _written(ports_file: Path) -> bool:
-    """Whether the server has written its ports file to the end, which it does when all its ports listen."""
+    """Return True when the server has written its ports file to the end, which it does when all its ports listen."""
     try:
         return bool(json.loads(ports_file.read_bytes()))
     except (OSError, ValueError):

@@ -43,7 +43,7 @@ async def servers(place: World, *silent: str, pause: float = 0.0) -> None:
 
 
 @virtual_clock
-async def test_servers_stand_in_the_order_of_the_way_and_nobody_waits_longer_than_needed() -> None:
+async def test_trace_orders_servers_and_ends_early() -> None:
     async with world() as place:
         await servers(place, pause=0.1)
         nc = await place.connect()
@@ -61,7 +61,7 @@ async def test_servers_stand_in_the_order_of_the_way_and_nobody_waits_longer_tha
 
 
 @virtual_clock
-async def test_a_server_that_says_nothing_is_waited_for_until_the_timeout() -> None:
+async def test_trace_waits_for_silent_server() -> None:
     async with world() as place:
         await servers(place, "2.1")
         nc = await place.connect()

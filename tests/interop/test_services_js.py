@@ -16,9 +16,7 @@ from tests.interop.node import Node
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("nats.js")]  # installed once
 
 
-async def test_a_client_of_nats_js_finds_and_asks_our_service(
-    nats_server: Server, nats_client: Client, node: Node
-) -> None:
+async def test_nats_js_client_uses_our_service(nats_server: Server, nats_client: Client, node: Node) -> None:
     service = await nats_client.add_service(
         "py",
         "1.2.3",
@@ -72,9 +70,7 @@ async def test_a_client_of_nats_js_finds_and_asks_our_service(
     assert all(isinstance(e["processing_time"], int) for e in stats["endpoints"])
 
 
-async def test_our_client_finds_and_asks_a_service_of_nats_js(
-    nats_server: Server, nats_client: Client, node: Node
-) -> None:
+async def test_our_client_uses_nats_js_service(nats_server: Server, nats_client: Client, node: Node) -> None:
     nc = nats_client
     async with node.running("service.cjs", nats_server.url) as program:
         theirs = cast("dict[str, Any]", await program.line())

@@ -28,7 +28,7 @@ async def theirs(nats_server: Server) -> AsyncIterator[TheirClient]:
     await nc.close()
 
 
-async def test_our_client_finds_and_asks_a_service_of_nats_py(nats_client: Client, theirs: TheirClient) -> None:
+async def test_our_client_uses_nats_py_service(nats_client: Client, theirs: TheirClient) -> None:
     nc = nats_client
     service = await nats.micro.add_service(
         theirs,

@@ -34,7 +34,7 @@ ORDER = ["a in", "b in", "handler", "b out", "a out"]
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-async def test_middleware_of_a_subscription_is_nested_in_order(nats_client: Client, kind: str) -> None:
+async def test_subscription_middleware_order(nats_client: Client, kind: str) -> None:
     seen: list[str] = []
     done = asyncio.Event()
 
@@ -56,7 +56,7 @@ async def test_middleware_of_a_subscription_is_nested_in_order(nats_client: Clie
     assert seen == ORDER
 
 
-async def test_middleware_of_a_consumer_sees_errors_and_answers(jetstream: JetStream) -> None:
+async def test_consumer_middleware_sees_errors_and_acks(jetstream: JetStream) -> None:
     seen: list[str] = []
     stream = await jetstream.create_stream(name="S", subjects=["s"])
     consumer = await stream.create_consumer(durable_name="c")

@@ -91,9 +91,7 @@ def identity(span: ReadableSpan) -> int:
 
 
 @also_uvloop
-async def test_one_trace_leads_from_the_request_through_the_service_to_what_it_publishes(
-    nats_server: Server, recorder: Recorder
-) -> None:
+async def test_trace_from_request_through_service_to_publish(nats_server: Server, recorder: Recorder) -> None:
     telemetry = recorder.telemetry
     async with telemetry.connect(nats_server.url) as nc, telemetry.connect(nats_server.url) as other:
         service = await other.add_service("shop", "1.0.0")
@@ -139,7 +137,7 @@ async def test_one_trace_leads_from_the_request_through_the_service_to_what_it_p
 
 
 @also_uvloop
-async def test_jetstream_is_traced_from_publish_to_acknowledgement(nats_server: Server, recorder: Recorder) -> None:
+async def test_jetstream_trace_from_publish_to_ack(nats_server: Server, recorder: Recorder) -> None:
     telemetry = recorder.telemetry
     async with telemetry.connect(nats_server.url) as nc:
         js = nc.jetstream()
@@ -174,9 +172,7 @@ def contexts(messages: list[JsMessage]) -> list[int]:
 
 
 @also_uvloop
-async def test_every_message_of_a_window_has_a_span_up_to_its_acknowledgement(
-    nats_server: Server, recorder: Recorder
-) -> None:
+async def test_window_message_span_ends_with_ack(nats_server: Server, recorder: Recorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc:
         js = nc.jetstream()
         stream = await js.create_stream(name="S", subjects=["s.>"])
@@ -218,7 +214,7 @@ async def test_every_message_of_a_window_has_a_span_up_to_its_acknowledgement(
 
 
 @also_uvloop
-async def test_a_batch_has_a_span_that_leads_to_those_of_its_messages(nats_server: Server, recorder: Recorder) -> None:
+async def test_batch_span_links_to_message_spans(nats_server: Server, recorder: Recorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc:
         js = nc.jetstream()
         stream = await js.create_stream(name="S", subjects=["s.>"], allow_atomic=True)
@@ -297,7 +293,7 @@ async def test_fast_ingest_has_a_span_for_what_is_waited_for(nats_server: Server
 
 
 @also_uvloop
-async def test_what_is_not_sampled_is_marked_so_and_leaves_nothing(nats_server: Server) -> None:
+async def test_unsampled_trace_exports_no_span(nats_server: Server) -> None:
     recorder = Recorder(ALWAYS_OFF)
     async with recorder.telemetry.connect(nats_server.url) as nc:
         js = nc.jetstream()
@@ -382,9 +378,7 @@ async def test_metrics_add_up_over_clients_that_come_and_go(nats_server: Server,
 
 
 @also_uvloop
-async def test_a_client_that_is_closed_while_metrics_are_read_is_counted_once(
-    nats_server: Server, recorder: Recorder
-) -> None:
+async def test_client_closed_during_metrics_is_counted_once(nats_server: Server, recorder: Recorder) -> None:
     nc = await recorder.telemetry.connect(nats_server.url)
     await nc.publish("a", b"x")
     await nc.flush()
@@ -414,14 +408,14 @@ async def test_a_plain_client_makes_none(nats_server: Server, recorder: Recorder
     assert set(recorder.spans()) == {"outside"}
 
 
-def test_nothing_of_it_is_loaded_unless_it_is_asked_for() -> None:
+def test_opentelemetry_is_imported_on_demand() -> None:
     code = "import sys, natsproto, natsproto.sync, natsproto.service; print('opentelemetry' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 
 @also_uvloop
-async def test_without_a_provider_everything_works_and_nothing_is_added(nats_server: Server) -> None:
+async def test_without_provider_nothing_is_added(nats_server: Server) -> None:
     seen: list[Message] = []
 
     @otel.process

@@ -105,7 +105,7 @@ async def use_everything(telemetry: otel.Telemetry, server: Server) -> None:
             await news.next(timeout=20)
 
 
-async def test_spans_and_metrics_are_those_of_the_conventions(nats_server: Server) -> None:
+async def test_spans_and_metrics_follow_conventions(nats_server: Server) -> None:
     made = Everything(["orders.{id}.new", "ask.*"])
     await use_everything(made.telemetry, nats_server)
     spans, metrics = made.spans(), made.metrics()

@@ -33,7 +33,7 @@ def said(span: ReadableSpan) -> dict[str, object]:
 
 
 @also_uvloop
-async def test_the_next_message_of_a_subscription_is_received(nats_server: Server, recorder: Recorder) -> None:
+async def test_subscription_next_makes_receive_span(nats_server: Server, recorder: Recorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc, nc.subscribe("orders.*", queue="q") as sub:
         await nc.publish("orders.eu", b"four")
         send = recorder.spans()["send orders.eu"]
@@ -128,9 +128,7 @@ async def test_a_batch_is_received_as_one(nats_server: Server, recorder: Recorde
 
 
 @also_uvloop
-async def test_messages_of_consumers_are_received_one_by_one_and_in_batches(
-    nats_server: Server, recorder: Recorder
-) -> None:
+async def test_consumer_messages_make_receive_spans(nats_server: Server, recorder: Recorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc:
         js = nc.jetstream()
         stream = await js.create_stream(name="S", subjects=["s.>"], storage="memory")
@@ -168,9 +166,7 @@ async def test_messages_of_consumers_are_received_one_by_one_and_in_batches(
 
 
 @also_uvloop
-async def test_answers_inboxes_and_what_is_the_servers_are_not_received(
-    nats_server: Server, recorder: Recorder
-) -> None:
+async def test_inboxes_and_system_subjects_have_no_span(nats_server: Server, recorder: Recorder) -> None:
     async with recorder.telemetry.connect(nats_server.url, inbox_prefix="_MINE") as nc:
 
         async def answer(message: Message) -> None:

@@ -40,7 +40,7 @@ async def add(request: Request) -> None:
 
 
 @both_loops
-async def test_every_instance_answers_every_level_exactly_once(nats_server: Server) -> None:
+async def test_instances_answer_each_control_subject_once(nats_server: Server) -> None:
     async with client(nats_server.url) as one, client(nats_server.url) as two:
         instances = [await nc.add_service(name, "1.0.0") for nc in (one, two) for name in ("calc", "calc", "echo")]
         await asyncio.gather(one.flush(), two.flush())
@@ -103,7 +103,7 @@ async def test_the_client_side_finds_describes_and_measures(nats_server: Server)
 
 
 @both_loops
-async def test_another_prefix_takes_the_place_of_srv_as_it_is_written(nats_server: Server) -> None:
+async def test_service_prefix_replaces_srv(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         await nc.add_service("calc", "1.0.0", prefix="acc.Srv")
         assert [info.name async for info in nc.discover_services(prefix="acc.Srv", stall=0.1)] == ["calc"]
@@ -135,7 +135,7 @@ async def test_an_answer_that_cannot_be_read_is_skipped(nats_server: Server) -> 
 
 
 @both_loops
-async def test_groups_put_their_names_in_front_and_hand_down_their_queue_group(nats_server: Server) -> None:
+async def test_groups_prefix_subjects_and_share_queue_group(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         service = await nc.add_service("calc", "1.0.0", queue_group="svc")
         v1 = service.group("v1")
@@ -168,7 +168,7 @@ async def test_groups_put_their_names_in_front_and_hand_down_their_queue_group(n
 
 
 @both_loops
-async def test_a_queue_group_shares_requests_and_none_gives_them_to_all(nats_server: Server) -> None:
+async def test_endpoint_with_and_without_queue_group(nats_server: Server) -> None:
     async with client(nats_server.url) as nc, client(nats_server.url) as other:
         got: Counter[str] = Counter()
         for name, connection in (("one", nc), ("two", other)):
@@ -263,7 +263,7 @@ async def test_errors_are_answered_counted_and_told(nats_server: Server) -> None
 
 
 @both_loops
-async def test_a_message_that_asks_for_no_answer_is_handled_too(nats_server: Server) -> None:
+async def test_endpoint_handles_message_without_reply(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         raised: list[Exception] = []
         service = await nc.add_service("log", "1.0.0")
@@ -282,7 +282,7 @@ async def test_a_message_that_asks_for_no_answer_is_handled_too(nats_server: Ser
 
 
 @both_loops
-async def test_a_stats_handler_that_fails_costs_only_its_data(nats_server: Server) -> None:
+async def test_failing_stats_handler_costs_only_its_data(nats_server: Server) -> None:
     def broken(endpoint: Endpoint) -> object:
         if endpoint.name == "a":
             raise ValueError
@@ -330,7 +330,7 @@ async def test_at_most_so_many_requests_are_handled_at_once(nats_server: Server)
 
 
 @both_loops
-async def test_what_a_handler_keeps_in_context_is_seen_by_no_other_request(nats_server: Server) -> None:
+async def test_context_variables_of_handlers_are_separate(nats_server: Server) -> None:
     user: ContextVar[str] = ContextVar("user", default="nobody")
     async with client(nats_server.url) as nc:
         user.set("the one who made the service")
@@ -350,7 +350,7 @@ async def test_what_a_handler_keeps_in_context_is_seen_by_no_other_request(nats_
 
 
 @both_loops
-async def test_stop_answers_what_it_has_and_can_be_found_until_then(nats_server: Server) -> None:
+async def test_stop_handles_received_requests(nats_server: Server) -> None:
     async with client(nats_server.url) as nc, client(nats_server.url) as other:
         service = await nc.add_service("calc", "1.0.0")
         go_on = asyncio.Event()
@@ -403,7 +403,7 @@ async def test_stop_gives_up_on_time_and_says_what_it_left(nats_server: Server) 
         for _ in range(3):
             await nc.publish("hangs", reply="nobody")
         await until(lambda: endpoint.waiting == 2)
-        with pytest.raises(DrainTimeout, match="3 requests to endpoint 'hangs' not answered"):
+        with pytest.raises(DrainTimeout, match="3 unfinished requests of endpoint 'hangs'"):
             await service.stop(timeout=0.4)
         await cancelled.wait()
         assert await service.stopped() is None
@@ -453,7 +453,7 @@ async def test_leaving_the_block_stops_it(nats_server: Server) -> None:
 
 
 @both_loops
-async def test_draining_the_client_answers_what_its_services_have(nats_server: Server) -> None:
+async def test_client_drain_handles_received_requests(nats_server: Server) -> None:
     async with client(nats_server.url) as nc, client(nats_server.url) as other:
         service = await nc.add_service("calc", "1.0.0")
         go_on = asyncio.Event()
@@ -500,7 +500,7 @@ async def test_closing_the_client_cancels_what_is_in_hand(nats_server: Server) -
 
 
 @both_loops
-async def test_a_refused_endpoint_ends_the_service_with_the_reason() -> None:
+async def test_refused_endpoint_stops_the_service() -> None:
     config = 'authorization { users = [ { user: "a", password: "b", permissions: { subscribe: { deny: "no" } } } ] }'
     with run_server(config=config) as server:
         async with client(server.url, user="a", password="b") as nc:
@@ -548,7 +548,7 @@ async def test_a_service_goes_on_when_its_server_comes_back(nats_server: Server)
 # ---------------------------------------------------------------- bad arguments
 
 
-async def test_names_versions_and_the_rest_are_checked_before_anything_is_sent(nats_client: Client) -> None:
+async def test_service_arguments_are_checked_first(nats_client: Client) -> None:
     nc = nats_client
 
     def refused(expected: type[Exception], *args: object, **kwargs: object) -> None:

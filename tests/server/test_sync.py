@@ -109,7 +109,7 @@ def test_what_was_published_first_goes_first(nc: sync.Client) -> None:
     assert [message.data for message in sub] == [b"last"]
 
 
-def test_bad_arguments_are_refused_where_they_are_given(nc: sync.Client) -> None:
+def test_bad_arguments_raise_at_the_call(nc: sync.Client) -> None:
     for error, arguments in (
         (InvalidSubject, {"subject": "a b"}),
         (InvalidSubject, {"subject": "a", "reply": "a.*"}),
@@ -237,7 +237,7 @@ def test_a_running_event_loop_is_no_hindrance(nats_server: Server) -> None:
     assert loops() == []
 
 
-def test_on_its_own_loop_it_says_why_it_cannot_be_called(nats_server: Server) -> None:
+def test_call_on_own_loop_raises(nats_server: Server) -> None:
     raised: list[Exception] = []
     made: list[sync.Client] = []
     disconnected = threading.Event()
@@ -318,7 +318,7 @@ def test_closing_ends_calls_in_other_threads(nats_server: Server) -> None:
     assert len(ended) == 2
 
 
-def test_a_block_that_raises_closes_and_one_that_does_not_drains(nats_server: Server) -> None:
+def test_with_block_drains_or_closes_on_error(nats_server: Server) -> None:
     def raises() -> None:
         with sync.connect(nats_server.url):
             raise ZeroDivisionError
@@ -334,13 +334,13 @@ def test_a_block_that_raises_closes_and_one_that_does_not_drains(nats_server: Se
     assert loops() == []
 
 
-def test_a_forgotten_client_is_closed_by_the_garbage_collector(nats_server: Server) -> None:
+def test_garbage_collector_closes_forgotten_client(nats_server: Server) -> None:
     sync.connect(nats_server.url).publish("a")
     gc.collect()
     assert loops() == []
 
 
-def test_a_connection_that_cannot_be_made_leaves_no_thread() -> None:
+def test_failed_connect_leaves_no_thread() -> None:
     with pytest.raises(ConnectFailed):
         sync.connect("nats://127.0.0.1:1", connect_timeout=1)
     with pytest.raises(ConfigError):
@@ -376,7 +376,7 @@ def run(program: str, *arguments: str) -> str:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
-def test_a_forked_process_connects_anew_and_leaves_the_parents_connection_alone(nats_server: Server) -> None:
+def test_forked_process_connects_again(nats_server: Server) -> None:
     program = """
         import os, sys
         from natsproto import sync
@@ -419,7 +419,7 @@ def test_a_forked_process_connects_anew_and_leaves_the_parents_connection_alone(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
-def test_a_pool_of_forked_workers_shares_a_client_of_the_module(nats_server: Server) -> None:
+def test_forked_worker_pool_uses_module_client(nats_server: Server) -> None:
     program = """
         import multiprocessing, sys
         from natsproto import sync
@@ -444,7 +444,7 @@ def test_a_pool_of_forked_workers_shares_a_client_of_the_module(nats_server: Ser
     assert run(program, nats_server.url) == "well\n"
 
 
-def test_what_was_published_leaves_when_the_program_ends_without_closing(nats_server: Server, nc: sync.Client) -> None:
+def test_published_messages_leave_at_program_exit(nats_server: Server, nc: sync.Client) -> None:
     program = """
         import sys
         from natsproto import sync
@@ -459,7 +459,7 @@ def test_what_was_published_leaves_when_the_program_ends_without_closing(nats_se
         assert [int(sub.next(timeout=5).data) for _ in range(1000)] == list(range(1000))
 
 
-def test_a_pickled_client_connects_where_it_is_unpickled(nats_server: Server, nc: sync.Client) -> None:
+def test_pickled_client_connects_when_unpickled(nats_server: Server, nc: sync.Client) -> None:
     copy = pickle.loads(pickle.dumps(nc))
     assert isinstance(copy, sync.Client)
     assert repr(copy) == "<blocking Client, not connected yet>"

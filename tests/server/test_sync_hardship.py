@@ -112,7 +112,7 @@ def interruptible() -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")
-def test_what_an_interrupted_call_has_brought_is_never_nowhere(interruptible: Callable[[], None]) -> None:
+def test_result_of_interrupted_call_is_undone(interruptible: Callable[[], None]) -> None:
     portal = Portal()
     returned: list[int] = []
     lost: list[int] = []
@@ -131,9 +131,7 @@ def test_what_an_interrupted_call_has_brought_is_never_nowhere(interruptible: Ca
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")
-def test_a_block_that_was_interrupted_on_the_way_in_is_left_again(
-    nc: sync.Client, interruptible: Callable[[], None]
-) -> None:
+def test_interrupted_enter_leaves_the_block(nc: sync.Client, interruptible: Callable[[], None]) -> None:
     kv = nc.jetstream().create_key_value(bucket="cfg", storage="memory", limit_marker_ttl=60)
     with kv.lock("leader") as held:
         for enter in (kv.lock("leader").__enter__, kv.lock("leader").acquire):
@@ -147,7 +145,7 @@ def test_a_block_that_was_interrupted_on_the_way_in_is_left_again(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")
-def test_an_interrupted_iteration_ends_without_a_complaint(nc: sync.Client, interruptible: Callable[[], None]) -> None:
+def test_interrupted_iteration_ends_cleanly(nc: sync.Client, interruptible: Callable[[], None]) -> None:
     complaints: list[object] = []
     portal, _ = nc._reach()
     portal.run(lambda: asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context)))
@@ -310,7 +308,7 @@ def test_what_is_left_half_way_harms_nobody(nc: sync.Client) -> None:
     assert sorted(had + [int(message.data) for message in consumer.fetch(46, timeout=5)]) == list(range(50))
 
 
-def test_the_garbage_collector_does_not_end_what_the_loop_is_ending() -> None:
+def test_garbage_collector_and_closing_iterator() -> None:
     portal = Portal()
     ending, collected = threading.Event(), threading.Event()
 
@@ -343,7 +341,7 @@ def test_the_garbage_collector_does_not_end_what_the_loop_is_ending() -> None:
     portal.stop()
 
 
-def test_what_comes_while_the_loop_is_ending_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_while_loop_ends_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     portal = Portal()
     checked, ending, came = threading.Event(), threading.Event(), threading.Event()
     begun: list[bool] = []
@@ -381,7 +379,7 @@ def test_what_comes_while_the_loop_is_ending_is_not_begun(monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_in_a_forked_process_nothing_of_the_parents_can_be_used_or_broken(nats_server: Server) -> None:
+def test_forked_process_cannot_use_parents_handles(nats_server: Server) -> None:
     with sync.connect(nats_server.url) as nc:
         js = nc.jetstream()
         stream = js.create_stream(name="S", subjects=["s.>"], storage="memory")

@@ -84,7 +84,7 @@ def test_the_next_message_is_there_for_the_next_call(stream: sync.Stream, ack_po
 
 
 @pytest.mark.usefixtures("interrupted")
-def test_of_a_priority_group_the_next_member_of_the_handle_reads_them(stream: sync.Stream) -> None:
+def test_interrupt_puts_back_priority_group_messages(stream: sync.Stream) -> None:
     consumer = stream.create_consumer(durable_name="C", priority_groups=["g"], priority_policy="overflow")
     assert numbers(lambda: consumer.fetch(4, timeout=0.5, group="g")) == list(range(COUNT))
 
@@ -98,7 +98,7 @@ def test_an_ordered_consumer_goes_on_without_a_gap(stream: sync.Stream) -> None:
 
 
 @pytest.mark.usefixtures("interrupted")
-def test_what_was_interrupted_is_read_by_an_endless_reader_too(stream: sync.Stream) -> None:
+def test_messages_reads_what_interrupt_put_back(stream: sync.Stream) -> None:
     consumer = stream.create_consumer(durable_name="C", ack_policy="none")
     with pytest.raises(KeyboardInterrupt):
         consumer.fetch(4)

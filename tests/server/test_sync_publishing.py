@@ -68,7 +68,7 @@ def test_a_window_acknowledges_every_message_in_order(js: sync.JetStream) -> Non
     assert stream.info().state.messages == 10_002
 
 
-def test_what_a_window_is_given_is_checked_at_once_and_is_what_it_was_then(js: sync.JetStream) -> None:
+def test_window_checks_and_copies_arguments(js: sync.JetStream) -> None:
     stream = js.create_stream(name="S", subjects=["s.>"], storage="memory")
     publisher = js.publisher()
     with pytest.raises(LocalProtocolError, match="inside the publisher's block"):
@@ -96,7 +96,7 @@ def test_what_a_window_is_given_is_checked_at_once_and_is_what_it_was_then(js: s
         pass
 
 
-def test_failures_that_nobody_has_seen_are_raised_at_the_end(js: sync.JetStream) -> None:
+def test_unseen_failures_are_raised_at_the_end(js: sync.JetStream) -> None:
     js.create_stream(name="S", subjects=["s.>"], storage="memory")
     with pytest.raises(PublishFailed) as failed, js.publisher() as publisher:  # noqa: PT012  # it is left
         seen = publisher.publish("s.a", expected_last_seq=77)
@@ -114,7 +114,7 @@ def test_failures_that_nobody_has_seen_are_raised_at_the_end(js: sync.JetStream)
     assert all(error is None or isinstance(error, (LocalProtocolError, PublishUncertain)) for error in outcomes)
 
 
-def test_a_window_full_of_failures_tells_of_them_and_loses_no_message(js: sync.JetStream) -> None:
+def test_window_full_of_failures_loses_no_message(js: sync.JetStream) -> None:
     stream = js.create_stream(name="S", subjects=["s.>"], storage="memory")
     told: list[int] = []
     with js.publisher(max_pending=10) as publisher:
@@ -133,7 +133,7 @@ def test_a_window_full_of_failures_tells_of_them_and_loses_no_message(js: sync.J
     assert stream.info().state.messages == 150
 
 
-def test_a_failure_is_told_once_also_when_another_comes_while_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_failures_are_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
     portal = Portal()
     told: list[int] = []
 
@@ -192,7 +192,7 @@ def test_threads_share_a_window(js: sync.JetStream) -> None:
     assert stream.info().state.messages == 4000
 
 
-def test_what_is_not_acknowledged_when_the_client_ends_is_told(nats_server: Server) -> None:
+def test_unacknowledged_messages_fail_on_close(nats_server: Server) -> None:
     nc = sync.connect(nats_server.url)
     js = nc.jetstream(timeout=30)
     js.create_stream(name="S", subjects=["s.>"], storage="memory", no_ack=True)
@@ -219,7 +219,7 @@ def test_what_is_not_acknowledged_when_the_client_ends_is_told(nats_server: Serv
     assert loops() == []
 
 
-def test_a_future_tells_what_the_end_of_the_client_has_told_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_future_settled_by_closing_client(monkeypatch: pytest.MonkeyPatch) -> None:
     portal = Portal()
     futures = [sync.AckFuture(portal, "s.a") for _ in range(2)]
     uncertain = PublishUncertain("s.a", "the client was closed")
@@ -272,7 +272,7 @@ def test_the_best_publisher_is_what_the_stream_allows(js: sync.JetStream) -> Non
         pass
 
 
-def test_an_atomic_batch_is_stored_as_a_whole_or_not_at_all(js: sync.JetStream) -> None:
+def test_atomic_batch_is_all_or_nothing(js: sync.JetStream) -> None:
     stream = js.create_stream(name="S", subjects=["s.>"], storage="memory", allow_atomic=True)
     with js.atomic_batch() as batch:
         for number in range(10):
@@ -368,7 +368,7 @@ def test_ordered_and_push_consumers_are_read(js: sync.JetStream) -> None:
     assert stream.consumer_info("p").num_ack_pending == 0
 
 
-def test_messages_that_a_loop_leaves_are_the_next_readers(js: sync.JetStream) -> None:
+def test_messages_left_by_a_loop_go_to_next_reader(js: sync.JetStream) -> None:
     stream = js.create_stream(name="S", subjects=["s.>"], storage="memory")
     for number in range(50):
         js.publish("s.a", b"%d" % number)

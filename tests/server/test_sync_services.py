@@ -20,7 +20,7 @@ def nc(nats_server: Server) -> Iterator[sync.Client]:
     assert loops() == [], "a thread was left behind"
 
 
-def test_functions_answer_and_may_wait_and_use_the_client(nc: sync.Client) -> None:
+def test_handlers_may_block_and_use_the_client(nc: sync.Client) -> None:
     with nc.add_service("calc", "1.0.0", description="adds", metadata={"a": "b"}) as service:
 
         @service.endpoint("double")
@@ -91,7 +91,7 @@ def test_what_a_handler_raises_is_the_answer(nc: sync.Client) -> None:
             service.group(">")
 
 
-def test_as_many_requests_as_the_endpoint_allows_are_handled_at_a_time(nc: sync.Client) -> None:
+def test_concurrency_limits_handler_threads(nc: sync.Client) -> None:
     three = threading.Barrier(3)
     inside: set[str] = set()
     most = 0
@@ -122,7 +122,7 @@ def test_as_many_requests_as_the_endpoint_allows_are_handled_at_a_time(nc: sync.
     assert (sorted(replies), most) == ([b"%d" % number for number in range(9)], 3)
 
 
-def test_stopping_answers_what_is_in_hand_even_when_a_handler_stops(nc: sync.Client) -> None:
+def test_stop_in_handler_finishes_requests(nc: sync.Client) -> None:
     service = nc.add_service("shop", "1.0.0")
     begun, go_on = threading.Event(), threading.Event()
 
@@ -148,7 +148,7 @@ def test_stopping_answers_what_is_in_hand_even_when_a_handler_stops(nc: sync.Cli
     service.stop()
 
 
-def test_closing_the_client_leaves_handlers_alone_and_ends_their_service(nats_server: Server) -> None:
+def test_client_close_stops_service_not_handlers(nats_server: Server) -> None:
     nc = sync.connect(nats_server.url)
     service = nc.add_service("shop", "1.0.0")
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
@@ -169,7 +169,7 @@ def test_closing_the_client_leaves_handlers_alone_and_ends_their_service(nats_se
     assert loops() == []
 
 
-def test_a_handler_may_drain_the_client_which_does_not_wait_for_it(nats_server: Server) -> None:
+def test_handler_may_drain_the_client(nats_server: Server) -> None:
     ended: list[BaseException | None] = []
     over = threading.Event()
     with sync.connect(nats_server.url) as asking:

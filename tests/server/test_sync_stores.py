@@ -68,7 +68,7 @@ def test_keys_are_written_read_and_deleted(js: sync.JetStream) -> None:
         kv.status()
 
 
-def test_a_watch_gives_what_is_there_and_then_what_happens(js: sync.JetStream) -> None:
+def test_watch_gives_values_then_changes(js: sync.JetStream) -> None:
     kv = js.create_key_value(bucket="cfg", storage="memory")
     for number in range(100):
         kv.put(f"a.{number}", b"%d" % number)
@@ -128,7 +128,7 @@ def test_readers_of_one_watch_share_its_entries(js: sync.JetStream) -> None:
     assert sorted(int(value) for mine in got for value in mine) == list(range(60))
 
 
-def test_a_watch_that_was_not_entered_or_whose_client_is_closed_says_so(nats_server: Server) -> None:
+def test_watch_not_entered_or_client_closed(nats_server: Server) -> None:
     nc = sync.connect(nats_server.url)
     kv = nc.jetstream().create_key_value(bucket="cfg", storage="memory")
     watcher = kv.watch()
@@ -186,7 +186,7 @@ def test_objects_are_put_got_listed_and_deleted(js: sync.JetStream, tmp_path: Pa
     js.delete_object_store("files")
 
 
-def test_an_object_is_put_from_a_generator_that_uses_the_client(js: sync.JetStream) -> None:
+def test_put_object_from_generator_using_client(js: sync.JetStream) -> None:
     kv = js.create_key_value(bucket="cfg", storage="memory")
     store = js.create_object_store(bucket="files", storage="memory")
     kv.put("piece", b"x" * 1000)
@@ -236,7 +236,7 @@ def test_objects_are_watched(js: sync.JetStream) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_in_a_forked_process_buckets_are_asked_for_again(nats_server: Server) -> None:
+def test_forked_process_needs_new_bucket_handles(nats_server: Server) -> None:
     with sync.connect(nats_server.url) as nc:
         kv = nc.jetstream().create_key_value(bucket="cfg", storage="memory")
         with kv.watch() as watcher:
@@ -298,7 +298,7 @@ def test_a_lock_is_held_by_one_and_renewed_while_it_is(js: sync.JetStream) -> No
     second.release()
 
 
-def test_a_lock_that_is_lost_says_so_when_its_block_is_left(js: sync.JetStream) -> None:
+def test_lost_lock_raises_when_block_is_left(js: sync.JetStream) -> None:
     kv = js.create_key_value(bucket="cfg", storage="memory", limit_marker_ttl=60)
     told = threading.Event()
 

