@@ -59,14 +59,14 @@ class Admin:
         """Moves the stream and its consumers off a server; it stays until another has caught up. Server 2.15."""
         name = stream_name(stream)
         asked = f"evacuate stream {name!r} from {peer!r}"
-        await self._api.demand(5, "2.15", asked, timeout)
+        await self._api.require_api_level(5, "2.15", asked, timeout)
         await self._do(f"STREAM.PEER.EVACUATE.{name}", {"peer": peer}, asked, timeout)
 
     async def cancel_stream_move(self, stream: str, *, timeout: Duration | None = None) -> None:
         """Takes back a move, scaling or change of retention that is not finished. Server 2.15."""
         name = stream_name(stream)
         asked = f"cancel move of stream {name!r}"
-        await self._api.demand(5, "2.15", asked, timeout)
+        await self._api.require_api_level(5, "2.15", asked, timeout)
         await self._call(f"STREAM.CANCEL_MOVE.{name}", {}, asked, timeout)
 
     # ---------------------------------------------------------------- in the system account
@@ -88,7 +88,7 @@ class Admin:
     async def evacuate_server(self, server: str = "", *, peer_id: str = "", timeout: Duration | None = None) -> None:
         """Moves everything off a server, which stays in the cluster. Server 2.15."""
         body, asked = _server(server, peer_id), f"evacuate server {server or peer_id!r}"
-        await self._api.demand(5, "2.15", asked, timeout)
+        await self._api.require_api_level(5, "2.15", asked, timeout)
         await self._system_call("SERVER.EVACUATE", body, asked, timeout)
 
     async def move_stream(
@@ -139,7 +139,7 @@ class Admin:
         self._check_account(asked)
         if type(quorum) is not int or quorum < 1:
             raise ConfigError("quorum", quorum, "must be a positive number of servers")
-        await api.demand(5, "2.15", asked, timeout)
+        await api.require_api_level(5, "2.15", asked, timeout)
         wait = nanoseconds(api.timeout if timeout is None else timeout) / 1e9
         agreed: list[MetaRescue] = []
         refused: list[ApiError] = []

@@ -216,12 +216,12 @@ class Api:
                 log.error("trace of %s failed: %r", subject, exc, exc_info=exc)
                 self.connection.announce(HandlerFailed(where="trace of the JetStream API", error=exc))
 
-    async def demand(self, level: int, version: str, asked: str, timeout: Duration | None) -> None:
+    async def require_api_level(self, level: int, version: str, asked: str, timeout: Duration | None) -> None:
         """UnsupportedByServer when the API is older than ``level``: it would not answer to a call it does not know."""
-        if not await self.knows(level, asked, timeout):
+        if not await self.supports_api_level(level, asked, timeout):
             raise UnsupportedByServer(asked, f"needs nats-server {version} or newer")
 
-    async def knows(self, level: int, asked: str, timeout: Duration | None) -> bool:
+    async def supports_api_level(self, level: int, asked: str, timeout: Duration | None) -> bool:
         """Whether the API is of this level (1 since nats-server 2.11); also when that cannot be found out.
 
         The connected server's own level decides, without a word to anybody, unless it is too low: the JetStream that

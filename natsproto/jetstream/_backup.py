@@ -178,7 +178,7 @@ async def restore(
         config = change(saved.config)
         config.check()
         asked = f"restore of stream {config.name!r}"
-        if config.first_seq and saved.state.last_seq and not await api.knows(1, asked, timeout):
+        if config.first_seq and saved.state.last_seq and not await api.supports_api_level(1, asked, timeout):
             config = config.replace(first_seq=0)  # nats-server 2.10 would begin anew behind the messages it restored
         body = {"config": config, "state": saved.state}
         async with _Line(api, asked, timeout) as line:

@@ -145,7 +145,7 @@ class JetStream:
         demand = None
         if (new := required_feature(args)) is not None:
             asked = f"publish to {subject!r} with {new.what}"
-            demand = partial(self._api.demand, new.level, new.version, asked, timeout)
+            demand = partial(self._api.require_api_level, new.level, new.version, asked, timeout)
             await demand()
         return await publish(
             self._connection,
@@ -294,7 +294,7 @@ class JetStream:
         and what is returned is the value right after it. Raises what ``publish`` raises; after PublishUncertain the
         step may have been added or not.
         """
-        await self._api.demand(2, "2.12", f"counter {subject!r}", timeout)
+        await self._api.require_api_level(2, "2.12", f"counter {subject!r}", timeout)
         ack = await self.publish(subject, headers={INCREMENT: increment(n)}, msg_id=msg_id, timeout=timeout)
         if ack.val:
             return value_of(ack.val)
@@ -355,7 +355,7 @@ class JetStream:
         publish_subject(replaced, "replaced")
         if replaced == subject:
             raise ConfigError("subject", subject, "must not be that of the schedule: publish a schedule to change it")
-        await self._api.demand(4, "2.14", f"replace schedule {replaced!r}", timeout)
+        await self._api.require_api_level(4, "2.14", f"replace schedule {replaced!r}", timeout)
         pairs = [*own.pairs(), (SCHEDULER, replaced), (SCHEDULE_NEXT, "purge")]
         return await self.publish(subject, payload, headers=pairs, timeout=timeout, **args)
 

@@ -26,7 +26,7 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._codec import NEVER, Duration, Record, amended, decode, encode
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig, stream_name
-from natsproto.jetstream._consumer.handle import PullConsumer, create_endpoint, stream_sequence
+from natsproto.jetstream._consumer.handle import PullConsumer, check_stream_sequence, create_endpoint
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.ordered_cursor import PUSH_HEARTBEAT_S
 from natsproto.jetstream._consumer.push import PushConsumer
@@ -208,9 +208,9 @@ class Stream:
         if keep and sequence:
             raise ConfigError("keep", keep, "cannot be given together with a sequence")
         if keep:
-            body["keep"] = stream_sequence("keep", keep)
+            body["keep"] = check_stream_sequence("keep", keep)
         if sequence:
-            body["seq"] = stream_sequence("sequence", sequence)
+            body["seq"] = check_stream_sequence("sequence", sequence)
         done = await self._api.get(
             Purged, f"STREAM.PURGE.{self.name}", body or b"", asked=f"purge {self._what}", timeout=timeout
         )
@@ -221,7 +221,7 @@ class Stream:
 
         MessageNotFound; StreamProtected when the stream does not allow it.
         """
-        body = {"seq": stream_sequence("sequence", sequence), "no_erase": not erase}
+        body = {"seq": check_stream_sequence("sequence", sequence), "no_erase": not erase}
         asked = f"delete message {sequence} of {self._what}"
         await self._api.do(f"STREAM.MSG.DELETE.{self.name}", body, asked=asked, timeout=timeout)
 
@@ -272,7 +272,7 @@ class Stream:
         ``headers=False`` leaves out the publisher's headers (``no_hdr``, ADR-31). Such a message comes from the leader,
         here and in the two calls below: by direct get it would come without sequence, subject and time as well.
         """
-        body = {"seq": stream_sequence("sequence", sequence)}
+        body = {"seq": check_stream_sequence("sequence", sequence)}
         return await self._get(body, "", headers, direct, f"message {sequence} of {self._what}", timeout)
 
     async def get_last_message(
@@ -399,7 +399,7 @@ class Stream:
             subscribe_subject(subject)
         moment: dict[str, object] = {}
         if up_to_sequence is not None:
-            moment["up_to_seq"] = stream_sequence("up_to_sequence", up_to_sequence)
+            moment["up_to_seq"] = check_stream_sequence("up_to_sequence", up_to_sequence)
         if up_to_time is not None:
             if moment:
                 raise ConfigError("up_to_time", up_to_time, "cannot be given together with up_to_sequence")
@@ -485,14 +485,16 @@ class Stream:
             raise ConfigError("flow_control", False, "an ordered consumer that is pushed to needs it")
         config = amended(ConsumerConfig, config, fields)
         if start_sequence is not None:
-            start_sequence = stream_sequence("start_sequence", start_sequence)
+            start_sequence = check_stream_sequence("start_sequence", start_sequence)
             config = config.replace(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=start_sequence)
         if start_time is not None:
             if start_sequence is not None:
                 raise ConfigError("start_time", start_time, "cannot be given together with start_sequence")
             config = config.replace(deliver_policy=DeliverPolicy.BY_START_TIME, opt_start_time=start_time)
-        made = NEVER if self._info is None else self._info.created
-        return self._ordered(self._api, self.name, config, push=push, made=made, name_prefix=name_prefix)
+        stream_created = NEVER if self._info is None else self._info.created
+        return self._ordered(
+            self._api, self.name, config, push=push, stream_created=stream_created, name_prefix=name_prefix
+        )
 
     async def push_consumer(
         self,
@@ -621,7 +623,7 @@ class Stream:
         what, version, level = _need(config, _CONSUMER_NOVELTIES)
         if config.ack_policy == AckPolicy.FLOW_CONTROL:
             what, version, level = "ack_policy", "2.14", 4
-        await self._api.demand(level, version, f"{asked} with {what}", timeout)
+        await self._api.require_api_level(level, version, f"{asked} with {what}", timeout)
         with _old_server(asked):
             info = await self._api.get(
                 ConsumerInfo,
@@ -654,7 +656,7 @@ async def write_stream(
         body["pedantic"] = True
     asked = f"{verb.lower()} stream {config.name!r}"
     what, version, level = _need(config, _STREAM_NOVELTIES)
-    await api.demand(level, version, f"{asked} with {what}", timeout)
+    await api.require_api_level(level, version, f"{asked} with {what}", timeout)
     with _old_server(asked):
         info = await api.get(
             StreamInfo, f"STREAM.{verb}.{config.name}", body, asked=asked, timeout=timeout, level=level
@@ -698,7 +700,7 @@ def _check_novelties(asked: Record, got: Record, novelties: _Novelties, what: st
 
 def _start(sequence: int | None, time: datetime | None) -> dict[str, object]:
     if time is None:
-        return {"seq": 1 if sequence is None else stream_sequence("start_sequence", sequence)}
+        return {"seq": 1 if sequence is None else check_stream_sequence("start_sequence", sequence)}
     if sequence is not None:
         raise ConfigError("start_time", time, "cannot be given together with start_sequence")
     return {"start_time": _moment("start_time", time)}

@@ -17,10 +17,10 @@ from opentelemetry.trace import SpanKind
 
 from natsproto._core.subscription import Subscription
 from natsproto.jetstream._consumer.handle import PullConsumer
-from natsproto.jetstream._consumer.messages import Fetch, FetchIterator, Messages, Source
+from natsproto.jetstream._consumer.messages import Fetch, FetchIterator, Messages, MessageSource
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.pull import PullSource
-from natsproto.jetstream._consumer.pull_options import Demand
+from natsproto.jetstream._consumer.pull_options import PullOptions
 from natsproto.jetstream._consumer.push import PushConsumer
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._stream import Stream
@@ -104,30 +104,30 @@ class TracedSubscription(Subscription[M], Generic[M]):
 class TracedConsumer(PullConsumer):
     """A consumer for whose messages there are spans when they are read."""
 
-    def _fetch(self, wanted: Demand, acking: JsMessage | None = None) -> Fetch:
+    def _fetch(self, options: PullOptions, acking: JsMessage | None = None) -> Fetch:
         inbox = self._inbox or self._make_inbox()
-        source = PullSource(inbox, wanted, acking=acking)
+        source = PullSource(inbox, options, acking=acking)
         return TracedFetch(source, inbox.put_back, observed(self._api.connection), self)
 
-    def _reading(self, source: Source, give_back: Callable[[list[JsMessage]], None]) -> Messages:
-        return TracedMessages(source, self._what, give_back, observed(self._api.connection), self)
+    def _make_messages(self, source: MessageSource, return_unread: Callable[[list[JsMessage]], None]) -> Messages:
+        return TracedMessages(source, self._what, return_unread, observed(self._api.connection), self)
 
 
 class TracedPushConsumer(PushConsumer):
     """A push consumer for whose messages there are spans when they are read."""
 
-    def _reading(self, source: Source, give_back: Callable[[list[JsMessage]], None]) -> Messages:
-        return TracedMessages(source, self._what, give_back, observed(self._api.connection), self)
+    def _make_messages(self, source: MessageSource, return_unread: Callable[[list[JsMessage]], None]) -> Messages:
+        return TracedMessages(source, self._what, return_unread, observed(self._api.connection), self)
 
 
 class TracedOrderedConsumer(OrderedConsumer):
     """An ordered consumer for whose messages there are spans when they are read."""
 
-    def _gather(self, source: Source) -> Fetch:
+    def _make_fetch(self, source: MessageSource) -> Fetch:
         state = self._state
         return TracedFetch(source, state.put_back, observed(state.connection), self)
 
-    def _reading(self, source: Source) -> Messages:
+    def _make_messages(self, source: MessageSource) -> Messages:
         state = self._state
         return TracedMessages(source, self._what, state.put_back, observed(state.connection), self)
 
@@ -163,13 +163,13 @@ class TracedMessages(Messages):
 
     def __init__(
         self,
-        source: Source,
+        source: MessageSource,
         what: str,
-        give_back: Callable[[list[JsMessage]], None],
+        return_unread: Callable[[list[JsMessage]], None],
         client: Observed,
         consumer: _Consumer,
     ) -> None:
-        super().__init__(source, what, give_back)
+        super().__init__(source, what, return_unread)
         self._client, self._of = client, consumer
 
     def __aiter__(self) -> AsyncIterator[JsMessage]:
@@ -198,7 +198,7 @@ class TracedFetch(Fetch):
 
     def __init__(
         self,
-        source: Source,
+        source: MessageSource,
         put_back: Callable[[list[JsMessage]], None],
         client: Observed,
         consumer: _Consumer,
@@ -213,10 +213,10 @@ class TracedFetch(Fetch):
     def _received(self, message: JsMessage, begun: int) -> None:
         _received(self._client, self._of, [message], begun, batch=False)
 
-    async def _all(self) -> list[JsMessage]:
+    async def _collect(self) -> list[JsMessage]:
         client, consumer = self._client, self._of
         if client.spans is None:
-            return await super()._all()
+            return await super()._collect()
         with client.spans.span(
             "receive",
             "receive",
@@ -227,7 +227,7 @@ class TracedFetch(Fetch):
             group=consumer.name,
         ) as begun:
             with within():
-                messages = await super()._all()
+                messages = await super()._collect()
             begun.consumed = len(messages)
             if begun.span.is_recording():
                 begun.span.set_attribute("messaging.batch.message_count", len(messages))

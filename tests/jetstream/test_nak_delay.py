@@ -13,7 +13,7 @@ import pytest
 from natsproto import Client
 from natsproto._core.events import HandlerFailed
 from natsproto.errors import ConfigError
-from natsproto.jetstream._consumer.consume import MAX_NAK_DELAY_S, NakDelay, Policy
+from natsproto.jetstream._consumer.consume import MAX_NAK_DELAY_S, HandlerOptions, NakDelay
 from natsproto.jetstream._message import JsMessage
 from tests.jetstream.reading import events, eventually, make
 
@@ -29,15 +29,15 @@ def _delivered(times: int) -> JsMessage:
 
 
 def test_nak_delay_default_grows() -> None:
-    delays = [Policy().delay_of(_delivered(times)) for times in range(1, 11)]
+    delays = [HandlerOptions().nak_delay_for(_delivered(times)) for times in range(1, 11)]
     assert delays == [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30, 30]
-    assert Policy().delay_of(_delivered(100_000)) == 30.0
+    assert HandlerOptions().nak_delay_for(_delivered(100_000)) == 30.0
 
 
 def test_nak_delay_default_follows_backoff() -> None:
     backoff = sorted(random.uniform(0.01, 100.0) for _ in range(3))
-    policy = Policy(backoff=backoff)
-    assert [policy.delay_of(_delivered(times)) for times in range(1, 6)] == [*backoff, backoff[-1], backoff[-1]]
+    options = HandlerOptions(backoff=backoff)
+    assert [options.nak_delay_for(_delivered(times)) for times in range(1, 6)] == [*backoff, backoff[-1], backoff[-1]]
 
 
 @pytest.mark.parametrize(
@@ -45,10 +45,10 @@ def test_nak_delay_default_follows_backoff() -> None:
     [(0, 0.0), (1.5, 1.5), (lambda message: message.metadata.num_delivered * 2, 6.0), (lambda message: None, 1.0)],
 )
 def test_nak_delay_given(given: NakDelay, delay: float) -> None:
-    assert Policy(nak_delay=given).delay_of(_delivered(3)) == delay
-    assert Policy(nak_delay=timedelta(seconds=2)).delay_of(_delivered(1)) == 2.0
+    assert HandlerOptions(nak_delay=given).nak_delay_for(_delivered(3)) == delay
+    assert HandlerOptions(nak_delay=timedelta(seconds=2)).nak_delay_for(_delivered(1)) == 2.0
     with pytest.raises(ConfigError):
-        Policy(nak_delay=-1)
+        HandlerOptions(nak_delay=-1)
 
 
 async def _deliveries(stream: Stream, count: int, **consumer: object) -> list[float]:

@@ -85,7 +85,7 @@ async def test_a_fast_reader_gets_more_ahead_than_a_slow_one(
 async def test_messages_that_grow_all_of_a_sudden_do_not_pile_up_and_none_is_missed(
     jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetch, "PREFETCH_BYTES", 30_000)
+    monkeypatch.setattr(prefetch, "MAX_PREFETCH_BYTES", 30_000)
     monkeypatch.setattr(pull_state, "MAX_PULL_BYTES", 100_000)
     stream = await make(jetstream)
     await store(stream, range(1, 3001), size=50)
@@ -190,13 +190,13 @@ async def test_verbs_go_on_where_the_last_one_ended(jetstream: JetStream, nats_c
 async def test_fetches_use_one_consumer_which_goes_when_nobody_comes_back(
     jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_state.KEPT_S", LONG)
+    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_state.KEEP_CONSUMER_S", LONG)
     stream = await make(jetstream, 10)
     ordered = stream.ordered_consumer()
     for number in range(1, 10):
         assert numbers(await ordered.fetch(1)) == [number]
         assert len(await consumers(stream)) == 1
-    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_state.KEPT_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_state.KEEP_CONSUMER_S", 0.1)
     assert numbers(await ordered.fetch(1)) == [10]
     await no_consumers(stream)
     await store(stream, [11])

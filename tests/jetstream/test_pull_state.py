@@ -14,9 +14,9 @@ from natsproto.errors import ConfigError, ConsumerGone, HeartbeatMissed, PullRef
 from natsproto.jetstream._codec import decode, dumps
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
-from natsproto.jetstream._consumer.prefetch import MAX_PREFETCH, MAX_PULL_BYTES, PREFETCH_BYTES, AdaptivePrefetch
-from natsproto.jetstream._consumer.pull_options import UNBOUNDED, PullRequest, heartbeat_for
-from natsproto.jetstream._consumer.pull_state import DONE, KEEP, PROBE, PROBE_AFTER, REFILL, Action, Verdict
+from natsproto.jetstream._consumer.prefetch import MAX_PREFETCH, MAX_PREFETCH_BYTES, MAX_PULL_BYTES, AdaptivePrefetch
+from natsproto.jetstream._consumer.pull_options import UNBOUNDED_BATCH, PullRequest, default_heartbeat
+from natsproto.jetstream._consumer.pull_state import DONE, KEEP, PROBE, PROBE_AFTER_S, REFILL, Action, Decision
 from natsproto.jetstream._info import ConsumerInfo
 from tests.jetstream.pulling import Pulling
 from tests.kit.examples import examples
@@ -39,7 +39,7 @@ def asked(ledger: Pulling, now: float = 0.0) -> PullRequest:
 
 def told(
     ledger: Pulling, code: int, text: str, headers: dict[str, str], now: float, *, pull: int | None = None
-) -> Verdict:
+) -> Decision:
     """A status for the last pull, or for another one."""
     return ledger.on_status(ledger.state.number if pull is None else pull, code, text, headers, now)
 
@@ -58,7 +58,7 @@ def test_the_first_pull_fills_the_buffer() -> None:
     assert asked(Pulling()) == PullRequest(batch=500, expires=30, idle_heartbeat=2)
     assert asked(Pulling(max_messages=7, expires=4)) == PullRequest(batch=7, expires=4, idle_heartbeat=2)
     assert asked(Pulling(max_bytes=9))._replace(expires=0, idle_heartbeat=0) == PullRequest(
-        batch=UNBOUNDED, max_bytes=9
+        batch=UNBOUNDED_BATCH, max_bytes=9
     )
     assert asked(Pulling(max_messages=3, max_bytes=9)).batch == 3
 
@@ -88,7 +88,7 @@ def test_heartbeat_rounding(expires: float, losses: int) -> None:
         assert body.get("idle_heartbeat", 0) * 2 <= body["expires"]
         assert (ledger.deadline or 0) > now
         now = ledger.deadline or 0
-        ledger.on_silence(now)
+        ledger.on_deadline(now)
 
 
 def test_priority_demands_are_part_of_every_pull() -> None:
@@ -97,14 +97,14 @@ def test_priority_demands_are_part_of_every_pull() -> None:
         request = asked(ledger)
         assert (request.group, request.min_pending, request.min_ack_pending, request.priority) == ("g", 3, 4, 5)
         ledger.on_messages(2, 0, 0.0)
-        ledger.on_taken(2, 0)
+        ledger.on_consumed(2, 0)
 
 
 @pytest.mark.parametrize(
     ("expires", "heartbeat"), [(0.9, 0.0), (1.0, 0.5), (3.0, 1.5), (4.0, 2.0), (30.0, 2.0), (600.0, 2.0)]
 )
 def test_heartbeats_are_half_of_the_time_within_bounds(expires: float, heartbeat: float) -> None:
-    assert heartbeat_for(expires) == heartbeat
+    assert default_heartbeat(expires) == heartbeat
     assert asked(Pulling(expires=expires)).idle_heartbeat == heartbeat
 
 
@@ -134,10 +134,10 @@ def test_a_pull_that_cannot_be_is_told(options: dict[str, int], what: str) -> No
 def test_it_is_asked_again_when_half_of_the_messages_are_taken() -> None:
     ledger = open_pull(max_messages=10)
     ledger.on_messages(10, 0, 0.0)
-    ledger.on_taken(4, 0)
+    ledger.on_consumed(4, 0)
     assert not ledger.wants_refill()
     assert ledger.next_request(0.0) is None
-    ledger.on_taken(1, 0)
+    ledger.on_consumed(1, 0)
     assert ledger.wants_refill()
     assert asked(ledger).batch == 5
     assert ledger.next_request(0.0) is None
@@ -150,7 +150,7 @@ def test_a_buffer_of_one_message_is_filled_again_and_again() -> None:
         assert ledger.next_request(0.0) is None
         ledger.on_message(0, 0.0)
         assert ledger.next_request(0.0) is None
-        ledger.on_taken(1, 0)
+        ledger.on_consumed(1, 0)
 
 
 class Weight(NamedTuple):
@@ -168,11 +168,11 @@ class Weight(NamedTuple):
         (1000, 100, 0.05, 2000),
         (1000, 100, 0.02, 4096),
         (1000, 100, 1.0, 500),
-        (1000, PREFETCH_BYTES // 4096, 0.0, 4096),
-        (1000, PREFETCH_BYTES // 1000, 0.0, 1000),
-        (1000, PREFETCH_BYTES // 100, 100.0, 100),
-        (1, PREFETCH_BYTES // 10, 0.0, 10),
-        (10, 2 * PREFETCH_BYTES, 0.0, 1),
+        (1000, MAX_PREFETCH_BYTES // 4096, 0.0, 4096),
+        (1000, MAX_PREFETCH_BYTES // 1000, 0.0, 1000),
+        (1000, MAX_PREFETCH_BYTES // 100, 100.0, 100),
+        (1, MAX_PREFETCH_BYTES // 10, 0.0, 10),
+        (10, 2 * MAX_PREFETCH_BYTES, 0.0, 1),
     ],
 )
 def test_as_many_are_ahead_as_are_read_in_a_tenth_of_a_second_and_fit(
@@ -180,7 +180,7 @@ def test_as_many_are_ahead_as_are_read_in_a_tenth_of_a_second_and_fit(
 ) -> None:
     ahead = AdaptivePrefetch()
     ahead.on_messages([Weight(range(size))] * messages, 0, 5.0)
-    ahead.on_taken(messages, 5.0 + took)
+    ahead.on_consumed(messages, 5.0 + took)
     assert ahead.decide() == bound
     assert ahead.decide() == bound  # nothing new was seen
 
@@ -190,7 +190,7 @@ def test_time_in_which_nothing_waits_for_the_reader_does_not_count() -> None:
     for _ in range(100):
         ahead.on_messages([Weight(range(1))] * 10, 0, now)
         ahead.on_messages([Weight(range(1))] * 10, 10, now + 0.001)
-        ahead.on_taken(20, now + 0.002)
+        ahead.on_consumed(20, now + 0.002)
         now += 60.0
     assert ahead.decide() == pytest.approx(1000, abs=1)
 
@@ -201,11 +201,11 @@ def test_the_bound_stays_within_its_limits_whatever_comes(steps: list[tuple[int,
     for count, size, took, decides in steps:
         ahead.on_messages([Weight(range(size))] * count, 0, now)
         now += took
-        ahead.on_taken(count, now)
+        ahead.on_consumed(count, now)
         if decides:
             bound = ahead.decide()
             assert 1 <= bound <= MAX_PREFETCH
-            assert bound * size <= PREFETCH_BYTES or bound == 1
+            assert bound * size <= MAX_PREFETCH_BYTES or bound == 1
 
 
 def read(ledger: Pulling, count: int, size: int, took: float) -> None:
@@ -247,8 +247,8 @@ def test_a_long_pull_names_the_bytes_it_may_bring_and_begins_anew_when_the_serve
     ledger = open_pull(follows=True)
     read(ledger, 500, 100, 0.01)
     assert asked(ledger).max_bytes == MAX_PULL_BYTES
-    verdict = told(ledger, 409, "Message Size Exceeds MaxBytes", pending(4000, 1000), 0.0)
-    assert verdict is REFILL
+    decision = told(ledger, 409, "Message Size Exceeds MaxBytes", pending(4000, 1000), 0.0)
+    assert decision is REFILL
     request = asked(ledger)  # of 4,096 the server has 96 more on their way
     assert (request.batch, request.max_bytes) == (500 - 96, 0)
 
@@ -265,9 +265,9 @@ def test_the_books_stay_small_while_messages_flow() -> None:
         ledger = open_pull(**options)
         for _ in range(1000):
             ledger.on_message(100, 0.0)
-            ledger.on_taken(1, 100)
+            ledger.on_consumed(1, 100)
             ledger.next_request(0.0)
-        assert len(ledger.state._pulls) <= 3
+        assert len(ledger.state._open_pulls) <= 3
 
 
 def test_what_is_held_counts_after_a_loss_too() -> None:
@@ -280,32 +280,32 @@ def test_what_is_held_counts_after_a_loss_too() -> None:
 def test_it_is_asked_again_when_half_of_the_bytes_are_taken() -> None:
     ledger = open_pull(max_bytes=1000)
     ledger.on_messages(4, 400, 0.0)
-    ledger.on_taken(4, 400)
+    ledger.on_consumed(4, 400)
     assert ledger.next_request(0.0) is None
     ledger.on_message(100, 0.0)
     assert ledger.next_request(0.0) is None
-    ledger.on_taken(1, 100)
+    ledger.on_consumed(1, 100)
     request = asked(ledger)
-    assert (request.batch, request.max_bytes) == (UNBOUNDED, 500)
+    assert (request.batch, request.max_bytes) == (UNBOUNDED_BATCH, 500)
 
 
 def test_bytes_used_up_exactly_end_the_pull_without_a_word() -> None:
     ledger = open_pull(max_messages=100, max_bytes=1000)
     ledger.on_messages(10, 1000, 0.0)
     assert (ledger.state.pending, ledger.state.pending_bytes) == (0, 0)
-    ledger.on_taken(10, 1000)
+    ledger.on_consumed(10, 1000)
     assert asked(ledger).max_bytes == 1000
 
 
 def test_both_bounds_hold_together() -> None:
     ledger = open_pull(max_messages=10, max_bytes=1000)
     ledger.on_messages(5, 250, 0.0)
-    ledger.on_taken(5, 250)
+    ledger.on_consumed(5, 250)
     request = asked(ledger)  # half of the messages
     assert (request.batch, request.max_bytes) == (5, 250)
     ledger = open_pull(max_messages=10, max_bytes=1000)
     ledger.on_messages(2, 600, 0.0)
-    ledger.on_taken(2, 600)
+    ledger.on_consumed(2, 600)
     request = asked(ledger)  # half of the bytes
     assert (request.batch, request.max_bytes) == (2, 600)
 
@@ -313,11 +313,11 @@ def test_both_bounds_hold_together() -> None:
 def test_a_sliver_of_bytes_is_not_asked_for() -> None:
     ledger = open_pull(max_messages=10, max_bytes=1000)
     ledger.on_messages(5, 50, 0.0)
-    ledger.on_taken(5, 50)
+    ledger.on_consumed(5, 50)
     assert ledger.next_request(0.0) is None
     told(ledger, 409, "Batch Completed", pending(0, 450), 0.0)
     ledger.on_messages(5, 500, 0.0)
-    ledger.on_taken(5, 500)
+    ledger.on_consumed(5, 500)
     assert asked(ledger).max_bytes == 1000
 
 
@@ -325,12 +325,12 @@ def test_a_total_is_never_exceeded_and_ends_it() -> None:
     ledger = Pulling(max_messages=4, total=6)
     assert asked(ledger).batch == 4
     assert ledger.on_messages(4, 0, 0.0) is KEEP
-    ledger.on_taken(4, 0)
+    ledger.on_consumed(4, 0)
     assert asked(ledger).batch == 2
     assert ledger.on_messages(2, 0, 0.0) is DONE
-    ledger.on_taken(2, 0)
+    ledger.on_consumed(2, 0)
     assert ledger.next_request(0.0) is None
-    assert ledger.done
+    assert ledger.is_done
 
 
 # ---------------------------------------------------------------- every status of a continuous pull
@@ -373,34 +373,34 @@ def test_what_a_status_means_to_a_continuous_pull(
     code: int, text: str, headers: dict[str, str], action: Action, then: object
 ) -> None:
     ledger = open_pull(max_messages=10, max_bytes=1000)
-    verdict = told(ledger, code, text, headers, 1.0)
-    assert verdict.action is action
+    decision = told(ledger, code, text, headers, 1.0)
+    assert decision.action is action
     if action is Action.STOP:
-        assert type(verdict.error) is then
-        assert ledger.done
+        assert type(decision.error) is then
+        assert ledger.is_done
         assert ledger.next_request(100.0) is None
         assert ledger.deadline is None
         return
-    assert not ledger.done
+    assert not ledger.is_done
     request = ledger.next_request(1.0)
     if then == "open":
         assert request is None
         assert ledger.deadline == 5.0
     elif then == ENDED:
-        assert verdict == REFILL
+        assert decision == REFILL
         assert request is not None
         assert (request.batch, request.max_bytes) == (10, 1000)
     elif then == LEARNED:
-        assert isinstance(verdict.notice, PullRefused)
+        assert isinstance(decision.notice, PullRefused)
         assert request is not None
         assert request.batch <= 5 or request.expires == 2 or request.max_bytes == 700
         assert request.idle_heartbeat * 2 <= request.expires
     else:
-        assert verdict.notice is not None
+        assert decision.notice is not None
         assert request is None
         assert ledger.deadline is not None
         assert 1.0 < ledger.deadline < 1.2
-        assert ledger.on_silence(ledger.deadline) is REFILL
+        assert ledger.on_deadline(ledger.deadline) is REFILL
         assert asked(ledger, 1.2).batch == 10
 
 
@@ -427,11 +427,11 @@ def test_pulling_without_a_leader_comes_back_soon_after_the_election() -> None:
         told(ledger, 409, "Leadership Change", {}, now)
         asked(ledger, now)
         while now < election:
-            verdict = told(ledger, 503, "", {}, now)
-            assert isinstance(verdict.notice, ConsumerGone)
+            decision = told(ledger, 503, "", {}, now)
+            assert isinstance(decision.notice, ConsumerGone)
             assert ledger.deadline is not None
             now = ledger.deadline
-            assert ledger.on_silence(now) is REFILL
+            assert ledger.on_deadline(now) is REFILL
             asked(ledger, now)
         assert now <= election * 1.04 + 0.1 + 1e-6
 
@@ -440,11 +440,11 @@ def test_pulls_that_nobody_takes_are_counted_until_somebody_does() -> None:
     ledger = open_pull()
     for count in (1, 2, 3):
         told(ledger, 503, "", {}, float(count))
-        assert ledger.state.unanswered == count
+        assert ledger.state.no_responders == count
         assert ledger.deadline is not None
         asked(ledger, ledger.deadline)
     told(ledger, 100, "Idle Heartbeat", {}, 5.0)
-    assert ledger.state.unanswered == 0
+    assert ledger.state.no_responders == 0
 
 
 def test_the_wait_between_failures_grows_to_ten_seconds_and_a_message_ends_it() -> None:
@@ -466,8 +466,8 @@ def test_the_wait_between_failures_grows_to_ten_seconds_and_a_message_ends_it() 
 
 def test_a_limit_that_is_not_understood_is_waited_for() -> None:
     ledger = open_pull(max_messages=10)
-    verdict = told(ledger, 409, "Exceeded MaxRequestBatch of plenty", {}, 0.0)
-    assert verdict.action is Action.REFILL
+    decision = told(ledger, 409, "Exceeded MaxRequestBatch of plenty", {}, 0.0)
+    assert decision.action is Action.REFILL
     assert ledger.next_request(0.0) is None
 
 
@@ -477,7 +477,7 @@ def test_a_learned_batch_limit_is_kept() -> None:
     assert asked(ledger).batch == 4
     assert asked(ledger).batch == 4  # the threshold of 5 is not passed yet
     ledger.on_messages(4, 0, 0.0)
-    ledger.on_taken(4, 0)
+    ledger.on_consumed(4, 0)
     assert asked(ledger).batch == 4
 
 
@@ -493,7 +493,7 @@ def test_a_learned_time_limit_is_read_as_the_server_writes_it(limit: str, bound:
 def test_a_refused_pull_takes_only_itself_out_of_the_books() -> None:
     ledger = open_pull(max_messages=10)
     ledger.on_messages(6, 0, 0.0)
-    ledger.on_taken(6, 0)
+    ledger.on_consumed(6, 0)
     assert asked(ledger).batch == 6
     told(ledger, 409, "Exceeded MaxWaiting", {}, 0.0)
     assert ledger.state.pending == 4
@@ -504,15 +504,15 @@ def test_a_message_too_big_for_what_is_free_waits_until_more_is_free() -> None:
     ledger.on_messages(2, 400, 0.0)
     assert told(ledger, 409, "Message Size Exceeds MaxBytes", pending(8, 600), 0.0) is REFILL
     assert ledger.next_request(0.0) is None
-    ledger.on_taken(1, 200)
+    ledger.on_consumed(1, 200)
     assert asked(ledger).max_bytes == 800
     assert told(ledger, 409, "Message Size Exceeds MaxBytes", pending(9, 800), 0.0) is REFILL
     assert ledger.next_request(0.0) is None
-    ledger.on_taken(1, 200)
+    ledger.on_consumed(1, 200)
     assert asked(ledger).max_bytes == 1000
-    verdict = told(ledger, 409, "Message Size Exceeds MaxBytes", pending(10, 1000), 0.0)
-    assert verdict.action is Action.STOP
-    assert "more than 1000 bytes" in str(verdict.error)
+    decision = told(ledger, 409, "Message Size Exceeds MaxBytes", pending(10, 1000), 0.0)
+    assert decision.action is Action.STOP
+    assert "more than 1000 bytes" in str(decision.error)
 
 
 # ---------------------------------------------------------------- silence and connections
@@ -521,11 +521,11 @@ def test_a_message_too_big_for_what_is_free_waits_until_more_is_free() -> None:
 def test_two_missed_heartbeats_are_told_and_everything_is_asked_again() -> None:
     ledger = open_pull(max_messages=10, expires=10.0, heartbeat=5.0)
     assert ledger.deadline == 10.0
-    assert ledger.on_silence(9.9) is KEEP
-    verdict = ledger.on_silence(10.0)
-    assert verdict.action is Action.REFILL
-    assert isinstance(verdict.notice, HeartbeatMissed)
-    assert verdict.notice.silence == 10.0
+    assert ledger.on_deadline(9.9) is KEEP
+    decision = ledger.on_deadline(10.0)
+    assert decision.action is Action.REFILL
+    assert isinstance(decision.notice, HeartbeatMissed)
+    assert decision.notice.silence == 10.0
     assert asked(ledger, 10.0).batch == 10
 
 
@@ -541,7 +541,7 @@ def test_any_sign_of_life_puts_the_deadline_off(sign: str) -> None:
         told(ledger, 408, "Request Timeout", pending(1), 5.0)
         assert ledger.state.pending == asked_before - 1
     assert ledger.deadline == 15.0
-    assert ledger.on_silence(10.0) is KEEP
+    assert ledger.on_deadline(10.0) is KEEP
 
 
 def test_sudden_silence_asks_whether_anybody_is_there_before_heartbeats_are_missed() -> None:
@@ -549,22 +549,22 @@ def test_sudden_silence_asks_whether_anybody_is_there_before_heartbeats_are_miss
     ledger.on_messages(7, 0, 0.0)
     assert ledger.deadline == 4.0
     ledger.on_message(0, 1.0)
-    assert ledger.deadline == 1.0 + PROBE_AFTER
-    assert ledger.on_silence(1.1) is KEEP
-    assert ledger.on_silence(1.0 + PROBE_AFTER).action is Action.PROBE
+    assert ledger.deadline == 1.0 + PROBE_AFTER_S
+    assert ledger.on_deadline(1.1) is KEEP
+    assert ledger.on_deadline(1.0 + PROBE_AFTER_S).action is Action.PROBE
     assert ledger.deadline == 5.0  # once is enough
     assert ledger.on_status(0, 400, "Bad Request - heartbeat value too large", {}, 1.3) is KEEP
     assert (ledger.state.pending, ledger.deadline) == (12, 5.3)
-    assert isinstance(ledger.on_silence(5.3).notice, HeartbeatMissed)
+    assert isinstance(ledger.on_deadline(5.3).notice, HeartbeatMissed)
 
 
 def test_a_probe_that_nobody_takes_gives_up_what_was_asked_for() -> None:
     ledger = open_pull(max_messages=20)
     ledger.on_messages(8, 0, 0.0)
-    assert ledger.on_silence(0.25).action is Action.PROBE
-    verdict = ledger.on_status(0, 503, "", {}, 0.3)
-    assert isinstance(verdict.notice, ConsumerGone)
-    assert (ledger.state.pending, ledger.state.unanswered) == (0, 1)
+    assert ledger.on_deadline(0.25).action is Action.PROBE
+    decision = ledger.on_status(0, 503, "", {}, 0.3)
+    assert isinstance(decision.notice, ConsumerGone)
+    assert (ledger.state.pending, ledger.state.no_responders) == (0, 1)
     assert ledger.deadline == pytest.approx(0.4)
 
 
@@ -573,7 +573,7 @@ def test_a_probe_changes_nothing_where_nothing_is_asked_for() -> None:
     ledger.on_messages(8, 0, 0.0)
     assert ledger.deadline is None
     assert ledger.on_status(0, 503, "", {}, 0.3) is KEEP
-    assert not ledger.done
+    assert not ledger.is_done
 
 
 def test_a_probe_is_refused_by_every_server_for_its_heartbeat() -> None:
@@ -587,18 +587,18 @@ def test_what_becomes_of_a_pull_that_was_given_up_does_not_matter() -> None:
         ledger = open_pull(max_messages=10, max_bytes=1000)
         told(ledger, 409, "Leadership Change", {}, 0.0)
         asked(ledger)
-        verdict = told(ledger, code, text, headers, 1.0, pull=1)
+        decision = told(ledger, code, text, headers, 1.0, pull=1)
         if "Deleted" in text or "push based" in text:
-            assert verdict.action is action is Action.STOP
+            assert decision.action is action is Action.STOP
         else:
-            assert verdict is KEEP
+            assert decision is KEEP
             assert (ledger.state.pending, ledger.state.pending_bytes, ledger.deadline) == (10, 1000, 0.5)
 
 
 def test_every_pull_that_a_change_of_leader_ends_says_so_and_one_new_pull_takes_their_place() -> None:
     ledger = open_pull(max_messages=10)
     ledger.on_messages(5, 0, 0.0)
-    ledger.on_taken(5, 0)
+    ledger.on_consumed(5, 0)
     assert asked(ledger).batch == 5
     assert told(ledger, 409, "Leadership Change", {}, 1.0, pull=1) is REFILL
     assert asked(ledger, 1.0).batch == 10
@@ -625,10 +625,10 @@ def test_a_pull_that_was_given_up_does_not_end_a_single_pull() -> None:
 
 def test_heartbeats_that_do_not_come_are_waited_for_longer_with_every_consumer_that_is_made() -> None:
     ledger, now = open_pull(max_messages=10), 0.0
-    for patience in (4.0, 0.5, 1.0, 2.0, 4.0):  # a line with a round trip of a second would never see one in time
-        assert ledger.deadline == now + patience
+    for idle_timeout in (4.0, 0.5, 1.0, 2.0, 4.0):  # a line with a round trip of a second would never see one in time
+        assert ledger.deadline == now + idle_timeout
         now = ledger.deadline
-        ledger.on_silence(now)
+        ledger.on_deadline(now)
         ledger.begin_again()
         asked(ledger, now)
 
@@ -642,7 +642,7 @@ def test_nothing_is_asked_and_nothing_missed_without_a_connection() -> None:
     ledger = open_pull(max_messages=10)
     ledger.state.on_disconnect()
     assert ledger.deadline is None
-    assert ledger.on_silence(1000.0) is KEEP
+    assert ledger.on_deadline(1000.0) is KEEP
     assert ledger.next_request(1000.0) is None
     assert ledger.state.on_reconnect(1000.0) is REFILL
     assert asked(ledger, 1000.0).batch == 10
@@ -659,14 +659,14 @@ def test_a_pull_after_a_loss_shows_soon_whether_anybody_has_it(loss: str) -> Non
         ledger.state.on_reconnect(now)
     else:
         now = 4.0
-        assert isinstance(ledger.on_silence(now).notice, HeartbeatMissed)
+        assert isinstance(ledger.on_deadline(now).notice, HeartbeatMissed)
     for heartbeat in (0.25, 0.5, 1.0, 2.0, 2.0):
         request = asked(ledger, now)
         assert request.idle_heartbeat == heartbeat
         assert request.expires == (5.0 if heartbeat < 2.0 else 30.0)
         assert ledger.deadline == now + 2 * heartbeat
         now = ledger.deadline
-        ledger.on_silence(now)
+        ledger.on_deadline(now)
     ledger.next_request(now)
     told(ledger, 100, "Idle Heartbeat", {}, now)
     told(ledger, 408, "Request Timeout", pending(10), now)
@@ -722,12 +722,12 @@ def test_what_a_status_means_to_a_single_pull(code: int, text: str, headers: dic
     ledger = open_pull(max_messages=10, max_bytes=1000, once=True, expires=30.0)
     if text == "Batch Completed":
         ledger.on_messages(10, 990, 0.5)
-        assert ledger.done  # the count says so before the status does
+        assert ledger.is_done  # the count says so before the status does
         return
-    verdict = told(ledger, code, text, headers, 1.0)
-    assert verdict.action is action
-    assert ledger.done is (action in (Action.DONE, Action.STOP))
-    assert (verdict.error is not None) is (action is Action.STOP)
+    decision = told(ledger, code, text, headers, 1.0)
+    assert decision.action is action
+    assert ledger.is_done is (action in (Action.DONE, Action.STOP))
+    assert (decision.error is not None) is (action is Action.STOP)
     if action is Action.REFILL:
         now = ledger.deadline or 1.0 if code == 503 or text == "Exceeded MaxWaiting" else 1.0
         assert asked(ledger, now).expires <= 29.0
@@ -759,8 +759,8 @@ def test_a_single_pull_in_pieces_gets_all_it_asked_for() -> None:
     told(ledger, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
     for batch in (4, 4, 2):
         assert asked(ledger).batch == batch
-        verdict = ledger.on_messages(batch, 0, 0.0)
-    assert verdict is DONE
+        decision = ledger.on_messages(batch, 0, 0.0)
+    assert decision is DONE
 
 
 def test_a_single_pull_in_short_pieces_waits_all_its_time() -> None:
@@ -768,8 +768,8 @@ def test_a_single_pull_in_short_pieces_waits_all_its_time() -> None:
     told(ledger, 409, "Exceeded MaxRequestExpires of 2s", {}, 0.0)
     for now, expires in ((0.0, 2.0), (2.0, 2.0), (4.0, 1.0)):
         assert asked(ledger, now).expires == expires
-        verdict = told(ledger, 408, "Request Timeout", pending(10), now + expires)
-    assert verdict is DONE
+        decision = told(ledger, 408, "Request Timeout", pending(10), now + expires)
+    assert decision is DONE
 
 
 def test_bytes_in_pieces() -> None:
@@ -779,8 +779,8 @@ def test_bytes_in_pieces() -> None:
         assert asked(ledger).max_bytes == free
         size = 800 if free == 1000 else 1000
         ledger.on_messages(2, size, 0.0)
-        verdict = told(ledger, 409, "Message Size Exceeds MaxBytes", pending(99, free - size), 0.0)
-    assert verdict is DONE
+        decision = told(ledger, 409, "Message Size Exceeds MaxBytes", pending(99, free - size), 0.0)
+    assert decision is DONE
 
 
 def test_early_end() -> None:
@@ -801,7 +801,7 @@ def test_early_end() -> None:
     ledger.on_messages(4, 0, 1.0)
     assert json.loads(asked(ledger, 1.0).body()) == {"batch": 4, "no_wait": True}
     ledger.state.on_disconnect()
-    assert ledger.done
+    assert ledger.is_done
 
 
 def test_what_was_seen_of_a_shutdown() -> None:
@@ -821,18 +821,18 @@ def test_pulls_that_may_still_be_served() -> None:
     served.on_messages(2, 0, 0.0)
     expired = open_pull(max_messages=2, once=True)
     told(expired, 408, "Request Timeout", pending(2), 5.0)
-    assert not served.state.given_up
-    assert not expired.state.given_up
+    assert not served.state.has_abandoned_pulls
+    assert not expired.state.has_abandoned_pulls
     left = open_pull(max_messages=2, once=True)
     left.state.stop()
     filled = open_pull(max_messages=2, once=True)
-    filled.on_stashed(2)
+    filled.on_leftover(2)
     silent = open_pull(max_messages=2, once=True)
-    silent.on_silence(silent.deadline or 0.0)
-    assert filled.done
-    assert left.state.given_up
-    assert filled.state.given_up
-    assert silent.state.given_up
+    silent.on_deadline(silent.deadline or 0.0)
+    assert filled.is_done
+    assert left.state.has_abandoned_pulls
+    assert filled.state.has_abandoned_pulls
+    assert silent.state.has_abandoned_pulls
 
 
 def test_a_single_pull_that_does_not_wait_has_no_time() -> None:
@@ -846,22 +846,22 @@ def test_a_single_pull_ends_in_time_without_a_connection_a_leader_or_a_word() ->
         ledger.state.on_disconnect()
         assert ledger.next_request(0.0) is None
         assert ledger.deadline == 5.0
-        assert ledger.on_silence(4.0) is KEEP
-        assert ledger.on_silence(5.0) is DONE
+        assert ledger.on_deadline(4.0) is KEEP
+        assert ledger.on_deadline(5.0) is DONE
         ledger = open_pull(max_messages=10, once=True, expires=5.0, no_wait=no_wait)
         now = 0.0
-        while not ledger.done:
+        while not ledger.is_done:
             told(ledger, 503, "", {}, now)
             assert ledger.deadline is not None
             now = ledger.deadline
-            ledger.on_silence(now)
+            ledger.on_deadline(now)
             ledger.next_request(now)
         assert now == pytest.approx(5.0, abs=0.02)
         ledger, now = open_pull(max_messages=10, once=True, expires=5.0, no_wait=no_wait), 0.0
-        while not ledger.done:
+        while not ledger.is_done:
             assert ledger.deadline is not None
             now = ledger.deadline
-            ledger.on_silence(now)
+            ledger.on_deadline(now)
             ledger.next_request(now)
         assert 5.0 <= now <= 6.0
 
@@ -872,7 +872,7 @@ def test_a_pull_that_could_not_be_sent_is_asked_again_later() -> None:
     assert ledger.state.pending == 0
     assert ledger.next_request(0.0) is None
     assert ledger.deadline == pytest.approx(0.1)
-    assert ledger.on_silence(0.2) is REFILL
+    assert ledger.on_deadline(0.2) is REFILL
     assert asked(ledger, 0.2).batch == 10
 
 
@@ -906,7 +906,7 @@ class AgainstAModelServer(RuleBasedStateMachine):
     def silence(self) -> Action:
         assert self.ledger.deadline is not None
         self.now = max(self.now, self.ledger.deadline)
-        return self.ledger.on_silence(self.now).action
+        return self.ledger.on_deadline(self.now).action
 
     @rule()
     def ask(self) -> None:
@@ -969,7 +969,7 @@ class AgainstAModelServer(RuleBasedStateMachine):
     @precondition(lambda self: self.buffer)
     @rule()
     def take(self) -> None:
-        self.ledger.on_taken(1, self.buffer.pop(0))
+        self.ledger.on_consumed(1, self.buffer.pop(0))
 
     @invariant()
     def the_books_say_what_is(self) -> None:
@@ -980,7 +980,7 @@ class AgainstAModelServer(RuleBasedStateMachine):
 
     @invariant()
     def it_never_dries_up(self) -> None:
-        if not self.buffer and not self.pulls and self.connected and not self.ledger.done:
+        if not self.buffer and not self.pulls and self.connected and not self.ledger.is_done:
             assert self.ledger.state.pending == 0, "waits for what nobody owes"
             request = self.ledger.next_request(self.now + 20.0)
             assert request is not None, "does not ask though nothing will come"
@@ -1012,13 +1012,13 @@ class Driver:
             size = len(subject) + len(reply) + len(header) + len(body)
             self.sizes.append(size)
             self.ledger.on_message(size, 0.0)
-            self.ledger.on_taken(1, size)
+            self.ledger.on_consumed(1, size)
             return
         line, *rest = header.decode().split("\r\n")
         headers = {name: value for name, _, value in (one.partition(": ") for one in rest if one)}
         pull = int(subject.rpartition(".")[2])
-        verdict = self.ledger.on_status(pull, int(line[9:12]), line[13:], headers, 0.0)
-        assert verdict.action in (Action.KEEP, Action.REFILL), (line, verdict)
+        decision = self.ledger.on_status(pull, int(line[9:12]), line[13:], headers, 0.0)
+        assert decision.action in (Action.KEEP, Action.REFILL), (line, decision)
 
 
 def some_stream(raw: RawClient) -> None:
@@ -1051,7 +1051,7 @@ def test_the_books_agree_with_a_real_server_to_the_byte(raw: RawClient, bounds: 
             driver.refill()
             driver.step()
         # The server tells at the end what it still owed of every pull. Nothing is left then, and nothing was before.
-        while ledger.state.pending_bytes if ledger.demand.max_bytes else ledger.state.pending:
+        while ledger.state.pending_bytes if ledger.pull_options.max_bytes else ledger.state.pending:
             driver.step()
         assert decode(ConsumerInfo, raw.ask("CONSUMER.INFO.S.C")).num_waiting == 0
 
@@ -1198,11 +1198,11 @@ def test_reading_goes_on_with_another_consumer() -> None:
     ledger = open_pull(max_messages=10, total=4)
     ledger.on_messages(4, 0, 0.0)
     ledger.begin_again()
-    assert ledger.done
+    assert ledger.is_done
     ledger = open_pull(max_messages=4, once=True)
     ledger.on_messages(4, 0, 0.0)
     ledger.begin_again()
-    assert ledger.done
+    assert ledger.is_done
 
 
 def test_a_run_of_messages_is_next_when_its_last_one_says_so() -> None:

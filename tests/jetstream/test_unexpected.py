@@ -109,7 +109,7 @@ async def test_bug_in_dealing_with_silence_ends_whoever_reads(
 ) -> None:
     stream = await make(jetstream)
     consumer = await stream.create_consumer(durable_name="C")
-    monkeypatch.setattr(PullState, "on_silence", stumble)
+    monkeypatch.setattr(PullState, "on_deadline", stumble)
     async with asyncio.timeout(LONG), consumer.messages(expires=LONG, heartbeat=0.5) as messages:
         fetching = asyncio.create_task(consumer.fetch(1, timeout=LONG, heartbeat=0.5))
         ordered = stream.ordered_consumer()
@@ -184,7 +184,7 @@ async def test_bug_in_going_on_after_a_reconnect_ends_whoever_reads(
     async with asyncio.timeout(LONG), ordered.messages() as messages:
         await ordered.created()
         monkeypatch.setattr(PullState, "on_reconnect", stumble)
-        monkeypatch.setattr(OrderedSource, "_run_soon", stumble)
+        monkeypatch.setattr(OrderedSource, "_schedule_run", stumble)
         await stream._api.connection.reconnect()
         with pytest.raises(JetStreamError) as caught:
             await messages.next()
@@ -214,7 +214,7 @@ async def test_bug_in_following_a_bucket_empties_its_cache(
     kv = await jetstream.create_key_value(bucket="b")
     await kv.put("a", b"1")
     async with asyncio.timeout(LONG), kv.cache() as cache:
-        monkeypatch.setattr(KeyValueCache, "_take_in", stumble)
+        monkeypatch.setattr(KeyValueCache, "_receive", stumble)
         revision = await kv.put("a", b"2")
         with pytest.raises(JetStreamError) as caught:
             await cache.wait_for(revision)

@@ -38,7 +38,7 @@ def stream(nc: sync.Client) -> sync.Stream:
 def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every other fetch, beginning with the first, is interrupted when it has its messages."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
-    main, right = threading.main_thread().ident, Fetch._all
+    main, right = threading.main_thread().ident, Fetch._collect
     assert main is not None
     turns = 0
 

@@ -33,12 +33,12 @@ MAX_MESSAGES_PER_TURN = 256
 """Messages that a handler which never suspends deals with before other tasks get a turn."""
 
 Handler: TypeAlias = Callable[[JsMessage], Awaitable[object] | object]
-Success: TypeAlias = Literal["ack", "ack_sync", "nothing"]
-Failure: TypeAlias = Literal["nak", "term", "nothing"]
+OnSuccess: TypeAlias = Literal["ack", "ack_sync", "nothing"]
+OnError: TypeAlias = Literal["nak", "term", "nothing"]
 NakDelay: TypeAlias = Duration | Callable[[JsMessage], Duration | None]
 
 
-class Policy:
+class HandlerOptions:
     """How messages are handled: how many at a time, in which order, and how they are answered.
 
     ``backoff`` is that of the consumer, as far as known: a nak goes around it on the server.
@@ -52,8 +52,8 @@ class Policy:
         *,
         concurrency: int = 1,
         key: Callable[[JsMessage], Hashable] | None = None,
-        on_success: Success = "ack",
-        on_error: Failure = "nak",
+        on_success: OnSuccess = "ack",
+        on_error: OnError = "nak",
         nak_delay: NakDelay | None = None,
         keep_alive: bool | Duration = False,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
@@ -74,7 +74,7 @@ class Policy:
         self.keep_alive = keep_alive
         self.error_cb = error_cb
 
-    def delay_of(self, message: JsMessage) -> float:
+    def nak_delay_for(self, message: JsMessage) -> float:
         """Seconds until a message that has failed is delivered again. Raises what a callable ``nak_delay`` raises."""
         delay = self.nak_delay(message) if callable(self.nak_delay) else self.nak_delay
         if delay is not None:
@@ -85,50 +85,52 @@ class Policy:
         return min(FIRST_NAK_DELAY_S * 2.0 ** min(before, 10), MAX_NAK_DELAY_S)
 
 
-class Calls:
+class HandlerTasks:
     """Calls a handler for the messages that come, in as many tasks as the policy says, and answers them.
 
     Owns what is in the hands of the handler. ``in_progress``, ``handled`` and ``failed`` are what ConsumeContext says.
     """
 
-    def __init__(self, connection: Connection, what: str, messages: Messages, handler: Handler, policy: Policy) -> None:
+    def __init__(
+        self, connection: Connection, what: str, messages: Messages, handler: Handler, options: HandlerOptions
+    ) -> None:
         if not callable(handler):
             raise TypeError(f"handler must be callable with one message, not {type(handler).__name__}")
         self.handled = self.failed = self.in_progress = 0
         self.is_stopping = False
-        self.fault: Exception | None = None
+        self.key_error: Exception | None = None
         """What the key function raised."""
         self._connection, self._what = connection, what
-        self._messages, self._handler, self._policy = messages, handler, policy
+        self._messages, self._handler, self._options = messages, handler, options
         is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004  # a callable object with an async __call__
         )
-        self._is_plain = is_async and policy.keep_alive is False
-        self._lanes: list[deque[JsMessage]] = [deque() for _ in range(policy.concurrency)] if policy.key else []
-        messages.add_queues(self._lanes)
+        self._is_plain = is_async and options.keep_alive is False
+        self._key_queues: list[deque[JsMessage]] = [deque() for _ in range(options.concurrency)] if options.key else []
+        messages.add_queues(self._key_queues)
 
     def start(self) -> list[asyncio.Task[None]]:
         """The tasks that do it, until nothing more comes or ``is_stopping`` is set."""
         loop = asyncio.get_running_loop()
         return [
-            loop.create_task(self._work(lane), name=f"natsproto handler {lane} of {self._what}")
-            for lane in range(self._policy.concurrency)
+            loop.create_task(self._work(worker), name=f"natsproto handler {worker} of {self._what}")
+            for worker in range(self._options.concurrency)
         ]
 
     @property
     def waiting(self) -> int:
         """Messages that wait for their key's turn."""
-        return sum(map(len, self._lanes))
+        return sum(map(len, self._key_queues))
 
     def put_back(self) -> None:
         """Gives those to the server, or to whom else the reader does."""
-        for lane in self._lanes:
-            self._messages.put_back(list(lane))
-            lane.clear()
+        for queue in self._key_queues:
+            self._messages.put_back(list(queue))
+            queue.clear()
 
-    async def _work(self, lane: int) -> None:
-        messages, policy = self._messages, self._policy
-        take = messages.take if policy.key is None else lambda: self._take_for(lane)
+    async def _work(self, worker: int) -> None:
+        messages, options = self._messages, self._options
+        take = messages.take if options.key is None else lambda: self._take_for_worker(worker)
         turn = 0
         try:
             while True:
@@ -145,63 +147,63 @@ class Calls:
                         turn = 0
                         await asyncio.sleep(0)
                 more = not self.is_stopping and await messages.wait()
-                if self.is_stopping or not (more or (self._lanes and self._lanes[lane])):
+                if self.is_stopping or not (more or (self._key_queues and self._key_queues[worker])):
                     return
         except Exception as exc:  # the key function failed: nothing can be handled in its order any more
             log.error("consuming %s failed: %r", self._what, exc, exc_info=exc)
-            self.fault = self.fault or exc
+            self.key_error = self.key_error or exc
             self.is_stopping = True
             messages.wake()
 
-    def _take_for(self, lane: int) -> JsMessage | None:
+    def _take_for_worker(self, worker: int) -> JsMessage | None:
         """The next message whose key belongs to this lane: messages of one key are handled one after the other."""
-        lanes, key = self._lanes, self._policy.key
+        queues, key = self._key_queues, self._options.key
         assert key is not None
-        own = lanes[lane]
+        own = queues[worker]
         if own:
             return own.popleft()
         others = False
         found: JsMessage | None = None
         while found is None and (message := self._messages.take()) is not None:
-            place = hash(key(message)) % len(lanes)
-            if place == lane:
+            place = hash(key(message)) % len(queues)
+            if place == worker:
                 found = message
             else:
-                lanes[place].append(message)
+                queues[place].append(message)
                 others = True
         if others:
             self._messages.wake()
         return found
 
     async def _handle(self, message: JsMessage) -> None:
-        policy = self._policy
+        options = self._options
         try:
             if self._is_plain:  # as nearly always; every coroutine less is 0.2 µs less
                 await self._handler(message)  # type: ignore[misc]  # awaitable, as found out before
-            elif policy.keep_alive is False:
+            elif options.keep_alive is False:
                 await self._call(message)
             else:
-                interval = None if policy.keep_alive is True else policy.keep_alive
+                interval = None if options.keep_alive is True else options.keep_alive
                 async with message.keep_alive(interval):
                     await self._call(message)
         except (GeneratorExit, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as exc:
             if isinstance(exc, asyncio.CancelledError) and _is_cancelled():
-                if policy.on_error == "nak":
-                    self._give_up(message)
+                if options.on_error == "nak":
+                    self._nak_cancelled(message)
                 raise
             await self._failed(message, exc)
         else:
-            if policy.on_success == "nothing" or message.is_acked:
+            if options.on_success == "nothing" or message.is_acked:
                 return
             try:
-                if policy.on_success == "ack":
+                if options.on_success == "ack":
                     await message.ack()
                 else:
                     await message.ack_sync()
             except NatsError as exc:
-                self._not_answered(policy.on_success, exc)
+                self._on_ack_failed(options.on_success, exc)
 
     async def _call(self, message: JsMessage) -> None:
         result = self._handler(message)
@@ -213,32 +215,32 @@ class Calls:
         where = f"handler of {self._what}"
         log.error("%s failed for a message of %r: %r", where, message.subject, error, exc_info=error)
         self._connection.announce(HandlerFailed(where=where, error=error))
-        how = self._policy.on_error
+        how = self._options.on_error
         if how != "nothing" and not message.is_acked:
             try:
                 if how == "nak":
-                    await message.nak(self._delay_of(message))
+                    await message.nak(self._nak_delay_for(message))
                 else:
                     await message.term()
             except NatsError as exc:
-                self._not_answered(how, exc)
-        if self._policy.error_cb is not None:
+                self._on_ack_failed(how, exc)
+        if self._options.error_cb is not None:
             try:
-                result = self._policy.error_cb(message, error)
+                result = self._options.error_cb(message, error)
                 if inspect.isawaitable(result):
                     await result
             except Exception as exc:
                 log.error("error_cb of %s failed: %r", self._what, exc, exc_info=exc)
 
-    def _delay_of(self, message: JsMessage) -> float:
+    def _nak_delay_for(self, message: JsMessage) -> float:
         try:
-            return self._policy.delay_of(message)
+            return self._options.nak_delay_for(message)
         except Exception as exc:
             log.error("nak_delay of %s failed: %r", self._what, exc, exc_info=exc)
             self._connection.announce(HandlerFailed(where=f"nak_delay of {self._what}", error=exc))
             return MAX_NAK_DELAY_S
 
-    def _not_answered(self, how: Success | Failure, error: NatsError) -> None:
+    def _on_ack_failed(self, how: OnSuccess | OnError, error: NatsError) -> None:
         if not isinstance(error, AlreadyAcked):  # which is the handler's own doing, in another task
             # No connection: the server delivers it again, and whoever listens is told.
             where = f"{how} of a message of {self._what}"
@@ -246,7 +248,7 @@ class Calls:
             self._connection.announce(HandlerFailed(where=where, error=error))
 
     @staticmethod
-    def _give_up(message: JsMessage) -> None:
+    def _nak_cancelled(message: JsMessage) -> None:
         """The call for it was cancelled: somebody else may have it at once."""
         try:
             if not message.is_acked:
@@ -265,8 +267,10 @@ class ConsumeContext(Awaited):
 
     _forgotten = "consume(...) was never awaited or entered"
 
-    def __init__(self, connection: Connection, what: str, messages: Messages, handler: Handler, policy: Policy) -> None:
-        self._calls = Calls(connection, what, messages, handler, policy)
+    def __init__(
+        self, connection: Connection, what: str, messages: Messages, handler: Handler, options: HandlerOptions
+    ) -> None:
+        self._handler_tasks = HandlerTasks(connection, what, messages, handler, options)
         self._messages, self._what = messages, what
         self._tasks: list[asyncio.Task[None]] = []
         self._begun = False
@@ -274,22 +278,22 @@ class ConsumeContext(Awaited):
     @property
     def handled(self) -> int:
         """Messages that the handler has dealt with, failures included."""
-        return self._calls.handled
+        return self._handler_tasks.handled
 
     @property
     def failed(self) -> int:
         """Messages for which the handler raised."""
-        return self._calls.failed
+        return self._handler_tasks.failed
 
     @property
     def in_progress(self) -> int:
         """Messages in the hands of the handler now."""
-        return self._calls.in_progress
+        return self._handler_tasks.in_progress
 
     @property
     def pending(self) -> int:
         """Messages that are here and wait for the handler."""
-        return self._messages.pending + self._calls.waiting
+        return self._messages.pending + self._handler_tasks.waiting
 
     @property
     def closed(self) -> bool:
@@ -300,7 +304,7 @@ class ConsumeContext(Awaited):
         self._begun = True
         if not self._tasks:
             await self._messages.__aenter__()
-            self._tasks = self._calls.start()
+            self._tasks = self._handler_tasks.start()
         return self
 
     async def __aexit__(
@@ -310,7 +314,7 @@ class ConsumeContext(Awaited):
             self._cancel()
         await self.stop()
         if exc is None:
-            self._raise_fault()
+            self._raise_error()
 
     def __await__(self) -> Generator[object, None, None]:
         self._begun = True
@@ -327,7 +331,7 @@ class ConsumeContext(Awaited):
         """
         self._check_started()
         await self._all_done()
-        self._raise_fault()
+        self._raise_error()
 
     async def stop(self) -> None:
         """Calls the handler no more, waits for the calls at work, and gives what waits back to the server.
@@ -338,12 +342,12 @@ class ConsumeContext(Awaited):
         self._begun = True
         if not self._tasks:
             return
-        self._calls.is_stopping = True
+        self._handler_tasks.is_stopping = True
         try:
             try:
                 await self._messages.stop()
             finally:
-                self._calls.put_back()
+                self._handler_tasks.put_back()
             await self._all_done()
         except asyncio.CancelledError:
             self._cancel()
@@ -376,9 +380,9 @@ class ConsumeContext(Awaited):
         while busy := [task for task in self._tasks if not task.done() and task is not me]:
             await asyncio.wait(busy)
 
-    def _raise_fault(self) -> None:
-        if self._calls.fault is not None:
-            raise self._calls.fault
+    def _raise_error(self) -> None:
+        if self._handler_tasks.key_error is not None:
+            raise self._handler_tasks.key_error
         if self._messages.error is not None:
             raise self._messages.error.with_traceback(None)
 

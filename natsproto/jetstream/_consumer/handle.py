@@ -15,11 +15,17 @@ from natsproto.errors import ConfigError, ConnectionClosed, LocalProtocolError, 
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import UINT64, Duration
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, consumer_name, priority_group
-from natsproto.jetstream._consumer.consume import ConsumeContext, Failure, Handler, NakDelay, Policy, Success
-from natsproto.jetstream._consumer.messages import Fetch, Messages, Source
+from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, NakDelay, OnError, OnSuccess
+from natsproto.jetstream._consumer.messages import Fetch, Messages, MessageSource
 from natsproto.jetstream._consumer.pull import PullSource
 from natsproto.jetstream._consumer.pull_inbox import PullInbox
-from natsproto.jetstream._consumer.pull_options import EXPIRES, Demand, Kind, demand, fetch_demand
+from natsproto.jetstream._consumer.pull_options import (
+    DEFAULT_EXPIRES_S,
+    PullMode,
+    PullOptions,
+    fetch_options,
+    pull_options,
+)
 from natsproto.jetstream._info import ConsumerInfo, ConsumerPause, ConsumerReset
 from natsproto.jetstream._message import AckWait, JsMessage
 from natsproto.jetstream._timestamp import Timestamp
@@ -71,14 +77,14 @@ class Consumer:
         except ValueError as exc:
             raise ConfigError("until", until, str(exc)) from None
         asked = f"pause {self._what}"
-        await self._api.demand(1, "2.11", asked, timeout)
+        await self._api.require_api_level(1, "2.11", asked, timeout)
         body = {"pause_until": moment.rfc3339()}
         return await self._api.get(ConsumerPause, self._endpoint("PAUSE"), body, asked=asked, timeout=timeout)
 
     async def resume(self, *, timeout: Duration | None = None) -> ConsumerPause:
         """Ends a pause; harmless when there is none. Needs nats-server 2.11, else UnsupportedByServer."""
         asked = f"resume {self._what}"
-        await self._api.demand(1, "2.11", asked, timeout)
+        await self._api.require_api_level(1, "2.11", asked, timeout)
         return await self._api.get(ConsumerPause, self._endpoint("PAUSE"), asked=asked, timeout=timeout)
 
     async def unpin(self, group: str, *, timeout: Duration | None = None) -> None:
@@ -88,7 +94,7 @@ class Consumer:
         """
         body = {"group": priority_group(group)}
         asked = f"unpin {self._what}"
-        await self._api.demand(1, "2.11", asked, timeout)
+        await self._api.require_api_level(1, "2.11", asked, timeout)
         await self._api.call(self._endpoint("UNPIN"), body, asked=asked, timeout=timeout)
 
     async def reset(self, sequence: int | None = None, *, timeout: Duration | None = None) -> ConsumerReset:
@@ -97,15 +103,15 @@ class Consumer:
         Only consumers that deliver all, or from a start sequence or time on. Needs nats-server 2.14, else
         UnsupportedByServer.
         """
-        body = {} if sequence is None else {"seq": stream_sequence("sequence", sequence)}
+        body = {} if sequence is None else {"seq": check_stream_sequence("sequence", sequence)}
         asked = f"reset {self._what}"
-        await self._api.demand(4, "2.14", asked, timeout)
+        await self._api.require_api_level(4, "2.14", asked, timeout)
         reset = await self._api.get(ConsumerReset, self._endpoint("RESET"), body, asked=asked, timeout=timeout)
         self._info = reset
         return reset
 
     @property
-    def _waits_for_answers(self) -> bool:
+    def _redelivers_unacked(self) -> bool:
         """Whether it is known that the server delivers again what nobody answers for."""
         return self._info is not None and self._info.config.ack_policy != AckPolicy.NONE
 
@@ -120,9 +126,9 @@ class Consumer:
 
     # ---------------------------------------------------------------- inside
 
-    def _reading(self, source: Source, give_back: Callable[[list[JsMessage]], None]) -> Messages:
+    def _make_messages(self, source: MessageSource, return_unread: Callable[[list[JsMessage]], None]) -> Messages:
         """The one place where endless streams of messages are made."""
-        return Messages(source, self._what, give_back)
+        return Messages(source, self._what, return_unread)
 
     def _endpoint(self, verb: str) -> str:
         return f"CONSUMER.{verb}.{self.stream_name}.{self.name}"
@@ -177,8 +183,8 @@ class PullConsumer(Consumer):
         (see the class) when nothing came before. Cancelling ends the pull on the server and loses nothing: the next
         reader of this handle gets first what had come and comes late; when nobody reads, it goes back to the server.
         """
-        wanted = fetch_demand(
-            Kind.NO_WAIT if no_wait else Kind.BOUNDED,
+        options = fetch_options(
+            PullMode.NO_WAIT if no_wait else PullMode.BOUNDED,
             timeout,
             self._api.timeout,
             max_messages=max_messages,
@@ -189,7 +195,7 @@ class PullConsumer(Consumer):
             min_ack_pending=min_ack_pending,
             priority=priority,
         )
-        return self._fetch(wanted)
+        return self._fetch(options)
 
     def fetch_available(
         self,
@@ -208,8 +214,8 @@ class PullConsumer(Consumer):
         What the consumer has now is returned at once. If that is nothing, waits for a message, at most ``timeout``
         seconds; the list is empty when none came. The rest is as in ``fetch``.
         """
-        wanted = fetch_demand(
-            Kind.AVAILABLE,
+        options = fetch_options(
+            PullMode.AVAILABLE,
             timeout,
             self._api.timeout,
             max_messages=max_messages,
@@ -220,12 +226,12 @@ class PullConsumer(Consumer):
             min_ack_pending=min_ack_pending,
             priority=priority,
         )
-        return self._fetch(wanted)
+        return self._fetch(options)
 
-    def _fetch(self, wanted: Demand, acking: JsMessage | None = None) -> Fetch:
+    def _fetch(self, options: PullOptions, acking: JsMessage | None = None) -> Fetch:
         """The one place where fetches are made."""
         inbox = self._inbox or self._make_inbox()
-        return Fetch(PullSource(inbox, wanted, acking=acking), inbox.put_back)
+        return Fetch(PullSource(inbox, options, acking=acking), inbox.put_back)
 
     async def next(
         self,
@@ -245,8 +251,8 @@ class PullConsumer(Consumer):
         """
         if acking is not None and acking.is_acked:
             acking.ack_nowait()  # raises
-        wanted = fetch_demand(
-            Kind.BOUNDED,
+        options = fetch_options(
+            PullMode.BOUNDED,
             timeout,
             self._api.timeout,
             max_messages=1,
@@ -255,9 +261,9 @@ class PullConsumer(Consumer):
             min_ack_pending=min_ack_pending,
             priority=priority,
         )
-        messages = await self._fetch(wanted, acking)
+        messages = await self._fetch(options, acking)
         if not messages:
-            raise none_came(self._api.connection, self._what, timeout)
+            raise no_message_error(self._api.connection, self._what, timeout)
         return messages[0]
 
     def messages(
@@ -265,7 +271,7 @@ class PullConsumer(Consumer):
         *,
         max_messages: int | None = None,
         max_bytes: int | None = None,
-        expires: Duration = EXPIRES,
+        expires: Duration = DEFAULT_EXPIRES_S,
         heartbeat: Duration | None = None,
         threshold_messages: int | None = None,
         threshold_bytes: int | None = None,
@@ -284,7 +290,7 @@ class PullConsumer(Consumer):
 
         ConfigError at once for wrong arguments. What was survived is told by ConsumerNotice events.
         """
-        wanted = demand(
+        options = pull_options(
             max_messages=max_messages,
             max_bytes=max_bytes,
             expires=expires,
@@ -298,7 +304,7 @@ class PullConsumer(Consumer):
             priority=priority,
         )
         inbox = self._inbox or self._make_inbox()
-        return self._reading(PullSource(inbox, wanted), inbox.return_unread)
+        return self._make_messages(PullSource(inbox, options), inbox.return_unread)
 
     def consume(
         self,
@@ -306,15 +312,15 @@ class PullConsumer(Consumer):
         *,
         max_messages: int | None = None,
         max_bytes: int | None = None,
-        expires: Duration = EXPIRES,
+        expires: Duration = DEFAULT_EXPIRES_S,
         heartbeat: Duration | None = None,
         threshold_messages: int | None = None,
         threshold_bytes: int | None = None,
         stop_after: int = 0,
         concurrency: int = 1,
         key: Callable[[JsMessage], Hashable] | None = None,
-        on_success: Success = "ack",
-        on_error: Failure = "nak",
+        on_success: OnSuccess = "ack",
+        on_error: OnError = "nak",
         nak_delay: NakDelay | None = None,
         keep_alive: bool | Duration = False,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
@@ -348,7 +354,7 @@ class PullConsumer(Consumer):
             min_ack_pending=min_ack_pending,
             priority=priority,
         )
-        policy = Policy(
+        handler_options = HandlerOptions(
             concurrency=concurrency,
             key=key,
             on_success=on_success,
@@ -358,7 +364,7 @@ class PullConsumer(Consumer):
             error_cb=error_cb,
             backoff=() if self._info is None else self._info.config.backoff,
         )
-        return ConsumeContext(self._api.connection, self._what, messages, handler, policy)
+        return ConsumeContext(self._api.connection, self._what, messages, handler, handler_options)
 
     def _make_inbox(self) -> PullInbox:
         self._inbox = PullInbox(self._api, self.stream_name, self.name, config=self._known_config)
@@ -375,7 +381,7 @@ def create_endpoint(stream: str, config: ConsumerConfig) -> str:
     return f"{endpoint}.{config.filter_subject}" if name and config.filter_subject else endpoint
 
 
-def none_came(connection: Connection, what: str, timeout: Duration) -> NatsError:
+def no_message_error(connection: Connection, what: str, timeout: Duration) -> NatsError:
     """Why there is no next message."""
     asked = f"next message of {what}"
     if connection.state is State.CLOSED:
@@ -383,7 +389,7 @@ def none_came(connection: Connection, what: str, timeout: Duration) -> NatsError
     return RequestTimeout(asked, seconds("timeout", timeout))
 
 
-def stream_sequence(what: str, sequence: int) -> int:
+def check_stream_sequence(what: str, sequence: int) -> int:
     """A sequence of a stream, or ConfigError."""
     if not isinstance(sequence, int) or isinstance(sequence, bool):
         raise TypeError(f"{what} must be an int, not {type(sequence).__name__}")

@@ -27,7 +27,7 @@ from natsproto.protocol.pool import seconds
 
 DRAIN_TIMEOUT_S: Final = 2.0
 """Seconds that leaving waits for the server to confirm that it sends no more."""
-MAX_UNTOLD: Final = 64
+MAX_UNCOUNTED: Final = 64
 """Messages that may be taken before the buffer counts them: for each it would cost 0.4 µs."""
 NEVER_REFILL: Final = sys.maxsize
 
@@ -56,25 +56,29 @@ def nak_all(messages: list[JsMessage]) -> None:
 class Buffer:
     """Messages on their way from one source to one reader.
 
-    ``counts_bytes`` says that the source needs their sizes, ``untold`` how many may be taken before they are counted.
-    ``prefetch`` measures the reader, if given.
+    With ``counts_bytes`` the source needs the sizes of messages. Consumed messages are counted ``count_interval`` at a
+    time. ``prefetch`` measures the reader, if given.
     """
 
     counts_bytes: bool
-    untold: int
+    count_interval: int
     prefetch: AdaptivePrefetch | None
-    came: int
-    came_bytes: int
+    received: int
+    received_bytes: int
 
     def __init__(
-        self, *, counts_bytes: bool = False, untold: int = MAX_UNTOLD, prefetch: AdaptivePrefetch | None = None
+        self,
+        *,
+        counts_bytes: bool = False,
+        count_interval: int = MAX_UNCOUNTED,
+        prefetch: AdaptivePrefetch | None = None,
     ) -> None:
-        self.counts_bytes, self.untold, self.prefetch = counts_bytes, untold, prefetch
+        self.counts_bytes, self.count_interval, self.prefetch = counts_bytes, count_interval, prefetch
         self.ready: deque[JsMessage] = deque()
         """What came and was not taken."""
-        self.came = self.came_bytes = 0
+        self.received = self.received_bytes = 0
         """Messages, and their bytes, that came in all."""
-        self.taken = self.taken_bytes = 0
+        self.consumed = self.consumed_bytes = 0
         """How many of them the reader has dealt with."""
         self.refill_at = NEVER_REFILL
         """How many are to be taken before the source wants to know."""
@@ -94,9 +98,9 @@ class Buffer:
     def put(self, messages: list[JsMessage], size: int = 0) -> None:
         """These came, of so many bytes together (0 unless ``counts_bytes``)."""
         if self.prefetch is not None:
-            self.prefetch.on_messages(messages, self.came - self.taken, monotonic())
-        self.came += len(messages)
-        self.came_bytes += size
+            self.prefetch.on_messages(messages, self.received - self.consumed, monotonic())
+        self.received += len(messages)
+        self.received_bytes += size
         if self.unread is not None:
             self.unread += messages
             return
@@ -107,7 +111,7 @@ class Buffer:
                 if not waiter.done():
                     waiter.set_result(None)
 
-    def put_sized(self, messages: list[JsMessage]) -> None:
+    def put_counted(self, messages: list[JsMessage]) -> None:
         """``put``, with the bytes counted here."""
         self.put(messages, sum(message.counted_size for message in messages) if self.counts_bytes else 0)
 
@@ -123,9 +127,9 @@ class Buffer:
             if unknown:
                 queue.clear()
                 queue.extend(message for message, is_unknown in waiting if not is_unknown)
-                self.came -= len(unknown)
+                self.received -= len(unknown)
                 if self.counts_bytes:
-                    self.came_bytes -= sum(message.counted_size for message in unknown)
+                    self.received_bytes -= sum(message.counted_size for message in unknown)
 
     def end(self, error: NatsError | None) -> None:
         """Nothing more comes."""
@@ -139,7 +143,7 @@ class Buffer:
     # ---------------------------------------------------------------- the reader's side
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether nothing more will come, or the reader has stopped."""
         return self.ended or self.unread is not None
 
@@ -153,7 +157,7 @@ class Buffer:
         self._waiters.append(waiter)
         return waiter
 
-    def at_end(self) -> asyncio.Future[None]:
+    def wait_end(self) -> asyncio.Future[None]:
         """What to await for the end alone."""
         if running_loop() is not self._loop:
             raise elsewhere()
@@ -179,7 +183,7 @@ class Buffer:
         self._queues += queues
 
 
-class Source(Protocol):
+class MessageSource(Protocol):
     """What fills a buffer."""
 
     @property
@@ -191,7 +195,7 @@ class Source(Protocol):
         """Begins to fill it."""
         ...
 
-    async def established(self) -> None:
+    async def wait_created(self) -> None:
         """Waits until the server confirms that the consumer exists, or nothing will come. Cancelling ends the wait."""
         ...
 
@@ -218,12 +222,12 @@ class Messages(AsyncIterated):
     unusable (ConsumerGone, PullRefused). Leaving the block stops. Cancelling a reader loses nothing.
     """
 
-    def __init__(self, source: Source, what: str, give_back: Callable[[list[JsMessage]], None]) -> None:
+    def __init__(self, source: MessageSource, what: str, return_unread: Callable[[list[JsMessage]], None]) -> None:
         self._source = source
         self.buffer: Buffer = source.buffer
         """What it reads. For layers on top."""
         self._what = what
-        self._give_back = give_back
+        self._return_unread = return_unread
         self._released = self._released_bytes = 0  # and not counted yet
         self._started = False
 
@@ -252,7 +256,7 @@ class Messages(AsyncIterated):
     async def _each(self) -> AsyncGenerator[JsMessage]:
         self._check_started()
         buffer = self.buffer
-        ready, untold, sized = buffer.ready, buffer.untold, buffer.counts_bytes
+        ready, count_interval, sized = buffer.ready, buffer.count_interval, buffer.counts_bytes
         count = size = 0
         try:
             while True:
@@ -262,11 +266,11 @@ class Messages(AsyncIterated):
                     if sized:
                         size += message.counted_size
                     yield message
-                    if count >= untold:
-                        self._count(count, size)
+                    if count >= count_interval:
+                        self._add_consumed(count, size)
                         count = size = 0
                 if count:
-                    self._count(count, size)
+                    self._add_consumed(count, size)
                     count = size = 0
                 if not ready:
                     if self._at_end():
@@ -274,7 +278,7 @@ class Messages(AsyncIterated):
                     await buffer.next_change()
         finally:
             if count:
-                self._count(count, size)
+                self._add_consumed(count, size)
 
     def batches(self, max_messages: int | None = None) -> AsyncIterator[list[JsMessage]]:
         """All that has come, as soon as something has, at most ``max_messages`` at a time: one wake-up for many."""
@@ -295,7 +299,7 @@ class Messages(AsyncIterated):
                 try:
                     yield batch
                 finally:
-                    self._count(len(batch), size)
+                    self._add_consumed(len(batch), size)
             if self._at_end():
                 return
             await buffer.next_change()
@@ -344,7 +348,7 @@ class Messages(AsyncIterated):
             await self._source.finish()
         finally:
             self._close()
-            self._give_back(unread)
+            self._return_unread(unread)
 
     async def drain(self) -> None:
         """Asks for nothing more. What is here or on its way can still be read, then reading ends. Never raises."""
@@ -358,11 +362,11 @@ class Messages(AsyncIterated):
     async def __aenter__(self) -> Messages:
         self.start()
         try:
-            await self._source.established()
+            await self._source.wait_created()
         except BaseException:
             unread = self.buffer.stop()
             self._close()
-            self._give_back(unread)
+            self._return_unread(unread)
             raise
         return self
 
@@ -390,10 +394,10 @@ class Messages(AsyncIterated):
         self._released += 1
         if buffer.counts_bytes:
             self._released_bytes += message.counted_size
-        if self._released >= buffer.untold or not buffer.ready:
+        if self._released >= buffer.count_interval or not buffer.ready:
             count, size = self._released, self._released_bytes
             self._released = self._released_bytes = 0
-            self._count(count, size)
+            self._add_consumed(count, size)
 
     def take_all(self) -> list[JsMessage]:
         """Everything that is here, with its places: whoever takes it holds it from now on."""
@@ -401,13 +405,13 @@ class Messages(AsyncIterated):
         taken = list(buffer.ready)
         if taken:
             buffer.ready.clear()
-            self._count(len(taken), sum(message.counted_size for message in taken) if buffer.counts_bytes else 0)
+            self._add_consumed(len(taken), sum(message.counted_size for message in taken) if buffer.counts_bytes else 0)
         return taken
 
     def put_back(self, messages: list[JsMessage]) -> None:
         """These were taken and not dealt with: they are the next ones again."""
         if self.buffer.unread is not None:
-            self._give_back(messages)
+            self._return_unread(messages)
         else:
             self.buffer.ready.extendleft(reversed(messages))
 
@@ -425,10 +429,10 @@ class Messages(AsyncIterated):
         buffer = self.buffer
         if buffer.ready:
             return True
-        if buffer.is_over:
+        if buffer.is_finished:
             return False
         await buffer.next_change()
-        return bool(buffer.ready) or not buffer.is_over
+        return bool(buffer.ready) or not buffer.is_finished
 
     def wake(self) -> None:
         """Lets everybody who waits look again."""
@@ -436,14 +440,14 @@ class Messages(AsyncIterated):
 
     # ---------------------------------------------------------------- inside
 
-    def _count(self, count: int, size: int) -> None:
+    def _add_consumed(self, count: int, size: int) -> None:
         """So many more were taken."""
         buffer = self.buffer
-        buffer.taken += count
-        buffer.taken_bytes += size
+        buffer.consumed += count
+        buffer.consumed_bytes += size
         if buffer.prefetch is not None:
-            buffer.prefetch.on_taken(count, monotonic())
-        if buffer.taken >= buffer.refill_at:
+            buffer.prefetch.on_consumed(count, monotonic())
+        if buffer.consumed >= buffer.refill_at:
             self._source.refill()
 
     def _close(self) -> None:
@@ -477,7 +481,7 @@ class Fetch(Awaited, AsyncIterated, Coroutine[object, None, list[JsMessage]]):
     _iterate_with = "await it for a list, or use async for"
     _begin_with = "await it, or iterate it with async for"
 
-    def __init__(self, source: Source, put_back: Callable[[list[JsMessage]], None]) -> None:
+    def __init__(self, source: MessageSource, put_back: Callable[[list[JsMessage]], None]) -> None:
         self._source, self._buffer, self._put_back = source, source.buffer, put_back
         self._started = False
         self._running: Coroutine[object, None, list[JsMessage]] | None = None
@@ -485,7 +489,7 @@ class Fetch(Awaited, AsyncIterated, Coroutine[object, None, list[JsMessage]]):
 
     def __await__(self) -> Generator[object, None, list[JsMessage]]:
         self._begun = True
-        return self._all().__await__()
+        return self._collect().__await__()
 
     # As a coroutine, for create_task() and what else insists on one.
 
@@ -506,24 +510,24 @@ class Fetch(Awaited, AsyncIterated, Coroutine[object, None, list[JsMessage]]):
     def _coroutine(self) -> Coroutine[object, None, list[JsMessage]]:
         self._begun = True
         if self._running is None:
-            self._running = self._all()
+            self._running = self._collect()
         return self._running
 
-    async def _all(self) -> list[JsMessage]:
+    async def _collect(self) -> list[JsMessage]:
         buffer = self._buffer
         try:
             if not self._started:  # else it was awaited or iterated before: there is nothing more
                 self._started = True
                 self._source.start()
             if not buffer.ended:
-                await buffer.at_end()
+                await buffer.wait_end()
             if buffer.error is not None and not buffer.ready:
                 raise buffer.error
             got = list(buffer.ready)
             buffer.ready.clear()
             return got
         finally:
-            self.leave()
+            self.end()
 
     def __aiter__(self) -> AsyncIterator[JsMessage]:
         self._begun = True
@@ -548,7 +552,7 @@ class Fetch(Awaited, AsyncIterated, Coroutine[object, None, list[JsMessage]]):
         self._begun = True
         self._put_back(messages)
 
-    def leave(self) -> None:
+    def end(self) -> None:
         """Ends it; what has come and was not read is for the next reader."""
         buffer = self._buffer
         self._started = True
@@ -578,22 +582,22 @@ class FetchIterator(AsyncIterator[JsMessage]):
         try:
             message = await self._fetch.next_message()
         except BaseException:
-            self._fetch.leave()  # not when this is collected: a cancelled task that somebody keeps holds its frames
+            self._fetch.end()  # not when this is collected: a cancelled task that somebody keeps holds its frames
             raise
         if message is None:
-            self._fetch.leave()
+            self._fetch.end()
             raise StopAsyncIteration
         return message
 
     async def aclose(self) -> None:
         """Ends it, for contextlib.aclosing()."""
-        self._fetch.leave()
+        self._fetch.end()
 
     def __del__(self) -> None:
         if self._loop.is_closed():
             return
         if self._thread == get_ident():
-            self._fetch.leave()
+            self._fetch.end()
         else:  # collected in some other thread
             with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._fetch.leave)
+                self._loop.call_soon_threadsafe(self._fetch.end)

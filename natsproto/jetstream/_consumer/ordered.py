@@ -26,14 +26,25 @@ from natsproto.errors import (
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import NEVER, Duration
 from natsproto.jetstream._config import ConsumerConfig
-from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, Policy
-from natsproto.jetstream._consumer.handle import none_came
-from natsproto.jetstream._consumer.messages import Buffer, Fetch, Messages, Source
-from natsproto.jetstream._consumer.ordered_state import CREATE_GROWTH, FIRST_CREATE_S, MAX_CREATE_S, OrderedState
+from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions
+from natsproto.jetstream._consumer.handle import no_message_error
+from natsproto.jetstream._consumer.messages import Buffer, Fetch, Messages, MessageSource
+from natsproto.jetstream._consumer.ordered_state import (
+    CREATE_TIMEOUT_GROWTH,
+    FIRST_CREATE_TIMEOUT_S,
+    MAX_CREATE_TIMEOUT_S,
+    OrderedState,
+)
 from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
-from natsproto.jetstream._consumer.pull import Ending, PullSource, buffer_for
+from natsproto.jetstream._consumer.pull import ConsumerEnd, PullSource, make_buffer
 from natsproto.jetstream._consumer.pull_inbox import PullInbox
-from natsproto.jetstream._consumer.pull_options import EXPIRES, Demand, Kind, demand, fetch_demand
+from natsproto.jetstream._consumer.pull_options import (
+    DEFAULT_EXPIRES_S,
+    PullMode,
+    PullOptions,
+    fetch_options,
+    pull_options,
+)
 from natsproto.jetstream._consumer.pull_state import PullState
 from natsproto.jetstream._consumer.push import PushSource
 from natsproto.jetstream._info import ConsumerInfo
@@ -41,9 +52,9 @@ from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream._unexpected import wrap_unexpected
 
-DELETE_AGAIN_S = 1.0
+DELETE_RETRY_S = 1.0
 """Seconds after which a consumer that was given up while it was being made is deleted once more."""
-GRACE_S = 0.25
+EXPIRY_GRACE_S = 0.25
 """Seconds that the server gets to say that a pull has expired."""
 
 
@@ -65,13 +76,15 @@ class OrderedConsumer:
         config: ConsumerConfig,
         *,
         push: bool = False,
-        made: Timestamp = NEVER,
+        stream_created: Timestamp = NEVER,
         name_prefix: str = "",
     ) -> None:
         config.check()
         self.stream_name = stream
         """The stream it reads."""
-        self._state = OrderedState(api, stream, config, push=push, made=made, name_prefix=name_prefix)
+        self._state = OrderedState(
+            api, stream, config, push=push, stream_created=stream_created, name_prefix=name_prefix
+        )
 
     # ---------------------------------------------------------------- what it is
 
@@ -123,7 +136,9 @@ class OrderedConsumer:
         heartbeat: Duration | None = None,
     ) -> Fetch:
         """Up to so many of the next messages; see Consumer.fetch. ConfigError for one that is pushed to."""
-        return self._fetch(max_messages, timeout, max_bytes, heartbeat, Kind.NO_WAIT if no_wait else Kind.BOUNDED)
+        return self._fetch(
+            max_messages, timeout, max_bytes, heartbeat, PullMode.NO_WAIT if no_wait else PullMode.BOUNDED
+        )
 
     def fetch_available(
         self,
@@ -134,7 +149,7 @@ class OrderedConsumer:
         heartbeat: Duration | None = None,
     ) -> Fetch:
         """As many of the next messages as there are, and at least one; see Consumer.fetch_available."""
-        return self._fetch(max_messages, timeout, max_bytes, heartbeat, Kind.AVAILABLE)
+        return self._fetch(max_messages, timeout, max_bytes, heartbeat, PullMode.AVAILABLE)
 
     def _fetch(
         self,
@@ -142,14 +157,14 @@ class OrderedConsumer:
         timeout: Duration,
         max_bytes: int | None,
         heartbeat: Duration | None,
-        kind: Kind,
+        mode: PullMode,
     ) -> Fetch:
         if self._state.push:
             raise ConfigError("push", True, "nothing can be fetched from a push consumer: use messages() or consume()")
-        wanted = fetch_demand(
-            kind, timeout, self._state.api.timeout, max_messages=max_messages, max_bytes=max_bytes, heartbeat=heartbeat
+        options = fetch_options(
+            mode, timeout, self._state.api.timeout, max_messages=max_messages, max_bytes=max_bytes, heartbeat=heartbeat
         )
-        return self._gather(OrderedSource(self._state, wanted))
+        return self._make_fetch(OrderedSource(self._state, options))
 
     async def next(self, timeout: Duration = 5.0) -> JsMessage:
         """The next message; RequestTimeout when none came within ``timeout`` seconds, ConnectionClosed when the client
@@ -157,7 +172,7 @@ class OrderedConsumer:
         """
         messages = await self.fetch(1, timeout=timeout)
         if not messages:
-            raise none_came(self._state.connection, self._what, timeout)
+            raise no_message_error(self._state.connection, self._what, timeout)
         return messages[0]
 
     def messages(
@@ -165,7 +180,7 @@ class OrderedConsumer:
         *,
         max_messages: int | None = None,
         max_bytes: int | None = None,
-        expires: Duration = EXPIRES,
+        expires: Duration = DEFAULT_EXPIRES_S,
         heartbeat: Duration | None = None,
         threshold_messages: int | None = None,
         threshold_bytes: int | None = None,
@@ -177,7 +192,7 @@ class OrderedConsumer:
         within 0.1 s (up to 4,096), and of big messages as many as are about 16 MiB.
         One that is pushed to is bounded by the server's flow control instead of ``max_messages`` and ``max_bytes``.
         """
-        wanted = demand(
+        options = pull_options(
             max_messages=max_messages,
             max_bytes=max_bytes,
             expires=expires,
@@ -186,7 +201,7 @@ class OrderedConsumer:
             threshold_bytes=threshold_bytes,
             total=stop_after,
         )
-        return self._reading(OrderedSource(self._state, wanted))
+        return self._make_messages(OrderedSource(self._state, options))
 
     def consume(
         self,
@@ -194,7 +209,7 @@ class OrderedConsumer:
         *,
         max_messages: int | None = None,
         max_bytes: int | None = None,
-        expires: Duration = EXPIRES,
+        expires: Duration = DEFAULT_EXPIRES_S,
         heartbeat: Duration | None = None,
         stop_after: int = 0,
         concurrency: int = 1,
@@ -209,14 +224,16 @@ class OrderedConsumer:
             heartbeat=heartbeat,
             stop_after=stop_after,
         )
-        policy = Policy(concurrency=concurrency, key=key, on_success="nothing", on_error="nothing", error_cb=error_cb)
-        return ConsumeContext(self._state.connection, self._what, messages, handler, policy)
+        handler_options = HandlerOptions(
+            concurrency=concurrency, key=key, on_success="nothing", on_error="nothing", error_cb=error_cb
+        )
+        return ConsumeContext(self._state.connection, self._what, messages, handler, handler_options)
 
     async def close(self) -> None:
         """Deletes the consumer on the server, if there is one. Reading anew makes another, where this one ended."""
         if (reader := self._state.reader) is not None:
             await reader.finish()
-        self._state.drop()
+        self._state.drop_kept_consumer()
 
     async def __aenter__(self) -> OrderedConsumer:
         return self
@@ -229,11 +246,11 @@ class OrderedConsumer:
     def __repr__(self) -> str:
         return f"OrderedConsumer(stream_name={self.stream_name!r}, last_sequence={self.last_sequence})"
 
-    def _gather(self, source: Source) -> Fetch:
+    def _make_fetch(self, source: MessageSource) -> Fetch:
         """The one place where fetches are made."""
         return Fetch(source, self._state.put_back)
 
-    def _reading(self, source: Source) -> Messages:
+    def _make_messages(self, source: MessageSource) -> Messages:
         """The one place where endless streams of messages are made."""
         return Messages(source, self._state.what, self._state.put_back)
 
@@ -245,41 +262,41 @@ class OrderedConsumer:
 class OrderedSource:
     """Fills the buffer of one reader from one consumer after the other. It is a Source."""
 
-    def __init__(self, state: OrderedState, demand: Demand) -> None:
-        self._is_fetch = demand.kind is not Kind.ENDLESS
-        prefetch = AdaptivePrefetch() if demand.is_adaptive and not self._is_fetch and not state.push else None
-        self.buffer = Buffer() if state.push else buffer_for(demand, prefetch)
-        self._state, self._cursor, self._demand, self._prefetch = state, state.cursor, demand, prefetch
+    def __init__(self, state: OrderedState, options: PullOptions) -> None:
+        self._is_fetch = options.mode is not PullMode.ENDLESS
+        prefetch = AdaptivePrefetch() if options.is_adaptive and not self._is_fetch and not state.push else None
+        self.buffer = Buffer() if state.push else make_buffer(options, prefetch)
+        self._state, self._cursor, self._options, self._prefetch = state, state.cursor, options, prefetch
         self._loop = asyncio.get_running_loop()
         self._until = 0.0  # the end of a fetch
         self._source: PullSource | PushSource | None = None
-        self._pulled: PullState | None = None  # of the consumer in use, or the last one
+        self._pull_state: PullState | None = None  # of the consumer in use, or the last one
         self._inbox: PullInbox | None = None
         self._task: asyncio.Task[None] | None = None
-        self._verifying: asyncio.Task[None] | None = None  # whether it is the same stream
+        self._verify_task: asyncio.Task[None] | None = None  # whether it is the same stream
         self._timer: asyncio.TimerHandle | None = None
         self._unlisten: Callable[[], None] | None = None
-        self._trouble: NatsError | None = None  # why the last consumer could not be made
-        self._is_whole = False  # a fetch came to its end
-        self._established = asyncio.Event()  # a consumer exists, or nothing will come
+        self._create_error: NatsError | None = None  # why the last consumer could not be made
+        self._is_fetch_complete = False  # a fetch came to its end
+        self._created_or_ended = asyncio.Event()  # a consumer exists, or nothing will come
 
     # ---------------------------------------------------------------- as a source
 
     def start(self) -> None:
         """Goes on where the last reader ended, with the consumer that was kept or a new one. ConnectionClosed."""
-        state, demand, buffer = self._state, self._demand, self.buffer
+        state, options, buffer = self._state, self._options, self.buffer
         if state.connection.state is State.CLOSED:
             raise ConnectionClosed(f"read {state.what}")
         inbox = state.attach(self)
         self._unlisten = state.connection.listen(self._on_event)
         if self._is_fetch:
-            self._until = self._loop.time() + demand.expires
-            self._timer = self._loop.call_at(self._until + GRACE_S, self._on_expired)
-        if state.stash:
-            most = demand.max_messages if self._is_fetch else demand.total or len(state.stash)
-            buffer.put_sized(state.take(most))
-            if PullState(demand, buffer, 0.0).done:
-                self._inbox, self._is_whole = inbox, True
+            self._until = self._loop.time() + options.expires
+            self._timer = self._loop.call_at(self._until + EXPIRY_GRACE_S, self._on_expired)
+        if state.leftover:
+            most = options.max_messages if self._is_fetch else options.total or len(state.leftover)
+            buffer.put_counted(state.take_leftover(most))
+            if PullState(options, buffer, 0.0).is_done:
+                self._inbox, self._is_fetch_complete = inbox, True
                 self._end(None)
                 return
         if inbox is not None and state.connection.is_connected:
@@ -288,11 +305,11 @@ class OrderedSource:
             if inbox is not None:
                 inbox.close()
                 state.delete(self._cursor.name)
-            self._run_soon(0.0)
+            self._schedule_run(0.0)
 
-    async def established(self) -> None:
+    async def wait_created(self) -> None:
         """Waits for the first consumer of this reader, over outages too."""
-        await self._established.wait()
+        await self._created_or_ended.wait()
 
     def refill(self) -> None:
         """There is room again."""
@@ -310,15 +327,15 @@ class OrderedSource:
 
     def close(self) -> None:
         """Ends at once. The consumer is kept after a fetch that came to its end, else deleted."""
-        self._established.set()
+        self._created_or_ended.set()
         self._cancel()
         if self._unlisten is None:
             return
         self._unlisten()
         self._unlisten = None
-        inbox = self._inbox if self._is_whole and self._state.connection.is_connected else None
+        inbox = self._inbox if self._is_fetch_complete and self._state.connection.is_connected else None
         if inbox is None:
-            self._drop()
+            self._drop_consumer()
         elif self._source is not None:
             self._source.close()
             self._source = self._inbox = None
@@ -326,58 +343,58 @@ class OrderedSource:
 
     # ---------------------------------------------------------------- one consumer after the other
 
-    def _run_soon(self, delay: float) -> None:
+    def _schedule_run(self, delay: float) -> None:
         if self._task is not None:
             self._task.cancel()
             self._task = None
         if self._state.connection.is_connected:
             self._start_run(delay, None)
 
-    def _start_run(self, delay: float, ended: asyncio.Future[Ending] | None) -> None:
+    def _start_run(self, delay: float, ended: asyncio.Future[ConsumerEnd] | None) -> None:
         self._task = self._loop.create_task(self._run(delay, ended), name="natsproto ordered consumer")
 
-    async def _run(self, delay: float, ended: asyncio.Future[Ending] | None) -> None:
+    async def _run(self, delay: float, ended: asyncio.Future[ConsumerEnd] | None) -> None:
         """Reads one consumer after the other. What is not to be overcome ends the reading."""
         try:
             error = await self._read(delay, ended)
         except Exception as exc:
-            self._drop()
+            self._drop_consumer()
             error = None if isinstance(exc, ConnectionClosed) else wrap_unexpected(f"reading {self._state.what}", exc)
-            self._state.fail(wrap_unexpected(f"reading {self._state.what}", exc))
+            self._state.fail_creation(wrap_unexpected(f"reading {self._state.what}", exc))
         self._task = None
         self._end(error)
 
-    async def _read(self, delay: float, ended: asyncio.Future[Ending] | None) -> NatsError | None:
+    async def _read(self, delay: float, ended: asyncio.Future[ConsumerEnd] | None) -> NatsError | None:
         """Returns why nothing more comes, None when all has come or the client is closed."""
         state, cursor = self._state, self._cursor
         while True:
             if ended is None:
                 ended = await self._create(delay)
-            self._established.set()
-            self._verify_soon()
+            self._created_or_ended.set()
+            self._start_verify()
             how = await ended
             if not how.lost:
-                self._is_whole = self._is_fetch and how.error is None and self._is_complete
+                self._is_fetch_complete = self._is_fetch and how.error is None and self._is_complete
                 return how.error
             if how.error is not None:
-                state.announce(how.error)
-            self._drop()
+                state.emit_notice(how.error)
+            self._drop_consumer()
             ended = None
             # One that was never heard of had better not be followed too soon.
             delay = 0.0 if cursor.is_heard else cursor.on_failed()
 
     @property
     def _is_complete(self) -> bool:
-        return isinstance(self._source, PullSource) and self._source.state is not None and self._source.state.done
+        return isinstance(self._source, PullSource) and self._source.state is not None and self._source.state.is_done
 
-    def _pull(self, inbox: PullInbox) -> asyncio.Future[Ending]:
-        source = PullSource(inbox, self._demand, buffer=self.buffer, order=self._cursor)
+    def _pull(self, inbox: PullInbox) -> asyncio.Future[ConsumerEnd]:
+        source = PullSource(inbox, self._options, buffer=self.buffer, cursor=self._cursor)
         self._inbox, self._source = inbox, source
-        ended = source.follow(self._pulled, self._until, self._prefetch)
-        self._pulled = source.state
+        ended = source.start_ordered(self._pull_state, self._until, self._prefetch)
+        self._pull_state = source.state
         return ended
 
-    async def _create(self, delay: float) -> asyncio.Future[Ending]:
+    async def _create(self, delay: float) -> asyncio.Future[ConsumerEnd]:
         """Makes the next consumer, however often that takes, and begins to read it."""
         state, cursor = self._state, self._cursor
         timeout, is_told = state.create_timeout, False
@@ -385,7 +402,7 @@ class OrderedSource:
             if delay:
                 await asyncio.sleep(delay)
             config = cursor.next_consumer(deliver_subject=state.api.new_inbox() if state.push else "")
-            ended: asyncio.Future[Ending] = self._loop.create_future()
+            ended: asyncio.Future[ConsumerEnd] = self._loop.create_future()
             if state.push:
                 self._source = self._push(config, ended)
                 self._source.start()  # messages may come before the server says that it is there
@@ -393,7 +410,7 @@ class OrderedSource:
                 await state.create(config, timeout)
             except asyncio.CancelledError:
                 state.delete(config.name)
-                self._loop.call_later(DELETE_AGAIN_S, state.delete, config.name)  # it may be there in a moment
+                self._loop.call_later(DELETE_RETRY_S, state.delete, config.name)  # it may be there in a moment
                 raise
             except Exception as exc:
                 if not isinstance(exc, ConsumerExists):  # which is somebody else's
@@ -404,33 +421,33 @@ class OrderedSource:
                     self._source.close()
                     self._source = None
                 if isinstance(exc, RequestTimeout):
-                    if timeout >= FIRST_CREATE_S and not is_told:
+                    if timeout >= FIRST_CREATE_TIMEOUT_S and not is_told:
                         is_told = True
-                        state.announce(exc)
-                    delay, timeout = 0.0, max(timeout, min(CREATE_GROWTH * timeout, MAX_CREATE_S))
+                        state.emit_notice(exc)
+                    delay, timeout = 0.0, max(timeout, min(CREATE_TIMEOUT_GROWTH * timeout, MAX_CREATE_TIMEOUT_S))
                     continue
-                self._trouble = exc
-                state.announce(exc)
+                self._create_error = exc
+                state.emit_notice(exc)
                 delay = cursor.on_failed()
                 continue
             if state.push:
                 return ended
             return self._pull(PullInbox(state.api, state.stream, config.name))
 
-    def _push(self, config: ConsumerConfig, ended: asyncio.Future[Ending]) -> PushSource:
+    def _push(self, config: ConsumerConfig, ended: asyncio.Future[ConsumerEnd]) -> PushSource:
         return PushSource(
             self._state.connection,
             config.deliver_subject,
             stream=self._state.stream,
             consumer=config.name,
             heartbeat=config.idle_heartbeat,
-            total=self._demand.total,
+            total=self._options.total,
             buffer=self.buffer,
-            order=self._cursor,
+            cursor=self._cursor,
             ended=ended,
         )
 
-    def _drop(self) -> None:
+    def _drop_consumer(self) -> None:
         """Gives up the consumer in use."""
         source, self._source = self._source, None
         inbox, self._inbox = self._inbox, None
@@ -441,21 +458,21 @@ class OrderedSource:
         if source is not None or inbox is not None:
             self._state.delete(self._cursor.name)
 
-    def _verify_soon(self) -> None:
-        if self._verifying is not None:
-            self._verifying.cancel()
-            self._verifying = None
+    def _start_verify(self) -> None:
+        if self._verify_task is not None:
+            self._verify_task.cancel()
+            self._verify_task = None
         if self._state.identity.unverified:
-            self._verifying = self._loop.create_task(self._verify(), name="natsproto identify stream")
+            self._verify_task = self._loop.create_task(self._verify(), name="natsproto identify stream")
 
     async def _verify(self) -> None:
         """Ends the reading of another stream than before. Asked beside the reading, which it would delay."""
         try:
             await self._state.identity.verify(lambda: self._cursor.stream_seq)
         except Exception as exc:
-            self._verifying = None
+            self._verify_task = None
             if isinstance(exc, StreamNotFound):
-                self._drop()
+                self._drop_consumer()
             self._end(wrap_unexpected(f"reading {self._state.what}", exc))
 
     # ---------------------------------------------------------------- what happens
@@ -467,13 +484,13 @@ class OrderedSource:
             if isinstance(event, Disconnected):
                 if not isinstance(self._source, PullSource):
                     self._cancel_run()
-                    self._drop()
+                    self._drop_consumer()
             elif isinstance(event, (Connected, Reconnected, Moved)):
                 if not isinstance(self._source, PullSource):
-                    self._drop()
-                    self._run_soon(0.0)
+                    self._drop_consumer()
+                    self._schedule_run(0.0)
             elif isinstance(event, Closed) and self._source is None:
-                self._state.fail(ConnectionClosed(f"read {self._state.what}"))
+                self._state.fail_creation(ConnectionClosed(f"read {self._state.what}"))
                 self._end(None)  # there will be no consumer that could say so
         except Exception as exc:
             self._end(wrap_unexpected(f"reading {self._state.what}", exc))
@@ -481,16 +498,16 @@ class OrderedSource:
     def _on_expired(self) -> None:
         """The time of a fetch is over, and there is no consumer that could say so."""
         self._timer = None
-        self._end(self._trouble if self._state.info is None else None)
+        self._end(self._create_error if self._state.info is None else None)
 
     def _end(self, error: NatsError | None) -> None:
-        self._established.set()
+        self._created_or_ended.set()
         self._cancel()
         if error is not None:
-            self._state.fail(error)
+            self._state.fail_creation(error)
         if not self.buffer.ended:
             if error is not None and not self._is_fetch:
-                self._state.announce(error)
+                self._state.emit_notice(error)
             self.buffer.end(error)
         self.close()
 
@@ -504,6 +521,6 @@ class OrderedSource:
             self._timer.cancel()
             self._timer = None
         self._cancel_run()
-        if self._verifying is not None:
-            self._verifying.cancel()
-            self._verifying = None
+        if self._verify_task is not None:
+            self._verify_task.cancel()
+            self._verify_task = None

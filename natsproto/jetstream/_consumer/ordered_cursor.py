@@ -20,7 +20,7 @@ are missed it is lost.
 """
 
 
-class Delivered(Protocol):
+class Positioned(Protocol):
     """A message that a consumer delivered."""
 
     @property
@@ -115,7 +115,7 @@ class OrderedCursor:
         self._failures += 1
         return wait
 
-    def on_messages(self, messages: Sequence[Delivered]) -> int:
+    def on_messages(self, messages: Sequence[Positioned]) -> int:
         """How many of these, from the first on, are the next ones; the cursor moves behind them."""
         self.is_heard = True
         try:

@@ -24,7 +24,7 @@ from natsproto.errors import (
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._config import ConsumerConfig, consumer_name
 from natsproto.jetstream._consumer.handle import create_endpoint
-from natsproto.jetstream._consumer.messages import ConsumerNotice, Source
+from natsproto.jetstream._consumer.messages import ConsumerNotice, MessageSource
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
 from natsproto.jetstream._consumer.pull_inbox import PullInbox
 from natsproto.jetstream._consumer.stream_identity import StreamIdentity
@@ -33,16 +33,16 @@ from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._retry_request import retry_request
 from natsproto.jetstream._timestamp import Timestamp
 
-READER_ID: Final = "natsproto.reader"
+READER_ID_METADATA: Final = "natsproto.reader"
 """Metadata that tell the consumers of readers with one name prefix apart."""
-KEPT_S = 5.0
+KEEP_CONSUMER_S = 5.0
 """Seconds for which a consumer is kept after a fetch, for the next one."""
-RETRY_WAIT_S, RETRY_GROWTH = 0.15, 0.04
+RETRY_WAIT_S, RETRY_WAIT_GROWTH = 0.15, 0.04
 """Seconds after which servers that do not answer are asked again for the same consumer: they have no leader, and will
 not remember the question when they have one. 4 % of the time that it lasts are added.
 """
-MIN_CREATE_S, FIRST_CREATE_S, MAX_CREATE_S = 0.15, 1.0, 5.0
-CREATE_GROWTH, TIMES_AS_LONG = 1.25, 5.0
+MIN_CREATE_TIMEOUT_S, FIRST_CREATE_TIMEOUT_S, MAX_CREATE_TIMEOUT_S = 0.15, 1.0, 5.0
+CREATE_TIMEOUT_GROWTH, CREATE_TIMEOUT_FACTOR = 1.25, 5.0
 """Seconds after which a consumer that is not made is given up for another one: a metadata leader that has not noticed
 the death of a server yet puts one in three there, and nobody ever answers for it. The least is for the successor of a
 consumer that was lost, if the one before did not take long; it grows with the time that it has failed.
@@ -53,64 +53,71 @@ class OrderedState:
     """What an ordered consumer is between two readers: the cursor, the consumer in use, and what was read ahead."""
 
     def __init__(
-        self, api: Api, stream: str, config: ConsumerConfig, *, push: bool, made: Timestamp, name_prefix: str = ""
+        self,
+        api: Api,
+        stream: str,
+        config: ConsumerConfig,
+        *,
+        push: bool,
+        stream_created: Timestamp,
+        name_prefix: str = "",
     ) -> None:
         self.api, self.connection = api, api.connection
         self.stream, self.push = stream, push
         unique = api.connection.new_id()
         self.prefix = consumer_name(name_prefix) if name_prefix else unique
         if name_prefix:  # another reader's consumer of this name is not taken for ours then
-            config = config.replace(metadata={**config.metadata, READER_ID: unique})
+            config = config.replace(metadata={**config.metadata, READER_ID_METADATA: unique})
         self.is_named = bool(name_prefix)
         self.what = f"ordered consumer {self.prefix!r} of stream {stream!r}"
         """What it is called in errors."""
         self.cursor = OrderedCursor(self.prefix, config, push=push)
-        self.identity = StreamIdentity(api, stream, made, asked=f"go on with {self.what}")
+        self.identity = StreamIdentity(api, stream, stream_created, asked=f"go on with {self.what}")
         self.info: ConsumerInfo | None = None
-        self.stash: deque[JsMessage] = deque()
-        self.reader: Source | None = None
+        self.leftover: deque[JsMessage] = deque()
+        self.reader: MessageSource | None = None
         """Who is reading."""
         self._inbox: PullInbox | None = None  # of the consumer that is kept for the next fetch
         self._idle: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[ConsumerInfo]] = []
-        self._fault: NatsError | None = None
+        self._create_error: NatsError | None = None
         self._undeleted: list[str] = []  # deleted, but nobody said so
         self._create_time = 0.0  # how long the making of the last consumer took
 
     def put_back(self, messages: list[JsMessage]) -> None:
         """These were not read: the next reader gets them first."""
-        self.stash.extendleft(reversed(messages))
+        self.leftover.extendleft(reversed(messages))
 
-    def take(self, most: int) -> list[JsMessage]:
+    def take_leftover(self, most: int) -> list[JsMessage]:
         """Up to so many messages that were read ahead."""
-        stash = self.stash
-        return [stash.popleft() for _ in range(min(len(stash), most))]
+        leftover = self.leftover
+        return [leftover.popleft() for _ in range(min(len(leftover), most))]
 
     # ---------------------------------------------------------------- readers
 
-    def attach(self, reader: Source) -> PullInbox | None:
+    def attach(self, reader: MessageSource) -> PullInbox | None:
         """Begins reading; returns the inbox of the consumer that was kept, if there is one. LocalProtocolError when
         somebody else is reading.
         """
         if self.reader is not None:
             raise LocalProtocolError(f"{self.what} is being read already: it has one reader at a time")
         self.reader = reader
-        self._fault = None  # this one may have more luck
+        self._create_error = None  # this one may have more luck
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
         inbox, self._inbox = self._inbox, None
         return inbox
 
-    def detach(self, reader: Source, inbox: PullInbox | None) -> None:
+    def detach(self, reader: MessageSource, inbox: PullInbox | None) -> None:
         """Ends reading; with an inbox its consumer is kept for a while."""
         if self.reader is reader:
             self.reader = None
             if inbox is not None:
                 self._inbox = inbox
-                self._idle = asyncio.get_running_loop().call_later(KEPT_S, self.drop)
+                self._idle = asyncio.get_running_loop().call_later(KEEP_CONSUMER_S, self.drop_kept_consumer)
 
-    def drop(self) -> None:
+    def drop_kept_consumer(self) -> None:
         """Gives up the consumer that was kept."""
         if self._idle is not None:
             self._idle.cancel()
@@ -125,7 +132,11 @@ class OrderedState:
     @property
     def create_timeout(self) -> float:
         """How long to wait for the next consumer at first."""
-        return max(MIN_CREATE_S, TIMES_AS_LONG * self._create_time) if self.info is not None else FIRST_CREATE_S
+        return (
+            max(MIN_CREATE_TIMEOUT_S, CREATE_TIMEOUT_FACTOR * self._create_time)
+            if self.info is not None
+            else FIRST_CREATE_TIMEOUT_S
+        )
 
     async def create(self, config: ConsumerConfig, timeout: float) -> None:
         """Makes this consumer, the cursor's next one. Asks again while nobody answers: a consumer may be made twice.
@@ -144,7 +155,7 @@ class OrderedState:
         def pauses() -> Iterator[float]:
             begun = loop.time()
             while True:
-                yield RETRY_WAIT_S + RETRY_GROWTH * (loop.time() - begun)
+                yield RETRY_WAIT_S + RETRY_WAIT_GROWTH * (loop.time() - begun)
 
         info = await retry_request(ask, pauses(), timeout, asked)
         self.identity.on_consumer(info.created)
@@ -172,8 +183,8 @@ class OrderedState:
         """Waits for the first one."""
         if self.info is not None:
             return self.info
-        if self._fault is not None:
-            raise self._fault.with_traceback(None)
+        if self._create_error is not None:
+            raise self._create_error.with_traceback(None)
         waiter: asyncio.Future[ConsumerInfo] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
@@ -181,9 +192,9 @@ class OrderedState:
         finally:
             self._waiters.remove(waiter)
 
-    def fail(self, error: NatsError) -> None:
+    def fail_creation(self, error: NatsError) -> None:
         """There will be none."""
-        self._fault = error
+        self._create_error = error
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(error)
@@ -199,6 +210,6 @@ class OrderedState:
         # A server that took this configuration before does not refuse it for good, whatever it says now.
         return self.info is None
 
-    def announce(self, error: NatsError) -> None:
+    def emit_notice(self, error: NatsError) -> None:
         """Tells who listens what was survived, or ended it."""
         self.connection.announce(ConsumerNotice(stream=self.stream, consumer=self.cursor.name, error=error))

@@ -6,23 +6,23 @@ from collections.abc import Sequence, Sized
 from operator import attrgetter
 from typing import Final, Protocol
 
-from natsproto.jetstream._consumer.pull_options import DEFAULT_MESSAGES
+from natsproto.jetstream._consumer.pull_options import DEFAULT_MAX_MESSAGES
 
 MAX_PREFETCH: Final = 4096
 """With 500 initial values of a key/value watch come at a third of the speed, with more than this hardly faster."""
 PREFETCH_SPAN_S: Final = 0.1
 """Seconds of reading that may be ahead: more than a round trip takes."""
-PREFETCH_BYTES: Final = 16 * 2**20
+MAX_PREFETCH_BYTES: Final = 16 * 2**20
 """Bytes that these should not pass, judged by those that came: a server cuts off whoever lets 64 MiB pile up."""
-MAX_PULL_BYTES: Final = 2 * PREFETCH_BYTES
+MAX_PULL_BYTES: Final = 2 * MAX_PREFETCH_BYTES
 """Bytes that a pull of more than DEFAULT_MESSAGES messages may bring, if they grow all of a sudden."""
-SAMPLES: Final = 8
+SAMPLES_PER_BATCH: Final = 8
 """Messages of a batch that are weighed: to count the bytes of each would cost a quarter of the speed."""
-_ENOUGH: Final = 64  # messages, to judge a reader by
+_MIN_SAMPLE_MESSAGES: Final = 64  # messages, to judge a reader by
 _data_of = attrgetter("data")
 
 
-class Weighed(Protocol):
+class HasPayload(Protocol):
     """What can be weighed."""
 
     @property
@@ -43,41 +43,41 @@ class AdaptivePrefetch:
     on within a turn of the event loop, as a reader may keep that busy).
     """
 
-    __slots__ = ("_busy", "_mean", "_pace", "_since", "_taken")
+    __slots__ = ("_busy", "_consumed", "_mean_size", "_pace", "_since")
 
     def __init__(self) -> None:
-        self._pace = DEFAULT_MESSAGES
-        self._taken = 0
+        self._pace = DEFAULT_MAX_MESSAGES
+        self._consumed = 0
         self._since = self._busy = 0.0
-        self._mean = 0  # bytes of a message
+        self._mean_size = 0  # bytes of a message
 
-    def on_messages(self, messages: Sequence[Weighed], waiting: int, now: float) -> None:
+    def on_messages(self, messages: Sequence[HasPayload], waiting: int, now: float) -> None:
         """These came, and wait to be taken behind as many others."""
         if not waiting:
             self._since = now
-        sample = messages[:: -(-len(messages) // SAMPLES)]
-        self._mean = sum(map(len, map(_data_of, sample))) // len(sample)
+        sample = messages[:: -(-len(messages) // SAMPLES_PER_BATCH)]
+        self._mean_size = sum(map(len, map(_data_of, sample))) // len(sample)
 
-    def on_taken(self, count: int, now: float) -> None:
+    def on_consumed(self, count: int, now: float) -> None:
         """So many of them were taken."""
         self._busy += now - self._since
         self._since = now
-        self._taken += count
+        self._consumed += count
 
     def reset(self) -> None:
         """What was seen is no longer true: messages are much bigger."""
-        self._pace, self._taken, self._busy = DEFAULT_MESSAGES, 0, 0.0
+        self._pace, self._consumed, self._busy = DEFAULT_MAX_MESSAGES, 0, 0.0
 
     def decide(self) -> int:
         """How many it is from now on, by what was seen since the last decision."""
-        if self._taken >= _ENOUGH:
-            quick = self._taken * PREFETCH_SPAN_S >= MAX_PREFETCH * self._busy
-            measured = MAX_PREFETCH if quick else int(self._taken * PREFETCH_SPAN_S / self._busy)
-            self._pace = max(DEFAULT_MESSAGES, measured)
-            self._taken, self._busy = 0, 0.0
+        if self._consumed >= _MIN_SAMPLE_MESSAGES:
+            quick = self._consumed * PREFETCH_SPAN_S >= MAX_PREFETCH * self._busy
+            measured = MAX_PREFETCH if quick else int(self._consumed * PREFETCH_SPAN_S / self._busy)
+            self._pace = max(DEFAULT_MAX_MESSAGES, measured)
+            self._consumed, self._busy = 0, 0.0
         return self.bound
 
     @property
     def bound(self) -> int:
         """How many it is, by the pace of the last decision."""
-        return max(1, min(self._pace, PREFETCH_BYTES // self._mean)) if self._mean else self._pace
+        return max(1, min(self._pace, MAX_PREFETCH_BYTES // self._mean_size)) if self._mean_size else self._pace

@@ -18,11 +18,11 @@ from natsproto.jetstream._consumer.messages import DRAIN_TIMEOUT_S, nak_all
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 
-IDLE_S: Final = 1.0
+IDLE_SUBSCRIPTION_S: Final = 1.0
 """Seconds after a fetch for which its subscription is kept, so that a loop of fetches subscribes once."""
 
 
-class Reader(Protocol):
+class PullReceiver(Protocol):
     """Whose pulls are answered."""
 
     def on_change(self) -> None:
@@ -61,7 +61,7 @@ class PullSubscription:
         self._subject = inbox.api.new_inbox()
         self.prefix = ""
         """What the reply subjects of the reader's pulls begin with."""
-        self.reader: Reader | None = None
+        self.reader: PullReceiver | None = None
         self.idle_since = 0.0
         self.subscription = inbox.connection.subscribe(
             f"{self._subject}.*.*",
@@ -71,24 +71,24 @@ class PullSubscription:
             message_note=inbox.ack_wait,
         )  # no limits: bounded by what is asked for
 
-    def lend(self, reader: Reader) -> None:
+    def attach(self, reader: PullReceiver) -> None:
         """From now on it is this reader's. What is still said about pulls of the one before is not."""
         self.reader = reader
         self._serial += 1
         self.prefix = f"{self._subject}.{self._serial}."
         self.subscription.on_change = reader.on_change
 
-    def release(self) -> None:
+    def detach(self) -> None:
         """Nobody's: what comes is kept for the next reader."""
         self.reader = None
-        self.subscription.on_change = self._on_stray
+        self.subscription.on_change = self._on_unclaimed
 
-    def _on_stray(self) -> None:
-        came = cast("list[JsMessage]", self.subscription.take_nowait())
-        if messages := [message for message in came if not message.is_status]:
-            self._inbox.keep(messages)
+    def _on_unclaimed(self) -> None:
+        received = cast("list[JsMessage]", self.subscription.take_nowait())
+        if messages := [message for message in received if not message.is_status]:
+            self._inbox.keep_leftover(messages)
         if self.subscription.closed:
-            self._inbox.forget(self)
+            self._inbox.remove(self)
 
 
 class PullInbox:
@@ -142,7 +142,7 @@ class PullInbox:
 
     # ---------------------------------------------------------------- readers
 
-    def join(self, reader: Reader) -> PullSubscription:
+    def join(self, reader: PullReceiver) -> PullSubscription:
         """The subscription that is this reader's from now on, until it leaves."""
         if self._unlisten is None:
             self._unlisten = self.connection.listen(self._on_event)
@@ -151,13 +151,13 @@ class PullInbox:
         else:
             replies = PullSubscription(self)
             self._open[replies] = None
-        replies.lend(reader)
+        replies.attach(reader)
         return replies
 
-    def leave(self, replies: PullSubscription, *, keep: bool) -> None:
-        """Its reader wants no more. ``keep`` says that no pull of it is open, so that it can serve another one."""
-        replies.release()
-        if keep and replies in self._open and replies not in self._ending:
+    def leave(self, replies: PullSubscription, *, reuse: bool) -> None:
+        """Its reader wants no more. ``reuse`` says that no pull of it is open, so that it can serve another one."""
+        replies.detach()
+        if reuse and replies in self._open and replies not in self._ending:
             replies.idle_since = self.loop.time()
             self._idle.append(replies)
         elif replies in self._open:
@@ -177,7 +177,7 @@ class PullInbox:
         if replies not in self._open:
             return None
         if not self.connection.is_connected:
-            self.forget(replies)
+            self.remove(replies)
             return None
         self.connection.stop_interest_nowait(replies.subscription)
         task = self.loop.create_task(self._end(replies), name="natsproto end of pulls")
@@ -190,14 +190,14 @@ class PullInbox:
         except NatsError:
             return  # it did not confirm; whatever it still sends is delivered again after ack_wait
         finally:
-            self.forget(replies)
+            self.remove(replies)
 
     def close(self) -> None:
         """Ends all at once. What was not read stays for the next reader."""
         for replies in list(self._open):
-            self.forget(replies)
+            self.remove(replies)
 
-    def forget(self, replies: PullSubscription) -> None:
+    def remove(self, replies: PullSubscription) -> None:
         """A subscription has ended, or ends now."""
         if replies not in self._open:
             return
@@ -210,52 +210,52 @@ class PullInbox:
         if not self._open and self._unlisten is not None:
             self._unlisten()
             self._unlisten = None
-        if not self._is_used:
-            self._give_back_leftover()
+        if not self._is_in_use:
+            self._nak_leftover()
 
     @property
-    def _is_used(self) -> bool:
+    def _is_in_use(self) -> bool:
         """Whether somebody reads, or the server may still send what somebody had asked for."""
         return len(self._open) > len(self._idle)
 
     def _wait_idle(self) -> None:
-        self._timer = self.loop.call_later(IDLE_S, self._on_idle)
+        self._timer = self.loop.call_later(IDLE_SUBSCRIPTION_S, self._on_idle)
 
     def _on_idle(self) -> None:
         self._timer = None
         now = self.loop.time() + TIMER_SLACK_S
-        for replies in [one for one in self._idle if one.idle_since + IDLE_S <= now]:
-            self.forget(replies)
+        for replies in [one for one in self._idle if one.idle_since + IDLE_SUBSCRIPTION_S <= now]:
+            self.remove(replies)
         if self._idle:
-            self._timer = self.loop.call_at(self._idle[0].idle_since + IDLE_S, self._on_idle)
+            self._timer = self.loop.call_at(self._idle[0].idle_since + IDLE_SUBSCRIPTION_S, self._on_idle)
         elif not self._open:
-            self._give_back_leftover()
+            self._nak_leftover()
 
     # ---------------------------------------------------------------- what nobody has read
 
-    def take(self, most: int) -> list[JsMessage]:
+    def take_leftover(self, most: int) -> list[JsMessage]:
         """Up to so many messages that came for a reader who had left."""
         leftover = self.leftover
         return [leftover.popleft() for _ in range(min(len(leftover), most))]
 
-    def keep(self, messages: list[JsMessage]) -> None:
+    def keep_leftover(self, messages: list[JsMessage]) -> None:
         """These came for nobody."""
         self.leftover += messages
-        self._offer()
+        self._offer_leftover()
 
     def put_back(self, messages: list[JsMessage]) -> None:
         """These were taken and not handed over: they are the next ones again."""
         self.leftover.extendleft(reversed(messages))
-        self._offer()
+        self._offer_leftover()
 
     def return_unread(self, messages: list[JsMessage]) -> None:
         """Nobody here is going to read these: back to the server at once, or kept where that would lose them."""
-        kept = [message for message in messages if not self._goes_back(message)]
-        nak_all([message for message in messages if self._goes_back(message)])
+        kept = [message for message in messages if not self._is_redelivered(message)]
+        nak_all([message for message in messages if self._is_redelivered(message)])
         if kept:
             self.put_back(kept)
 
-    def _offer(self) -> None:
+    def _offer_leftover(self) -> None:
         """To those who are reading; what is left waits for the next one."""
         leftover, now = self.leftover, self.loop.time()
         for replies in list(self._open):
@@ -264,17 +264,17 @@ class PullInbox:
             if replies.reader is not None:
                 offered = list(leftover)
                 leftover.clear()  # a reader that ends with them gives back what is left over
-                taken = replies.reader.on_leftover(offered, now)
-                leftover.extendleft(reversed(offered[taken:]))
-        if leftover and not self._is_used and self._timer is None:
+                accepted = replies.reader.on_leftover(offered, now)
+                leftover.extendleft(reversed(offered[accepted:]))
+        if leftover and not self._is_in_use and self._timer is None:
             self._wait_idle()
 
-    def _give_back_leftover(self) -> None:
-        left = self.take(len(self.leftover))
-        self.leftover += [message for message in left if not self._goes_back(message)]
-        nak_all([message for message in left if self._goes_back(message)])
+    def _nak_leftover(self) -> None:
+        left = self.take_leftover(len(self.leftover))
+        self.leftover += [message for message in left if not self._is_redelivered(message)]
+        nak_all([message for message in left if self._is_redelivered(message)])
 
-    def _goes_back(self, message: JsMessage) -> bool:
+    def _is_redelivered(self, message: JsMessage) -> bool:
         """Whether the server delivers a message again that is not acknowledged, as far as known."""
         config = None if self._config is None else self._config()
         if config is None or config.ack_policy == AckPolicy.NONE:

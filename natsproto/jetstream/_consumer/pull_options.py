@@ -14,21 +14,21 @@ from natsproto.jetstream._codec import Duration, Record, integer, text
 from natsproto.jetstream._config import priority_group
 from natsproto.protocol.pool import seconds
 
-UNBOUNDED: Final = 1_000_000
+UNBOUNDED_BATCH: Final = 1_000_000
 """What is asked for when only bytes are bounded; a server takes a missing count for one message (ADR-37)."""
-DEFAULT_MESSAGES: Final = 500
-EXPIRES: Final = 30.0
+DEFAULT_MAX_MESSAGES: Final = 500
+DEFAULT_EXPIRES_S: Final = 30.0
 MAX_TIMEOUT_S: Final = 2.0**31
-MIN_BEATING_S: Final = 1.0
+MIN_EXPIRES_WITH_HEARTBEAT_S: Final = 1.0
 """A pull that ends sooner has no heartbeats."""
-HEARTBEAT: Final = 2.0
+MAX_HEARTBEAT_S: Final = 2.0
 """Seconds between heartbeats. ADR-37 says half of ``expires``, but a leader that was killed says nothing: with 15 s its
 end would be noticed after 30. Two of these are shorter than any election (4 to 9 s), so that the pulls are being asked
 again when the next leader is there.
 """
 
 
-class Kind(Enum):
+class PullMode(Enum):
     """What one reading is to get."""
 
     ENDLESS = "endless"
@@ -41,7 +41,7 @@ class Kind(Enum):
     """What is there."""
 
 
-class Priority(Record):
+class PriorityOptions(Record):
     """The demands of priority groups (ADR-42), checked."""
 
     group: str = text(default="")
@@ -50,7 +50,7 @@ class Priority(Record):
     priority: int = integer(default=0, high=9)
 
 
-NO_PRIORITY: Final = Priority()
+NO_PRIORITY: Final = PriorityOptions()
 
 
 class PullRequest(NamedTuple):
@@ -84,15 +84,15 @@ class PullRequest(NamedTuple):
             parts.append('"no_wait":true')
         if self.group:
             parts.append(f'"group":{json.dumps(self.group)}')
-            demands = {"min_pending": self.min_pending, "min_ack_pending": self.min_ack_pending}
-            demands["priority"] = self.priority
-            parts += [f'"{name}":{value}' for name, value in demands.items() if value]
+            priority_options = {"min_pending": self.min_pending, "min_ack_pending": self.min_ack_pending}
+            priority_options["priority"] = self.priority
+            parts += [f'"{name}":{value}' for name, value in priority_options.items() if value]
             if pin_id:
                 parts.append(f'"id":{json.dumps(pin_id)}')
         return (",".join(parts) + "}").encode()
 
 
-class Demand(NamedTuple):
+class PullOptions(NamedTuple):
     """The arguments of a verb that reads, gathered once and checked.
 
     ``max_messages`` bounds what is asked for or waits to be taken, ``max_bytes`` its bytes (0: no bound). A new pull
@@ -101,7 +101,7 @@ class Demand(NamedTuple):
     bound may follow the reader.
     """
 
-    kind: Kind
+    mode: PullMode
     max_messages: int
     max_bytes: int
     expires: float
@@ -110,12 +110,12 @@ class Demand(NamedTuple):
     threshold_bytes: int
     total: int
     is_adaptive: bool
-    only_bytes: bool
-    priority: Priority
+    is_bytes_only: bool
+    priority: PriorityOptions
 
 
-def fetch_demand(
-    kind: Kind,
+def fetch_options(
+    mode: PullMode,
     timeout: Duration,
     search_time: float,
     *,
@@ -126,14 +126,14 @@ def fetch_demand(
     min_pending: int = 0,
     min_ack_pending: int = 0,
     priority: int = 0,
-) -> Demand:
+) -> PullOptions:
     """The demand of a fetch. Without a timeout it takes what is there; a server that can tell is looked for as long as
     ``search_time``. ConfigError, TypeError.
     """
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not 0 < timeout < MAX_TIMEOUT_S:
         timeout = seconds("timeout", timeout)
-    return demand(
-        kind if timeout else Kind.NO_WAIT,
+    return pull_options(
+        mode if timeout else PullMode.NO_WAIT,
         max_messages=max_messages,
         max_bytes=max_bytes,
         expires=timeout or search_time,
@@ -145,12 +145,12 @@ def fetch_demand(
     )
 
 
-def demand(
-    kind: Kind = Kind.ENDLESS,
+def pull_options(
+    mode: PullMode = PullMode.ENDLESS,
     *,
     max_messages: int | None = None,
     max_bytes: int | None = None,
-    expires: Duration = EXPIRES,
+    expires: Duration = DEFAULT_EXPIRES_S,
     heartbeat: Duration | None = None,
     threshold_messages: int | None = None,
     threshold_bytes: int | None = None,
@@ -159,11 +159,11 @@ def demand(
     min_pending: int = 0,
     min_ack_pending: int = 0,
     priority: int = 0,
-) -> Demand:
+) -> PullOptions:
     """The demand with these arguments; ConfigError, TypeError."""
-    only_bytes = max_messages is None and bool(max_bytes)
+    is_bytes_only = max_messages is None and bool(max_bytes)
     is_adaptive = max_messages is None and not max_bytes and threshold_messages is None
-    most = (UNBOUNDED if max_bytes else DEFAULT_MESSAGES) if max_messages is None else max_messages
+    most = (UNBOUNDED_BATCH if max_bytes else DEFAULT_MAX_MESSAGES) if max_messages is None else max_messages
     most_bytes = max_bytes or 0
     if most < 1 or most_bytes < 0 or total < 0 or threshold_messages is not None or threshold_bytes is not None:
         _check_bounds(most, most_bytes, total, threshold_messages, threshold_bytes)
@@ -174,16 +174,22 @@ def demand(
     if expires <= 0:
         raise ConfigError("expires", expires, "a pull needs some seconds")
     if heartbeat is None:
-        heartbeat = 0.0 if kind is Kind.NO_WAIT or expires < MIN_BEATING_S else min(expires / 2, HEARTBEAT)
+        heartbeat = (
+            0.0
+            if mode is PullMode.NO_WAIT or expires < MIN_EXPIRES_WITH_HEARTBEAT_S
+            else min(expires / 2, MAX_HEARTBEAT_S)
+        )
     elif heartbeat * 2 > expires:
         raise ConfigError("heartbeat", heartbeat, f"must be from 0 to half of expires ({expires:g} s)")
-    demands = NO_PRIORITY
+    priority_options = NO_PRIORITY
     if group != "" or min_pending != 0 or min_ack_pending != 0 or priority != 0:
-        demands = Priority(group=group, min_pending=min_pending, min_ack_pending=min_ack_pending, priority=priority)
-        if demands.group:
-            priority_group(demands.group)
-    return Demand(
-        kind,
+        priority_options = PriorityOptions(
+            group=group, min_pending=min_pending, min_ack_pending=min_ack_pending, priority=priority
+        )
+        if priority_options.group:
+            priority_group(priority_options.group)
+    return PullOptions(
+        mode,
         most,
         most_bytes,
         expires,
@@ -192,8 +198,8 @@ def demand(
         -(-most_bytes // 2) if threshold_bytes is None else threshold_bytes,
         total,
         is_adaptive,
-        only_bytes,
-        demands,
+        is_bytes_only,
+        priority_options,
     )
 
 
@@ -217,9 +223,9 @@ def _check_bounds(
             raise ConfigError(what, given, f"cannot be above its bound of {bound}")
 
 
-def heartbeat_for(expires: float) -> float:
+def default_heartbeat(expires: float) -> float:
     """The heartbeat that goes with a pull: half its time, 2 s at most; none when it ends within one second.
 
     The server refuses a heartbeat longer than half of ``expires``.
     """
-    return min(expires / 2, HEARTBEAT) if expires >= MIN_BEATING_S else 0.0
+    return min(expires / 2, MAX_HEARTBEAT_S) if expires >= MIN_EXPIRES_WITH_HEARTBEAT_S else 0.0

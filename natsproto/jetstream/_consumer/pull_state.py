@@ -15,48 +15,48 @@ from typing import Final, NamedTuple, Protocol
 from natsproto.errors import ConsumerGone, HeartbeatMissed, NatsError, PullRefused
 from natsproto.jetstream._consumer.prefetch import MAX_PULL_BYTES, AdaptivePrefetch
 from natsproto.jetstream._consumer.pull_options import (
-    DEFAULT_MESSAGES,
+    DEFAULT_MAX_MESSAGES,
     NO_PRIORITY,
-    UNBOUNDED,
-    Demand,
-    Kind,
+    UNBOUNDED_BATCH,
+    PullMode,
+    PullOptions,
     PullRequest,
-    heartbeat_for,
+    default_heartbeat,
 )
 
 MIN_EXPIRES_S: Final = 0.01
 """Less time than this is not worth another pull."""
-GRACE_S: Final = 0.1
+END_GRACE_S: Final = 0.1
 """How much longer than the time of a bounded pull its end is waited for."""
 
-HEARTBEATS_MISSED: Final = 2
-HEARTBEAT_AFTER_LOSS: Final = 0.25
+MAX_MISSED_HEARTBEATS: Final = 2
+HEARTBEAT_AFTER_LOSS_S: Final = 0.25
 """Seconds between heartbeats of the first pull after a loss, doubling with every pull of which nothing is heard: a pull
 that reaches a leader on its way out disappears without a word.
 """
-EXPIRES_AFTER_LOSS: Final = 5.0
-PROBE_AFTER: Final = 0.2
+EXPIRES_AFTER_LOSS_S: Final = 5.0
+PROBE_AFTER_S: Final = 0.2
 """Seconds of sudden silence after which it is asked whether anybody takes pulls at all."""
-PROBE_EVERY: Final = 8
+MIN_MESSAGES_BETWEEN_PROBES: Final = 8
 """Messages that must have come since the last such question, so that a trickle is not doubled by questions."""
 PROBE: Final = b'{"batch":1,"expires":1000000000,"idle_heartbeat":1000000000}'
 """A pull that every server refuses at once, for its heartbeat, and that changes nothing. What matters is who answers:
 "nobody" (503) tells within a moment that the server of a consumer was killed, where silence needs two heartbeats.
 """
-_WITHOUT_HEARTBEAT_S = 1.0  # how much longer than `expires` a pull without heartbeats is waited for
-_FIRST_WAIT, _WAIT_GROWTH, _LONGEST_WAIT = 0.1, 1.04, 10.0  # overshoots an election by 4 % of its time
+_GRACE_WITHOUT_HEARTBEAT_S = 1.0  # how much longer than `expires` a pull without heartbeats is waited for
+_MIN_RETRY_WAIT_S, _RETRY_WAIT_GROWTH, _MAX_RETRY_WAIT_S = 0.1, 1.04, 10.0  # overshoots an election by 4 % of its time
 _MAX_FAILURES = 120  # in a row; the longest wait is reached then
 
-_LIMIT = re.compile(r"exceeded maxrequest(batch|expires|maxbytes) of (\S+)")
+_LIMIT_EXCEEDED = re.compile(r"exceeded maxrequest(batch|expires|maxbytes) of (\S+)")
 _GO_DURATION = re.compile(r"([0-9.]+)(h|ms|m|us|µs|ns|s)")
-_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_UNIT_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
 def retry_wait(failures: int) -> float:
     """Seconds to wait after so many failures in a row: 0.1 at first, 4 % of the time that it has failed for, 10 at
     most.
     """
-    return min(_FIRST_WAIT * _WAIT_GROWTH ** min(failures, _MAX_FAILURES), _LONGEST_WAIT)
+    return min(_MIN_RETRY_WAIT_S * _RETRY_WAIT_GROWTH ** min(failures, _MAX_FAILURES), _MAX_RETRY_WAIT_S)
 
 
 class Action(Enum):
@@ -76,7 +76,7 @@ class Action(Enum):
     """Nothing more will come; ``error`` says why."""
 
 
-class Verdict(NamedTuple):
+class Decision(NamedTuple):
     """An action, the error that ends everything (STOP), or one that is told and survived (``notice``)."""
 
     action: Action
@@ -84,19 +84,19 @@ class Verdict(NamedTuple):
     notice: NatsError | None = None
 
 
-KEEP: Final = Verdict(Action.KEEP)
-ARM: Final = Verdict(Action.ARM)
-REFILL: Final = Verdict(Action.REFILL)
-DONE: Final = Verdict(Action.DONE)
+KEEP: Final = Decision(Action.KEEP)
+ARM: Final = Decision(Action.ARM)
+REFILL: Final = Decision(Action.REFILL)
+DONE: Final = Decision(Action.DONE)
 
 
-class Counts(Protocol):
+class ReceivedCounts(Protocol):
     """How much has come for a reader, and was taken: what a buffer counts."""
 
-    came: int
-    came_bytes: int
-    taken: int
-    taken_bytes: int
+    received: int
+    received_bytes: int
+    consumed: int
+    consumed_bytes: int
 
 
 class _Pull(NamedTuple):
@@ -105,22 +105,22 @@ class _Pull(NamedTuple):
     size: int
 
 
-class Limits(NamedTuple):
+class ConsumerLimits(NamedTuple):
     """What refusals have told: how much one pull may ask for, and what was not enough for the next message."""
 
-    batch: int = UNBOUNDED
+    batch: int = UNBOUNDED_BATCH
     size: int = 2**63
     expires: float = 2.0**31
     too_small: int = 0
 
-    def learn(self, refusal: str) -> Limits | None:
+    def learn(self, refusal: str) -> ConsumerLimits | None:
         """These with what a refusal tells; the same if that was known; None when it is about something else."""
-        limit = _LIMIT.search(refusal)
+        limit = _LIMIT_EXCEEDED.search(refusal)
         if limit is None:
             return None
         what, value = limit.groups()
         if what == "expires":
-            longest = sum(float(number) * _UNITS[unit] for number, unit in _GO_DURATION.findall(value))
+            longest = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _GO_DURATION.findall(value))
             return self._replace(expires=longest) if 0 < longest < self.expires else self
         most = int(value) if value.isdecimal() else 0
         if what == "batch":
@@ -128,23 +128,25 @@ class Limits(NamedTuple):
         return self._replace(size=most) if 0 < most < self.size else self
 
 
-NO_LIMITS: Final = Limits()
+NO_CONSUMER_LIMITS: Final = ConsumerLimits()
 
 
-class Phase(Enum):
+class PullPhase(Enum):
     """Where a reading stands."""
 
-    ASKING = "asking"
-    WARNED = "warned"
+    PULLING = "pulling"
+    SERVER_SHUTDOWN = "server_shutdown"
     """Its server has said that it shuts down."""
-    OFFLINE = "offline"
+    DISCONNECTED = "disconnected"
     """There is no connection: nothing is asked and no heartbeat is due."""
     DONE = "done"
     """Nothing more is asked for."""
 
 
 class PullState:
-    """How much to pull from one consumer, and when. ``after`` is that of the consumer before, for an ordered reader.
+    """Decides how much to pull from one consumer, and when.
+
+    ``predecessor`` is the state of the previous consumer of an ordered reader.
 
     A bounded demand is one pull: DONE when the server ended it, asked again only for what a lost server still owed, and
     then for the time that is left until ``until``. With NO_WAIT that is how long a server is looked for that can tell.
@@ -162,123 +164,134 @@ class PullState:
 
     def __init__(
         self,
-        demand: Demand,
-        counts: Counts,
+        options: PullOptions,
+        counts: ReceivedCounts,
         now: float,
         *,
         consumer: str = "",
         until: float = 0.0,
         prefetch: AdaptivePrefetch | None = None,
-        after: PullState | None = None,
+        predecessor: PullState | None = None,
     ) -> None:
-        self._demand, self._counts, self._prefetch, self.consumer = demand, counts, prefetch, consumer
-        self._until = (until or now + demand.expires) if demand.kind is not Kind.ENDLESS else 0.0
-        self.phase = Phase.ASKING
+        self._options, self._counts, self._prefetch, self.consumer = options, counts, prefetch, consumer
+        self._until = (until or now + options.expires) if options.mode is not PullMode.ENDLESS else 0.0
+        self.phase = PullPhase.PULLING
         self.pending = self.pending_bytes = 0
         """Messages, and their bytes, that were asked for and are not here yet."""
         self.number = 0
         """Of the last pull."""
-        self._pulls: list[_Pull] = []  # that may be open, the oldest first
+        self._open_pulls: list[_Pull] = []  # that may be open, the oldest first
         self._last_ended = 0  # the last pull that was given up or has ended, with all before it
-        self.given_up = False
+        self.has_abandoned_pulls = False
         """Whether a pull was given up that the server may still serve."""
-        self._limits: Limits = NO_LIMITS if after is None else after._limits
-        self.losses: int = 0 if after is None else max(after.losses, 1)
+        self._limits: ConsumerLimits = NO_CONSUMER_LIMITS if predecessor is None else predecessor._limits
+        self.losses: int = 0 if predecessor is None else max(predecessor.losses, 1)
         """Pulls lost in a row, without a sign of life between."""
-        self.unanswered = 0
+        self.no_responders = 0
         """Pulls in a row that nobody was there to take."""
-        self.patience = 0.0
+        self.idle_timeout = 0.0
         """Seconds of silence after which what was asked is lost."""
-        self._heard_at = 0.0
-        self._flow = 0  # messages since it was last asked whether anybody is there
+        self._last_heard = 0.0
+        self._since_probe = 0  # messages since it was last asked whether anybody is there
         self._failures = 0  # in a row
-        self._not_before = 0.0  # when it may be asked again
-        if counts.came and (self._is_complete() or (demand.kind is Kind.AVAILABLE and counts.came > counts.taken)):
-            self.phase = Phase.DONE
+        self._retry_at = 0.0  # when it may be asked again
+        if counts.received and (
+            self._is_complete() or (options.mode is PullMode.AVAILABLE and counts.received > counts.consumed)
+        ):
+            self.phase = PullPhase.DONE
 
     # ------------------------------------------------------------ asking
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether nothing more will be asked for."""
-        return self.phase is Phase.DONE
+        return self.phase is PullPhase.DONE
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many messages more fit: beyond what was asked for, if others left something behind on the server."""
         if not self._until:
-            return UNBOUNDED
-        left = self._demand.max_messages - self._counts.came + self._counts.taken
-        return max(left, 0) if self.phase is not Phase.DONE else 0
+            return UNBOUNDED_BATCH
+        left = self._options.max_messages - self._counts.received + self._counts.consumed
+        return max(left, 0) if self.phase is not PullPhase.DONE else 0
 
     @property
     def refill_at(self) -> int | None:
         """After how many messages taken in all the next pull is due, if nothing else happens; None for never."""
-        if self._until or self.phase is Phase.DONE:
+        if self._until or self.phase is PullPhase.DONE:
             return None
-        if self._demand.max_bytes:
+        if self._options.max_bytes:
             return 0
-        return self._counts.came + self.pending - self._threshold()
+        return self._counts.received + self.pending - self._threshold()
 
     @property
     def deadline(self) -> float | None:
-        """When to call ``on_silence`` if nothing else happens before; None for not at all."""
-        if self.phase is Phase.DONE:
+        """When to call ``on_deadline`` if nothing else happens before; None for not at all."""
+        if self.phase is PullPhase.DONE:
             return None
-        if self.phase is Phase.OFFLINE:
+        if self.phase is PullPhase.DISCONNECTED:
             return self._until or None
-        due = self._until + GRACE_S if self._until else 0.0
-        if self._not_before and (not due or self._not_before < due):
-            due = self._not_before
+        due = self._until + END_GRACE_S if self._until else 0.0
+        if self._retry_at and (not due or self._retry_at < due):
+            due = self._retry_at
         if self.pending:
-            wait = self.patience if self._flow < PROBE_EVERY else min(self.patience, PROBE_AFTER)
-            if not due or self._heard_at + wait < due:
-                due = self._heard_at + wait
+            wait = (
+                self.idle_timeout
+                if self._since_probe < MIN_MESSAGES_BETWEEN_PROBES
+                else min(self.idle_timeout, PROBE_AFTER_S)
+            )
+            if not due or self._last_heard + wait < due:
+                due = self._last_heard + wait
         return due or None
 
     def next_request(self, now: float) -> PullRequest | None:
         """The pull to send now, counted as asked for; None when enough is asked for, or when it must wait."""
-        if self.phase is Phase.DONE or self.phase is Phase.OFFLINE or now < self._not_before or not self._is_due():
+        if (
+            self.phase is PullPhase.DONE
+            or self.phase is PullPhase.DISCONNECTED
+            or now < self._retry_at
+            or not self._needs_pull()
+        ):
             return None
-        demand, counts, limits = self._demand, self._counts, self._limits
-        held = counts.came - counts.taken
-        bound = demand.max_messages if self._prefetch is None else self._prefetch.decide()
-        batch = min(bound if demand.only_bytes else bound - self.pending - held, limits.batch)
-        if demand.total:
-            batch = min(batch, demand.total - counts.came - self.pending)
+        options, counts, limits = self._options, self._counts, self._limits
+        held = counts.received - counts.consumed
+        bound = options.max_messages if self._prefetch is None else self._prefetch.decide()
+        batch = min(bound if options.is_bytes_only else bound - self.pending - held, limits.batch)
+        if options.total:
+            batch = min(batch, options.total - counts.received - self.pending)
         if batch <= 0:
             return None
         size = 0
-        if demand.max_bytes:
-            free = demand.max_bytes - self.pending_bytes - counts.came_bytes + counts.taken_bytes
+        if options.max_bytes:
+            free = options.max_bytes - self.pending_bytes - counts.received_bytes + counts.consumed_bytes
             size = min(free, limits.size)
             # A sliver beside a pull that is open would be refused by the next message, again and again.
-            if size <= limits.too_small or (self.pending and free * 4 < demand.max_bytes):
+            if size <= limits.too_small or (self.pending and free * 4 < options.max_bytes):
                 return None
         expires = self._time_left(now)
         if expires is None:
             self._finish()
             return None
-        heartbeat = demand.heartbeat
+        heartbeat = options.heartbeat
         if self.losses or heartbeat * 2 > expires:
-            heartbeat, expires = self._after_loss(expires)
-        early = demand.kind is Kind.AVAILABLE
-        if demand.kind is Kind.NO_WAIT or (early and held):
+            heartbeat, expires = self._heartbeat_and_expires(expires)
+        early = options.mode is PullMode.AVAILABLE
+        if options.mode is PullMode.NO_WAIT or (early and held):
             heartbeat = expires = 0.0  # with a time the server would wait for a first message
-        if self._pulls:
-            self._drop_served()
+        if self._open_pulls:
+            self._drop_served_pulls()
         self.pending += batch
         self.pending_bytes += size
         self.number += 1
-        self._pulls.append(_Pull(self.number, batch, size))
-        self.patience = HEARTBEATS_MISSED * heartbeat if heartbeat else expires + _WITHOUT_HEARTBEAT_S
-        self._heard_at, self._not_before = now, 0.0
-        if self._prefetch is not None and bound > DEFAULT_MESSAGES:
+        self._open_pulls.append(_Pull(self.number, batch, size))
+        self.idle_timeout = MAX_MISSED_HEARTBEATS * heartbeat if heartbeat else expires + _GRACE_WITHOUT_HEARTBEAT_S
+        self._last_heard, self._retry_at = now, 0.0
+        if self._prefetch is not None and bound > DEFAULT_MAX_MESSAGES:
             size = MAX_PULL_BYTES
-        no_wait = early or demand.kind is Kind.NO_WAIT
-        if demand.priority is NO_PRIORITY:
+        no_wait = early or options.mode is PullMode.NO_WAIT
+        if options.priority is NO_PRIORITY:
             return PullRequest(batch, expires, size, no_wait, heartbeat)
-        more = demand.priority
+        more = options.priority
         return PullRequest(
             batch,
             expires,
@@ -292,123 +305,123 @@ class PullState:
         )
 
     def _threshold(self) -> int:
-        if self._demand.threshold_messages is not None:
-            return self._demand.threshold_messages
-        bound = self._demand.max_messages if self._prefetch is None else self._prefetch.bound
+        if self._options.threshold_messages is not None:
+            return self._options.threshold_messages
+        bound = self._options.max_messages if self._prefetch is None else self._prefetch.bound
         return -(-bound // 2)
 
-    def _is_due(self) -> bool:
+    def _needs_pull(self) -> bool:
         """Whether one of the bounds is half free (or what the thresholds say) and the user keeps up."""
         if self._until:
             return not self.pending
-        counts, demand, threshold = self._counts, self._demand, self._threshold()
-        held = counts.came - counts.taken
-        if not demand.max_bytes:
+        counts, options, threshold = self._counts, self._options, self._threshold()
+        held = counts.received - counts.consumed
+        if not options.max_bytes:
             return self.pending + held <= threshold
-        held_bytes = counts.came_bytes - counts.taken_bytes
-        if held > threshold or held_bytes > demand.threshold_bytes:
+        held_bytes = counts.received_bytes - counts.consumed_bytes
+        if held > threshold or held_bytes > options.threshold_bytes:
             return False
-        return self.pending + held <= threshold or self.pending_bytes + held_bytes <= demand.threshold_bytes
+        return self.pending + held <= threshold or self.pending_bytes + held_bytes <= options.threshold_bytes
 
     def _time_left(self, now: float) -> float | None:
         """How long the next pull may wait: all its time, or what is left of a bounded one's; None when none is."""
         if not self._until:
-            return min(self._demand.expires, self._limits.expires)
+            return min(self._options.expires, self._limits.expires)
         left = self._until - now
         if not self.number:
             left = max(left, MIN_EXPIRES_S)
         return min(left, self._limits.expires) if left >= MIN_EXPIRES_S else None
 
-    def _after_loss(self, expires: float) -> tuple[float, float]:
+    def _heartbeat_and_expires(self, expires: float) -> tuple[float, float]:
         """Heartbeat and time of a pull: after others were lost it shows soon whether anybody has it."""
-        heartbeat = self._demand.heartbeat
+        heartbeat = self._options.heartbeat
         if heartbeat * 2 > expires:
-            heartbeat = heartbeat_for(expires)
+            heartbeat = default_heartbeat(expires)
         if not self.losses:
             return heartbeat, expires
-        sooner = HEARTBEAT_AFTER_LOSS * 2.0 ** min(self.losses - 1, 10)
+        sooner = HEARTBEAT_AFTER_LOSS_S * 2.0 ** min(self.losses - 1, 10)
         if sooner >= heartbeat or sooner * 2 > expires:
             return heartbeat, expires
-        return sooner, min(expires, max(EXPIRES_AFTER_LOSS, sooner * 2))
+        return sooner, min(expires, max(EXPIRES_AFTER_LOSS_S, sooner * 2))
 
     # ------------------------------------------------------------ what comes
 
-    def on_messages(self, count: int, size: int, now: float) -> Verdict:
+    def on_messages(self, count: int, size: int, now: float) -> Decision:
         """So many messages came in, of so many bytes together (0 without ``max_bytes``), and were counted."""
-        self._heard_at = now
-        self.losses = self.unanswered = self._failures = 0
-        if self.phase is Phase.WARNED:
-            self.phase = Phase.ASKING
+        self._last_heard = now
+        self.losses = self.no_responders = self._failures = 0
+        if self.phase is PullPhase.SERVER_SHUTDOWN:
+            self.phase = PullPhase.PULLING
         if self._limits.too_small:
             self._limits = self._limits._replace(too_small=0)
-        before, self._flow = self._flow, self._flow + count
-        self._settle(count, size)
-        if (self._until or self._demand.total) and self._is_complete():
+        before, self._since_probe = self._since_probe, self._since_probe + count
+        self._reduce_pending(count, size)
+        if (self._until or self._options.total) and self._is_complete():
             return self._finish()
-        if (self._until or self._demand.max_bytes) and not self.pending:
+        if (self._until or self._options.max_bytes) and not self.pending:
             return REFILL
-        return ARM if before < PROBE_EVERY <= self._flow else KEEP
+        return ARM if before < MIN_MESSAGES_BETWEEN_PROBES <= self._since_probe else KEEP
 
-    def on_stashed(self) -> None:
+    def on_leftover(self) -> None:
         """Messages came that were not asked for here, and were counted."""
         if self._is_complete():
             self._finish()
 
-    def on_status(self, number: int, code: int, description: str, headers: Mapping[str, str], now: float) -> Verdict:
+    def on_status(self, number: int, code: int, description: str, headers: Mapping[str, str], now: float) -> Decision:
         """A status came in for a pull (0: for a probe); ``headers`` may tell what was pending (ADR-37)."""
         said = description.lower()
         if code == 409 and ("deleted" in said or "push based" in said):
             return self._stop(ConsumerGone(description, self.consumer))
         if number == 0:
-            return self._on_probed(code, now)
+            return self._on_probe_status(code, now)
         if number <= self._last_ended:
-            return self._on_old(code, said)
+            return self._on_ended_pull(code, said)
         if code == 100:
-            self._heard_at = now
-            self.losses = self.unanswered = self._failures = 0
+            self._last_heard = now
+            self.losses = self.no_responders = self._failures = 0
             return KEEP
         if code in (400, 412):
             return self._stop(PullRefused(code, description, self.consumer))
         if code == 503:
-            return self._on_nobody(now)
-        self._heard_at, self.unanswered = now, 0
+            return self._on_no_responders(now)
+        self._last_heard, self.no_responders = now, 0
         if code == 409 and "leadership change" in said:
-            self._forget()  # every pull ended, not one
+            self._clear_pulls()  # every pull ended, not one
             self.losses += 1
-            return self._again(now)
+            return self._retry(now)
         left_bytes = self._end_pull(number, headers)
         if code == 423:
-            return self._again(now)
+            return self._retry(now)
         if code == 409 and "server shutdown" in said:
-            self.phase = Phase.WARNED
+            self.phase = PullPhase.SERVER_SHUTDOWN
             self.losses = max(self.losses, 1)
-            return self._again(now)
+            return self._retry(now)
         if code == 409 and "message size exceeds" in said:
-            return self._on_too_small(left_bytes, code, description)
+            return self._on_message_too_big(left_bytes, code, description)
         if code in (404, 408) or (code == 409 and "batch completed" in said):
-            return self._on_end(code, now)
+            return self._on_pull_end(code, now)
         return self._on_refusal(code, description, now)
 
-    def _on_probed(self, code: int, now: float) -> Verdict:
+    def _on_probe_status(self, code: int, now: float) -> Decision:
         """Whatever the server has against the probe, somebody is there; unless nobody is, for pulls that were open."""
         if code != 503:
-            self._heard_at, self.unanswered = now, 0
+            self._last_heard, self.no_responders = now, 0
             return KEEP
-        return self._on_nobody(now) if self.pending else KEEP
+        return self._on_no_responders(now) if self.pending else KEEP
 
-    def _on_old(self, code: int, said: str) -> Verdict:
+    def _on_ended_pull(self, code: int, said: str) -> Decision:
         """A pull that was given up has ended. A new leader says so when it is there: no need to wait any longer."""
-        if code == 409 and "leadership change" in said and self._not_before:
-            self._not_before = 0.0
+        if code == 409 and "leadership change" in said and self._retry_at:
+            self._retry_at = 0.0
             return REFILL
         return KEEP
 
-    def _on_too_small(self, left_bytes: int, code: int, description: str) -> Verdict:
+    def _on_message_too_big(self, left_bytes: int, code: int, description: str) -> Decision:
         """The next message needs more bytes than were free. Asking for as few again would go on for ever."""
-        most = min(self._demand.max_bytes, self._limits.size)
+        most = min(self._options.max_bytes, self._limits.size)
         if self._until:
-            held_bytes = self._counts.came_bytes - self._counts.taken_bytes
-            free = min(self._demand.max_bytes - held_bytes, self._limits.size)
+            held_bytes = self._counts.received_bytes - self._counts.consumed_bytes
+            free = min(self._options.max_bytes - held_bytes, self._limits.size)
             return REFILL if left_bytes < free else self._finish()
         if self._prefetch is not None:
             self._prefetch.reset()
@@ -418,89 +431,89 @@ class PullState:
         self._limits = self._limits._replace(too_small=left_bytes)
         return REFILL
 
-    def _on_end(self, code: int, now: float) -> Verdict:
+    def _on_pull_end(self, code: int, now: float) -> Decision:
         """A pull came to its natural end. A bounded one is over, unless a learned limit made it ask in pieces."""
         self._failures = 0
         if not self._until:
             return REFILL
         in_pieces = (
-            self._limits.expires < self._demand.expires if code == 408 else code == 409 and not self._is_complete()
+            self._limits.expires < self._options.expires if code == 408 else code == 409 and not self._is_complete()
         )
         return REFILL if in_pieces and self._time_left(now) is not None else self._finish()
 
-    def _on_refusal(self, code: int, description: str, now: float) -> Verdict:
+    def _on_refusal(self, code: int, description: str, now: float) -> Decision:
         """A limit of the consumer is learned and kept from now on; anything else is asked again, later and later."""
         notice = PullRefused(code, description, self.consumer)
         learned = self._limits.learn(description.lower())
         if learned not in (None, self._limits):
             assert learned is not None
             self._limits = learned
-            return Verdict(Action.REFILL, notice=notice)
+            return Decision(Action.REFILL, notice=notice)
         if learned is None and self._until and "exceeded maxwaiting" not in description.lower():
             return self._stop(notice)
         is_first = not self._failures
-        self._wait(now)
-        return Verdict(Action.REFILL, notice=notice if is_first or not self._until else None)
+        self._back_off(now)
+        return Decision(Action.REFILL, notice=notice if is_first or not self._until else None)
 
-    def _on_nobody(self, now: float) -> Verdict:
+    def _on_no_responders(self, now: float) -> Decision:
         """Nobody listens for pulls: the consumer is gone, or has no leader for the moment. Whoever may ask has to."""
-        self.unanswered += 1
-        self._give_up()
+        self.no_responders += 1
+        self._abandon_pulls()
         self.losses = max(self.losses, 1)
         seen = "no server took its pull (503 No Responders)"
-        if self.phase is Phase.WARNED:
+        if self.phase is PullPhase.SERVER_SHUTDOWN:
             seen += " after its server shut down (409 Server Shutdown)"
-        self._wait(now)
-        return Verdict(Action.REFILL, notice=ConsumerGone(seen, self.consumer))
+        self._back_off(now)
+        return Decision(Action.REFILL, notice=ConsumerGone(seen, self.consumer))
 
     # ------------------------------------------------------------ what does not come
 
-    def on_silence(self, now: float) -> Verdict:
+    def on_deadline(self, now: float) -> Decision:
         """To be called at ``deadline``: missed heartbeats give everything asked for up and ask again."""
-        if self.phase is Phase.DONE:
+        if self.phase is PullPhase.DONE:
             return KEEP
-        if self._until and now >= self._until + (0.0 if self.phase is Phase.OFFLINE else GRACE_S):
+        if self._until and now >= self._until + (0.0 if self.phase is PullPhase.DISCONNECTED else END_GRACE_S):
             return self._finish()
-        if self.phase is Phase.OFFLINE:
+        if self.phase is PullPhase.DISCONNECTED:
             return KEEP
-        if self._not_before and now >= self._not_before:
-            self._not_before = 0.0
+        if self._retry_at and now >= self._retry_at:
+            self._retry_at = 0.0
             return self._finish() if self._until and self._time_left(now) is None else REFILL
         if not self.pending or now < (self.deadline or now):
             return KEEP
-        if now < self._heard_at + self.patience:
-            self._flow = 0  # so sudden that it is asked if anybody is there: once for each flow of messages
-            return Verdict(Action.PROBE)
-        missed = HeartbeatMissed(self.patience, self.consumer)
-        self._give_up()
+        if now < self._last_heard + self.idle_timeout:
+            self._since_probe = 0  # so sudden that it is asked if anybody is there: once for each flow of messages
+            return Decision(Action.PROBE)
+        missed = HeartbeatMissed(self.idle_timeout, self.consumer)
+        self._abandon_pulls()
         self.losses += 1
         if self._until and (self._time_left(now) is None or self._has_available()):
             return self._finish()
-        return Verdict(Action.REFILL, notice=missed)
+        return Decision(Action.REFILL, notice=missed)
 
     def on_not_sent(self, now: float) -> None:
         """The last pull could not be sent for want of room. It is asked again, later and later."""
-        if self._pulls:
-            pull = self._pulls.pop()
-            self._settle(pull.batch, pull.size)
-        self._wait(now)
+        if self._open_pulls:
+            pull = self._open_pulls.pop()
+            self._reduce_pending(pull.batch, pull.size)
+        self._back_off(now)
 
     def on_disconnect(self) -> None:
         """The connection is gone: nothing is asked and no heartbeat is due until ``on_reconnect``."""
         if self._has_available():
             self._finish()
-        if self.phase is not Phase.DONE:
-            self.phase = Phase.OFFLINE
+        if self.phase is not PullPhase.DONE:
+            self.phase = PullPhase.DISCONNECTED
 
-    def on_reconnect(self, now: float) -> Verdict:
+    def on_reconnect(self, now: float) -> Decision:
         """The connection is back. The pulls of the old one are lost; the consumer is not looked up (ADR-37)."""
-        self._give_up()
-        self.given_up = False
+        self._abandon_pulls()
+        self.has_abandoned_pulls = False
         self.losses = 1
-        self._not_before, self._failures = 0.0, 0
-        if self.phase is Phase.DONE:
+        self._retry_at, self._failures = 0.0, 0
+        if self.phase is PullPhase.DONE:
             return KEEP
-        self.phase = Phase.ASKING
+        self.phase = PullPhase.PULLING
         if self._until and self._time_left(now) is None:
             return self._finish()
         return REFILL
@@ -511,90 +524,90 @@ class PullState:
 
     # ------------------------------------------------------------ the books
 
-    def _drop_served(self) -> None:
+    def _drop_served_pulls(self) -> None:
         """Forgets the oldest that the younger ones can account for: they were served and ended silently."""
-        sized = self._demand.max_bytes > 0
-        sizes = [pull.size if sized else pull.batch for pull in self._pulls]
+        sized = self._options.max_bytes > 0
+        sizes = [pull.size if sized else pull.batch for pull in self._open_pulls]
         owed = self.pending_bytes if sized else self.pending
         left, served = sum(sizes), 0
         while served < len(sizes) and left - sizes[served] >= owed:
             left -= sizes[served]
             served += 1
-        del self._pulls[:served]
+        del self._open_pulls[:served]
 
-    def _settle(self, count: int, size: int) -> None:
+    def _reduce_pending(self, count: int, size: int) -> None:
         """That much of what was asked for needs no more waiting."""
         self.pending = max(self.pending - count, 0)
-        sized = self._demand.max_bytes > 0
+        sized = self._options.max_bytes > 0
         if sized:
             self.pending_bytes = max(self.pending_bytes - size, 0)
         # A pull whose bytes are used up to the last one ends without a word, and what it had left in messages with it.
         if not self.pending or (sized and not self.pending_bytes):
-            self._forget()
+            self._clear_pulls()
 
     def _end_pull(self, number: int, headers: Mapping[str, str]) -> int:
         """One pull ended with something left of it; returns how many bytes that was."""
-        left, left_bytes = (_count(headers.get(f"Nats-Pending-{what}")) for what in ("Messages", "Bytes"))
-        pull = next((pull for pull in self._pulls if pull.number == number), None)
+        left, left_bytes = (_parse_count(headers.get(f"Nats-Pending-{what}")) for what in ("Messages", "Bytes"))
+        pull = next((pull for pull in self._open_pulls if pull.number == number), None)
         if left is None and self._until:
-            self._forget()
+            self._clear_pulls()
         else:
             if pull is not None:
-                self._pulls.remove(pull)
+                self._open_pulls.remove(pull)
                 if left is None:  # without these headers the server did not take it at all
                     left, left_bytes = pull.batch, pull.size
             if left is not None:
-                self._settle(left, left_bytes or 0)
+                self._reduce_pending(left, left_bytes or 0)
         return left_bytes or 0
 
-    def _forget(self) -> None:
+    def _clear_pulls(self) -> None:
         """All have ended: nothing is on its way any more."""
         self.pending = self.pending_bytes = 0
-        self._pulls.clear()
+        self._open_pulls.clear()
         self._last_ended = self.number
 
-    def _give_up(self) -> None:
+    def _abandon_pulls(self) -> None:
         """Nothing more is waited for, although the server may still serve what is open."""
         if self.pending:
-            self.given_up = True
-            self._forget()
+            self.has_abandoned_pulls = True
+            self._clear_pulls()
 
     def _is_complete(self) -> bool:
         """Whether all that was to come has come."""
-        demand, counts = self._demand, self._counts
+        options, counts = self._options, self._counts
         if not self._until:
-            return 0 < demand.total <= counts.came
-        return counts.came - counts.taken >= demand.max_messages or (
-            0 < demand.max_bytes <= counts.came_bytes - counts.taken_bytes
+            return 0 < options.total <= counts.received
+        return counts.received - counts.consumed >= options.max_messages or (
+            0 < options.max_bytes <= counts.received_bytes - counts.consumed_bytes
         )
 
     def _has_available(self) -> bool:
-        return self._demand.kind is Kind.AVAILABLE and self._counts.came > self._counts.taken
+        return self._options.mode is PullMode.AVAILABLE and self._counts.received > self._counts.consumed
 
-    def _again(self, now: float) -> Verdict:
+    def _retry(self, now: float) -> Decision:
         """Asked again at once the first time, later and later when that keeps failing."""
         if self._failures:
-            self._wait(now)
+            self._back_off(now)
         else:
             self._failures = 1
         return REFILL
 
-    def _wait(self, now: float) -> None:
-        self._not_before = now + retry_wait(self._failures)
+    def _back_off(self, now: float) -> None:
+        self._retry_at = now + retry_wait(self._failures)
         self._failures = min(self._failures + 1, _MAX_FAILURES)
         if self._until:
-            self._not_before = min(self._not_before, self._until)
+            self._retry_at = min(self._retry_at, self._until)
 
-    def _finish(self) -> Verdict:
+    def _finish(self) -> Decision:
         if self.pending:
-            self._give_up()
-        self.phase = Phase.DONE
+            self._abandon_pulls()
+        self.phase = PullPhase.DONE
         return DONE
 
-    def _stop(self, error: NatsError) -> Verdict:
+    def _stop(self, error: NatsError) -> Decision:
         self._finish()
-        return Verdict(Action.STOP, error=error)
+        return Decision(Action.STOP, error=error)
 
 
-def _count(text: str | None) -> int | None:
+def _parse_count(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None

@@ -25,7 +25,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._consumer.consume import ConsumeContext, Failure, Handler, NakDelay, Policy, Success
+from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, NakDelay, OnError, OnSuccess
 from natsproto.jetstream._consumer.handle import Consumer
 from natsproto.jetstream._consumer.messages import (
     DRAIN_TIMEOUT_S,
@@ -35,14 +35,15 @@ from natsproto.jetstream._consumer.messages import (
     Messages,
     nak_all,
 )
-from natsproto.jetstream._consumer.pull import Ending, Order
+from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
+from natsproto.jetstream._consumer.pull import ConsumerEnd
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import JsMessage, consumer_seq, none_has_headers
 from natsproto.jetstream._unexpected import wrap_unexpected
 from natsproto.protocol.pool import seconds
 from natsproto.protocol.subject import queue_group, subscribe_subject
 
-HEARTBEATS_MISSED: Final = 3
+MAX_MISSED_HEARTBEATS: Final = 3
 """Heartbeats that may be late before it is an alarm: more than for pulls, as nothing else tells of the end (ADR-15)."""
 UNBOUND_WAITS_S = (0.02, 0.05, 0.1, 0.2)
 """Seconds that a server takes to notice that the reader before has left."""
@@ -55,12 +56,12 @@ class PushSource:
 
     The server stops when too much is on its way (flow control) until it is answered, and that is done only when
     everything in front of its question was taken: so a slow reader slows the server down instead of being flooded.
-    ``heartbeat`` in seconds (0: the consumer sends none); when three are missed ``look_up`` is called, which returns
-    why nothing more will come, if so. ``stash`` holds what was left unread before; ``total`` ends it after so many
-    messages. ``check``, if given, is waited for before it subscribes (False) and afterwards (True), when it is
+    ``heartbeat`` in seconds (0: the consumer sends none); when three are missed ``lookup`` is called, which returns
+    why nothing more will come, if so. ``leftover`` holds what was left unread before; ``total`` ends it after so many
+    messages. ``check_bound``, if given, is waited for before it subscribes (False) and afterwards (True), when it is
     established.
 
-    An ordered reader gives the ``order`` that its messages have to keep, and ``ended``, a future that is told how this
+    An ordered reader gives the ``cursor`` that its messages have to keep, and ``ended``, a future that is told how this
     consumer has ended: also when heartbeats are missed. The buffer goes on then.
     """
 
@@ -76,29 +77,31 @@ class PushSource:
         ack_wait: float | None = None,
         total: int = 0,
         buffer: Buffer | None = None,
-        order: Order | None = None,
-        ended: asyncio.Future[Ending] | None = None,
-        look_up: Callable[[], Awaitable[NatsError | None]] | None = None,
-        stash: deque[JsMessage] | None = None,
-        check: Callable[[bool], Awaitable[None]] | None = None,
+        cursor: OrderedCursor | None = None,
+        ended: asyncio.Future[ConsumerEnd] | None = None,
+        lookup: Callable[[], Awaitable[NatsError | None]] | None = None,
+        leftover: deque[JsMessage] | None = None,
+        check_bound: Callable[[bool], Awaitable[None]] | None = None,
     ) -> None:
         self.buffer = Buffer() if buffer is None else buffer
         self._connection = connection
         self._subject, self._queue, self._ack_wait = subject, queue, ack_wait
         self._stream, self._consumer = stream, consumer
-        self._patience = HEARTBEATS_MISSED * heartbeat
-        self._total, self._stash = total, stash
-        self._order, self._ended = order, ended
-        self._look_up, self._check = look_up, check
+        self._idle_timeout = MAX_MISSED_HEARTBEATS * heartbeat
+        self._total, self._leftover = total, leftover
+        self._cursor, self._ended = cursor, ended
+        self._lookup, self._check_bound = lookup, check_bound
         self._loop = asyncio.get_running_loop()
         self._is_open = False
         self._is_connected = True
         self._subscription: Subscription | None = None
         self._unlisten: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._look_up_task: asyncio.Task[None] | None = None
-        self._heard_at = 0.0
-        self._requests: deque[tuple[int, str]] = deque()  # (how many came before it, where the answer goes)
+        self._lookup_task: asyncio.Task[None] | None = None
+        self._last_heard = 0.0
+        self._flow_control_requests: deque[tuple[int, str]] = (
+            deque()
+        )  # (how many came before it, where the answer goes)
         self._stalled = ""  # the last request that a heartbeat repeated
         self._reconnected = False  # and no message has come since
 
@@ -107,7 +110,7 @@ class PushSource:
     def start(self) -> None:
         """Subscribes, unless that is to be checked first."""
         self._is_open = True
-        if self._check is None:
+        if self._check_bound is None:
             self._subscribe()
 
     def _subscribe(self) -> None:
@@ -124,34 +127,34 @@ class PushSource:
         )
         self._subscription.on_change = self._on_change
         self._unlisten = connection.listen(self._on_event)
-        self._heard_at = self._loop.time()
+        self._last_heard = self._loop.time()
         self._arm()
-        if self._stash:
-            ready = list(self._stash)
-            self._stash.clear()
-            self._take_in(ready)
+        if self._leftover:
+            ready = list(self._leftover)
+            self._leftover.clear()
+            self._receive(ready)
 
-    async def established(self) -> None:
+    async def wait_created(self) -> None:
         """Subscribes after the check. What is stored waits in the stream until somebody is interested. Raises what the
         check raises.
         """
-        if self._check is not None:
-            await self._check(False)
+        if self._check_bound is not None:
+            await self._check_bound(False)
             if self._is_open:
                 self._subscribe()
-                await self._check(True)
+                await self._check_bound(True)
 
     def refill(self) -> None:
         """What came in front of flow control requests was read: they are answered now."""
-        requests, taken = self._requests, self.buffer.taken
-        while requests and requests[0][0] <= taken:
-            self._answer(requests.popleft()[1])
+        requests, consumed = self._flow_control_requests, self.buffer.consumed
+        while requests and requests[0][0] <= consumed:
+            self._answer_flow_control(requests.popleft()[1])
         self.buffer.refill_at = requests[0][0] if requests else NEVER_REFILL
 
     async def finish(self) -> None:
         """Ends the interest and takes in what is on its way."""
         subscription = self._subscription
-        self._rest()
+        self._stop_timers()
         try:
             if subscription is not None and not subscription.closed and self._connection.is_connected:
                 await subscription.drain(DRAIN_TIMEOUT_S)
@@ -163,7 +166,7 @@ class PushSource:
     def close(self) -> None:
         """Ends the interest at once."""
         self._is_open = False
-        self._rest()
+        self._stop_timers()
         if self._unlisten is not None:
             self._unlisten()
             self._unlisten = None
@@ -180,32 +183,32 @@ class PushSource:
         if subscription is None:
             return
         try:
-            came = cast("list[JsMessage]", subscription.take_nowait())
-            if came:
-                self._heard_at = self._loop.time()
-                if none_has_headers(came):
-                    self._take_in(came)
+            received = cast("list[JsMessage]", subscription.take_nowait())
+            if received:
+                self._last_heard = self._loop.time()
+                if none_has_headers(received):
+                    self._receive(received)
                 else:
-                    self._sort(came)
+                    self._split_statuses(received)
             if subscription.closed:
                 self._end(subscription.error)
         except Exception as exc:
             self._end(wrap_unexpected(f"reading {self._what}", exc))
 
-    def _sort(self, came: list[JsMessage]) -> None:
+    def _split_statuses(self, received: list[JsMessage]) -> None:
         messages: list[JsMessage] = []
-        for message in came:
+        for message in received:
             if not message.is_status:
                 messages.append(message)
                 continue
             if messages:
-                self._take_in(messages)
+                self._receive(messages)
                 messages = []
             self._on_status(message)
         if messages:
-            self._take_in(messages)
+            self._receive(messages)
 
-    def _take_in(self, messages: list[JsMessage]) -> None:
+    def _receive(self, messages: list[JsMessage]) -> None:
         buffer = self.buffer
         if not self._is_open:
             return
@@ -213,17 +216,17 @@ class PushSource:
             # What a restarted server does not know of it repeats with the same sequences.
             self._reconnected = False
             buffer.drop_after(first - 1)
-        room = self._total - buffer.came if self._total else len(messages)
+        room = self._total - buffer.received if self._total else len(messages)
         if len(messages) > room:
-            if self._stash is not None:
-                self._stash += messages[room:]
+            if self._leftover is not None:
+                self._leftover += messages[room:]
             messages = messages[:room]
-        expected = len(messages) if self._order is None or not messages else self._order.on_messages(messages)
+        expected = len(messages) if self._cursor is None or not messages else self._cursor.on_messages(messages)
         if expected:
             buffer.put(messages if expected == len(messages) else messages[:expected])
         if expected < len(messages):
-            self._lose(None)
-        elif self._total and buffer.came >= self._total:
+            self._lose_consumer(None)
+        elif self._total and buffer.received >= self._total:
             self._end(None)
 
     def _on_status(self, message: JsMessage) -> None:
@@ -239,17 +242,17 @@ class PushSource:
             self._stalled = stalled
             self._queue_request(stalled)
         last = headers.last("Nats-Last-Consumer")
-        if self._order is not None and last.isdecimal() and not self._order.on_heartbeat(int(last)):
-            self._lose(None)
+        if self._cursor is not None and last.isdecimal() and not self._cursor.on_heartbeat(int(last)):
+            self._lose_consumer(None)
 
     def _queue_request(self, request: str) -> None:
-        if self.buffer.came <= self.buffer.taken:
-            self._answer(request)
+        if self.buffer.received <= self.buffer.consumed:
+            self._answer_flow_control(request)
         else:
-            self._requests.append((self.buffer.came, request))
-            self.buffer.refill_at = self._requests[0][0]
+            self._flow_control_requests.append((self.buffer.received, request))
+            self.buffer.refill_at = self._flow_control_requests[0][0]
 
-    def _answer(self, request: str) -> None:
+    def _answer_flow_control(self, request: str) -> None:
         try:
             self._connection.publish_nowait(request)
         except NatsError:
@@ -260,45 +263,45 @@ class PushSource:
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Disconnected):
             self._is_connected = False
-            self._requests.clear()
+            self._flow_control_requests.clear()
         elif isinstance(event, (Connected, Reconnected, Moved)):
             self._is_connected = True
-            self._reconnected = self._order is None
-            self._heard_at = self._loop.time()
+            self._reconnected = self._cursor is None
+            self._last_heard = self._loop.time()
             self._arm()
 
     def _arm(self) -> None:
-        if self._timer is None and self._patience and self._is_open and self._is_connected:
-            self._timer = self._loop.call_at(self._heard_at + self._patience, self._tick)
+        if self._timer is None and self._idle_timeout and self._is_open and self._is_connected:
+            self._timer = self._loop.call_at(self._last_heard + self._idle_timeout, self._on_timer)
 
-    def _tick(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        if self._is_connected and self._loop.time() >= self._heard_at + self._patience - 0.002:
-            self._heard_at = self._loop.time()
-            missed = HeartbeatMissed(self._patience, self._consumer)
-            if self._order is not None:
-                self._lose(missed)
+        if self._is_connected and self._loop.time() >= self._last_heard + self._idle_timeout - 0.002:
+            self._last_heard = self._loop.time()
+            missed = HeartbeatMissed(self._idle_timeout, self._consumer)
+            if self._cursor is not None:
+                self._lose_consumer(missed)
                 return
-            self._announce(missed)
-            if self._look_up is not None and self._look_up_task is None:
-                self._look_up_task = self._loop.create_task(self._ask(self._look_up), name="natsproto look-up")
+            self._emit_notice(missed)
+            if self._lookup is not None and self._lookup_task is None:
+                self._lookup_task = self._loop.create_task(self._run_lookup(self._lookup), name="natsproto look-up")
         self._arm()
 
-    async def _ask(self, look_up: Callable[[], Awaitable[NatsError | None]]) -> None:
+    async def _run_lookup(self, lookup: Callable[[], Awaitable[NatsError | None]]) -> None:
         try:
-            error = await look_up()
+            error = await lookup()
         except Exception as exc:
             error = wrap_unexpected(f"reading {self._what}", exc)
-        self._look_up_task = None
+        self._lookup_task = None
         if error is not None:
             self._end(error)
 
-    def _lose(self, error: NatsError | None) -> None:
+    def _lose_consumer(self, error: NatsError | None) -> None:
         """Nothing more is to be had from this consumer; another one may go on."""
         if self._is_open:
             self.close()
             if self._ended is not None and not self._ended.done():
-                self._ended.set_result(Ending(error, lost=True))
+                self._ended.set_result(ConsumerEnd(error, lost=True))
 
     def _end(self, error: NatsError | None) -> None:
         if not self._is_open:
@@ -306,25 +309,25 @@ class PushSource:
         self.close()
         if self._ended is None:
             if error is not None:
-                self._announce(error)
+                self._emit_notice(error)
             self.buffer.end(error)
         elif not self._ended.done():
-            self._ended.set_result(Ending(error))
+            self._ended.set_result(ConsumerEnd(error))
 
     @property
     def _what(self) -> str:
         return f"consumer {self._consumer!r} of stream {self._stream!r}"
 
-    def _announce(self, error: NatsError) -> None:
+    def _emit_notice(self, error: NatsError) -> None:
         self._connection.announce(ConsumerNotice(stream=self._stream, consumer=self._consumer, error=error))
 
-    def _rest(self) -> None:
+    def _stop_timers(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._look_up_task is not None:
-            self._look_up_task.cancel()
-            self._look_up_task = None
+        if self._lookup_task is not None:
+            self._lookup_task.cancel()
+            self._lookup_task = None
 
 
 class PushConsumer(Consumer):
@@ -379,11 +382,11 @@ class PushConsumer(Consumer):
             heartbeat=self._heartbeat,
             ack_wait=self._ack_wait,
             total=stop_after,
-            look_up=self._look_up,
-            stash=self._unread,
-            check=None if self.deliver_group or self._info is None else self._check_bound,
+            lookup=self._lookup,
+            leftover=self._unread,
+            check_bound=None if self.deliver_group or self._info is None else self._check_bound,
         )
-        return self._reading(source, self._return_unread)
+        return self._make_messages(source, self._return_unread)
 
     def consume(
         self,
@@ -392,14 +395,14 @@ class PushConsumer(Consumer):
         stop_after: int = 0,
         concurrency: int = 1,
         key: Callable[[JsMessage], Hashable] | None = None,
-        on_success: Success = "ack",
-        on_error: Failure = "nak",
+        on_success: OnSuccess = "ack",
+        on_error: OnError = "nak",
         nak_delay: NakDelay | None = None,
         keep_alive: bool | Duration = False,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
     ) -> ConsumeContext:
         """Calls ``handler`` (def or async def) with every message; see PullConsumer.consume."""
-        policy = Policy(
+        options = HandlerOptions(
             concurrency=concurrency,
             key=key,
             on_success=on_success,
@@ -410,7 +413,7 @@ class PushConsumer(Consumer):
             backoff=() if self._info is None else self._info.config.backoff,
         )
         messages = self.messages(stop_after=stop_after)
-        return ConsumeContext(self._api.connection, self._what, messages, handler, policy)
+        return ConsumeContext(self._api.connection, self._what, messages, handler, options)
 
     async def _check_bound(self, wanted: bool) -> None:
         """Waits until the consumer has a reader, or has none: AlreadyBound when it keeps one."""
@@ -429,12 +432,12 @@ class PushConsumer(Consumer):
             raise AlreadyBound(self.stream_name, self.name)
 
     def _return_unread(self, messages: list[JsMessage]) -> None:
-        if self._waits_for_answers:
+        if self._redelivers_unacked:
             nak_all(messages)
         else:
             self._unread.extendleft(reversed(messages))
 
-    async def _look_up(self) -> NatsError | None:
+    async def _lookup(self) -> NatsError | None:
         """Why no heartbeats come: ConsumerGone when it is known that it is gone."""
         try:
             await self._api.call(self._endpoint("INFO"), asked=f"info of {self._what}")

@@ -43,15 +43,15 @@ class StreamIdentity:
         """Whether it may be another stream than that of the consumer before."""
         self._api, self._stream, self._asked = api, stream, asked
         self._created = created
-        self._begun: Timestamp | None = None  # when the first consumer was made
+        self._first_consumer_created: Timestamp | None = None  # when the first consumer was made
         self._may_ask = True
         self._first: StreamInfo | None = None  # the first answer of a stream that ends before what was read
         self._polls = 0  # how many such answers there were
 
     def on_consumer(self, created: Timestamp) -> None:
         """A consumer was made; behind the first one it may be of another stream."""
-        if self._begun is None:
-            self._begun = created
+        if self._first_consumer_created is None:
+            self._first_consumer_created = created
         else:
             self.unverified = self._may_ask
             self._first, self._polls = None, 0
@@ -64,7 +64,7 @@ class StreamIdentity:
         """
         while self.unverified:
             try:
-                await self._ask(seen)
+                await self._check_once(seen)
             except (RequestTimeout, ConnectionLost, JetStreamNotEnabled, JetStreamUnavailable):
                 await asyncio.sleep(INFO_TIMEOUT_S)  # answers that came before are not forgotten
             except StreamNotFound:
@@ -74,8 +74,8 @@ class StreamIdentity:
             except NatsError:
                 return
 
-    async def _ask(self, seen: Callable[[], int]) -> None:
-        endpoint, begun = f"STREAM.INFO.{self._stream}", self._begun or NEVER
+    async def _check_once(self, seen: Callable[[], int]) -> None:
+        endpoint, begun = f"STREAM.INFO.{self._stream}", self._first_consumer_created or NEVER
         while self._polls < MAX_POLLS:
             read = seen()
             found = await self._api.get(StreamInfo, endpoint, asked=self._asked, timeout=INFO_TIMEOUT_S)

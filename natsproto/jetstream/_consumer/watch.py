@@ -44,16 +44,16 @@ class WatchBase(AsyncIterated, Generic[H]):
         self._ordered, self._updates_only = ordered, updates_only
         self._messages: Messages | None = None
         self._poll: asyncio.Task[None] | None = None
-        self._held: deque[H] = deque()
+        self._buffered: deque[H] = deque()
         self._consumer = ""  # whose messages are counted
-        self._left = 0  # how many of them belong to the beginning
-        self._came = 0
-        self._complete = False
+        self._initial_left = 0  # how many of them belong to the beginning
+        self._received = 0
+        self._initial_done = False
 
     @property
     def caught_up(self) -> bool:
         """Whether the beginning is complete and everything that has come was read."""
-        return self._complete and not self._held
+        return self._initial_done and not self._buffered
 
     async def ready(self) -> None:
         """Waits until what there was at the beginning is complete: at once when there was nothing, and for
@@ -62,8 +62,8 @@ class WatchBase(AsyncIterated, Generic[H]):
         It need not be read meanwhile; however much it is, it is held here. Raises what ends the watch;
         SubscriptionClosed when it was stopped. Cancelling ends the wait.
         """
-        while not self._complete:
-            if not await self._more():
+        while not self._initial_done:
+            if not await self._wait_more():
                 raise SubscriptionClosed(self.what, "stopped")
 
     async def stop(self) -> None:
@@ -71,7 +71,7 @@ class WatchBase(AsyncIterated, Generic[H]):
         poll, self._poll = self._poll, None
         if poll is not None:
             poll.cancel()
-        self._held.clear()
+        self._buffered.clear()
         if self._messages is not None:
             await self._messages.stop()
             await self._ordered.close()
@@ -85,7 +85,7 @@ class WatchBase(AsyncIterated, Generic[H]):
                 self._messages = None
                 raise
             if not messages.closed:
-                self._begin(messages)
+                self._start_initial(messages)
         return self
 
     async def __aexit__(
@@ -95,35 +95,35 @@ class WatchBase(AsyncIterated, Generic[H]):
 
     # ---------------------------------------------------------------- for subclasses
 
-    def _take_in(self, messages: Messages) -> bool:
+    def _receive(self, messages: Messages) -> bool:
         """Holds what the messages say that have come, and counts them while the beginning is not complete. Whether
         there were any.
         """
         raise NotImplementedError
 
-    async def _one(self, timeout: Duration | None, name: str) -> H:
+    async def _next_item(self, timeout: Duration | None, name: str) -> H:
         """The next of what is held; waits at most ``timeout`` seconds for it (None: for ever)."""
-        held = self._held
+        buffered = self._buffered
         wait = None if timeout is None else seconds("timeout", timeout)
         try:
             async with asyncio.timeout(wait):
-                while not held:
-                    if not await self._more() and not held:
+                while not buffered:
+                    if not await self._wait_more() and not buffered:
                         raise SubscriptionClosed(self.what, "stopped")
         except TimeoutError:
-            if not held:
+            if not buffered:
                 raise RequestTimeout(f"next {name} of {self.what}", wait or 0.0) from None
-        return held.popleft()
+        return buffered.popleft()
 
-    async def _more(self) -> bool:
+    async def _wait_more(self) -> bool:
         """Takes in what has come, or waits until something has changed; False when nothing more will come."""
-        messages = self._entered()
+        messages = self._require_entered()
         going = await messages.wait()
-        if not self._take_in(messages) and not going:
+        if not self._receive(messages) and not going:
             self._check_end(messages.buffer)
         return going
 
-    def _entered(self) -> Messages:
+    def _require_entered(self) -> Messages:
         if self._messages is None:
             raise LocalProtocolError(f"{self.what} is to be entered first: async with … as watcher")
         return self._messages
@@ -135,40 +135,40 @@ class WatchBase(AsyncIterated, Generic[H]):
         if buffer.error is not None:
             raise buffer.error.with_traceback(None)
 
-    def _count(self, batch: Sequence[JsMessage]) -> None:
+    def _count_initial(self, batch: Sequence[JsMessage]) -> None:
         """Whether the beginning ends in this batch. What was written meanwhile may follow it at once, so it is not
         waited for a message with nothing behind it; another consumer may go on, so its own count is used then.
         """
         last = batch[-1].metadata
         if last.consumer != self._consumer:
-            self._consumer, self._left = last.consumer, last.num_pending
+            self._consumer, self._initial_left = last.consumer, last.num_pending
         else:
-            self._left -= len(batch)
-        self._complete = self._left <= 0 or last.num_pending == 0
+            self._initial_left -= len(batch)
+        self._initial_done = self._initial_left <= 0 or last.num_pending == 0
 
     # ---------------------------------------------------------------- inside
 
-    def _begin(self, messages: Messages) -> None:
+    def _start_initial(self, messages: Messages) -> None:
         """The consumer exists: what there was when it was made is the beginning."""
         pending = 0 if self._updates_only else self._ordered.cached_info.num_pending
         if pending:
             self._poll = asyncio.create_task(self._poll_pending(messages, pending), name="natsproto watch")
         else:
-            self._complete = True
+            self._initial_done = True
 
     async def _poll_pending(self, messages: Messages, pending: int) -> None:
         """Finds out that what is to come was removed before it came."""
         try:
-            while pending and not self._complete:
-                came = self._came
+            while pending and not self._initial_done:
+                received = self._received
                 await asyncio.sleep(POLL_INTERVAL_S)
-                if came == self._came and not messages.pending:
+                if received == self._received and not messages.pending:
                     pending = await self._pending(pending)
         except Exception as exc:
             messages.fail(wrap_unexpected(f"reading {self.what}", exc))
             return
-        if not self._complete:
-            self._complete = True
+        if not self._initial_done:
+            self._initial_done = True
             messages.wake()
 
     async def _pending(self, before: int) -> int:

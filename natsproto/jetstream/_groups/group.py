@@ -22,7 +22,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._codec import Duration, decode, dumps, encode, loads, parse
 from natsproto.jetstream._config import ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, consumer_name
-from natsproto.jetstream._consumer.consume import Policy
+from natsproto.jetstream._consumer.consume import HandlerOptions
 from natsproto.jetstream._groups.member import Member, Work
 from natsproto.jetstream._groups.partitions import (
     PRIORITY_GROUP,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from natsproto.jetstream._arguments import ConsumerArgs
-    from natsproto.jetstream._consumer.consume import Failure, Handler, NakDelay, Success
+    from natsproto.jetstream._consumer.consume import Handler, NakDelay, OnError, OnSuccess
     from natsproto.jetstream._context import JetStream
     from natsproto.jetstream._message import JsMessage
     from natsproto.jetstream._stream import Stream
@@ -85,8 +85,8 @@ class Group(Generic[C]):
         max_messages: int | None = None,
         concurrency: int = 1,
         key: Callable[[JsMessage], Hashable] | None = None,
-        on_success: Success = "ack",
-        on_error: Failure = "nak",
+        on_success: OnSuccess = "ack",
+        on_error: OnError = "nak",
         nak_delay: NakDelay | None = None,
         keep_alive: bool | Duration = False,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
@@ -104,7 +104,7 @@ class Group(Generic[C]):
         consumer_name(member)
         if isinstance(self.config, StaticGroupConfig) and not self.config.partitions(member):
             raise ConfigError("member", member, f"has no partition of the static group {self.name!r}")
-        policy = Policy(
+        options = HandlerOptions(
             concurrency=concurrency,
             key=key,
             on_success=on_success,
@@ -113,7 +113,7 @@ class Group(Generic[C]):
             keep_alive=keep_alive,
             error_cb=error_cb,
         )
-        work = Work(handler, policy, max_messages)
+        work = Work(handler, options, max_messages)
         template = ConsumerConfig().replace(**fields)
         return Member(self._bucket, self._stream, self._key, member, self.config, template, work)
 

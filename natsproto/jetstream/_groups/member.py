@@ -35,7 +35,7 @@ from natsproto.jetstream._config import AckPolicy, ConsumerConfig, PriorityPolic
 from natsproto.jetstream._groups.partitions import ACK_WAIT, LEAST, PRIORITY_GROUP, GroupConfig, StaticGroupConfig
 
 if TYPE_CHECKING:
-    from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, Policy
+    from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions
     from natsproto.jetstream._consumer.handle import PullConsumer
     from natsproto.jetstream._message import JsMessage
     from natsproto.jetstream._stream import Stream
@@ -52,10 +52,10 @@ class Work:
     """What a member does with messages: at most ``max_messages`` wait here, ``policy`` says how they are handled."""
 
     handler: Handler
-    policy: Policy
+    policy: HandlerOptions
     max_messages: int | None
 
-    def __init__(self, handler: Handler, policy: Policy, max_messages: int | None) -> None:
+    def __init__(self, handler: Handler, policy: HandlerOptions, max_messages: int | None) -> None:
         if not callable(handler):
             raise TypeError(f"handler must be callable with one message, not {type(handler).__name__}")
         if max_messages is not None and max_messages < 1:

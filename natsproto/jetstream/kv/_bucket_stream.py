@@ -115,7 +115,7 @@ class BucketStream(Generic[V]):
 
     async def demand_ttl(self, timeout: Duration | None) -> None:
         """UnsupportedByServer where a TTL would be stored and not heeded, without a word."""
-        await self.api.demand(1, "2.11", f"time to live of a key of bucket {self.bucket!r}", timeout)
+        await self.api.require_api_level(1, "2.11", f"time to live of a key of bucket {self.bucket!r}", timeout)
 
     def write(
         self, key: str, payload: bytes, headers: Headers | None, args: MessageArgs, timeout: Duration | None

@@ -86,7 +86,7 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
         await self._watcher.__aenter__()
         try:
             await self._watcher.ready()
-            self._take_in([entry async for entry in self._watcher.initial()])
+            self._receive([entry async for entry in self._watcher.initial()])
         except BaseException:
             await self._watcher.stop()
             raise
@@ -106,13 +106,13 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
     async def _follow(self) -> None:
         try:
             async for batch in self._watcher.batches():
-                self._take_in(batch)
+                self._receive(batch)
         except Exception as exc:
             self._finish(wrap_unexpected(f"reading {self._watcher.what}", exc))
         else:
             self._finish(LocalProtocolError(f"cache of {self._watcher.what}: the client was closed"))
 
-    def _take_in(self, batch: list[KeyValueEntry[V]]) -> None:
+    def _receive(self, batch: list[KeyValueEntry[V]]) -> None:
         entries = self._entries
         for entry in batch:
             if entry.is_deleted:

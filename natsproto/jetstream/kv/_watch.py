@@ -70,20 +70,20 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
         return self._each(endless=True)
 
     async def _each(self, *, endless: bool) -> AsyncGenerator[KeyValueEntry[V]]:
-        held, layout, make, messages = self._held, self._layout, self._make, self._entered()
+        buffered, layout, make, messages = self._buffered, self._layout, self._make, self._require_entered()
         buffer = messages.buffer
         while True:
-            while held:
+            while buffered:
                 # What _entry does, written out: the call would cost a sixth of reading an entry.
-                entry, message = make(), held.popleft()
+                entry, message = make(), buffered.popleft()
                 entry._layout, entry._message, entry.data = layout, message, message.data
                 yield entry
-            if self._complete and not endless:
+            if self._initial_done and not endless:
                 return
             # What _more does, written out.
-            if not buffer.ready and not buffer.is_over:
+            if not buffer.ready and not buffer.is_finished:
                 await buffer.next_change()
-            if not self._take_in(messages) and buffer.is_over:
+            if not self._receive(messages) and buffer.is_finished:
                 self._check_end(buffer)
                 if endless:
                     return
@@ -92,17 +92,17 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
     @items
     async def batches(self) -> AsyncGenerator[list[KeyValueEntry[V]]]:
         """Yields all that has come, as soon as something has: one wake-up for many."""
-        held = self._held
+        buffered = self._buffered
         while True:
-            if held:
+            if buffered:
                 yield self.take_all()
-            if not await self._more() and not held:
+            if not await self._wait_more() and not buffered:
                 return
 
     def take_all(self) -> list[KeyValueEntry[V]]:
         """All that has come, which may be nothing. For layers on top."""
-        batch = [self._entry(message) for message in self._held]
-        self._held.clear()
+        batch = [self._entry(message) for message in self._buffered]
+        self._buffered.clear()
         return batch
 
     async def next(self, timeout: Duration | None = None) -> KeyValueEntry[V]:
@@ -110,7 +110,7 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
 
         RequestTimeout when none came in time; SubscriptionClosed when none will come any more, or what ended it.
         """
-        return self._entry(await self._one(timeout, "entry"))
+        return self._entry(await self._next_item(timeout, "entry"))
 
     # ---------------------------------------------------------------- inside
 
@@ -119,16 +119,16 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
         entry._layout, entry._message, entry.data = self._layout, message, message.data
         return entry
 
-    def _take_in(self, messages: Messages) -> bool:
+    def _receive(self, messages: Messages) -> bool:
         batch = messages.take_all()
         if not batch:
             return False
-        self._came += len(batch)
-        if not self._complete:
-            self._count(batch)
+        self._received += len(batch)
+        if not self._initial_done:
+            self._count_initial(batch)
         if self._ignore_deletes and not none_has_headers(batch):
             batch = [message for message in batch if operation_in(message) is Operation.PUT]
-        self._held += batch
+        self._buffered += batch
         return True
 
     def __repr__(self) -> str:

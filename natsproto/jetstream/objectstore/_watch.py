@@ -28,26 +28,26 @@ class ObjectWatcher(WatchBase[ObjectInfo]):
         return self
 
     async def __anext__(self) -> ObjectInfo:
-        while not self._held:
-            if not await self._more() and not self._held:
+        while not self._buffered:
+            if not await self._wait_more() and not self._buffered:
                 raise StopAsyncIteration
-        return self._held.popleft()
+        return self._buffered.popleft()
 
     async def next(self, timeout: Duration | None = None) -> ObjectInfo:
         """The next change; waits at most ``timeout`` seconds (None: for ever).
 
         RequestTimeout when none came in time; SubscriptionClosed when none will come any more, or what ended it.
         """
-        return await self._one(timeout, "change")
+        return await self._next_item(timeout, "change")
 
-    def _take_in(self, messages: Messages) -> bool:
-        before = self._came
+    def _receive(self, messages: Messages) -> bool:
+        before = self._received
         while (message := messages.take()) is not None:
             messages.release(message)
-            self._came += 1
-            if not self._complete:
-                self._count((message,))
+            self._received += 1
+            if not self._initial_done:
+                self._count_initial((message,))
             info = read_info(message.data, message.metadata.timestamp)
             if not (info.deleted and self._ignore_deletes):
-                self._held.append(info)
-        return self._came > before
+                self._buffered.append(info)
+        return self._received > before
