@@ -59,7 +59,6 @@ KNOWN: dict[str, dict[str, int]] = {
         "tests/server/test_testing.py": 748,
         "tests/server/test_tls.py": 615,
         "tests/server/test_websocket.py": 655,
-        "tests/spark/test_reading.py": 703,
         "tests/test_options.py": 779,
     },
     "function lines": {},
@@ -77,7 +76,6 @@ KNOWN: dict[str, dict[str, int]] = {
 
 SMALL_MODULES = {
     "natsproto/_version.py": "read by the build",
-    "natsproto/spark/_session.py": "decides between a cluster and a local session, above all other modules",
 }
 """Modules below 40 lines, and the reason."""
 
@@ -94,7 +92,6 @@ ENGLISH = {
     "natsproto/jetstream": 235,
     "natsproto/otel": 7,
     "natsproto/protocol": 41,
-    "natsproto/spark": 66,
     "natsproto/testing": 5,
 }
 """Sentences to reword, for each directory: upper bounds to lower after rewording."""
@@ -110,7 +107,6 @@ LONG_TEST_NAMES = {
     "tests/objectstore": 44,
     "tests/protocol": 104,
     "tests/server": 103,
-    "tests/spark": 77,
 }
 """Tests with names of more than 50 characters, for each directory: upper bounds to lower after renaming."""
 

@@ -45,7 +45,7 @@ _WITHOUT_HEADERS = pa.schema([field for field in _SCHEMA if field.name != "heade
 
 
 def arrow_schema(*, headers: bool = True) -> pa.Schema:
-    """What the batches made here look like; exactly what Spark derives from the columns of the data source."""
+    """The schema of the batches made here, equal to the one that Spark derives from the columns of the data source."""
     return _SCHEMA if headers else _WITHOUT_HEADERS
 
 
@@ -63,7 +63,7 @@ def delivered_batch(stream: str, messages: Sequence[Message], *, headers: bool =
 
 
 def stored_batch(stream: str, messages: Sequence[RawMessage], *, headers: bool = True) -> pa.RecordBatch:
-    """Messages that were got by sequence (direct get); as ``delivered_batch``."""
+    """Messages read by sequence (direct get); as ``delivered_batch``."""
     seq = pa.array([message.seq for message in messages], pa.int64())
     time = _times(messages)
     subjects = [message.subject for message in messages]
@@ -111,7 +111,7 @@ def _positions(subjects: list[bytes | str | None]) -> tuple[pa.Array, pa.Array]:
                 nanos = pc.list_element(parts, first + 2).cast(pa.int64())
                 return pc.list_element(parts, first).cast(pa.int64()), _microseconds(nanos)
     except pa.ArrowInvalid:
-        pass  # no UTF-8, or no numbers: said in words below
+        pass  # not UTF-8 or not numbers: read_ack_subject raises the error
     found = [read_ack_subject(_text(subject)) for subject in subjects]
     nanos = pa.array([one.timestamp.ns for one in found], pa.int64())
     return pa.array([one.stream_seq for one in found], pa.int64()), _microseconds(nanos)
@@ -132,7 +132,7 @@ def _times(messages: Sequence[RawMessage]) -> pa.Array:
             nanos = pa.array(times, pa.string()).cast(pa.timestamp("ns", tz="UTC"))
             return nanos.cast(TIME, safe=False)
         except pa.ArrowInvalid:
-            pass  # as the first servers with direct get wrote it
+            pass  # the format of the first servers with direct get
     seen: list[Timestamp] = [message.time for message in messages]
     return _microseconds(pa.array([time.ns for time in seen], pa.int64()))
 
@@ -150,11 +150,11 @@ def _headers(blocks: list[bytes | Headers | None]) -> pa.Array:
 
 
 class _UnusualHeaders(Exception):
-    """Among the blocks is one that wants reading with care."""
+    """One of the header blocks needs the client's own parser."""
 
 
 def _split_headers(blocks: list[bytes | Headers | None]) -> pa.Array:
-    """Plain blocks: the version, then lines of ``Name: value``, every name once."""
+    """For plain blocks: the version, then lines of ``Name: value``, every name once."""
     column = pa.array(blocks, pa.binary())
     if (
         column.null_count < len(column)
@@ -163,13 +163,13 @@ def _split_headers(blocks: list[bytes | Headers | None]) -> pa.Array:
         ).as_py()
     ):
         raise _UnusualHeaders
-    text = column.cast(pa.string())  # ArrowInvalid when it is no UTF-8
+    text = column.cast(pa.string())  # ArrowInvalid if it is not UTF-8
     lines = pc.split_pattern(text, "\r\n")  # the version first, then two that are empty
     counts = pc.fill_null(pc.subtract(pc.list_value_length(lines), 3), 0)
     flat = lines.flatten()
     named = flat.filter(pc.and_(pc.not_equal(flat, ""), pc.not_equal(flat, "NATS/1.0")))
     if len(named) != pc.sum(counts).as_py():
-        raise _UnusualHeaders  # an empty line inside, or one that says NATS/1.0 once more
+        raise _UnusualHeaders  # an empty line inside, or a second NATS/1.0
     pairs = pc.split_pattern(named, ":", max_splits=1)
     if len(named) and pc.min(pc.list_value_length(pairs)).as_py() != 2:
         raise _UnusualHeaders  # a line without a colon
@@ -184,7 +184,7 @@ def _split_headers(blocks: list[bytes | Headers | None]) -> pa.Array:
 
 
 def _repeats(names: pa.Array, lengths: list[int]) -> bool:
-    """Whether some message has one name twice."""
+    """True if a message has a header name twice."""
     if max(lengths, default=0) < 2:
         return False
     codes = names.dictionary_encode()
@@ -209,7 +209,7 @@ def _parse_headers(blocks: list[bytes | Headers | None]) -> pa.Array:
 
 
 def _offsets(lengths: list[int], absent: list[bool]) -> pa.Array:
-    """Where the entries of each row begin; a row that begins nowhere is null."""
+    """Offsets of each row's entries in the map array; a null offset makes a null row."""
     ends = list(accumulate(lengths, initial=0))
     begins = [None if none else start for none, start in zip(absent, ends, strict=False)]
     return pa.array([*begins, ends[-1]], pa.int32())
@@ -238,13 +238,13 @@ class MessageColumns(NamedTuple):
         return MessageColumns(self.subjects[cut], self.payloads[cut], self.headers[cut], self.ids[cut])
 
     def digest(self, before: int) -> int:
-        """A number that tells these subjects and payloads from others, behind rows with the digest ``before``."""
+        """A checksum of these subjects and payloads, after rows with the checksum ``before``."""
         for subject, payload in zip(self.subjects, self.payloads, strict=True):
             before = crc32(payload, crc32(subject.encode("utf-8", "surrogateescape"), before))
         return before
 
     def at(self, places: Sequence[int]) -> MessageColumns:
-        """The messages at these places."""
+        """The messages at these indexes."""
         return MessageColumns(
             [self.subjects[place] for place in places],
             [self.payloads[place] for place in places],
@@ -278,7 +278,7 @@ def message_columns(
 def batches_from_rows(
     rows: Iterable[Sequence[object]], columns: Sequence[tuple[str, str]], size: int
 ) -> Iterator[pa.RecordBatch]:
-    """Rows as batches of up to so many, for the versions of Spark that give a stream writer nothing else."""
+    """Rows as batches of up to ``size``: before 4.1 Spark gives rows to a stream writer, not batches."""
     chunk: list[Sequence[object]] = []
     for row in rows:
         chunk.append(row)
@@ -300,7 +300,7 @@ def _batch_from_rows(rows: list[Sequence[object]], columns: Sequence[tuple[str, 
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """By way of numpy: a third of the time of ``to_pylist``."""
+    """As a list, through numpy: a third of the time of ``to_pylist``."""
     values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
     return values
 

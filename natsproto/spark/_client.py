@@ -28,21 +28,21 @@ P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 MAX_PULL_TIME_S = 0.05
-"""Seconds for which rows are collected before those that are there go to the loop."""
+"""Seconds for which rows are collected before they are sent to the loop."""
 CLEANUP_TIMEOUT_S = 5.0
-"""Seconds that a task waits for what it leaves to clean up."""
+"""Seconds that a task waits for the clean-up of its coroutines."""
 
 
 class Worker(blocking.Client):
-    """The client of this process for one config: blocking, and as the async client that it stands on."""
+    """The client of this process for one config, as a blocking client and as the async client below it."""
 
     def reach(self) -> tuple[Portal, Client]:
-        """The loop and the client on it; connects when this process has not yet. Raises what ``connect`` does."""
+        """The loop and the client on it; connects if this process has not yet. Raises the errors of ``connect``."""
         return self._reach()
 
     @property
     def ended(self) -> bool:
-        """Whether its client here is closed for good: somebody closed it, or no server lets it in any more."""
+        """True if its client is closed for good: by ``close``, or because no server accepts it any more."""
         process = self._processes.get(os.getpid())
         connection = None if process is None else process.connection
         return self._closed or (connection is not None and connection.client.state is State.CLOSED)
@@ -52,7 +52,7 @@ _WORKERS: dict[SparkNats, Worker] = {}
 
 
 def worker(config: SparkNats) -> Worker:
-    """The client of this process for this config. It connects when it is first used, and again after a fork."""
+    """The client of this process for this config. It connects at its first use, and again after a fork."""
     if not isinstance(config, SparkNats):
         raise TypeError(f"config must be a SparkNats, not {type(config).__name__}")
     found = _WORKERS.get(config)
@@ -63,7 +63,7 @@ def worker(config: SparkNats) -> Worker:
 
 @contextmanager
 def worker_client(config: SparkNats) -> Iterator[blocking.Client]:
-    """The client of this worker process, for plain functions and UDFs: its verbs wait (``natsproto.sync``).
+    """The blocking client (``natsproto.sync``) of this worker process, for plain functions and UDFs.
 
     All tasks of a process that use the same config share it, so leaving the block does not close it. Connects at its
     first use in a process: ConnectFailed and what else ``natsproto.connect`` raises.
@@ -72,7 +72,7 @@ def worker_client(config: SparkNats) -> Iterator[blocking.Client]:
 
 
 def close_workers() -> None:
-    """Closes the clients of this process, for a driver that is done with them; their next use connects anew."""
+    """Closes the clients of this process, for a driver that no longer needs them; their next use connects again."""
     while _WORKERS:
         _WORKERS.popitem()[1].close()
 
@@ -80,16 +80,16 @@ def close_workers() -> None:
 def call(
     config: SparkNats, function: Callable[Concatenate[Client, P], Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
 ) -> R:
-    """What the async function returns, run on the loop with the client of this process."""
+    """Runs an async function on the loop with the client of this process and returns its result."""
     portal, client = worker(config).reach()
     return portal.call(function, client, *args, **kwargs)
 
 
 def stream(config: SparkNats, make: Callable[[Client], AsyncIterator[R]], *, ahead: int = 1) -> Generator[R]:
-    """What ``make(client)`` yields on the loop, as a plain generator, read at most ``ahead`` items ahead.
+    """Turns the async iterator ``make(client)``, run on the loop, into a generator that reads ``ahead`` items ahead.
 
-    Whatever the reader does meanwhile, the loop goes on. Closing the generator cancels what is read and waits until it
-    has cleaned up. Raises what it raises.
+    The loop runs on while the reader is busy. Closing the generator cancels the iterator and waits until it
+    has cleaned up. Raises the iterator's errors.
     """
 
     def produce(client: Client, _: AsyncIterator[object]) -> AsyncIterator[R]:
@@ -105,10 +105,10 @@ def exchange(
     *,
     ahead: int,
 ) -> Generator[R]:
-    """What ``produce(client, rows)`` yields on the loop, while ``rows`` are taken from their iterator in this thread.
+    """Runs ``produce(client, rows)`` on the loop and yields its results; ``rows`` are iterated in this thread.
 
-    At most ``ahead`` results wait to be taken here and ``ahead`` rows there; nothing is taken from ``rows`` before it
-    is asked for. Ends as ``stream`` does.
+    At most ``ahead`` results wait here and ``ahead`` rows there; no row is taken before ``produce``
+    asks for it. Closing it is as in ``stream``.
     """
     if type(ahead) is not int or ahead < 1:
         raise ConfigError("ahead", ahead, "must be a positive number")
@@ -133,7 +133,7 @@ def exchange(
 
 
 def is_retry() -> bool:
-    """Whether this is a task of Spark that was tried before."""
+    """True inside a Spark task that had an earlier attempt."""
     if "pyspark" not in sys.modules:
         return False
     from pyspark import TaskContext
@@ -143,7 +143,7 @@ def is_retry() -> bool:
 
 
 def take_rows(source: Iterator[T], max_count: int) -> tuple[list[T], bool]:
-    """Up to ``max_count`` rows, and whether these are the last; fewer when they take long to come."""
+    """Up to ``max_count`` rows, fewer if they arrive slowly, and True if they are the last."""
     rows: list[T] = []
     until = monotonic() + MAX_PULL_TIME_S
     while len(rows) < max_count:
@@ -157,7 +157,7 @@ def take_rows(source: Iterator[T], max_count: int) -> tuple[list[T], bool]:
 
 
 def stop_and_wait(portal: Portal, stop: Callable[[], Awaitable[None]]) -> None:
-    """Ends what runs on the loop and waits for it, where that is possible."""
+    """Stops a coroutine on the loop and waits for it, where that is possible."""
     if portal.stopped:
         return
     if portal.is_loop_thread:  # the garbage collector closes a forgotten generator on whichever thread it runs
@@ -167,14 +167,14 @@ def stop_and_wait(portal: Portal, stop: Callable[[], Awaitable[None]]) -> None:
 
 
 class _RowsWanted:
-    """The loop wants rows."""
+    """The loop asks for rows."""
 
 
 _ROWS_WANTED = _RowsWanted()
 
 
 class RowExchange(Generic[T, R]):
-    """One asynchronous generator on the loop and one thread, which hand rows and results to each other.
+    """Exchanges rows and results between an async generator on the loop and one thread.
 
     The loop's thread calls everything but ``from_loop``. Results cross as lists, with all that one turn of the loop
     brought: many small ones cost one wake-up.
@@ -185,7 +185,7 @@ class RowExchange(Generic[T, R]):
         """X: results, that rows are wanted, why it ended, or None for a good end."""
         self._ahead = ahead
         self._rows: deque[T] = deque()
-        self._last = False  # no rows are left where they come from
+        self._last = False  # the thread has no more rows
         self._rows_arrived = asyncio.Event()
         self._results: list[R] = []
         self._unread = 0
@@ -193,25 +193,25 @@ class RowExchange(Generic[T, R]):
         self._task: asyncio.Task[None] | None = None
 
     def start(self, produce: Callable[[Client, AsyncIterator[T]], AsyncIterator[R]], client: Client) -> None:
-        """Begins to run the generator."""
+        """Starts the generator."""
         self._task = asyncio.get_running_loop().create_task(
             self._run(produce(client, self._each_row())), name="natsproto spark partition"
         )
         self._task.add_done_callback(self._end)
 
     def feed(self, rows: list[T], last: bool) -> None:
-        """These are the next rows."""
+        """Adds the next rows; ``last`` if there are no more."""
         self._rows += rows
         self._last = last
         self._rows_arrived.set()
 
     def taken(self, count: int) -> None:
-        """The thread has so many results."""
+        """Notes that the thread has taken ``count`` results."""
         self._unread -= count
         self._room.set()
 
     async def stop(self) -> None:
-        """Ends the generator, and waits while it cleans up."""
+        """Stops the generator and waits for its clean-up."""
         task = self._task
         if task is not None and not task.done():
             task.cancel()
@@ -252,5 +252,5 @@ class RowExchange(Generic[T, R]):
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._flush()
-        # Cancelled while somebody listens: the loop is ending.
+        # Cancelled although the thread still reads: the loop is ending.
         self.from_loop.put(ConnectionClosed() if task.cancelled() else task.exception())

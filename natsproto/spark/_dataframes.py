@@ -56,8 +56,8 @@ def stream_dataframe(
 ) -> DataFrame:
     """A stream, or a part of it, as a DataFrame with the columns of ROW_SCHEMA.
 
-    What it holds is settled here, by ``plan_ranges``; every action reads that anew from the stream, each range in a
-    partition of its own, by ``read_range``. The arguments are those of the two, and so are the errors.
+    ``plan_ranges`` fixes its content here; every action reads it again from the stream, each range in a
+    partition of its own, by ``read_range``. Arguments and errors are those of the two functions.
     """
     check_reading(subjects, method, batch_rows, max_bytes)
     ranges = plan_ranges(config, stream, start=start, end=end, subjects=subjects, num_partitions=num_partitions)
@@ -87,10 +87,10 @@ def _read_numbered(
 def arrow_partition(
     function: PartitionFunction[Row, Any], schema: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A partition function in the form that ``mapInArrow`` takes: for Spark Connect, which has no RDDs.
+    """Adapts a partition function to ``mapInArrow``, for Spark Connect, which has no RDDs.
 
     ``function`` is one of this package (``map_async``, ``request_partition``, ``kv_lookup``, ``publish_partition``,
-    ``run_partition``) or any other that takes an iterator of Rows and gives one. ``schema`` names the columns of its
+    ``run_partition``) or any other from an iterator of Rows to an iterator. ``schema`` names the columns of its
     results. A result is a Row, tuple or mapping of them, a ``WriteSummary``, or a pair of a Row and a value, whose
     columns are those of the Row and one more. Errors are those of the function, and pyarrow's for values that do not
     fit the schema.
@@ -151,7 +151,7 @@ def foreach_batch_writer(
     window: int = 2000,
     timeout: float = 30.0,
 ) -> Callable[[DataFrame, int], None]:
-    """What ``writeStream.foreachBatch`` takes: publishes each micro-batch by ``publish_partition``.
+    """A function for ``writeStream.foreachBatch`` that publishes each micro-batch with ``publish_partition``.
 
     Message ids hold the number of the batch, so one that runs again after a failure stores nothing twice within the
     stream's ``duplicate_window``. ``write_id`` names the query in these ids, for
@@ -193,9 +193,9 @@ def foreach_batch_writer(
 
 
 def register(spark: SparkSession) -> None:
-    """Makes ``format("nats")`` known to a session, for reading and writing, in batches and streams.
+    """Registers ``format("nats")`` in a session, for reading and writing, in batch and streaming queries.
 
-    To be called once for each session; it connects to nothing. ConfigError before Spark 4.0, which has no data
+    Call it once for each session. It opens no connection. ConfigError before Spark 4.0, which has no data
     sources in Python: use ``stream_dataframe`` and ``publish_partition`` there.
     """
     if not hasattr(spark, "dataSource"):
@@ -207,9 +207,9 @@ def register(spark: SparkSession) -> None:
 
 
 def _share_archive(spark: SparkSession) -> None:
-    """Lets the process beside the driver that plans streaming queries find what ``--py-files`` has brought.
+    """Makes the archive of ``--py-files`` importable in the process that plans streaming queries.
 
-    Spark (4.0 to 4.3) gives it the environment of the context, and not the files, as it does everywhere else.
+    Spark (4.0 to 4.3) gives that process the environment of the context, but not the files.
     """
     archive = getattr(__spec__.loader if __spec__ else None, "archive", "")
     context = getattr(spark, "sparkContext", None)  # Spark Connect has none

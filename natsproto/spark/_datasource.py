@@ -29,7 +29,7 @@ class NatsDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in ``format()``."""
+        """The name for ``format()``."""
         return "nats"
 
     def schema(self) -> str:

@@ -25,16 +25,16 @@ log = logging.getLogger("natsproto.spark")
 
 VERSION = 1
 AUTO_PARTITIONS = 4
-"""Partitions of a small batch when nobody says how many; with 2 cores more of them gained nothing."""
+"""Default number of partitions of a small batch; more were no faster on 2 cores."""
 PARTITION_SEQUENCES = 100_000
-"""Sequences of a partition in batches that are too big for these."""
+"""Sequences in a partition of a bigger batch."""
 MAX_AUTO_PARTITIONS = 200
 MIN_PARTITION_SEQUENCES = 2000
-"""Sequences that are worth a partition of their own."""
+"""Smallest partition, unless the number of partitions is given."""
 
 
 class StreamBounds(Value):
-    """What a stream holds at a moment. ``created`` tells it from another one of the same name."""
+    """The state of a stream. ``created`` distinguishes it from another one of the same name."""
 
     created: str
     first_seq: int
@@ -42,11 +42,11 @@ class StreamBounds(Value):
     messages: int = 0
     nbytes: int = 0
     supersedes: bool = False
-    """Whether messages only leave when newer ones of their subject come, as in a bucket: nothing is lost by that."""
+    """True if messages are only replaced by newer ones of their subject, as in a bucket: that is no data loss."""
 
     @classmethod
     def of(cls, info: StreamInfo) -> StreamBounds:
-        """Read from the server's word. An empty stream begins behind its last message."""
+        """From the server's stream info. An empty stream starts after its last message."""
         state, config = info.state, info.config
         limited = config.max_msgs > 0 or config.max_bytes > 0 or config.max_age > 0
         return cls(
@@ -59,15 +59,15 @@ class StreamBounds(Value):
         )
 
     def sequences_in(self, nbytes: int) -> int:
-        """How many sequences hold about so many bytes, by the average of the stream; at least one."""
+        """The number of sequences that hold about ``nbytes``, by the average of the stream; at least 1."""
         if not self.messages or not self.nbytes:
             return max(1, nbytes)
-        spread = (self.last_seq - self.first_seq + 1) / self.messages  # deleted ones are sequences as well
+        spread = (self.last_seq - self.first_seq + 1) / self.messages  # deleted messages leave their sequences
         return max(1, int(nbytes * self.messages / self.nbytes * spread))
 
 
 class Offset(Value):
-    """A place in a stream: ``seq`` is read next. ``base`` is where the query began, 0 when that is not known."""
+    """A position in a stream: ``seq`` is read next. ``base`` is the sequence where the query began, 0 if unknown."""
 
     stream: str
     seq: int
@@ -77,11 +77,11 @@ class Offset(Value):
 
     @property
     def initial(self) -> bool:
-        """Whether nothing was read yet."""
+        """True if nothing was read yet."""
         return self.seq == self.base
 
     def json(self) -> dict[str, object]:
-        """As Spark keeps it; always with the keys in this order."""
+        """The offset in Spark's checkpoint; the order of the keys is part of the format."""
         return {
             "v": VERSION,
             "s": {self.stream: {"seq": self.seq, "created": self.created}},
@@ -91,7 +91,7 @@ class Offset(Value):
 
     @classmethod
     def read(cls, stream: str, saved: Mapping[str, object]) -> Offset:
-        """What a checkpoint holds. ConfigError when it is of another stream, or of a version not known here."""
+        """Reads an offset of a checkpoint. ConfigError if it is of another stream or of an unknown version."""
         if saved.get("v") != VERSION:
             raise ConfigError(
                 "checkpoint", saved, f"is no offset of version {VERSION}: it was written by something else"
@@ -115,7 +115,7 @@ class Offset(Value):
 class BatchRange(Value):
     """The sequences of a batch, both inclusive; ``last`` is before ``first`` when there are none.
 
-    ``recreated`` says that the stream is not the one the query had read so far.
+    ``recreated`` if the stream is not the one that the query has read so far.
     """
 
     first: int
@@ -124,7 +124,7 @@ class BatchRange(Value):
 
 
 def batch_range(start: Offset, end: Offset) -> BatchRange:
-    """What the batch between two offsets reads."""
+    """The sequences of the batch between two offsets."""
     if start.created != end.created:
         return BatchRange(first=end.base or 1, last=end.seq - 1, recreated=True)
     first = end.base if start.initial and end.base else start.seq
@@ -139,10 +139,10 @@ def advance(
     until: int | None = None,
     from_front: bool = False,
 ) -> Offset:
-    """Where the next batch ends: at most ``max_count`` sequences on, not beyond the sequence ``until``.
+    """The end of the next batch: at most ``max_count`` sequences later, and not after the sequence ``until``.
 
-    ``start`` itself when there is nothing new. A stream that was created anew is read from its first message on. With
-    ``from_front`` the first batch begins where the stream begins by now.
+    ``start`` itself if there is nothing new. A recreated stream is read from its first message. With
+    ``from_front`` the first batch starts at the first message that the stream still has.
     """
     last = now.last_seq if until is None else min(now.last_seq, until)
     if from_front and start.initial and start.seq < now.first_seq <= last:
@@ -150,27 +150,27 @@ def advance(
     if start.created != now.created:
         base = now.first_seq
         start = start.but(created=now.created, base=base, seq=base)
-    # What is gone already is no reason for a batch that finds nothing.
+    # Removed messages alone make no batch.
     begin = max(start.seq, now.first_seq)
     end = last + 1 if max_count is None else min(last + 1, begin + max_count)
     return start if end <= start.seq else start.but(seq=end)
 
 
 def lost_range(start: Offset, now: StreamBounds) -> tuple[int, int] | None:
-    """The sequences that were to be read and are gone, both inclusive."""
+    """The unread sequences that the stream has removed, both inclusive; None if there are none."""
     if start.created != now.created or start.seq >= now.first_seq or start.seq > now.last_seq or now.supersedes:
         return None
     return start.seq, now.first_seq - 1
 
 
 def auto_partitions(count: int) -> int:
-    """Into how many partitions so many sequences are cut when nobody says it."""
+    """The default number of partitions for ``count`` sequences."""
     by_size = min(MAX_AUTO_PARTITIONS, ceil(count / PARTITION_SEQUENCES))
     return max(min(AUTO_PARTITIONS, ceil(count / MIN_PARTITION_SEQUENCES)), by_size)
 
 
 def split_range(first: int, last: int, partitions: int = 0) -> list[tuple[int, int]]:
-    """Splits sequences into so many runs of nearly the same length, in order; 0 chooses by their number."""
+    """Splits sequences into ``partitions`` runs of nearly equal length, in order; 0: by ``auto_partitions``."""
     count = last - first + 1
     if count <= 0:
         return []
@@ -182,9 +182,9 @@ def split_range(first: int, last: int, partitions: int = 0) -> list[tuple[int, i
 class SeqRange(Value):
     """Sequences of a stream, ``start`` to ``end``, both inclusive.
 
-    ``created`` (RFC 3339) is when the stream was, so that another one of the same name is noticed; "" for any.
-    ``earliest`` says that ``start`` is only where the stream began when the range was planned: what it has removed
-    from its front before the range is read is not missed.
+    ``created`` (RFC 3339) is the stream's creation time, by which another one of the same name is detected; "" for any.
+    ``earliest``: ``start`` is only the first message that the stream had when the range was planned. Messages that it
+    removes before the range is first read are no data loss.
     """
 
     stream: str
@@ -202,11 +202,11 @@ class SeqRange(Value):
 
 
 class PullSize:
-    """PURE. How many messages are asked for at a time, so that little is sent that nobody wants.
+    """PURE. The size of each pull, so that the server sends few messages that are not read.
 
-    The first pull is small, as many a reader leaves after some rows, and each is four times the one before. A stream
-    that is full and removes messages is read with the largest pulls from the start: small ones would not keep ahead of
-    it. No pull asks for more than the range is likely to hold, judged by how many of its sequences matched so far.
+    The first pull is small, as readers may stop after a few rows, and each is four times the one before. A full
+    stream that removes messages is read with the largest pulls from the start: small ones would not keep ahead of
+    it. No pull requests more messages than the range is likely to have, by the share of its sequences that matched.
     """
 
     FIRST_PULL = 64
@@ -214,20 +214,20 @@ class PullSize:
     def __init__(self, rng: SeqRange, max_count: int) -> None:
         self._range, self._max_sequences = rng, max_count
         self.step = 0
-        """The most that the last pull could ask for."""
+        """The size of the last pull before it was limited to the range."""
         self._position, self._received = rng.start - 1, 0
 
     def use_largest(self) -> None:
-        """Make every pull from now on as large as it may be: the stream removes the messages that are next."""
+        """Makes every later pull as large as allowed: the stream removes the messages that are next."""
         self.step = self._max_sequences
 
     def on_messages(self, count: int, position: int) -> None:
-        """So many came, the last of which has this sequence."""
+        """Notes ``count`` messages, the last of which has the sequence ``position``."""
         self._received += count
         self._position = position
 
     def next(self) -> int:
-        """For the next pull."""
+        """The size of the next pull."""
         self.step = min(4 * self.step or self.FIRST_PULL, self._max_sequences)
         left = self._range.end - self._position
         passed = self._position - self._range.start + 1
@@ -238,19 +238,19 @@ class PullSize:
 
 
 class DataLossCheck:
-    """PURE. Whether everything between two sequences was there to be read.
+    """PURE. Detects messages of a range that were removed before they were read.
 
-    Messages that were deleted one by one leave gaps that nobody misses. What a limit or a purge removes goes from the
-    front of the stream: where that has not passed a gap when all before and behind it is read, nothing was lost.
+    Single deleted messages leave gaps that are no loss. Limits and purges remove messages from the
+    front of the stream: if the front is not past a gap when the messages around it are read, nothing was lost.
     """
 
     def __init__(self, rng: SeqRange, strict: bool) -> None:
         self._range, self._strict = rng, strict
         self._next = rng.start
-        self._unread = rng.earliest  # nothing is missed yet
+        self._unread = rng.earliest  # removed messages are no loss yet
 
     def begin(self, info: StreamInfo) -> bool:
-        """Before reading: whether there is anything in the range. DataLost when it cannot be read whole."""
+        """Called before reading; True if the range has messages. DataLost if some are gone already."""
         now = StreamBounds.of(info)
         self.compare(info)
         if now.last_seq < self._range.end:
@@ -259,20 +259,20 @@ class DataLossCheck:
 
     @property
     def front_moves(self) -> bool:
-        """The stream has removed messages from the front of the range since it was planned, and none was read yet."""
+        """True if the stream has removed messages of the range since it was planned, and none was read yet."""
         return self._unread and self._next > self._range.start
 
     def is_complete(self, up_to: int, count: int, first: int) -> bool:
-        """Whether these so many messages, the first of which is given, are all from the last ones up to ``up_to``."""
+        """True if ``count`` messages are all that follow the last checked ones up to ``up_to``."""
         return up_to - (first if self._unread else self._next) + 1 == count
 
     def advance(self, up_to: int, found: bool) -> None:
-        """All up to there are dealt with, and there were some or none."""
+        """Marks everything up to ``up_to`` as checked; ``found`` if there were messages."""
         self._next = up_to + 1
         self._unread = self._unread and not found
 
     def compare(self, info: StreamInfo) -> int:
-        """DataLost when the stream as it is now does not hold what was to come next. The sequence that is next."""
+        """The next sequence to read. DataLost if the stream no longer has messages that are still to be read."""
         now = StreamBounds.of(info)
         if self._range.created and self._range.created != now.created:
             self._missing(f"the stream was created anew at {now.created}")

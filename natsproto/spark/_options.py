@@ -1,4 +1,4 @@
-"""How a task connects, and the options of the data source: text in, checked values out.
+"""Connection settings of a task, and the options of the data source: text in, checked values out.
 
 ``SparkNats`` is pickled into every task. ``SecretRef`` names a secret, which is looked up on the machine that connects,
 at every attempt. Options are checked on the driver, before a query is planned: an unknown name (Spark ignores misspelt
@@ -38,11 +38,11 @@ _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class SecretRef(Value):
-    """Where a secret is found. It is no secret itself: it may stand in code, plans and logs.
+    """The location of a secret. It is not secret itself: it may appear in code, plans and logs.
 
-    Made by ``env``, ``file``, ``spark_file`` and ``provider``, or from its text by ``parse``; ``str()`` gives the text
-    back. It is looked up by the process that connects, an executor's most of the time, at every attempt to connect:
-    what is rotated is picked up.
+    Made by ``env``, ``file``, ``spark_file`` and ``provider``, or from its text by ``parse``; ``str()`` returns the
+    text. The process that connects, mostly an executor, looks it up at every attempt to connect, so rotated secrets
+    are picked up.
     """
 
     kind: str
@@ -50,12 +50,12 @@ class SecretRef(Value):
 
     @classmethod
     def env(cls, name: str) -> SecretRef:
-        """The value of an environment variable. ConfigError for what is no name of one."""
+        """The value of an environment variable. ConfigError for an invalid name."""
         return cls(kind="env", where=name)
 
     @classmethod
     def file(cls, path: str | os.PathLike[str]) -> SecretRef:
-        """The content of a file; a line end behind it does not count. ConfigError unless the path is absolute."""
+        """The content of a file, without its final line end. ConfigError unless the path is absolute."""
         return cls(kind="file", where=os.fspath(path))
 
     @classmethod
@@ -65,9 +65,9 @@ class SecretRef(Value):
 
     @classmethod
     def provider(cls, function: str) -> SecretRef:
-        """What ``"module:function"`` returns (a str, a path, or an awaitable of one) when called without arguments.
+        """The result of ``"module:function"``, called without arguments: a str, a path, or an awaitable of one.
 
-        The module has to be importable where it is looked up. ConfigError for any other form.
+        The module must be importable where the secret is looked up. ConfigError for any other form.
         """
         return cls(kind="provider", where=function)
 
@@ -75,7 +75,7 @@ class SecretRef(Value):
     def parse(cls, text: str) -> SecretRef:
         """From ``env:NAME``, ``file:/PATH``, ``spark_file:NAME`` or ``provider:MODULE:FUNCTION``.
 
-        InvalidCredentials, which does not repeat the text: it could be the secret itself.
+        InvalidCredentials for other text; the error does not repeat it, as it could be the secret itself.
         """
         kind, _, where = text.partition(":")
         if kind not in _RULES:
@@ -84,13 +84,13 @@ class SecretRef(Value):
 
     @property
     def is_file(self) -> bool:
-        """Whether it names a file."""
+        """True if it names a file."""
         return self.kind in ("file", "spark_file")
 
     def source(self) -> Text | Awaitable[Text]:
-        """The secret, the path of the file that holds it, or what awaits either. InvalidCredentials when there is none.
+        """The secret, the path of its file, or an awaitable of either. InvalidCredentials if there is none.
 
-        This is what the options of a client call: see ``natsproto._options.Secret``.
+        The options of a client call it: see ``natsproto._options.Secret``.
         """
         if self.is_file:
             return self.path()
@@ -107,7 +107,7 @@ class SecretRef(Value):
         return cast("Callable[[], Text | Awaitable[Text]]", function)()
 
     def path(self) -> Path:
-        """Where the file is on this machine. ConfigError when it names none."""
+        """The path of the file on this machine. ConfigError if it names no file."""
         if self.kind == "file":
             return Path(self.where)
         if self.kind == "spark_file":
@@ -126,7 +126,7 @@ class SecretRef(Value):
         if self.kind not in _RULES:
             raise ConfigError("reference", self.kind, "must be of the kind env, file, spark_file or provider")
         if problem := _RULES[self.kind](self.where):
-            # Not repeated: whoever mixes the two up gives the secret here.
+            # Not repeated: by mistake it may be the secret itself.
             raise ConfigError(f"{self.kind} reference", HIDDEN, problem)
 
 
@@ -139,17 +139,17 @@ _RULES: dict[str, Callable[[str], str]] = {
 
 
 class SparkNats(Value):
-    """How the tasks of a job connect. Frozen, hashable, and pickled into every task; its ``repr`` shows no secret.
+    """Connection settings of the tasks of a job. Frozen, hashable and picklable; its ``repr`` shows no secret.
 
     ``servers``: one URL, a comma list or a sequence, as they are reached from the executors. ``user`` is a name or a
-    SecretRef; ``password``, ``token``, ``jwt``, ``nkey_seed`` and ``creds`` are SecretRefs. A secret that is written
-    out, user information in a URL included, is refused with InvalidCredentials unless ``allow_literal_secrets``: it
-    would travel in every task and lie where those are kept.
+    SecretRef; ``password``, ``token``, ``jwt``, ``nkey_seed`` and ``creds`` are SecretRefs. A literal secret,
+    user information in a URL included, is refused with InvalidCredentials unless ``allow_literal_secrets``: it
+    would travel in every task and be stored with it.
 
     ``tls`` demands TLS, and so do ``tls_ca``, ``tls_cert`` and ``tls_key``: absolute paths on the executors, or
     SecretRefs that name files. ``tls_first`` and ``tls_hostname``, ``connect_timeout``, ``request_timeout`` and
     ``ping_interval`` (seconds), ``inbox_prefix``, ``jetstream_domain``, ``jetstream_api_prefix`` and ``name`` are those
-    of ``natsproto.Options``. ConfigError for what breaks their rules, when it is made: on the driver.
+    of ``natsproto.Options``. ConfigError for invalid values, when it is made: on the driver.
     """
 
     servers: str | Sequence[str] = DEFAULT_SERVER
@@ -264,7 +264,7 @@ _SPARK_OPTIONS = ("path", "checkpointLocation", "queryName", "outputMode")
 
 
 class SourceOptions(Value):
-    """What ``spark.read`` and ``spark.readStream`` take. ``end`` and the like are inclusive, as sequences are."""
+    """Options of ``spark.read`` and ``spark.readStream``. ``end`` is inclusive."""
 
     nats: SparkNats
     stream: str
@@ -284,7 +284,7 @@ class SourceOptions(Value):
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SourceOptions:
-        """From the options of a DataFrameReader or DataStreamReader; ConfigError for what breaks a rule."""
+        """From the options of a DataFrameReader or DataStreamReader; ConfigError for invalid ones."""
         given = _OptionReader(options)
         settings = cls(
             nats=_nats(given),
@@ -312,7 +312,7 @@ class SourceOptions(Value):
 
 
 class SinkOptions(Value):
-    """What ``df.write`` and ``df.writeStream`` take. ``recovery_window`` and ``timeout`` in seconds."""
+    """Options of ``df.write`` and ``df.writeStream``. ``recovery_window`` and ``timeout`` are in seconds."""
 
     nats: SparkNats
     stream: str
@@ -329,7 +329,7 @@ class SinkOptions(Value):
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SinkOptions:
-        """From the options of a DataFrameWriter or DataStreamWriter; ConfigError for what breaks a rule."""
+        """From the options of a DataFrameWriter or DataStreamWriter; ConfigError for invalid ones."""
         given = _OptionReader(options)
         guarantee = given.get("exactlyOnce", _one_of("msgid", "atomic", "none"), "msgid")
         settings = cls(
@@ -362,7 +362,7 @@ class SinkOptions(Value):
 
 
 class _OptionReader:
-    """The options as given, and which of them anybody asked for. Names are the same in any case, as Spark has it."""
+    """The options as given, and the names of those that were read. Names are case-insensitive, as in Spark."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
@@ -433,7 +433,7 @@ def _nats(given: _OptionReader) -> SparkNats:
 
 
 def _reference(field: str, value: str) -> str | SecretRef:
-    """A reference where the text looks like one. What is left is a literal, which SparkNats judges."""
+    """A SecretRef if the text looks like one; other text is a literal, which SparkNats checks."""
     if value.startswith(("env:", "file:", "spark_file:", "provider:")):
         return SecretRef.parse(value)
     return value

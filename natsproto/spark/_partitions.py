@@ -48,14 +48,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 P = TypeVar("P", covariant=True)
 PartitionFunction: TypeAlias = Callable[[Iterable[T]], Iterator[R]]
-"""What ``mapPartitions``, ``foreachPartition`` and ``mapInArrow`` take."""
+"""A function for ``mapPartitions``, ``foreachPartition`` and ``mapInArrow``."""
 
 
 class PairFunction(Protocol[P]):
-    """A PartitionFunction that gives each row and what was found for it."""
+    """A PartitionFunction that yields pairs of a row and its result."""
 
     def __call__(self, rows: Iterable[T], /) -> Iterator[tuple[T, P]]:
-        """For the rows of one partition."""
+        """Called with the rows of one partition."""
         ...
 
 
@@ -67,12 +67,12 @@ def run_partition(
 ) -> PartitionFunction[T, R]:
     """Runs an async generator function with the rows of each partition and the client of the worker process.
 
-    ``function(client, rows)`` reads ``rows`` with ``async for``, in one place, and yields what the partition becomes.
-    It runs on the loop, which must not be blocked; Spark's own iterator is read in Spark's thread, when the function
+    ``function(client, rows)`` reads ``rows`` with ``async for``, in one place, and yields the results.
+    It runs on the loop and must not block it; Spark's own iterator is read in Spark's thread, when the function
     asks for rows. At most ``ahead`` rows and results wait at a time: take 2 when they are whole Arrow batches.
 
     When Spark stops reading (a limit), the generator is closed: its ``finally`` runs before the task ends. Errors of
-    the function fail the task. ConfigError for a bad ``ahead``; connecting raises what ``natsproto.connect`` does.
+    the function fail the task. ConfigError for a bad ``ahead``; connecting raises the errors of ``natsproto.connect``.
     """
     _check_callable("function", function)
     _check_count("ahead", ahead)
@@ -96,11 +96,11 @@ def map_async(
 ) -> PartitionFunction[T, R | None]:
     """Calls an async function for each row, ``concurrency`` of them at a time: ``function(client, row)``.
 
-    At most ``concurrency`` rows are taken that have not left yet. Results leave in the order of the rows, or with
-    ``ordered=False`` as they come. A call that takes longer than ``timeout`` seconds (None: no limit) is cancelled and
-    ends with RequestTimeout. ``on_error`` says what becomes of a row whose call raised: "raise" fails the task,
-    "null" gives None, a callable gives what ``on_error(row, error)`` returns. When Spark stops reading, the calls at
-    work are cancelled. ConfigError for wrong arguments.
+    At most ``concurrency`` rows are in flight. Results come in the order of the rows, or with
+    ``ordered=False`` as they finish. A call that takes longer than ``timeout`` seconds (None: no limit) is cancelled
+    and ends with RequestTimeout. ``on_error`` decides about a row whose call raised: "raise" fails the task,
+    "null" gives None, a callable gives the result of ``on_error(row, error)``. When Spark stops reading, running calls
+    are cancelled. ConfigError for wrong arguments.
     """
     _check_callable("function", function)
     _check_count("concurrency", concurrency)
@@ -123,7 +123,7 @@ def _map(
     source = iter(rows)
     calls: Calls[T, R] = Calls(partial(function, client), ordered, timeout, on_error)
     inside, over = 0, False
-    worthwhile = max(1, concurrency // 4)  # each crossing costs a wake-up of the loop
+    worthwhile = max(1, concurrency // 4)  # each refill wakes the loop
 
     def refill() -> int:
         nonlocal over
@@ -160,7 +160,7 @@ def request_partition(
     """Sends a request for each row and gives pairs of the row and the payload of the reply.
 
     ``subject`` is one for all rows, or a function of the row. ``payload`` is the column that is sent (bytes or text),
-    or a function of the row. The rest is as in ``map_async``, but that ``on_error`` decides about the payload; errors
+    or a function of the row. The rest is as in ``map_async``; ``on_error`` gives the payload. Errors
     are those of ``client.request``: NoResponders, RequestTimeout after ``timeout`` seconds, ConnectionLost.
     ConfigError for wrong arguments; InvalidSubject.
     """
@@ -184,7 +184,7 @@ def _pair(on_error: OnError[T, bytes | None], row: T, error: Exception) -> tuple
 
 
 class _Failed:
-    """What a call raised, on its way to whoever reads the results."""
+    """The error of a call, on its way to the reader of the results."""
 
     __slots__ = ("error",)
 
@@ -193,7 +193,7 @@ class _Failed:
 
 
 class Calls(Generic[T, R]):
-    """The calls at work for one partition. All but ``results`` is for the loop's thread."""
+    """The running calls of one partition. The loop's thread calls everything but ``results``."""
 
     def __init__(
         self, call: Callable[[T], Awaitable[R]], ordered: bool, timeout: float | None, on_error: OnError[T, R]
@@ -201,21 +201,21 @@ class Calls(Generic[T, R]):
         self._call, self._ordered, self._timeout, self._on_error = call, ordered, timeout, on_error
         self._results: SimpleQueue[list[asyncio.Task[R | _Failed | None]]] = SimpleQueue()
         self._running: set[asyncio.Task[R | _Failed | None]] = set()
-        self._order: deque[asyncio.Task[R | _Failed | None]] = deque()  # who leaves next, where that is settled
+        self._order: deque[asyncio.Task[R | _Failed | None]] = deque()  # the next results
         self._flush_scheduled = False
 
     def results(self) -> Iterator[R | None]:
-        """Waits until there are some, and gives them. Raises what a call raised."""
+        """Waits for results and yields them. Raises the error of a call."""
         for task in self._results.get():
             if task.cancelled():
-                raise ConnectionClosed()  # not by ``stop``, after which nobody reads: the loop is ending
+                raise ConnectionClosed()  # nobody reads after ``stop``, so the loop is ending
             result = task.result()
             if isinstance(result, _Failed):
                 raise result.error
             yield result
 
     def begin(self, rows: list[T]) -> None:
-        """Calls the function for these too."""
+        """Calls the function for more rows."""
         loop = asyncio.get_running_loop()
         for row in rows:
             task = loop.create_task(self._one(row), name="natsproto spark row")
@@ -225,7 +225,7 @@ class Calls(Generic[T, R]):
             task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """Cancels what is at work and waits for it."""
+        """Cancels the running calls and waits for them."""
         running = list(self._running)
         for task in running:
             task.cancel()
@@ -275,18 +275,18 @@ class Calls(Generic[T, R]):
 
 
 def column(what: str | Callable[[T], R]) -> Callable[[T], R]:
-    """How to get it out of a row: by the name of its column, or as the caller says."""
+    """A function that takes a value out of a row: by the name of its column, or the caller's own."""
     if isinstance(what, str):
         return cast("Callable[[T], R]", itemgetter(what))
     return what
 
 
 def to_payload(value: Payload | str) -> Payload:
-    """What is sent for the value of a column: text as UTF-8. TypeError for anything else than text and bytes."""
+    """The payload for the value of a column: text as UTF-8. TypeError for anything but text and bytes."""
     if isinstance(value, str):
         return value.encode()
     if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError(f"what is sent must be bytes or str, not {type(value).__name__}")
+        raise TypeError(f"a payload must be bytes or str, not {type(value).__name__}")
     return value
 
 
@@ -301,13 +301,13 @@ def _check_count(name: str, value: int) -> None:
 
 
 ACKS_BETWEEN_COUNTS = 4096
-"""Rows after which the acknowledgements that have come are counted and forgotten."""
+"""Rows after which acknowledgements are counted and released."""
 
 
 class WriteSummary(Value):
-    """What one partition has published: ``published`` rows, of which the stream had ``duplicates`` already.
+    """The result of one partition: ``published`` rows, of which the stream had ``duplicates`` already.
 
-    ``stripped`` counts the headers that were left out because the server would have obeyed them, by name.
+    ``stripped`` counts the server-control headers that were removed, by name.
     """
 
     write_id: str
@@ -330,7 +330,7 @@ def publish_partition(
 ) -> PartitionFunction[object, WriteSummary]:
     """Publishes each row to a stream and gives one WriteSummary when every one is acknowledged.
 
-    It publishes when it is called, before its result is read: ``foreachPartition`` of Spark Connect reads none.
+    It publishes when it is called, before its result is read: ``foreachPartition`` of Spark Connect reads no result.
 
     A row has a column ``data`` (bytes or text), and may have ``headers`` (a mapping to a value or a list of values).
     Headers that the server obeys (``Nats-*``) are left out, counted in the summary and named in the log, except those
@@ -414,7 +414,7 @@ Message = tuple[str, Payload, "list[tuple[str, str]] | None", str]
 
 
 def _reader(plan: _Plan, partition: int, headers: HeaderFilter) -> Callable[[object, int], Message]:
-    """How a row becomes a message."""
+    """A function that turns a row into a message."""
     fixed = plan.subject if isinstance(plan.subject, str) else ""
     subject_of = column(cast("str | Callable[[object], str]", plan.subject or "subject"))
     id_of = _optional("msg_id") if plan.msg_id is None else column(cast("str | Callable[[object], str]", plan.msg_id))
@@ -437,7 +437,7 @@ def _reader(plan: _Plan, partition: int, headers: HeaderFilter) -> Callable[[obj
 
 
 def _optional(name: str) -> Callable[[object], object]:
-    """A column that a row need not have."""
+    """A function that takes an optional column out of a row; None without it."""
 
     def value(row: object) -> object:
         columns = cast("Mapping[str, object]", row)
@@ -447,10 +447,10 @@ def _optional(name: str) -> Callable[[object], object]:
 
 
 Missing: TypeAlias = Literal["null", "drop", "error"]
-MOST = 1000
-"""Keys in one question; what fits into one answer."""
+MAX_KEYS_PER_REQUEST = 1000
+"""Keys in one request, limited by the size of its reply."""
 MAX_CONCURRENT_GETS = 64
-"""Questions on their way where a bucket answers for one key at a time."""
+"""Requests in flight to a bucket that answers one key at a time."""
 
 
 def kv_lookup(
@@ -458,21 +458,21 @@ def kv_lookup(
     bucket: str,
     key: str | Callable[[T], str | None],
     *,
-    chunk: int = MOST,
+    chunk: int = MAX_KEYS_PER_REQUEST,
     missing: Missing = "null",
 ) -> PairFunction[bytes | None]:
-    """Gives pairs of each row and the value that its key has in a bucket, in the order of the rows.
+    """Yields pairs of each row and the value of its key in a bucket, in the order of the rows.
 
-    ``key`` is the name of a column, or a function of the row. The values of ``chunk`` rows (at most 1,000) are asked
-    for at once and are of one moment. A key without a value (it never had one, it was deleted, it is null or could be
-    no key) gives None; with ``missing="drop"`` no row, with "error" KeyNotFound.
+    ``key`` is the name of a column, or a function of the row. The values of ``chunk`` rows (at most 1,000) are
+    requested together and are from the same moment. A key without a value (it never had one, it was deleted, it is
+    null or invalid) gives None; with ``missing="drop"`` no row, with "error" KeyNotFound.
 
-    Fast in buckets that allow direct get, which new ones do (nats-server 2.11); in others each key is asked for, 64 at
-    a time. ConfigError for wrong arguments; BucketNotFound and what every call of the JetStream API raises.
+    Fast in buckets that allow direct get, as new ones do (nats-server 2.11); in others each key is a request, 64 at
+    a time. ConfigError for wrong arguments; BucketNotFound and the errors of every call of the JetStream API.
     """
     bucket_name(bucket)
-    if type(chunk) is not int or not 1 <= chunk <= MOST:
-        raise ConfigError("chunk", chunk, f"must be from 1 to {MOST} rows")
+    if type(chunk) is not int or not 1 <= chunk <= MAX_KEYS_PER_REQUEST:
+        raise ConfigError("chunk", chunk, f"must be from 1 to {MAX_KEYS_PER_REQUEST} rows")
     if missing not in ("null", "drop", "error"):
         raise ConfigError("missing", missing, 'must be "null", "drop" or "error"')
     return cast("PairFunction[bytes | None]", partial(_look_up, config, bucket, column(key), chunk, missing))
@@ -499,7 +499,7 @@ def _look_up(
 
 
 def kv_lookup_udf(config: SparkNats, bucket: str) -> Callable[[Column | str], Column]:
-    """A UDF: the column of keys it is called with becomes one of their values (binary), null where there is none.
+    """A UDF that turns a column of keys into a column of their values (binary), null for keys without one.
 
     Needs pandas and pyarrow. The rest is as in ``kv_lookup``.
     """
@@ -517,7 +517,7 @@ def kv_lookup_udf(config: SparkNats, bucket: str) -> Callable[[Column | str], Co
                 yield from batch
 
         values: list[bytes | None] = []
-        for _, value in _look_up(config, bucket, _text, MOST, "null", keys()):
+        for _, value in _look_up(config, bucket, _text, MAX_KEYS_PER_REQUEST, "null", keys()):
             values.append(value)
             while sizes and len(values) >= sizes[0]:
                 size = sizes.popleft()
@@ -526,8 +526,8 @@ def kv_lookup_udf(config: SparkNats, bucket: str) -> Callable[[Column | str], Co
         for _ in sizes:
             yield pd.Series([], dtype=object)
 
-    look_up.__annotations__ = {"batches": Iterator[pd.Series], "return": Iterator[pd.Series]}  # what Spark goes by
-    # Its overloads know nothing of hints.
+    look_up.__annotations__ = {"batches": Iterator[pd.Series], "return": Iterator[pd.Series]}  # Spark reads them
+    # Its overloads do not cover type hints.
     return cast("Callable[[Column | str], Column]", pandas_udf(look_up, "binary"))  # type: ignore[call-overload]
 
 
@@ -551,7 +551,7 @@ async def _answers(
 
 
 def _is_key(key: str) -> bool:
-    """Whether it could be one: a wildcard in a row must not find others' values."""
+    """True for a valid key: a wildcard in a row must not find values of other keys."""
     try:
         key_name(key)
     except InvalidSubject:

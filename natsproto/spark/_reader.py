@@ -45,9 +45,9 @@ log = logging.getLogger("natsproto.spark")
 
 M = TypeVar("M")
 INACTIVE_THRESHOLD_S = 30.0
-"""Seconds for which the server keeps a consumer that nobody reads: what a killed worker leaves behind."""
+"""Seconds after which the server removes the consumer of a killed worker."""
 NO_REPLY_TIMEOUT_S = 60.0
-"""Seconds for which nobody has to answer that before reading ends with RequestTimeout."""
+"""Seconds without any reply after which reading ends with RequestTimeout."""
 _SEQ = attrgetter("seq")
 
 
@@ -63,18 +63,18 @@ def plan_ranges(
     subjects: Sequence[str] = (),
     num_partitions: int | None = None,
 ) -> list[SeqRange]:
-    """Cuts a stream into at most ``num_partitions`` ranges of nearly as many sequences each; on the driver.
+    """Splits a stream into at most ``num_partitions`` ranges of nearly equal length; on the driver.
 
     Without a number there are up to 4 ranges, and in streams of more than 400,000 messages one for every 100,000, up
     to 200.
 
     The ranges are inclusive, disjoint and in order. ``start`` and ``end`` are "earliest", "latest", a sequence
     (inclusive) or an aware datetime: from the first message stored then or later, up to the last one stored before
-    (nats-server 2.11). With ``subjects`` the ends move inwards to messages that match. An empty list when nothing is
-    between them. A sequence is taken as it is said: what is gone already is missed when the range is read. From
-    "earliest" or a time on, what the stream removes before a range is first read is not (``SeqRange.earliest``).
+    (nats-server 2.11). With ``subjects`` the ends move inwards to messages that match. An empty list if no message is
+    between them. A sequence is taken literally: messages that are gone are DataLost when the range is read. From
+    "earliest" or a time, messages removed before a range is first read are not (``SeqRange.earliest``).
 
-    ConfigError for wrong arguments; StreamNotFound and what every call of the JetStream API raises.
+    ConfigError for wrong arguments; StreamNotFound and the errors of every call of the JetStream API.
     """
     stream_name(stream)
     wanted = _subjects(subjects)
@@ -102,12 +102,12 @@ async def _plan(
 
 
 def starts_at_front(start: Place) -> bool:
-    """Whether reading from that place on begins with whatever the stream still has."""
+    """True if reading from ``start`` begins with the first message that the stream still has."""
     return start == "earliest" or isinstance(start, datetime)
 
 
 async def sequence_of(source: Stream, place: Place, now: StreamBounds) -> int:
-    """The first sequence at or behind a place; "latest" is behind the last message."""
+    """The first sequence at or after a place; "latest" is after the last message."""
     if isinstance(place, int):
         return place
     if place == "earliest":
@@ -179,10 +179,10 @@ def read_range(
     """Reads the messages of a range, those of the ``subjects`` that match (none: all), in a task of Spark.
 
     Gives tuples (see ROW_SCHEMA; without ``headers`` there is no such column), or Arrow batches of at most
-    ``batch_rows`` rows and about ``max_bytes`` bytes of payload. It never reads more than a few of those ahead.
-    Close the iterator to end early; what was made on the server goes with it.
+    ``batch_rows`` rows and about ``max_bytes`` bytes of payload. It reads at most a few batches ahead.
+    Close the iterator to end early; that deletes its consumer.
 
-    ``method`` "consumer" pulls through an ordered consumer in memory, "direct" gets batches of messages from any
+    ``method`` "consumer" pulls from an ordered consumer in memory, "direct" gets batches of messages from any
     replica (ADR-31), which is slower but needs no consumer and leaves a work queue alone. "auto" takes the consumer
     except on work queues and where none may be created.
 
@@ -198,7 +198,7 @@ def read_range(
     if output not in ("tuples", "arrow"):
         raise ConfigError("output", output, 'must be "tuples" or "arrow"')
     wanted = check_reading(subjects, method, batch_rows, max_bytes)
-    if rng.earliest and is_retry():  # what the first attempt has read may have been written somewhere
+    if rng.earliest and is_retry():  # the first attempt may have written what it read
         rng = rng.but(earliest=False)
 
     def chunks(client: Client) -> AsyncIterator[Chunk]:
@@ -209,11 +209,11 @@ def read_range(
 
 
 Chunk: TypeAlias = list[JsMessage] | list[RawMessage]
-"""Some messages in their order: as a consumer delivered them, or as they were got by sequence."""
+"""Consecutive messages, as a consumer delivered them or as they were read by sequence."""
 
 
 class RangeReader:
-    """Reads one range with a client, on its loop."""
+    """Reads one range with a client, on its loop. ``headers_only`` leaves out payloads."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class RangeReader:
         self._stream: Stream | None = None
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
-        """Yields what is in the range, some messages at a time."""
+        """Yields the messages of the range, some at a time."""
         self._stream = source = await self._client.jetstream().stream(self._range.stream)
         if self._loss.begin(source.cached_info):
             if self._loss.front_moves:
@@ -270,8 +270,8 @@ class RangeReader:
             yield stored
 
     async def _pull_pages(self, consumer: OrderedConsumer) -> AsyncGenerator[list[JsMessage]]:
-        """What the consumer delivers, pull by pull, until the range or the stream is at its end."""
-        room = max(self._max_bytes, self._client.max_payload + 8192)  # a pull that is too small for a message gets none
+        """The messages of each pull, until the end of the range or the stream."""
+        room = max(self._max_bytes, self._client.max_payload + 8192)  # a smaller max_bytes could not hold one message
         while came := await self._pull(consumer, room):
             last = came[-1].metadata
             yield came
@@ -279,7 +279,7 @@ class RangeReader:
                 return
 
     async def _pull(self, consumer: OrderedConsumer, room: int) -> list[JsMessage]:
-        """The next messages; none when there are no more. RequestTimeout when nobody answers for a minute."""
+        """The next messages; none if there are no more. RequestTimeout after a minute without any reply."""
         loop = asyncio.get_running_loop()
         size, give_up = self._pace.next(), loop.time() + NO_REPLY_TIMEOUT_S
         while True:
@@ -352,9 +352,9 @@ class RangeReader:
             yield kept
 
     async def _checked(self, chunk: list[M], up_to: int, position: Callable[[M], int]) -> list[M]:
-        """These came, and they are all up to there. DataLost when some were removed before they could be read.
+        """Checks that ``chunk`` is complete up to ``up_to``. DataLost if messages were removed before they were read.
 
-        At the beginning of an ``earliest`` range, those behind the last that may be missing.
+        At the start of an ``earliest`` range, returns only messages after those that may be missing.
         """
         if not self._loss.is_complete(up_to, len(chunk), position(chunk[0]) if chunk else up_to + 1):
             assert self._stream is not None
@@ -365,7 +365,7 @@ class RangeReader:
 
 
 async def _merged(sources: list[AsyncGenerator[list[RawMessage]]]) -> AsyncGenerator[list[RawMessage]]:
-    """What several sources yield in order of their sequences, in that order, each message once."""
+    """Merges sources by sequence, each message once."""
     buffers: list[list[RawMessage]] = [[] for _ in sources]
     live = set(range(len(sources)))
     try:
@@ -432,7 +432,7 @@ def _rows(name: str, chunks: Generator[Chunk], headers: bool) -> Generator[Row]:
 
 
 def check_reading(subjects: Sequence[str], method: Method, batch_rows: int, max_bytes: int) -> tuple[str, ...]:
-    """The subjects; ConfigError (InvalidSubject) unless all these are what ``read_range`` takes."""
+    """The subjects as a tuple; ConfigError (InvalidSubject) for arguments that ``read_range`` does not take."""
     if method not in ("auto", "consumer", "direct"):
         raise ConfigError("method", method, 'must be "auto", "consumer" or "direct"')
     for name, value in (("batch_rows", batch_rows), ("max_bytes", max_bytes)):

@@ -54,7 +54,7 @@ def _row(name: str, subject: str, seq: int, nanos: int, data: bytes, block: byte
 
 
 def utf8(text: str) -> str:
-    """Text that Spark takes: the replacement character stands for bytes that are not UTF-8."""
+    """Valid text for Spark: the replacement character stands for bytes that are not UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -68,16 +68,16 @@ _COLUMNS = {
 
 
 def check_columns(columns: Sequence[tuple[str, str]], *, subject: str) -> None:
-    """ConfigError unless these (name, Spark's word for the type) can be published. ``subject`` is that for all rows."""
+    """ConfigError unless these columns (name, Spark's type) can be published; ``subject`` is the option."""
     names = [name for name, _ in columns]
     for name, kind in columns:
         allowed = _COLUMNS.get(name)
         if allowed is None:
-            raise ConfigError("column", name, f"has no place in a message: select only {', '.join(_COLUMNS)}")
+            raise ConfigError("column", name, f"is not part of a message: select only {', '.join(_COLUMNS)}")
         if kind not in allowed:
             raise ConfigError(f"column {name}", kind, f"must be {' or '.join(allowed)}")
     if "data" not in names:
-        raise ConfigError("columns", ", ".join(names), "need data: what is published")
+        raise ConfigError("columns", ", ".join(names), "lack data, the payload")
     if ("subject" in names) == bool(subject):
         either = "both a column and an option" if subject else "neither a column nor an option"
         raise ConfigError("subject", subject, f"is {either}: give one")
@@ -86,8 +86,8 @@ def check_columns(columns: Sequence[tuple[str, str]], *, subject: str) -> None:
 class HeaderFilter:
     """Removes server-control headers (``Nats-*``) from rows, except those that are allowed, and counts them.
 
-    Whoever writes a source stream chooses the headers of its messages; ``Nats-Rollup: all`` in one of them would
-    erase the target. The server compares names exactly; here case does not matter.
+    The publishers of a source stream choose the headers of its messages; ``Nats-Rollup: all`` in one of them would
+    erase the target. The server compares names exactly; this filter ignores case.
     """
 
     def __init__(self, allowed: Sequence[str]) -> None:
@@ -95,7 +95,7 @@ class HeaderFilter:
         self.stripped: Counter[str] = Counter()
 
     def strip(self, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        """The pairs that may be published."""
+        """Returns the pairs that may be published."""
         kept = []
         for pair in pairs:
             name = pair[0]
@@ -113,7 +113,7 @@ def check_server_headers(option: str, names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         low = name.lower()
         if not low.startswith("nats-") or not name.isascii() or not name.replace("-", "").isalnum():
-            raise ConfigError(option, name, "is no header that the server obeys: their names begin with Nats-")
+            raise ConfigError(option, name, "is not a server-control header: their names begin with Nats-")
         if low == "nats-msg-id":
             raise ConfigError(option, name, "cannot be allowed: give the column msg_id")
         if low.startswith("nats-batch-"):
@@ -122,7 +122,7 @@ def check_server_headers(option: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def no_id(option: str, row: int | None = None) -> ConfigError:
-    """The error for rows by which nobody can tell whether they were stored before."""
+    """The error for rows without an id by which the stream could recognize them."""
     where = "" if row is None else f"row {row} of its partition has none: "
     return ConfigError(
         "msg_id",
@@ -133,9 +133,7 @@ def no_id(option: str, row: int | None = None) -> ConfigError:
 
 
 def warn_of_stripped(what: str, option: str, stripped: Mapping[str, int]) -> None:
-    """One line in the log about the server headers that were left out."""
+    """Logs the server-control headers that were removed, in one line."""
     if stripped:
         counts = ", ".join(f"{name} ({count})" for name, count in sorted(stripped.items()))
-        log.warning(
-            "%s: left out headers that the server would obey: %s. %s names those that are meant", what, counts, option
-        )
+        log.warning("%s: removed server-control headers: %s. %s names those to keep", what, counts, option)

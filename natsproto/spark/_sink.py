@@ -38,7 +38,7 @@ ROWS_PER_BATCH = 4096
 
 @dataclass
 class WriteCommit(WriterCommitMessage):
-    """What one task has written: so many rows, of which so many were stored by an earlier attempt."""
+    """The result of one task: ``rows`` written, ``duplicates`` of them by an earlier attempt."""
 
     rows: int
     duplicates: int
@@ -107,11 +107,11 @@ class BatchWriter(DataSourceArrowWriter):
         return _write(self._settings, task, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Every task has its acknowledgements already."""
+        """Logs the result; every task has its acknowledgements already."""
         _report(f"write {self._write_id} to stream {self._settings.stream}", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What is stored stays: a stream takes nothing back."""
+        """Logs the failure. Stored rows stay: a stream has no rollback."""
         log.warning(
             "write %s to stream %s was given up: some of its rows may be stored. With option writeId=%s the same rows "
             "can be written once more without doubling them",
@@ -120,19 +120,19 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class _StreamWriterBase:
-    """What both stream writers do. Spark makes one anew for every epoch, and once more to commit it, so none of them
-    connects: an epoch that is stored must not fail for want of a server. The tasks check the stream.
+    """The common part of both stream writers. Spark makes one for every epoch, and another to commit it, so they do not
+    connect: an epoch that is stored must not fail for lack of a server. The tasks check the stream.
     """
 
     def __init__(self, settings: SinkOptions, columns: Columns) -> None:
         self._settings, self._columns = settings, columns
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Every task has its acknowledgements already."""
+        """Logs the result; every task has its acknowledgements already."""
         _report(f"epoch {batchId} to stream {self._settings.stream}", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What is stored stays, and is not stored again when the epoch is repeated."""
+        """Logs the failure. Stored rows stay, and are not stored again when the epoch is repeated."""
         log.warning("epoch %d to stream %s was given up", batchId, self._settings.stream)
 
     def _task(self) -> WriteTask:
@@ -154,13 +154,13 @@ class _StreamWriterBase:
 
 
 _FIRST_EPOCHS: dict[str, tuple[str, int]] = {}
-"""For each query the run that was seen last in this process, and its first epoch here."""
+"""For each query its last run in this process, and the first epoch of that run here."""
 
 
 def is_first_epoch(query: str, run: str, epoch: int) -> bool:
-    """Whether this is the first epoch of a run that this process writes: another run may have tried it before.
+    """True for the first epoch of a run that this process writes: another run may have tried it before.
 
-    Spark keeps that from nobody but the sink: an epoch that is repeated looks like one that is new.
+    Spark does not tell a sink that an epoch is repeated.
     """
     if not run:
         return True

@@ -44,7 +44,7 @@ class RangePartition(InputPartition):
 def read_partition(
     settings: SourceOptions, partition: InputPartition, subjects: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition; none for the one that Spark makes up when there is nothing to read."""
+    """The rows of a partition; none for the empty one that Spark adds if there is nothing to read."""
     if partition.value is None:
         return iter(())
     return read_range(
@@ -63,7 +63,7 @@ def read_partition(
 
 
 class BatchReader(DataSourceReader):
-    """Reads what a stream holds when the query is planned, between the places that the options name."""
+    """Reads the messages that a stream has when the query is planned, within the bounds of the options."""
 
     def __init__(self, settings: SourceOptions) -> None:
         self._settings = settings
@@ -97,18 +97,18 @@ class BatchReader(DataSourceReader):
 
 
 class PushdownReader(BatchReader):
-    """A batch reader that looks at the WHERE of the query. Spark 4.1 refuses every reader that has this method, unless
+    """A batch reader with filter pushdown. Spark 4.1 refuses every reader that has this method, unless
     ``spark.sql.python.filterPushdown.enabled`` is true, so it is made only when the option asks for it.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Gives back those that Spark has to look at itself."""
+        """Returns the filters that Spark has to apply itself."""
         self._pushdown, rest = push_filters(filters, self._settings)
         return rest
 
 
 def _intersect(ranges: list[SeqRange], first: int, last: int) -> list[SeqRange]:
-    """What the ranges have in common with the sequences from ``first`` to ``last``, in as many pieces."""
+    """Limits the ranges to the sequences from ``first`` to ``last``; their number stays."""
     if not ranges:
         return []
     begin, end = max(first, ranges[0].start), min(last, ranges[-1].end)
@@ -128,35 +128,35 @@ if TYPE_CHECKING or _HAS_READ_LIMITS:
 else:
 
     class _AvailableNow:
-        """Spark does it without asking."""
+        """Spark before 4.2 does not ask."""
 
 
 class StreamReader(DataSourceStreamReader, _AvailableNow):
     """Reads a stream without end.
 
-    Spark keeps one of these in a process beside the driver and copies of it in the tasks; what it remembers is of use
-    to the former only, and nothing that is read depends on it.
+    Spark keeps one of these in a process beside the driver and copies of it in the tasks. Only the former uses its
+    state, and no row depends on it.
     """
 
     def __init__(self, settings: SourceOptions) -> None:
         self._settings = settings
         self._initial: Offset | None = None
-        self._place: Offset | None = None  # the end of the last batch, for Spark 4.0 and 4.1, which do not say
+        self._place: Offset | None = None  # the end of the last batch; Spark 4.0 and 4.1 do not give it
         self._target: int | None = None
-        self._waiting_since: float | None = None  # for as many messages as a batch shall have at least
+        self._waiting_since: float | None = None  # when a batch began to wait for minOffsetsPerTrigger
         self._planned: dict[str, Any] | None = None  # the end of a batch that was never tried before
         if not _HAS_READ_LIMITS and (settings.max_sequences or settings.max_bytes):
             log.warning("maxOffsetsPerTrigger and maxBytesPerTrigger need Spark 4.2: a batch takes all there is")
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where the query begins. Spark asks more than once, and again after a restart; see ``offsets``."""
+        """The start of the query. Spark asks more than once, and again after a restart; see ``_offsets``."""
         if self._initial is None:
             self._initial = self._start_offset()
             self._place = self._place or self._initial
         return self._initial.json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
-        """Where the next batch ends. DataLost when what comes next is gone, unless that is allowed."""
+        """The end of the next batch. DataLost if the next messages are gone, unless that is allowed."""
         now = self._stream_bounds_now()
         if start is not None:
             place = Offset.read(self._settings.stream, start)
@@ -176,7 +176,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         return end.json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much a batch takes, as Spark words it."""
+        """The limit of a batch."""
         if self._settings.max_sequences is not None:
             return ReadMaxRows(self._settings.max_sequences)
         if self._settings.max_bytes is not None:
@@ -184,16 +184,16 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """The end of the stream, for the progress of the query."""
+        """The end of the stream, for the query's progress."""
         now = self._stream_bounds_now()
         return Offset(stream=self._settings.stream, seq=now.last_seq + 1, created=now.created).json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on nothing is read beyond what is there."""
+        """Limits the query to the messages that the stream has now."""
         self._target = self._stream_bounds_now().last_seq
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """What a batch reads: it follows from its offsets, however often and whenever it is planned."""
+        """The partitions of a batch. They follow from its offsets alone, as Spark may plan it again later."""
         settings = self._settings
         begin, stop = Offset.read(settings.stream, start), Offset.read(settings.stream, end)
         self._place = stop
@@ -213,7 +213,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         return read_partition(self._settings, partition, self._settings.subjects)
 
     def _waits_for_more(self, place: Offset, end: Offset) -> bool:
-        """Whether there are too few messages for a batch, and not for too long yet."""
+        """True while a batch waits for minOffsetsPerTrigger."""
         fewest = self._settings.min_sequences
         if fewest is None or self._target is not None or not 0 < end.seq - place.seq < fewest:
             self._waiting_since = None
@@ -226,7 +226,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         return False
 
     def _start_offset(self) -> Offset:
-        """Where the options say that the query begins."""
+        """The start of the query by the options."""
         settings = self._settings
         now = self._stream_bounds_now()
         if isinstance(settings.start, int):
@@ -237,7 +237,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         return Offset(stream=settings.stream, seq=seq, created=now.created, base=seq, partitions=settings.partitions)
 
     def _check(self, place: Offset, now: StreamBounds, from_front: bool) -> None:
-        """DataLost when what is to be read next is gone, or a word in the log."""
+        """DataLost if the next messages are gone, or a line in the log."""
         stream = self._settings.stream
         if place.created != now.created:
             self._lost(DataLost(stream, place.seq, place.seq, f"it was created anew at {now.created}"))
@@ -269,7 +269,7 @@ _NEVER_NULL = ("stream", "subject", "seq", "timestamp", "data", "size")
 
 
 class FilterPushdown(Value):
-    """What is left to be read: ``subjects`` (None: no word of them), sequences and times, all inclusive."""
+    """The messages left by the filters: ``subjects`` (None: all), sequences and times, all inclusive."""
 
     subjects: frozenset[str] | None = None
     first: int = 1
@@ -279,12 +279,12 @@ class FilterPushdown(Value):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing can match."""
+        """True if no message can match."""
         return self.subjects == frozenset() or (self.last is not None and self.last < self.first)
 
 
 def push_filters(filters: Iterable[Filter], settings: SourceOptions) -> tuple[FilterPushdown, list[Filter]]:
-    """What the filters, all of which hold, leave to be read, and those that Spark has to look at."""
+    """Combines the filters (all of which hold); also returns those that Spark has to apply itself."""
     found = FilterPushdown()
     rest = []
     for one in filters:
@@ -296,7 +296,7 @@ def push_filters(filters: Iterable[Filter], settings: SourceOptions) -> tuple[Fi
 
 
 def _apply(found: FilterPushdown, one: Filter, settings: SourceOptions) -> tuple[FilterPushdown, bool]:
-    """The narrowing with one filter more, and whether that says it all."""
+    """Adds one filter; True if it is covered exactly."""
     match one:
         case spark.IsNotNull(attribute=(name,)) if name in _NEVER_NULL:
             return found, True
@@ -331,7 +331,7 @@ def _subjects(found: FilterPushdown, subjects: Iterable[str], settings: SourceOp
 
 
 def _readable(subjects: Iterable[str], patterns: tuple[str, ...]) -> Iterator[str]:
-    """Those a message can have, and that are read at all."""
+    """The valid subjects among those that the options read."""
     for subject in subjects:
         try:
             publish_subject(subject)
@@ -347,10 +347,10 @@ def _sequences(found: FilterPushdown, first: int, last: int | None) -> FilterPus
 
 
 def _times(found: FilterPushdown, since: datetime | None, until: datetime | None) -> FilterPushdown:
-    """Only times with a zone name a moment."""
+    """Limits the times; only times with a zone count."""
     if since is not None and since.tzinfo is not None:
         return found.but(since=since if found.since is None else max(since, found.since))
     if until is not None and until.tzinfo is not None:
-        behind = until + timedelta(microseconds=1)  # ranges end before the time that is given
+        behind = until + timedelta(microseconds=1)  # the end of a range is exclusive
         return found.but(until=behind if found.until is None else min(behind, found.until))
     return found

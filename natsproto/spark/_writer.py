@@ -46,7 +46,7 @@ from natsproto.spark._reader import Chunk, RangeReader
 from natsproto.spark._schema import HeaderFilter, no_id
 
 MAX_BATCH_ATTEMPTS = 20
-"""How often one batch is tried against others that write in its place."""
+"""Attempts to store a batch while other attempts of the task store it too."""
 
 
 class WriteTask(Value):
@@ -56,24 +56,24 @@ class WriteTask(Value):
     epoch: int
     partition: int
     run: str = ""
-    """The run of the query, or the write: what began anew looks for what was stored before."""
+    """The run of the query, or the write: a new run looks for rows stored before."""
     repeated: bool = False
-    """Whether its rows may have been stored before, longer ago than the stream remembers."""
+    """True if its rows may have been stored before, longer ago than the duplicate window."""
     retry: bool = False
-    """Whether another attempt of the same run came before."""
+    """True if the same run had an earlier attempt."""
     after: int = 0
-    """The sequence of the target behind which all its rows are, 0 when that is not known."""
+    """All its rows come after this sequence of the target; 0 if unknown."""
 
     @property
     def id_prefix(self) -> str:
-        """What the ids of its rows begin with."""
+        """The prefix of the ids of its rows."""
         return f"{self.owner}.{self.epoch}.{self.partition}."
 
 
 class WriteResult(Value):
-    """What became of the rows of a task: ``rows`` there were, ``duplicates`` of them were in the stream already.
+    """The result of a task: its ``rows``, of which ``duplicates`` were in the stream already.
 
-    ``stripped`` counts the server headers that were left out, by name.
+    ``stripped`` counts the server-control headers that were removed, by name.
     """
 
     rows: int
@@ -82,9 +82,9 @@ class WriteResult(Value):
 
 
 class Marker(Value):
-    """How far a task came: so many rows of that epoch. ``seq`` is the sequence of the marker, 0 when there is none.
+    """The progress of a task: ``rows`` stored of ``epoch``. ``seq`` is the sequence of the marker, 0 if there is none.
 
-    ``digest`` is that of these rows, so that others that come in their place are noticed; -1 when it is not known.
+    ``digest`` is the checksum of these rows, by which a retry with other rows is detected; -1 if unknown.
     """
 
     seq: int = 0
@@ -94,33 +94,33 @@ class Marker(Value):
 
     @classmethod
     def read(cls, seq: int, data: bytes) -> Marker:
-        """InvalidReply when it is none: something else publishes to the subject of the markers."""
+        """InvalidReply if it is not a marker: something else publishes to the subject."""
         try:
             said = json.loads(data)
             return cls(seq=seq, epoch=int(said["epoch"]), rows=int(said["rows"]), digest=int(said.get("digest", -1)))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidReply(
-                "progress of a sink", "marker", data[:64], "is none: keep progressSubject free"
+                "progress of a sink", "marker", data[:64], "is not one: nothing else may publish below progressSubject"
             ) from None
 
     def data(self) -> bytes:
-        """As it is published."""
+        """The payload of the marker."""
         return json.dumps({"epoch": self.epoch, "rows": self.rows, "digest": self.digest}).encode()
 
     def rows_of(self, epoch: int) -> int | None:
-        """How many rows of that epoch are stored; None for all of them."""
+        """The number of stored rows of that epoch; None for all of them."""
         if self.epoch > epoch:
             return None
         return self.rows if self.epoch == epoch else 0
 
 
 async def check_target(client: Client, settings: SinkOptions) -> StreamInfo:
-    """The stream as it is. ConfigError when it cannot keep what was promised; StreamNotFound."""
+    """The target stream's info. ConfigError if it cannot keep the guarantee; StreamNotFound."""
     info = (await client.jetstream().stream(settings.stream)).cached_info
     config = info.config
     what = f"stream {settings.stream}"
     if config.no_ack:
-        raise ConfigError(what, "no_ack", "acknowledges nothing, so nobody knows what it has stored")
+        raise ConfigError(what, "no_ack", "acknowledges no message, so the sink cannot know what it has stored")
     if settings.subject:
         check_subject(config, settings.subject)
     if settings.guarantee == "msgid":
@@ -137,7 +137,7 @@ async def check_target(client: Client, settings: SinkOptions) -> StreamInfo:
 
 
 def check_ids(columns: Sequence[str], settings: SinkOptions) -> None:
-    """ConfigError when a row that comes again after a failure could not be told from another one."""
+    """ConfigError if a row that comes again after a failure could not be recognized."""
     if settings.stable_order or settings.guarantee == "none":
         return
     if settings.guarantee == "atomic":
@@ -162,9 +162,9 @@ def check_subject(config: StreamConfig, subject: str) -> None:
 async def write_messages(
     client: Client, settings: SinkOptions, task: WriteTask, batches: AsyncIterator[pa.RecordBatch]
 ) -> AsyncIterator[WriteResult]:
-    """Publishes the rows, in their order, and yields one word when all are acknowledged.
+    """Publishes the rows, in their order, and yields one WriteResult when all are acknowledged.
 
-    ConfigError for rows that cannot be published, PublishFailed and PublishUncertain, and what ``js.publish`` raises.
+    ConfigError for invalid rows, PublishFailed, PublishUncertain, and the errors of ``js.publish``.
     Cancelling leaves some rows published; the next attempt repeats them.
     """
     info = await check_target(client, settings)
@@ -199,7 +199,7 @@ async def _columns(
 
 
 _LAST_LOOK_UP: dict[str, tuple[WriteTask, StoredRows]] = {}
-"""What was found last, by query: the tasks of an epoch that run in one process look once."""
+"""The last look-up of each query: the tasks of an epoch in one process share it."""
 
 
 class _MsgIdWriter:
@@ -242,7 +242,7 @@ class _MsgIdWriter:
         return WriteResult(rows=rows, duplicates=duplicates)
 
     async def _new_rows(self, row: int, batch: MessageColumns, ids: Sequence[str | None]) -> list[int]:
-        """The places of those rows in a batch that are not stored; the batch begins with row ``row``."""
+        """Indexes of the rows in a batch that are not stored; the batch begins with row ``row``."""
         if self._stored is None:
             self._stored = await self._look_up(keep_ids=bool(batch.ids))
         stored, partition = self._stored, self._task.partition
@@ -286,7 +286,7 @@ def _ids(settings: SinkOptions, task: WriteTask, row: int, batch: MessageColumns
 
 
 class _AtomicWriter:
-    """One task that writes in atomic batches, each behind the marker of the one before."""
+    """One task that writes atomic batches, each after the marker of the one before."""
 
     def __init__(self, js: JetStream, stream: Stream, settings: SinkOptions, task: WriteTask, *, rollup: bool) -> None:
         self._js, self._stream, self._settings, self._task = js, stream, settings, task
@@ -294,7 +294,7 @@ class _AtomicWriter:
         self._rollup = rollup
         self._marker = Marker()
         self._digest = 0
-        """Of the rows before those that are being stored."""
+        """Checksum of the rows before the current ones."""
 
     async def write(self, batches: AsyncIterator[MessageColumns]) -> WriteResult:
         await self._read_marker()
@@ -310,7 +310,7 @@ class _AtomicWriter:
         return WriteResult(rows=row, duplicates=before)
 
     async def _store(self, row: int, piece: MessageColumns) -> int:
-        """Stores the rows of the piece that are not yet; returns how many were. The piece begins with row ``row``."""
+        """Stores the rows of the piece (its first one is ``row``), except stored ones, and returns their number."""
         count = len(piece.subjects)
         stored_here = 0
         for _ in range(MAX_BATCH_ATTEMPTS):
@@ -331,7 +331,7 @@ class _AtomicWriter:
         raise PublishUncertain(self._subject, f"{MAX_BATCH_ATTEMPTS} attempts met others that write the same rows")
 
     def _check_same_rows(self, stored: MessageColumns) -> None:
-        """ConfigError unless the marker was written behind the same rows: these, and those before."""
+        """ConfigError unless the marker was written after the same rows: these, and those before."""
         if self._marker.digest not in (-1, stored.digest(self._digest)):
             raise self._rows_changed()
 
@@ -359,7 +359,7 @@ class _AtomicWriter:
 
     async def _read_marker(self) -> None:
         try:
-            # Of the leader: another server may not have the newest.
+            # From the leader: another server may lack the newest.
             found = await self._stream.get_last_message(self._subject, direct=False)
         except MessageNotFound:
             self._marker = Marker()
@@ -368,18 +368,18 @@ class _AtomicWriter:
 
 
 MIN_LOOKBACK_MESSAGES = 100_000
-"""Messages of the target that are looked at, however old they are."""
+"""Messages at the end of the target that are always read, however old they are."""
 
 
 FIRST_LOOKBACK, MAX_LOOKBACK = 1000, 64_000
-"""Messages that are read at a time, on the way back."""
+"""Messages that are read at a time, going backwards."""
 
 
 _MSG_ID = re.compile(rb"\r\nNats-Msg-Id: *([^\r]*)\r\n")
 
 
 class StoredRows:
-    """The ids of a target's last messages, as far as they concern one epoch of a query."""
+    """The ids of a target's last messages, for one epoch of a query."""
 
     def __init__(self, owner: str, epoch: int, *, keep_ids: bool, supersedes: bool) -> None:
         self._prefix, self._epoch = f"{owner}.", epoch
@@ -387,11 +387,11 @@ class StoredRows:
         self._rows: dict[int, set[int]] = {}
         self._newest: dict[tuple[int, str], int] = {}
         self.ids: set[str] = set()
-        """The ids that are not of this query's own making, if ``keep_ids``."""
+        """Ids from a column ``msg_id``, if ``keep_ids``."""
         self._saw_earlier_epoch = False
 
     def add(self, msg_id: str, subject: str) -> None:
-        """One message of the target, on the way from the last to the first."""
+        """Adds one message of the target; they come from the last to the first."""
         place = msg_id[len(self._prefix) :].split(".") if msg_id.startswith(self._prefix) else []
         if len(place) != 3 or not all(number.isdecimal() for number in place):
             if self._keep_ids:
@@ -407,14 +407,14 @@ class StoredRows:
             self._saw_earlier_epoch = True
 
     def has_row(self, partition: int, row: int, subject: str) -> bool:
-        """Whether this row is stored, or was, where newer messages of a subject supersede older ones."""
+        """True if this row is stored, or was, in a stream where newer messages of a subject replace older ones."""
         return row in self._rows.get(partition, ()) or row < self._newest.get((partition, subject), -1)
 
     async def look_up(self, client: Client, info: StreamInfo, *, recovery_window: float, after: int) -> None:
         """Reads the target backwards: to the epoch before, or ``recovery_window`` seconds and MIN_LOOKBACK_MESSAGES.
 
-        With ``after`` exactly the messages behind that sequence. ConfigError where it cannot be found out: the messages
-        may have been consumed, or may not be read, and the stream's own window may be over.
+        With ``after`` it reads the messages after that sequence. ConfigError if that is impossible: the messages
+        may have been consumed or may not be read, and the stream's duplicate window may be over.
         """
         if info.config.retention != RetentionPolicy.LIMITS:
             _check_age(info, self._epoch, after)
@@ -435,7 +435,7 @@ class StoredRows:
             last, step = begin - 1, min(4 * step, MAX_LOOKBACK)
 
     async def _read(self, client: Client, stream: str, first: int, last: int) -> datetime | None:
-        """Adds the messages of a range; when its first one was stored."""
+        """Adds the messages of a range; returns when the first one was stored."""
         rng = SeqRange(stream=stream, start=first, end=last, earliest=True)
         reader = RangeReader(client, rng, (), "auto", 8192, 8 << 20, fail_on_data_loss=False, headers_only=True)
         stored: datetime | None = None
@@ -451,7 +451,7 @@ class StoredRows:
 
 
 def check_window(info: StreamInfo, recovery_window: float) -> None:
-    """ConfigError for a stream of which nobody can read later what it has stored, and whose own window is too short."""
+    """ConfigError for a stream whose messages are consumed and whose duplicate window is too short."""
     config = info.config
     if config.retention == RetentionPolicy.LIMITS or config.duplicate_window >= recovery_window:
         return
@@ -478,7 +478,7 @@ def _id_of(block: bytes | Headers) -> str | None:
 
 
 def _check_age(info: StreamInfo, epoch: int, after: int) -> None:
-    """ConfigError when whatever this query has stored is older than the stream's own window."""
+    """ConfigError if all that this query has stored is older than the stream's duplicate window."""
     config, state = info.config, info.state
     if state.last_ts is None or state.last_seq <= after or (not epoch and not after):
         return

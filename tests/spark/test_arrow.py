@@ -77,21 +77,21 @@ def test_no_message_is_an_empty_batch() -> None:
         assert batch.schema == arrow_schema()
 
 
-def test_positions_are_read_from_both_kinds_of_ack_subject() -> None:
+def test_positions_come_from_both_ack_subjects() -> None:
     assert delivered_batch("S", [delivered(5, v2=True), delivered(6, v2=True)]).column("seq").to_pylist() == [5, 6]
     mixed = delivered_batch("S", [delivered(5), delivered(6, v2=True)])
     assert mixed.column("seq").to_pylist() == [5, 6]
     assert mixed.column("timestamp").to_pylist() == [WHEN, WHEN]
 
 
-def test_a_message_that_no_consumer_delivered_is_refused() -> None:
+def test_message_without_ack_subject_is_refused() -> None:
     with pytest.raises(LocalProtocolError, match="no ack subject"):
         delivered_batch("S", [delivered(5), JsMessage("a", b"_INBOX.x", b"", None)])
     with pytest.raises(LocalProtocolError, match="no ack subject"):
         delivered_batch("S", [JsMessage("a", None, b"", None)])
 
 
-def test_a_message_somebody_looked_at_is_read_all_the_same() -> None:
+def test_parsed_message_is_read_too() -> None:
     looked = delivered(1, head=b"NATS/1.0\r\nA: 1\r\n\r\n")
     assert looked.headers["A"] == "1"
     assert looked.reply
@@ -121,7 +121,7 @@ ODD_BLOCKS = [
 
 
 @pytest.mark.parametrize("block", ODD_BLOCKS)
-def test_odd_header_blocks_are_read_as_the_client_reads_them(block: bytes) -> None:
+def test_unusual_headers_are_read_by_the_client(block: bytes) -> None:
     plain = b"NATS/1.0\r\nX: 1\r\n\r\n"
     blocks = [None, plain, block, None, plain]
     assert headers_of(blocks) == [as_read(one) for one in blocks]
@@ -161,7 +161,7 @@ def test_any_headers_are_read_as_the_client_reads_them(blocks: list[bytes | None
         (Timestamp.parse("2026-01-02T03:04:05.678901234Z"), 678901),
     ],
 )
-def test_times_of_stored_messages_are_read_however_they_are_written(time: bytes | Timestamp, micros: int) -> None:
+def test_times_of_stored_messages_are_read(time: bytes | Timestamp, micros: int) -> None:
     block = b"NATS/1.0\r\nNats-Sequence: 999\r\n\r\n"
     row = stored_batch("ORDERS", [RawMessage("ORDERS", "a", 9, time, b"x", block)]).to_pylist()[0]
     assert row["timestamp"] == datetime(2026, 1, 2, 3, 4, 5, micros, UTC)

@@ -77,7 +77,7 @@ def test_closed_client_is_replaced(nats: SparkNats) -> None:
     assert call(config, identity) != first
 
 
-def test_client_that_no_server_lets_in_any_more_is_replaced(nats: SparkNats) -> None:
+def test_rejected_client_is_replaced(nats: SparkNats) -> None:
     config = nats.but(name="refused")
     first = worker(config)
     portal, client = first.reach()
@@ -187,9 +187,7 @@ def test_generator_waits_for_a_reader_that_stalls(nats: SparkNats) -> None:
     results.close()
 
 
-def test_results_that_are_there_do_not_wait_for_rows_that_are_slow(
-    nats: SparkNats, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_do_not_wait_for_slow_rows(nats: SparkNats, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(natsproto.spark._client, "MAX_PULL_TIME_S", 0.0)  # every row is a slow one
     had = threading.Event()
 
@@ -236,7 +234,7 @@ def test_leaving_early_cleans_up_before_it_returns(nats: SparkNats, end: str) ->
     assert watched.clean
 
 
-def test_error_of_the_function_is_raised_after_what_it_had_yielded(nats: SparkNats) -> None:
+def test_error_comes_after_the_results_before_it(nats: SparkNats) -> None:
     async def fails(client: Client, rows: AsyncIterator[int]) -> AsyncIterator[int]:
         async for row in rows:
             yield row
@@ -260,7 +258,7 @@ def test_error_of_the_rows_cleans_up_and_is_raised(nats: SparkNats) -> None:
     assert watched.clean
 
 
-def test_client_that_is_closed_meanwhile_ends_the_reading(nats: SparkNats) -> None:
+def test_closed_client_ends_the_reading(nats: SparkNats) -> None:
     config = nats.but(name="closed meanwhile")
 
     async def waits(client: Client) -> AsyncIterator[int]:

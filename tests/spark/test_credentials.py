@@ -54,21 +54,21 @@ def test_reference_that_cannot_be_one_is_refused(kind: str, where: str) -> None:
     assert not where or where not in str(caught.value), "it may be the secret itself"
 
 
-def test_secret_in_place_of_a_reference_is_not_repeated() -> None:
+def test_secret_given_as_a_reference_is_not_repeated() -> None:
     with pytest.raises(InvalidCredentials) as caught:
         SecretRef.parse(SECRET)
     assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", SparkNats.SECRETS)
-def test_secret_that_is_written_out_is_refused_without_being_shown(name: str) -> None:
+def test_literal_secret_is_refused_unshown(name: str) -> None:
     with pytest.raises(InvalidCredentials) as caught:
         SparkNats(**{name: SECRET})  # type: ignore[arg-type]
     assert SECRET not in str(caught.value)
     assert "SecretRef" in str(caught.value)
 
 
-def test_user_information_in_a_url_is_refused_without_being_shown() -> None:
+def test_user_information_in_a_url_is_refused() -> None:
     with pytest.raises(InvalidCredentials) as caught:
         SparkNats(servers=f"nats://me:{SECRET}@localhost")
     assert SECRET not in str(caught.value)
@@ -87,7 +87,7 @@ def test_repr_shows_no_secret_that_was_allowed(fields: dict[str, str]) -> None:
         assert SECRET not in text
 
 
-def test_what_travels_holds_the_reference_and_not_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickled_config_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NATS_TOKEN", SECRET)
     config = SparkNats(token=SecretRef.env("NATS_TOKEN"))
     config.options()

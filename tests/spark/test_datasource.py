@@ -191,9 +191,7 @@ def test_a_limit_leaves_no_consumer_behind(pipe: Pipe) -> None:
         ({"stream": "NONE"}, "NONE"),
     ],
 )
-def test_what_cannot_be_read_is_said_when_it_is_loaded_or_planned(
-    pipe: Pipe, options: dict[str, str], words: str
-) -> None:
+def test_unreadable_stream_fails_at_load_or_plan(pipe: Pipe, options: dict[str, str], words: str) -> None:
     with pytest.raises(PySparkException, match=words) as refused:
         pipe.read(**options).collect()
     assert "hunter2" not in str(refused.value)
@@ -231,7 +229,7 @@ def test_copy_with_headers_obeys_none_of_the_source(pipe: Pipe) -> None:
 
 
 @pytest.mark.parametrize("how", [{}, {"exactlyOnce": "atomic", "progressSubject": "out.progress", "chunkRows": "50"}])
-def test_tasks_that_fail_and_run_again_store_their_rows_once(pipe: Pipe, how: dict[str, str]) -> None:
+def test_retried_tasks_store_their_rows_once(pipe: Pipe, how: dict[str, str]) -> None:
     marks = str(pipe.folder)
 
     def break_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -272,9 +270,7 @@ def test_a_write_with_an_id_of_its_own_can_be_repeated(pipe: Pipe) -> None:
         ("append", {"exactlyOnce": "twice"}, "must be one of msgid, atomic, none"),
     ],
 )
-def test_what_cannot_be_written_is_said_before_a_task_runs(
-    pipe: Pipe, mode: str, options: dict[str, str], words: str
-) -> None:
+def test_unwritable_frame_fails_before_a_task(pipe: Pipe, mode: str, options: dict[str, str], words: str) -> None:
     with pytest.raises(PySparkException, match=words):
         pipe.write(pipe.spark.range(5).selectExpr("cast(id AS string) AS data"), mode, **options)
     assert pipe.numbers() == []
@@ -283,7 +279,7 @@ def test_what_cannot_be_written_is_said_before_a_task_runs(
 # ---------------------------------------------------------------- streaming
 
 
-def test_a_query_reads_on_where_it_ended_in_batches_of_the_size_asked_for(pipe: Pipe) -> None:
+def test_query_resumes_in_batches_of_its_size(pipe: Pipe) -> None:
     pipe.publish(1000)
     batches = pipe.stream({"maxOffsetsPerTrigger": "400"})
     assert batches == [400, 400, 200]
@@ -311,7 +307,7 @@ def test_what_is_gone_ends_the_query_or_is_passed_over(pipe: Pipe) -> None:
     assert sorted(pipe.numbers()) == [*range(100), *range(150, 200)]
 
 
-def test_full_stream_is_read_and_followed_from_earliest(pipe: Pipe) -> None:
+def test_full_stream_is_read_and_followed(pipe: Pipe) -> None:
     """The stream is at its limit, and new messages push others out of it: all of them in half a minute.
 
     Where a batch takes longer than that, what was not read is lost, and said to be.

@@ -80,7 +80,7 @@ def doubling(nats: SparkNats, nc: sync.Client, name: str) -> Iterator[str]:
 # ---------------------------------------------------------------- partitions
 
 
-def test_function_runs_on_one_client_of_each_worker_process(spark: SparkSession, nats: SparkNats) -> None:
+def test_one_client_for_each_worker_process(spark: SparkSession, nats: SparkNats) -> None:
     async def tell(client: Client, rows: AsyncIterator[Row]) -> AsyncIterator[tuple[int, int, int]]:
         async for row in rows:
             await client.flush()
@@ -177,7 +177,7 @@ def test_stream_is_a_dataframe(spark: SparkSession, nats: SparkNats, name: str) 
     assert [row["timestamp"].timestamp() for row in rows] == [row[3].timestamp() for row in expected]
 
 
-def test_dataframe_holds_what_was_there_when_it_was_made(spark: SparkSession, nats: SparkNats, name: str) -> None:
+def test_dataframe_holds_the_stream_at_its_making(spark: SparkSession, nats: SparkNats, name: str) -> None:
     call(nats, _stream, name, 100)
     frame = stream_dataframe(spark, nats, name, subjects=[f"{name}.3"], headers=False)
     with worker_client(nats) as client:
@@ -187,7 +187,7 @@ def test_dataframe_holds_what_was_there_when_it_was_made(spark: SparkSession, na
     assert stream_dataframe(spark, nats, name, start="latest").count() == 0
 
 
-def test_partition_is_published_once_whatever_is_repeated(spark: SparkSession, nats: SparkNats, name: str) -> None:
+def test_repeated_partition_is_published_once(spark: SparkSession, nats: SparkNats, name: str) -> None:
     call(nats, _stream, name, 0)
     rows = spark.range(0, 500, 1, 2).selectExpr(
         f"concat('{name}.', id % 7) as subject", "cast(id as string) as data", "map('Row', cast(id as string)) headers"
@@ -202,9 +202,7 @@ def test_partition_is_published_once_whatever_is_repeated(spark: SparkSession, n
     assert all(row["headers"]["Row"] == [row["data"].decode()] for row in stored)
 
 
-def test_task_that_fails_halfway_and_runs_again_stores_nothing_twice(
-    spark: SparkSession, nats: SparkNats, name: str, tmp_path: Path
-) -> None:
+def test_task_retried_halfway_doubles_nothing(spark: SparkSession, nats: SparkNats, name: str, tmp_path: Path) -> None:
     call(nats, _stream, name, 0)
     publish = publish_partition(nats, write_id="w2", subject=f"{name}.x", stable_order=True, window=10)
     done_once = str(tmp_path / "failed")
@@ -224,9 +222,7 @@ def test_task_that_fails_halfway_and_runs_again_stores_nothing_twice(
     assert stream_dataframe(spark, nats, name).count() == 200
 
 
-def test_micro_batches_are_published_once_when_the_query_begins_again(
-    spark: SparkSession, nats: SparkNats, name: str, tmp_path: Path
-) -> None:
+def test_micro_batches_are_published_once(spark: SparkSession, nats: SparkNats, name: str, tmp_path: Path) -> None:
     """The query fails after a batch is published and before Spark has noted it."""
     call(nats, _stream, name, 0)
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
@@ -251,7 +247,7 @@ def test_micro_batches_are_published_once_when_the_query_begins_again(
     assert stream_dataframe(spark, nats, name).count() == 100
 
 
-def test_writer_refuses_its_arguments_before_a_query_runs(nats: SparkNats) -> None:
+def test_bad_arguments_of_the_writer_are_refused(nats: SparkNats) -> None:
     with pytest.raises(ConfigError):
         foreach_batch_writer(nats, subject="no good")
 
@@ -297,7 +293,7 @@ def test_column_is_looked_up_by_a_udf(spark: SparkSession, nats: SparkNats, buck
 # ---------------------------------------------------------------- secrets
 
 
-def test_secret_is_found_on_the_executor_and_nowhere_else(spark: SparkSession, tmp_path: Path) -> None:
+def test_secret_is_looked_up_on_the_executor(spark: SparkSession, tmp_path: Path) -> None:
     secret = "s3cr3t-w0rd"
     with run_server(jetstream=True, config=f'authorization {{ token: "{secret}" }}') as guarded:
         path = tmp_path / "token"

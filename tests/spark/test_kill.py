@@ -88,9 +88,7 @@ async def scene(js: JetStream, count: int, window: float) -> Stream:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_a_query_that_is_killed_goes_on_and_doubles_nothing(
-    nats_server: Server, tmp_path: Path, seed: int
-) -> None:
+async def test_killed_query_doubles_nothing(nats_server: Server, tmp_path: Path, seed: int) -> None:
     await check(nats_server, tmp_path, "msgid", count=6000, kills=1, seed=seed)
 
 
@@ -103,7 +101,7 @@ async def test_query_that_was_away_longer_than_the_window(nats_server: Server, t
 @pytest.mark.spark_full
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("guarantee", ["msgid", "atomic"])
-async def test_a_query_that_is_killed_twice_goes_on_and_doubles_nothing(
+async def test_twice_killed_query_doubles_nothing(
     nats_server: Server, tmp_path: Path, guarantee: str, seed: int
 ) -> None:
     await check(nats_server, tmp_path, guarantee, count=40_000, kills=2, seed=seed)

@@ -55,15 +55,15 @@ def test_what_is_no_offset_of_this_stream_is_refused(saved: dict[str, object]) -
         Offset.read("ORDERS", saved)
 
 
-def test_a_batch_reads_from_its_start_to_before_its_end() -> None:
+def test_batch_reads_from_start_to_before_end() -> None:
     assert batch_range(at(11), at(21)) == BatchRange(first=11, last=20)
 
 
-def test_the_first_batch_begins_where_its_end_says_when_latest_is_another_place_by_now() -> None:
+def test_first_batch_begins_at_the_base_of_its_end() -> None:
     assert batch_range(at(61, base=61), at(51, base=11)) == BatchRange(first=11, last=50)
 
 
-def test_a_batch_over_a_stream_that_was_created_anew_reads_it_from_its_beginning() -> None:
+def test_batch_of_recreated_stream_begins_at_base() -> None:
     assert batch_range(at(500), at(21, base=1, created=REBORN)) == BatchRange(first=1, last=20, recreated=True)
 
 
@@ -72,18 +72,18 @@ def test_nothing_new_is_the_same_offset() -> None:
     assert advance(at(1), holds(1, 0)) == at(1)
 
 
-def test_a_batch_takes_all_there_is_or_as_much_as_is_allowed() -> None:
+def test_batch_takes_everything_up_to_its_limit() -> None:
     assert advance(at(21), holds(1, 100)) == at(101)
     assert advance(at(21), holds(1, 100), max_count=30) == at(51)
     assert advance(at(21), holds(1, 100), max_count=300) == at(101)
     assert advance(at(21), holds(1, 100), max_count=30, until=40) == at(41)
 
 
-def test_a_limit_counts_from_the_first_sequence_that_is_still_there() -> None:
+def test_limit_counts_from_the_first_kept_sequence() -> None:
     assert advance(at(1), holds(1001, 2000), max_count=30) == at(1031)
 
 
-def test_a_stream_that_was_created_anew_is_followed_from_its_first_message() -> None:
+def test_recreated_stream_is_read_from_its_front() -> None:
     assert advance(at(500), holds(1, 20, REBORN)) == at(21, base=1, created=REBORN)
     assert advance(at(500), holds(1, 0, REBORN)) == at(1, base=1, created=REBORN)
 
@@ -96,7 +96,7 @@ def test_what_was_removed_unread_is_known() -> None:
     assert lost_range(at(1), holds(1, 0)) is None
 
 
-def test_bytes_become_sequences_by_the_average_of_the_stream() -> None:
+def test_bytes_become_sequences_by_the_average() -> None:
     now = StreamBounds(created=BORN, first_seq=1, last_seq=1000, messages=500, nbytes=50_000)
     assert now.sequences_in(10_000) == 200
     assert now.sequences_in(1) == 1
@@ -111,7 +111,7 @@ def test_partitions_grow_with_the_stream(count: int, partitions: int) -> None:
 
 
 @given(st.integers(1, 10**12), st.integers(0, 10**7), st.integers(0, 300))
-def test_pieces_are_in_order_disjoint_complete_and_even(first: int, count: int, partitions: int) -> None:
+def test_split_ranges_are_disjoint_complete_and_even(first: int, count: int, partitions: int) -> None:
     runs = split_range(first, first + count - 1, partitions)
     assert sum(last - begin + 1 for begin, last in runs) == count
     if runs:

@@ -106,7 +106,7 @@ def test_credentials_are_references() -> None:
 
 
 @pytest.mark.parametrize("name", ["password", "token", "jwt", "nkeySeed", "creds"])
-def test_a_secret_that_is_written_out_is_refused_and_not_repeated(name: str) -> None:
+def test_literal_secret_in_options_is_refused(name: str) -> None:
     with pytest.raises(InvalidCredentials) as refused:
         source(**{name: "hunter2"})
     assert "hunter2" not in str(refused.value)
@@ -118,7 +118,7 @@ def test_a_secret_in_a_url_is_refused_and_not_repeated() -> None:
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_secret_may_be_written_out_where_that_is_said() -> None:
+def test_literal_secret_is_allowed_by_option() -> None:
     settings = source(password="hunter2", user="me", allowLiteralSecrets="true")
     assert settings.nats.password == "hunter2"
     assert "hunter2" not in repr(settings)

@@ -110,7 +110,7 @@ def test_no_more_rows_are_taken_than_may_be_in_hand(nats: SparkNats, ordered: bo
 
 
 @pytest.mark.parametrize(("ordered", "first"), [(True, 1), (False, 2)])
-def test_results_leave_in_the_order_of_the_rows_or_as_they_come(nats: SparkNats, ordered: bool, first: int) -> None:
+def test_results_are_ordered_unless_told_otherwise(nats: SparkNats, ordered: bool, first: int) -> None:
     async def first_is_last(client: Client, row: int) -> int:
         if row == 1:
             await second_is_done.wait()
@@ -129,7 +129,7 @@ async def fails_at_three(client: Client, row: int) -> int:
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_error_is_raised_and_what_is_at_work_is_cancelled(nats: SparkNats, ordered: bool) -> None:
+def test_error_cancels_the_running_calls(nats: SparkNats, ordered: bool) -> None:
     forever = Forever()
 
     async def one_fails(client: Client, row: int) -> int:
@@ -142,7 +142,7 @@ def test_error_is_raised_and_what_is_at_work_is_cancelled(nats: SparkNats, order
     assert forever.at_work == 0
 
 
-def test_row_that_fails_can_become_null_or_something_else(nats: SparkNats) -> None:
+def test_on_error_gives_null_or_another_value(nats: SparkNats) -> None:
     assert list(map_async(fails_at_three, nats, on_error="null")(range(1, 6))) == [1, 2, None, 4, 5]
 
     def explain(row: int, error: Exception) -> int:
@@ -184,7 +184,7 @@ def test_call_that_takes_too_long_is_cancelled(nats: SparkNats) -> None:
     assert list(map_async(forever, nats, timeout=0.01, on_error="null")(range(3))) == [None] * 3
 
 
-def test_timeout_of_the_function_itself_is_left_as_it_is(nats: SparkNats) -> None:
+def test_own_timeout_of_the_function_is_kept(nats: SparkNats) -> None:
     async def own(client: Client, row: int) -> int:
         raise TimeoutError("its own")
 
@@ -193,7 +193,7 @@ def test_timeout_of_the_function_itself_is_left_as_it_is(nats: SparkNats) -> Non
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_leaving_early_cancels_the_calls_before_it_returns(nats: SparkNats, ordered: bool) -> None:
+def test_closing_early_cancels_the_calls(nats: SparkNats, ordered: bool) -> None:
     forever = Forever()
 
     async def first_returns(client: Client, row: int) -> int:
@@ -278,7 +278,7 @@ def test_subject_and_payload_can_come_from_the_row(nats: SparkNats, doubling: st
     assert list(ask([(doubling, 1), (doubling, 2)])) == [((doubling, 1), b"11"), ((doubling, 2), b"22")]
 
 
-def test_request_that_fails_fails_the_task_or_keeps_its_row(nats: SparkNats, doubling: str) -> None:
+def test_failed_request_fails_the_task_or_gives_null(nats: SparkNats, doubling: str) -> None:
     def subject(row: dict[str, object]) -> str:
         return str(row["to"])
 
@@ -322,7 +322,7 @@ def test_rows_become_messages(nats: SparkNats, name: str) -> None:
     ]
 
 
-def test_subject_and_id_can_be_said_once_or_by_a_function(nats: SparkNats, name: str) -> None:
+def test_subject_and_id_can_be_functions(nats: SparkNats, name: str) -> None:
     call(nats, _make_stream, name)
     rows = [{"data": "1", "key": "x"}, {"data": "2", "key": "y"}]
     list(publish_partition(nats, write_id="w", subject=f"{name}.all", msg_id="key")(rows))
@@ -336,7 +336,7 @@ def test_subject_and_id_can_be_said_once_or_by_a_function(nats: SparkNats, name:
 
 
 @pytest.mark.parametrize("window", [1, 3, 2000])
-def test_what_is_written_again_is_counted_and_not_stored(nats: SparkNats, name: str, window: int) -> None:
+def test_duplicates_are_counted_and_not_stored(nats: SparkNats, name: str, window: int) -> None:
     call(nats, _make_stream, name)
     rows = [{"data": str(number)} for number in range(7000)]
     publish = publish_partition(nats, write_id="w", subject=f"{name}.a", stable_order=True, window=window)

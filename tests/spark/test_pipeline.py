@@ -27,7 +27,7 @@ def run(program: str, *arguments: object, timeout: float = 50) -> str:
     return done.stdout
 
 
-async def test_orders_are_in_their_stream_once_however_often_they_are_published(nats_server: Server) -> None:
+async def test_orders_are_stored_once(nats_server: Server) -> None:
     for _ in range(2):
         await asyncio.to_thread(run, "generator.py", "--servers", nats_server.url, "--orders", 500, "--rate", 0)
     async with natsproto.connect(nats_server.url) as nc:
@@ -59,7 +59,7 @@ def test_plot_is_drawn_from_what_a_run_has_noted(tmp_path: Path) -> None:
 @pytest.mark.spark_full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
-def test_the_whole_pipeline_is_killed_and_every_sum_is_right(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipeline_sums_are_right_after_kills(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
     need_java()
     import pyspark
 

@@ -46,7 +46,7 @@ async def consumers(js: JetStream) -> int:
     return (await (await js.stream("ORDERS")).info()).state.consumer_count
 
 
-def test_a_secret_is_in_no_plan_event_log_checkpoint_progress_or_exception(spark: SparkSession, tmp_path: Path) -> None:
+def test_secret_is_in_no_plan_log_or_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
     reference = tmp_path / "token"
     reference.write_text(SECRET)
@@ -134,9 +134,7 @@ def test_a_cancelled_job_leaves_nothing_behind(spark: SparkSession, nats_server:
 
 @pytest.mark.spark_full
 @pytest.mark.parametrize("method", ["consumer", "direct"])
-def test_a_stall_downstream_costs_no_row_and_no_connection(
-    spark: SparkSession, nats_server: Server, method: str
-) -> None:
+def test_stalled_reader_keeps_its_connection(spark: SparkSession, nats_server: Server, method: str) -> None:
     register(spark)
     do(nats_server.url, lambda js: scene(js, 30_000))
 

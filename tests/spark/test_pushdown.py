@@ -34,7 +34,7 @@ def test_subjects_are_left_out_by_the_server() -> None:
     assert push_filters(filters, settings()) == (FilterPushdown(subjects=frozenset({"a.2", "a.3"})), [])
 
 
-def test_subjects_that_are_not_read_anyway_match_nothing() -> None:
+def test_subjects_that_are_not_read_match_nothing() -> None:
     found, rest = push_filters([In(SUBJECT, ("a.1", "b.1"))], settings("a.*"))
     assert (found.subjects, rest) == (frozenset({"a.1"}), [])
     assert push_filters([EqualTo(SUBJECT, "b.1")], settings("a.*"))[0].empty

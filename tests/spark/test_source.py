@@ -48,7 +48,7 @@ def planned(reader: StreamReader, start: dict[str, object], end: dict[str, objec
     return [(partition.value.start, partition.value.end) for partition in partitions]
 
 
-def test_the_first_batch_is_repeated_from_where_latest_was(server: Server, js: JetStream) -> None:
+def test_first_batch_is_repeated_from_latest_then(server: Server, js: JetStream) -> None:
     """Its start is not in the checkpoint, and by the time it is repeated latest is another place."""
     publish(js, 10)
     first = reader(server, startingOffsets="latest")
@@ -152,7 +152,7 @@ def test_batch_waits_no_longer_than_allowed(server: Server, js: JetStream) -> No
     assert planned(source, start, end) == [(1, 10)]
 
 
-def test_available_now_ends_where_the_stream_ended_then(server: Server, js: JetStream) -> None:
+def test_available_now_ends_where_the_stream_ended(server: Server, js: JetStream) -> None:
     publish(js, 100)
     source = reader(server, maxOffsetsPerTrigger="60")
     source.prepareForTriggerAvailableNow()
@@ -161,7 +161,7 @@ def test_available_now_ends_where_the_stream_ended_then(server: Server, js: JetS
     assert source.reportLatestOffset()["s"]["ORDERS"]["seq"] == 151
 
 
-def test_a_batch_that_is_repeated_is_planned_without_asking_anybody(server: Server, js: JetStream) -> None:
+def test_repeated_batch_is_planned_offline(server: Server, js: JetStream) -> None:
     publish(js, 100)
     source = reader(server, minPartitions="3")
     start, end = source.initialOffset(), source.latestOffset(source.initialOffset(), ALL)
@@ -187,9 +187,7 @@ def ranges(reader: StreamReader, start: dict[str, object], end: dict[str, object
 
 
 @pytest.mark.parametrize("options", [{}, {"startingTimestamp": "2020-01-01T00:00:00Z"}], ids=["earliest", "time"])
-def test_what_is_trimmed_before_the_first_batch_is_no_loss(
-    server: Server, js: JetStream, options: dict[str, str]
-) -> None:
+def test_trim_before_the_first_batch_is_no_loss(server: Server, js: JetStream, options: dict[str, str]) -> None:
     publish(js, 100)
     source = reader(server, **options, minPartitions="1")
     start = source.initialOffset()
@@ -245,7 +243,7 @@ def test_a_checkpoint_of_another_stream_is_refused(server: Server, js: JetStream
         other.partitions(place, place)
 
 
-def test_before_spark_4_2_nobody_says_where_the_query_is(server: Server, js: JetStream) -> None:
+def test_spark_before_4_2_gives_no_start_offset(server: Server, js: JetStream) -> None:
     """There ``latestOffset`` is called without arguments, and takes all there is."""
     publish(js, 10)
     source = reader(server)
@@ -259,9 +257,7 @@ def test_before_spark_4_2_nobody_says_where_the_query_is(server: Server, js: Jet
     assert planned(restarted, end, later) == [(11, 15)]
 
 
-def test_a_reader_travels_to_the_tasks_without_a_secret(
-    server: Server, js: JetStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pickled_reader_holds_no_secret(server: Server, js: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NATS_TEST_TOKEN", "hunter2")
     source = reader(server, token="env:NATS_TEST_TOKEN")
     source.initialOffset()

@@ -77,9 +77,7 @@ async def test_a_task_that_died_half_way_is_completed(nats_client: Client, out: 
 
 
 @pytest.mark.parametrize("how", [MSG_ID, ATOMIC])
-async def test_other_epochs_partitions_and_queries_are_other_rows(
-    nats_client: Client, out: Stream, how: SinkOptions
-) -> None:
+async def test_ids_differ_by_query_epoch_and_partition(nats_client: Client, out: Stream, how: SinkOptions) -> None:
     others = [TASK, TASK.but(epoch=4), TASK.but(partition=2), TASK.but(owner="other")]
     for task in others:
         assert (await run(nats_client, how, task, rows(batch(0, 9)))).duplicates == 0
@@ -98,7 +96,7 @@ async def test_an_epoch_that_was_overtaken_stores_nothing(nats_client: Client, o
     assert await stored(out) == list(range(100, 110))
 
 
-async def test_atomic_batches_are_exact_beyond_the_duplicate_window(
+async def test_atomic_is_exact_after_the_duplicate_window(
     nats_client: Client, jetstream: JetStream, out: Stream
 ) -> None:
     await out.update(duplicate_window=0.1)
@@ -123,7 +121,7 @@ async def test_attempts_that_race_store_every_row_once(nats_client: Client, out:
     assert await stored(out) == list(range(60))
 
 
-async def test_markers_replace_each_other_where_the_stream_allows_it(nats_client: Client, out: Stream) -> None:
+async def test_marker_replaces_marker_with_rollup(nats_client: Client, out: Stream) -> None:
     await out.update(allow_rollup_hdrs=True)
     await run(nats_client, ATOMIC, TASK, rows(batch(0, 50)))
     assert (await out.info(subjects_filter="out.progress.>")).state.subjects == {"out.progress.query.1": 1}
@@ -132,7 +130,7 @@ async def test_markers_replace_each_other_where_the_stream_allows_it(nats_client
 
 async def test_a_marker_that_is_none_is_not_overlooked(nats_client: Client, jetstream: JetStream, out: Stream) -> None:
     await jetstream.publish("out.progress.query.1", b"hello")
-    with pytest.raises(InvalidReply, match="keep progressSubject free"):
+    with pytest.raises(InvalidReply, match="nothing else may publish below progressSubject"):
         await run(nats_client, ATOMIC, TASK, rows(batch(0, 5)))
     assert await stored(out) == []
 
@@ -173,10 +171,10 @@ async def test_a_subject_of_no_row_of_the_stream_is_refused(nats_client: Client,
         ({"allow_atomic": False}, {"exactlyOnce": "atomic", "progressSubject": "out.p"}, "takes no atomic batches"),
         ({}, {"exactlyOnce": "atomic", "progressSubject": "p"}, "is none of stream OUT"),
         ({}, {"subject": "elsewhere"}, "is none of stream OUT"),
-        ({"no_ack": True}, {}, "acknowledges nothing"),
+        ({"no_ack": True}, {}, "acknowledges no message"),
     ],
 )
-async def test_a_stream_that_cannot_keep_the_promise_is_refused_before_anything_is_published(
+async def test_stream_without_the_guarantee_is_refused(
     nats_client: Client, jetstream: JetStream, changes: dict[str, object], options: dict[str, str], words: str
 ) -> None:
     config = {"name": "OUT", "subjects": ["out.>"], "storage": "memory", "allow_atomic": True, **changes}
@@ -187,9 +185,7 @@ async def test_a_stream_that_cannot_keep_the_promise_is_refused_before_anything_
 
 
 @pytest.mark.parametrize("options", [{"exactlyOnce": "none"}, {"recoveryWindow": "60"}])
-async def test_a_short_window_is_enough_for_who_asks_for_less(
-    nats_client: Client, jetstream: JetStream, options: dict[str, str]
-) -> None:
+async def test_recovery_window_may_be_short(nats_client: Client, jetstream: JetStream, options: dict[str, str]) -> None:
     await jetstream.create_stream(
         name="OUT", subjects=["out.>"], storage="memory", retention="workqueue", duplicate_window=60
     )
@@ -240,7 +236,7 @@ async def test_atomic_markers_tell_rows_in_another_order(nats_client: Client, ou
     assert await texts(out) == "abcdefghijklm"
 
 
-def test_what_cannot_be_recognised_is_refused_on_the_driver() -> None:
+def test_rows_without_ids_are_refused_on_the_driver() -> None:
     unstable = settings(stableOrder="false")
     with pytest.raises(ConfigError, match="stableOrder=true"):
         check_ids(["data"], unstable)
@@ -274,9 +270,7 @@ def again(**changes: object) -> WriteTask:
     return TASK.but(run=f"run-{next(_runs)}", repeated=True, **changes)
 
 
-async def test_rows_that_the_window_has_forgotten_are_found_in_the_target(
-    nats_client: Client, jetstream: JetStream, out: Stream
-) -> None:
+async def test_rows_older_than_the_window_are_looked_up(nats_client: Client, jetstream: JetStream, out: Stream) -> None:
     await out.update(duplicate_window=0.1)
     await run(nats_client, MSG_ID, TASK.but(epoch=2), rows(batch(100, 103)))
     other = TASK.but(partition=2)
@@ -293,9 +287,7 @@ async def test_rows_that_the_window_has_forgotten_are_found_in_the_target(
     assert sorted(await stored(out)) == sorted([-1, 100, 101, 102, *range(25), *range(25)])
 
 
-async def test_ids_that_the_window_has_forgotten_are_found_in_the_target(
-    nats_client: Client, jetstream: JetStream, out: Stream
-) -> None:
+async def test_ids_older_than_the_window_are_looked_up(nats_client: Client, jetstream: JetStream, out: Stream) -> None:
     """They come in another order."""
     await out.update(duplicate_window=0.1)
     await run(nats_client, MSG_ID, TASK, rows(with_ids(1, 2, 3)))
@@ -305,9 +297,7 @@ async def test_ids_that_the_window_has_forgotten_are_found_in_the_target(
     assert sorted(await stored(out)) == list(range(1, 7))
 
 
-async def test_rows_that_were_superseded_are_not_stored_again(
-    nats_client: Client, jetstream: JetStream, out: Stream
-) -> None:
+async def test_superseded_rows_are_not_stored_again(nats_client: Client, jetstream: JetStream, out: Stream) -> None:
     await out.update(duplicate_window=0.1, max_msgs_per_subject=1)
     await run(nats_client, MSG_ID, TASK, rows(batch(0, 5)))
     await window_over(jetstream)
@@ -315,7 +305,7 @@ async def test_rows_that_were_superseded_are_not_stored_again(
     assert await stored(out) == [4]
 
 
-async def test_only_what_was_stored_since_the_write_began_is_looked_at(nats_client: Client, out: Stream) -> None:
+async def test_look_up_ends_where_the_write_began(nats_client: Client, out: Stream) -> None:
     await run(nats_client, MSG_ID.but(guarantee="none"), TASK, rows(with_ids(1, 2)))
     await out.update(duplicate_window=0.1)
     last = (await out.info()).state.last_seq

@@ -1,0 +1,92 @@
+"""A stream for one test, and the operations that change it."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from typing import Unpack
+
+from natsproto._client import Client
+from natsproto.jetstream._arguments import StreamArgs
+from natsproto.jetstream._config import StreamConfig
+from natsproto.jetstream._info import StreamInfo
+from natsproto.protocol.headers import HeadersLike
+from natsproto.spark import SeqRange, SparkNats, read_range
+from natsproto.spark._client import call
+from natsproto.spark._options import Method
+
+METHODS: tuple[Method, ...] = ("consumer", "direct")
+_names = (f"R{number}" for number in count())
+
+
+class StreamFixture:
+    """A stream of a test's own, and what is done to it."""
+
+    def __init__(self, nats: SparkNats, **fields: Unpack[StreamArgs]) -> None:
+        self.nats = nats
+        self.name = next(_names)
+        config = StreamConfig(name=self.name, subjects=(f"{self.name}.>",), allow_direct=True)
+        self.config = config.replace(**fields)
+        self.create()
+
+    def create(self) -> None:
+        async def make(client: Client) -> None:
+            await client.jetstream().create_stream(self.config)
+
+        call(self.nats, make)
+
+    def publish(self, number: int, *subjects: str, data: bytes = b"", headers: HeadersLike | None = None) -> None:
+        """So many messages, on these subjects in turn."""
+        wheel = [f"{self.name}.{subject}" for subject in subjects or ("a",)]
+
+        async def fill(client: Client) -> None:
+            async with client.jetstream().publisher() as publisher:
+                for index in range(number):
+                    await publisher.publish(wheel[index % len(wheel)], data or b"%d" % index, headers=headers)
+
+        call(self.nats, fill)
+
+    def delete(self, *seqs: int) -> None:
+        async def drop(client: Client) -> None:
+            stream = await client.jetstream().stream(self.name)
+            for seq in seqs:
+                await stream.delete_message(seq)
+
+        call(self.nats, drop)
+
+    def purge(self, before: int) -> None:
+        async def drop(client: Client) -> None:
+            await (await client.jetstream().stream(self.name)).purge(sequence=before)
+
+        call(self.nats, drop)
+
+    def recreate(self) -> None:
+        async def drop(client: Client) -> None:
+            await client.jetstream().delete_stream(self.name)
+
+        call(self.nats, drop)
+        self.create()
+
+    def info(self) -> StreamInfo:
+        async def look(client: Client) -> StreamInfo:
+            return await (await client.jetstream().stream(self.name)).info()
+
+        return call(self.nats, look)
+
+    def range(self, start: int, end: int) -> SeqRange:
+        return SeqRange(stream=self.name, start=start, end=end, created=self.info().created.rfc3339())
+
+    def seqs(self, start: int, end: int, method: Method = "auto", *subjects: str, strict: bool = True) -> list[int]:
+        """The sequences that are read."""
+        wanted = [f"{self.name}.{subject}" for subject in subjects]
+        rows = read_range(
+            self.nats, self.range(start, end), subjects=wanted, method=method, batch_rows=7, fail_on_data_loss=strict
+        )
+        return [row[2] for row in rows]
+
+    def consumers(self) -> int:
+        """Once those that are on their way out are gone."""
+        deadline = time.monotonic() + 5
+        while (number := self.info().state.consumer_count) and time.monotonic() < deadline:
+            pass
+        return number
