@@ -69,7 +69,7 @@ KNOWN: dict[str, dict[str, int]] = {
     "mutable fields": {
         "natsproto/_core/engine.py:Engine": 16,
         "natsproto/_core/subscription.py:Subscription": 18,
-        "natsproto/otel/_receiving.py:TracedSubscription": 18,
+        "natsproto/otel/_receive.py:TracedSubscription": 18,
     },
 }
 """The exceptions: what it is, and the most that it may measure."""
@@ -90,7 +90,6 @@ ENGLISH = {
     "natsproto/auth": 11,
     "natsproto/compat": 17,
     "natsproto/jetstream": 235,
-    "natsproto/otel": 7,
     "natsproto/protocol": 41,
     "natsproto/testing": 5,
 }

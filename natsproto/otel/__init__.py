@@ -1,8 +1,8 @@
-"""OpenTelemetry (the extra ``natsproto[otel]``): spans, context propagation and metrics, for clients that ask for it.
+"""OpenTelemetry (the extra ``natsproto[otel]``): spans, context propagation and metrics.
 
-A client made by ``natsproto.connect`` has none of this and pays nothing. Spans and attributes follow the semantic
-conventions for messaging. Nothing is done to the global state of OpenTelemetry; without a configured provider its API
-does nothing.
+Only clients made by ``natsproto.otel.connect`` are instrumented; others have no overhead. Spans and attributes follow
+the semantic conventions for messaging. The global state of OpenTelemetry is not changed; without a configured provider
+its API does nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from natsproto.middleware import Call
 from natsproto.protocol.headers import Headers, HeadersLike
 
 try:
-    from natsproto.otel._measures import Enrich, Operation, Templates
-    from natsproto.otel._spans import injected
+    from natsproto.otel._instruments import Enrich, Operation, Templates
+    from natsproto.otel._spans import inject_trace
     from natsproto.otel._telemetry import Telemetry
 except ModuleNotFoundError as _missing:
     raise ImportError("natsproto.otel needs the package opentelemetry-api: pip install natsproto[otel]") from _missing
@@ -41,12 +41,12 @@ def connect(
     context: str | None = None,
     **options: Unpack[OptionArgs],
 ) -> Connecting:
-    """``natsproto.connect`` for a client that makes spans and metrics, with the global providers."""
+    """``natsproto.connect`` for a client that records spans and metrics with the global providers."""
     return _default().connect(servers, context=context, **options)
 
 
 def processing(message: Message, *, consumer: str | None = None) -> AbstractContextManager[Span]:
-    """A block in which a message is processed: its span belongs to the trace of whoever published the message.
+    """Return a context manager for processing a message: a span in the trace of the message's publisher.
 
     ``consumer`` names the queue group or consumer.
     """
@@ -54,18 +54,18 @@ def processing(message: Message, *, consumer: str | None = None) -> AbstractCont
 
 
 async def tracing(message: Message, call: Call) -> None:
-    """Middleware: each call of a handler is a block in ``processing``."""
+    """Middleware that runs each call of a handler in ``processing``."""
     await _default().tracing(message, call)
 
 
 def process(handler: Callable[[M], Awaitable[object] | object]) -> Callable[[M], Awaitable[None]]:
-    """Decorates a handler (def or async def) of one message: the middleware ``tracing`` alone around it."""
+    """Decorate a handler (def or async def) with the middleware ``tracing``."""
     return _default().process(handler)
 
 
 def headers(given: HeadersLike | None = None) -> Headers:
-    """These headers with the current trace in them, for what makes no spans."""
-    return Headers(injected(given) or ())
+    """Return the headers with the current trace context, for messages that are sent by other means."""
+    return Headers(inject_trace(given) or ())
 
 
 @functools.lru_cache(maxsize=1)

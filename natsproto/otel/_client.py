@@ -1,4 +1,4 @@
-"""The instrumented client: a subclass of the ordinary one, whose verbs make spans."""
+"""The traced client: a subclass of Client whose methods make spans."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from natsproto.jetstream._api_trace import TraceCallback
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._message import read_ack_subject
 from natsproto.otel._jetstream import TracedJetStream
-from natsproto.otel._metrics import Metrics
-from natsproto.otel._receiving import TracedSubscription
-from natsproto.otel._spans import Observed, Spans, injected, size_of
+from natsproto.otel._metrics import ClientMetrics
+from natsproto.otel._receive import TracedSubscription
+from natsproto.otel._spans import SpanFactory, TracedClientBase, inject_trace, size_of
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 
 _ACK = "$JS.ACK."
 
 
-class TracedClient(Observed):
-    """A client whose verbs make spans. Made by ``natsproto.otel.connect``."""
+class TracedClient(TracedClientBase):
+    """A client whose methods make spans. Made by ``natsproto.otel.connect``."""
 
     _subscription = TracedSubscription
 
@@ -38,13 +38,13 @@ class TracedClient(Observed):
         reply: str | None = None,
         headers: HeadersLike | None = None,
     ) -> None:
-        """``Connection.publish`` in a span, with the trace in the headers."""
-        spans = self.tracing(subject)
+        """``Connection.publish`` in a span, with the trace context in the headers."""
+        spans = self.spans_for(subject)
         if spans is None:
             await super().publish(subject, payload, reply=reply, headers=headers)
             return
-        with spans.span("send", "send", SpanKind.PRODUCER, subject, size_of(payload), client=self, sent=1):
-            await super().publish(subject, payload, reply=reply, headers=injected(headers))
+        with spans.start("send", "send", SpanKind.PRODUCER, subject, size_of(payload), client=self, sent=1).active():
+            await super().publish(subject, payload, reply=reply, headers=inject_trace(headers))
 
     def publish_nowait(
         self,
@@ -54,13 +54,13 @@ class TracedClient(Observed):
         reply: str | None = None,
         headers: HeadersLike | None = None,
     ) -> None:
-        """``Connection.publish_nowait`` in a span, with the trace in the headers."""
-        spans = self.tracing(subject)
+        """``Connection.publish_nowait`` in a span, with the trace context in the headers."""
+        spans = self.spans_for(subject)
         if spans is None:
             super().publish_nowait(subject, payload, reply=reply, headers=headers)
             return
-        with spans.span("send", "send", SpanKind.PRODUCER, subject, size_of(payload), client=self, sent=1):
-            super().publish_nowait(subject, payload, reply=reply, headers=injected(headers))
+        with spans.start("send", "send", SpanKind.PRODUCER, subject, size_of(payload), client=self, sent=1).active():
+            super().publish_nowait(subject, payload, reply=reply, headers=inject_trace(headers))
 
     async def request(
         self,
@@ -70,15 +70,15 @@ class TracedClient(Observed):
         timeout: float | timedelta | None = None,
         headers: HeadersLike | None = None,
     ) -> Message:
-        """``Connection.request`` in a span, with the trace in the headers."""
+        """``Connection.request`` in a span, with the trace context in the headers."""
         if isinstance(subject, str) and subject.startswith(_ACK) and self.spans is not None:
-            with self._settling(self.spans, subject, payload):
+            with self._settle_span(self.spans, subject, payload):
                 return await super().request(subject, payload, timeout=timeout, headers=headers)
-        spans = self.tracing(subject)
+        spans = self.spans_for(subject)
         if spans is None:
             return await super().request(subject, payload, timeout=timeout, headers=headers)
-        with spans.span("request", "send", SpanKind.CLIENT, subject, size_of(payload), client=self, sent=1):
-            return await super().request(subject, payload, timeout=timeout, headers=injected(headers))
+        with spans.start("request", "send", SpanKind.CLIENT, subject, size_of(payload), client=self, sent=1).active():
+            return await super().request(subject, payload, timeout=timeout, headers=inject_trace(headers))
 
     def subscribe(
         self,
@@ -93,7 +93,7 @@ class TracedClient(Observed):
         message_type: type[Message] = Message,
         message_note: object = None,
     ) -> Subscription:
-        """``Connection.subscribe``; there is a span for each message that is read, but for inboxes."""
+        """``Connection.subscribe`` with a span for each message that is read, except from inboxes."""
         made = super().subscribe(
             subject,
             queue=queue,
@@ -111,16 +111,16 @@ class TracedClient(Observed):
         return made
 
     async def answer(self, reply: str, payload: Payload, headers: HeadersLike | None) -> None:
-        """``Connection.answer`` with the trace in the headers."""
-        await super().answer(reply, payload, injected(headers))
+        """``Connection.answer`` with the trace context in the headers."""
+        await super().answer(reply, payload, inject_trace(headers))
 
     def answer_nowait(self, reply: bytes, payload: bytes) -> None:
-        """``Connection.answer_nowait``, in a span when it settles a message of JetStream."""
+        """``Connection.answer_nowait``, in a span when it acknowledges a JetStream message."""
         spans = self.spans
         if spans is None or not reply.startswith(_ACK.encode()):
             super().answer_nowait(reply, payload)
             return
-        with self._settling(spans, reply.decode("utf-8", "surrogateescape"), payload):
+        with self._settle_span(spans, reply.decode("utf-8", "surrogateescape"), payload):
             super().answer_nowait(reply, payload)
 
     def jetstream(
@@ -132,7 +132,7 @@ class TracedClient(Observed):
         trace: TraceCallback | None = None,
         inbox_prefix: str | None = None,
     ) -> JetStream:
-        """``Client.jetstream`` whose ``publish`` makes spans."""
+        """``Client.jetstream`` that makes spans."""
         options = self._options
         if domain is None and prefix is None:
             domain, prefix = options.jetstream_domain, options.jetstream_api_prefix
@@ -141,25 +141,25 @@ class TracedClient(Observed):
         )
 
     @contextmanager
-    def _settling(self, spans: Spans, subject: str, words: Payload) -> Iterator[None]:
+    def _settle_span(self, spans: SpanFactory, subject: str, ack: Payload) -> Iterator[None]:
         metadata = read_ack_subject(subject)
         group = metadata.consumer
-        with spans.span(
+        with spans.start(
             "settle", "settle", SpanKind.CLIENT, metadata.stream, client=self, is_stream=True, group=group
-        ) as begun:
-            begun.span.set_attributes(
+        ).active() as operation:
+            operation.span.set_attributes(
                 {
                     "messaging.message.id": str(metadata.stream_seq),
-                    "nats.answer": bytes(words).split(b" ", 1)[0].decode("ascii", "replace"),
+                    "nats.answer": bytes(ack).split(b" ", 1)[0].decode("ascii", "replace"),
                 }
             )
             yield
 
 
 class TracedConnecting(Connecting):
-    """``Connecting`` for a client that is traced and measured."""
+    """``Connecting`` for a traced client."""
 
-    def __init__(self, options: Options, runtime: Runtime, spans: Spans, metrics: Metrics) -> None:
+    def __init__(self, options: Options, runtime: Runtime, spans: SpanFactory, metrics: ClientMetrics) -> None:
         super().__init__(options, runtime)
         self._spans, self._metrics = spans, metrics
 
@@ -167,5 +167,5 @@ class TracedConnecting(Connecting):
         client = await TracedClient.open(self._options, self._runtime)
         assert isinstance(client, TracedClient)
         client.spans = self._spans
-        self._metrics.adopt(client)
+        self._metrics.add_client(client)
         return client

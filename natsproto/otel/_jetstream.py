@@ -1,4 +1,4 @@
-"""JetStream, instrumented: what it publishes has a span, or belongs to one."""
+"""Traced JetStream: each published message or batch has a span."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from natsproto.jetstream._publish.atomic_batch import AtomicBatch
 from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.jetstream._publish.retry_policy import RETRY_WAIT
 from natsproto.jetstream._stream import Stream
-from natsproto.otel._receiving import TracedStream
+from natsproto.otel._receive import TracedStream
 from natsproto.otel._spans import (
-    LINKS,
-    Begun,
-    Observed,
-    Spans,
-    acknowledged,
-    injected,
-    observed,
+    MAX_LINKS,
+    OpenSpan,
+    SpanFactory,
+    TracedClientBase,
+    inject_trace,
+    set_ack_attributes,
     size_of,
-    within,
+    suppress_spans,
+    traced_client,
 )
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import HeadersLike
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class TracedPublisher(Publisher):
-    """A publisher each of whose messages has a span, up to the acknowledgement."""
+    """A publisher with a span for each message, which ends with the acknowledgement."""
 
     async def publish(
         self,
@@ -52,34 +52,34 @@ class TracedPublisher(Publisher):
         headers: HeadersLike | None = None,
         **args: Unpack[ExpectationArgs],
     ) -> AckFuture:
-        """``Publisher.publish`` in a span that ends when it is known what became of the message."""
-        client = observed(self._connection)
-        spans = client.tracing(subject)
+        """``Publisher.publish`` in a span that ends when the message is acknowledged or has failed."""
+        client = traced_client(self._connection)
+        spans = client.spans_for(subject)
         if spans is None:
             return await super().publish(subject, payload, msg_id=msg_id, headers=headers, **args)
-        begun = spans.begin("publish", "send", SpanKind.PRODUCER, subject, size_of(payload), client=client, sent=1)
+        operation = spans.start("publish", "send", SpanKind.PRODUCER, subject, size_of(payload), client=client, sent=1)
         try:
-            with trace.use_span(begun.span, record_exception=False, set_status_on_exception=False):
-                future = await super().publish(subject, payload, msg_id=msg_id, headers=injected(headers), **args)
+            with trace.use_span(operation.span, record_exception=False, set_status_on_exception=False):
+                future = await super().publish(subject, payload, msg_id=msg_id, headers=inject_trace(headers), **args)
         except BaseException as exc:
-            begun.end(exc)
+            operation.end(exc)
             raise
-        future.add_done_callback(functools.partial(_settled, begun))
+        future.add_done_callback(functools.partial(_settled, operation))
         return future
 
 
-def _settled(begun: Begun, future: AckFuture) -> None:
+def _settled(operation: OpenSpan, future: AckFuture) -> None:
     error = future.outcome if isinstance(future.outcome, NatsError) else None
     if error is None:
         try:
-            acknowledged(begun.span, future.result())
-        except NatsError as exc:  # what the server said is no acknowledgement
+            set_ack_attributes(operation.span, future.result())
+        except NatsError as exc:  # the server's reply is not an acknowledgement
             error = exc
-    begun.end(error)
+    operation.end(error)
 
 
-class _Batch:
-    """The messages of a batch: what its span has to tell of them."""
+class _BatchSpan:
+    """Collects the data for the span of a batch: links to its messages, their number and their subject."""
 
     def __init__(self) -> None:
         self.links: list[Link] = []
@@ -89,26 +89,26 @@ class _Batch:
     def add(self, subject: str, context: SpanContext) -> None:
         self._subject = subject if self._subject == subject or not self.count else None
         self.count += 1
-        if context.trace_flags.sampled and len(self.links) < LINKS:
+        if context.trace_flags.sampled and len(self.links) < MAX_LINKS:
             self.links.append(Link(context))
 
     @contextmanager
-    def sent(self, client: Observed, spans: Spans) -> Iterator[Span]:
-        """A span of sending them, linked to those of the messages."""
-        with spans.span(
+    def sent(self, client: TracedClientBase, spans: SpanFactory) -> Iterator[Span]:
+        """Return a context manager: a span for sending the batch, linked to the spans of its messages."""
+        with spans.start(
             "publish", "send", SpanKind.CLIENT, self._subject, client=client, links=self.links, sent=self.count
-        ) as begun:
-            begun.span.set_attribute("messaging.batch.message_count", self.count)
-            with within():
-                yield begun.span
+        ).active() as operation:
+            operation.span.set_attribute("messaging.batch.message_count", self.count)
+            with suppress_spans():
+                yield operation.span
 
 
 class TracedBatch(AtomicBatch):
-    """An atomic batch whose messages have a context each, and whose commit has a span."""
+    """An atomic batch with a trace context for each message and a span for the commit."""
 
     @functools.cached_property
-    def _batch(self) -> _Batch:
-        return _Batch()
+    def _batch(self) -> _BatchSpan:
+        return _BatchSpan()
 
     async def publish(
         self,
@@ -118,45 +118,45 @@ class TracedBatch(AtomicBatch):
         headers: HeadersLike | None = None,
         **args: Unpack[MessageArgs],
     ) -> None:
-        """``AtomicBatch.publish`` with a context of its own in the headers."""
-        spans = observed(self._connection).tracing(subject)
+        """``AtomicBatch.publish`` with a trace context in the headers."""
+        spans = traced_client(self._connection).spans_for(subject)
         if spans is None:
             await super().publish(subject, payload, headers=headers, **args)
             return
-        headers, context = spans.create(subject, payload, headers)
-        with within():
+        headers, context = spans.create_context(subject, payload, headers)
+        with suppress_spans():
             await super().publish(subject, payload, headers=headers, **args)
         self._batch.add(subject, context)
 
     async def flush(self) -> None:
         """``AtomicBatch.flush``; it makes no span."""
-        with within():
+        with suppress_spans():
             await super().flush()
 
     async def commit(self) -> PubAck | None:
-        """``AtomicBatch.commit`` in a span that is linked to those of the messages."""
-        client = observed(self._connection)
+        """``AtomicBatch.commit`` in a span with links to the messages' spans."""
+        client = traced_client(self._connection)
         spans = client.spans
         if spans is None or not self._batch.count:
-            with within():
+            with suppress_spans():
                 return await super().commit()
         with self._batch.sent(client, spans) as span:
             ack = await super().commit()
             if ack is not None:
-                acknowledged(span, ack)
+                set_ack_attributes(span, ack)
             return ack
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with within():
+        with suppress_spans():
             await super().__aexit__(kind, exc, trace)
 
 
 class TracedFastPublisher(FastPublisher):
-    """A fast publisher whose messages have a context each; waiting for what became of them has a span."""
+    """A fast publisher with a trace context for each message and a span for each wait for acknowledgements."""
 
-    _batch: _Batch | None = None
+    _batch: _BatchSpan | None = None
 
     async def publish(
         self,
@@ -167,11 +167,11 @@ class TracedFastPublisher(FastPublisher):
         headers: HeadersLike | None = None,
         **args: Unpack[ExpectationArgs],
     ) -> int:
-        """``FastPublisher.publish`` with a context of its own in the headers."""
-        spans = observed(self._connection).tracing(subject)
+        """``FastPublisher.publish`` with a trace context in the headers."""
+        spans = traced_client(self._connection).spans_for(subject)
         if spans is None:
             return await super().publish(subject, payload, msg_id=msg_id, headers=headers, **args)
-        headers, context = spans.create(subject, payload, headers)
+        headers, context = spans.create_context(subject, payload, headers)
         number = await super().publish(subject, payload, msg_id=msg_id, headers=headers, **args)
         self._add(subject, context)
         return number
@@ -185,24 +185,24 @@ class TracedFastPublisher(FastPublisher):
         headers: HeadersLike | None = None,
         **args: Unpack[ExpectationArgs],
     ) -> PubAck:
-        """``FastPublisher.commit`` in a span that is linked to those of the messages."""
-        spans = observed(self._connection).tracing(subject)
+        """``FastPublisher.commit`` in a span with links to the messages' spans."""
+        spans = traced_client(self._connection).spans_for(subject)
         if spans is None:
             return await super().commit(subject, payload, msg_id=msg_id, headers=headers, **args)
-        headers, context = spans.create(subject, payload, headers)
+        headers, context = spans.create_context(subject, payload, headers)
         self._add(subject, context)
         with self._sent():
             return await super().commit(subject, payload, msg_id=msg_id, headers=headers, **args)
 
     async def flush(self) -> None:
-        """``FastPublisher.flush`` in a span that is linked to those of the messages."""
+        """``FastPublisher.flush`` in a span with links to the messages' spans."""
         with self._sent():
             await super().flush()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if exc is not None:  # nothing is waited for
+        if exc is not None:  # it waits for no acknowledgement
             await super().__aexit__(kind, exc, trace)
             return
         with self._sent():
@@ -210,12 +210,12 @@ class TracedFastPublisher(FastPublisher):
 
     def _add(self, subject: str, context: SpanContext) -> None:
         if self._batch is None:
-            self._batch = _Batch()
+            self._batch = _BatchSpan()
         self._batch.add(subject, context)
 
     @contextmanager
     def _sent(self) -> Iterator[None]:
-        client = observed(self._connection)
+        client = traced_client(self._connection)
         batch, self._batch = self._batch, None
         if client.spans is None or batch is None:
             yield
@@ -223,7 +223,7 @@ class TracedFastPublisher(FastPublisher):
         with batch.sent(client, client.spans) as span:
             yield
             if self.ack is not None:
-                acknowledged(span, self.ack)
+                set_ack_attributes(span, self.ack)
 
 
 class TracedJetStream(JetStream):
@@ -244,9 +244,9 @@ class TracedJetStream(JetStream):
         retry_wait: Duration = RETRY_WAIT,
         **args: Unpack[MessageArgs],
     ) -> PubAck:
-        """``JetStream.publish`` in a span, with the trace in the headers."""
-        client = observed(self._connection)
-        spans = client.tracing(subject)
+        """``JetStream.publish`` in a span, with the trace context in the headers."""
+        client = traced_client(self._connection)
+        spans = client.spans_for(subject)
         if spans is None:
             return await super().publish(
                 subject,
@@ -257,20 +257,20 @@ class TracedJetStream(JetStream):
                 retry_wait=retry_wait,
                 **args,
             )
-        with spans.span(
+        with spans.start(
             "publish", "send", SpanKind.PRODUCER, subject, size_of(payload), client=client, sent=1
-        ) as begun:
-            with within():
+        ).active() as operation:
+            with suppress_spans():
                 ack = await super().publish(
                     subject,
                     payload,
-                    headers=injected(headers),
+                    headers=inject_trace(headers),
                     timeout=timeout,
                     retry_attempts=retry_attempts,
                     retry_wait=retry_wait,
                     **args,
                 )
-            acknowledged(begun.span, ack)
+            set_ack_attributes(operation.span, ack)
             return ack
 
     def _stream(self, name: str, info: StreamInfo | None) -> Stream:

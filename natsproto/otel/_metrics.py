@@ -1,6 +1,6 @@
-"""Metrics: the counters of all clients of one Telemetry, added up.
+"""ClientMetrics of connections: the counters of all clients of one Telemetry, added up.
 
-Owns which clients there are, and what those have done that are closed.
+Owns the set of open clients and the final counters of closed ones.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from natsproto._core.events import Closed, Event
 from natsproto.retry import MessageDeadLettered, MessageRetried
 
 
-class Metrics:
-    """What is measured with one meter."""
+class ClientMetrics:
+    """The observable metrics of clients, made with one meter."""
 
     def __init__(self, meter: Meter) -> None:
         self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
-        self._past: collections.Counter[str] = collections.Counter()
-        self._turn = threading.RLock()  # metrics are read on a thread of their own
+        self._closed_totals: collections.Counter[str] = collections.Counter()
+        self._lock = threading.RLock()  # the metric reader has its own thread
         for name, unit, description in _COUNTERS:
             meter.create_observable_counter(name, [self._observer(name)], unit, description)
         for name, unit, description in _GAUGES:
             meter.create_observable_up_down_counter(name, [self._observer(name)], unit, description)
-        self._failed: dict[type[Event], Counter] = {
+        self._retry_counters: dict[type[Event], Counter] = {
             MessageRetried: meter.create_counter(
                 "natsproto.consumer.retried.messages", "{message}", "Messages whose handler raised, to be tried again"
             ),
@@ -38,30 +38,30 @@ class Metrics:
             ),
         }
 
-    def adopt(self, client: Client) -> None:
-        """Counts what the client does from now on, and keeps what it did when it is closed."""
-        with self._turn:
+    def add_client(self, client: Client) -> None:
+        """Include the client's counters. They stay included when the client is closed."""
+        with self._lock:
             self._clients.add(client)
         reference = weakref.ref(client)
 
-        def hear(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if isinstance(event, MessageRetried | MessageDeadLettered):
-                self._failed[type(event)].add(1, _of_consumer(event))
+                self._retry_counters[type(event)].add(1, _consumer_attributes(event))
             closed = reference()
             if not isinstance(event, Closed) or closed is None:
                 return
-            with self._turn:
+            with self._lock:
                 if closed in self._clients:
                     self._clients.discard(closed)
-                    self._past.update(_counted(closed.stats))
+                    self._closed_totals.update(_counter_values(closed.stats))
 
-        client.listen(hear)
+        client.listen(on_event)
 
     def _observer(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(options: CallbackOptions) -> Iterable[Observation]:
-            read = _waiting if name in _NOW else _counted
-            with self._turn:
-                total = self._past[name] + sum(read(_stats(client))[name] for client in list(self._clients))
+            read = _gauge_values if name in _GAUGE_NAMES else _counter_values
+            with self._lock:
+                total = self._closed_totals[name] + sum(read(_stats(client))[name] for client in list(self._clients))
             return [Observation(total, {"messaging.system": "nats"})]
 
         return observe
@@ -79,10 +79,10 @@ _GAUGES = (
     ("natsproto.client.waiting.messages", "{message}", "Messages waiting to be sent"),
     ("natsproto.client.waiting.bytes", "By", "Bytes waiting to be sent"),
 )
-_NOW = frozenset(name for name, _, _ in _GAUGES)
+_GAUGE_NAMES = frozenset(name for name, _, _ in _GAUGES)
 
 
-def _of_consumer(event: MessageRetried | MessageDeadLettered) -> dict[str, str]:
+def _consumer_attributes(event: MessageRetried | MessageDeadLettered) -> dict[str, str]:
     kind = type(event.error)
     return {
         "messaging.system": "nats",
@@ -92,7 +92,7 @@ def _of_consumer(event: MessageRetried | MessageDeadLettered) -> dict[str, str]:
     }
 
 
-def _counted(stats: Stats) -> dict[str, int]:
+def _counter_values(stats: Stats) -> dict[str, int]:
     return {
         "natsproto.client.sent.messages": stats.out_msgs,
         "natsproto.client.received.messages": stats.in_msgs,
@@ -103,7 +103,7 @@ def _counted(stats: Stats) -> dict[str, int]:
     }
 
 
-def _waiting(stats: Stats) -> dict[str, int]:
+def _gauge_values(stats: Stats) -> dict[str, int]:
     return {
         "natsproto.client.waiting.messages": stats.waiting_msgs,
         "natsproto.client.waiting.bytes": stats.waiting_bytes,
@@ -111,9 +111,9 @@ def _waiting(stats: Stats) -> dict[str, int]:
 
 
 def _stats(client: Client) -> Stats:
-    """Subscriptions come and go while it is read."""
+    """Return the client's counters, although its subscriptions may change meanwhile in another thread."""
     while True:
         try:
             return client.stats
-        except RuntimeError:  # a dictionary changed its size meanwhile
+        except RuntimeError:  # a dictionary changed its size during iteration
             continue

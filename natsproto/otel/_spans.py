@@ -1,7 +1,7 @@
-"""Spans of messaging, and who has any.
+"""Spans of messaging operations.
 
-Owns what is in a span (the semantic conventions for messaging), the context that goes with a message, and the rule
-that a verb which is built on other verbs makes the only span.
+Owns the attributes of a span (the semantic conventions for messaging), the trace context in a message's headers, and
+the rule that a method which calls other methods makes the only span.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import perf_counter, time_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
@@ -19,7 +19,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, T
 
 from natsproto._client import Client
 from natsproto._core.connection import Connection
-from natsproto.otel._measures import Enrich, Measures, Operation
+from natsproto.otel._instruments import Enrich, Instruments, Operation
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
 
@@ -28,47 +28,58 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("natsproto")
 
-LINKS = 128
-"""Messages of a batch that its span is linked to, at most; more are beyond the limit that OpenTelemetry sets a span."""
+MAX_LINKS = 128
+"""The maximum number of links of a batch's span to its messages: OpenTelemetry's default limit."""
 
 _inside: ContextVar[bool] = ContextVar("natsproto_otel_inside", default=False)
-"""Whether a verb that makes a span of its own is at work: those it is built on make none."""
+"""True inside a method that has its own span: the methods that it calls make none."""
 
 
-class Begun:
-    """An operation at work: its span, and what is measured of it. ``end`` it once."""
+class OpenSpan:
+    """An operation in progress: its span and its measurements. ``end`` it once, or use it as ``active``."""
 
     def __init__(
-        self, span: Span, type: str, measured: dict[str, str | int], measures: Measures, sent: int, consumed: int
+        self, span: Span, type: str, measured: dict[str, str | int], instruments: Instruments, sent: int, consumed: int
     ) -> None:
         self.span = span
         self.consumed = consumed
-        self._type, self._measured, self._measures, self._sent = type, measured, measures, sent
+        self._type, self._measured, self._instruments, self._sent = type, measured, instruments, sent
         self._began = perf_counter()
 
     def end(self, error: BaseException | None = None, *, seconds: float | None = None) -> None:
-        """It is over, with an error if there is one; ``seconds`` where it began before its span was made."""
+        """End the span, with an error if there is one. ``seconds`` is the duration if it began before the span."""
         if error is not None and isinstance(error, Exception):
-            self._measured["error.type"] = _type_of(error)
-            failed(self.span, error)
+            self._measured["error.type"] = error_type(error)
+            record_error(self.span, error)
         self.span.end()
-        took = perf_counter() - self._began if seconds is None else seconds
-        self._measures.record(self._type, self._measured, took, self._sent, self.consumed)
+        duration = perf_counter() - self._began if seconds is None else seconds
+        self._instruments.record(self._type, self._measured, duration, self._sent, self.consumed)
+
+    @contextmanager
+    def active(self) -> Iterator[Self]:
+        """Make the span the current one for a block, and end it with the block's exception, if any."""
+        try:
+            with trace.use_span(self.span, record_exception=False, set_status_on_exception=False):
+                yield self
+        except BaseException as exc:
+            self.end(exc)
+            raise
+        self.end()
 
 
-class Spans:
-    """Makes spans with one tracer, and measures with one meter."""
+class SpanFactory:
+    """Starts spans with one tracer and records measurements with one meter."""
 
     def __init__(
         self,
         tracer: Tracer,
-        measures: Measures,
+        instruments: Instruments,
         template: Callable[[str], str | None],
         enrich: Enrich | None,
     ) -> None:
-        self._tracer, self._measures, self._template, self._enrich = tracer, measures, template, enrich
+        self._tracer, self._instruments, self._template, self._enrich = tracer, instruments, template, enrich
 
-    def begin(
+    def start(
         self,
         operation: str,
         type: str,
@@ -76,7 +87,7 @@ class Spans:
         destination: str | None,
         size: int | None = None,
         *,
-        client: Observed | None = None,
+        client: TracedClientBase | None = None,
         parent: Context | None = None,
         links: Sequence[Link] = (),
         is_stream: bool = False,
@@ -86,93 +97,51 @@ class Spans:
         sent: int = 0,
         consumed: int = 0,
         start_time: int | None = None,
-    ) -> Begun:
-        """A span of this operation, which is to be ended.
+    ) -> OpenSpan:
+        """Start the span of an operation. The caller ends it.
 
-        ``destination`` is None for messages that go to several subjects. The name of a span, and what is measured, hold
-        what has few values: a stream, the ``filter`` of a subscription, a template. ``sent`` and ``consumed`` are
-        messages to count.
+        ``destination`` is None for messages to several subjects. Span names and metrics contain only values of low
+        cardinality: a stream, the ``filter`` of a subscription, or a template. ``sent`` and ``consumed`` are the
+        numbers of messages to count.
         """
         measured: dict[str, str | int] = {
             "messaging.system": "nats",
             "messaging.operation.name": operation,
             "messaging.operation.type": type,
         }
-        said: dict[str, str | int | bool] = {}
-        few = filter
+        span_only: dict[str, str | int | bool] = {}
+        low_cardinality_name = filter
         if destination is not None:
-            said["messaging.destination.name"] = destination
+            span_only["messaging.destination.name"] = destination
             if is_stream:
-                measured["messaging.destination.name"] = few = destination
+                measured["messaging.destination.name"] = low_cardinality_name = destination
             elif "_INBOX." in destination:
-                said["messaging.destination.temporary"] = True
-                few = few or "(temporary)"
-            elif few is None:
-                few = self._template(destination)
-        if few is not None and few != "(temporary)" and not is_stream:
-            measured["messaging.destination.template"] = few
+                span_only["messaging.destination.temporary"] = True
+                low_cardinality_name = low_cardinality_name or "(temporary)"
+            elif low_cardinality_name is None:
+                low_cardinality_name = self._template(destination)
+        if low_cardinality_name is not None and low_cardinality_name != "(temporary)" and not is_stream:
+            measured["messaging.destination.template"] = low_cardinality_name
         if group:
             measured["messaging.consumer.group.name"] = group
         if size is not None:
-            said["messaging.message.body.size"] = size
+            span_only["messaging.message.body.size"] = size
         if client is not None:
-            measured |= client.location()
-        name = operation if few is None else f"{operation} {few}"
+            measured |= client.server_attributes()
+        name = operation if low_cardinality_name is None else f"{operation} {low_cardinality_name}"
         span = self._tracer.start_span(
-            name, parent, kind=kind, attributes={**measured, **said}, links=links, start_time=start_time
+            name, parent, kind=kind, attributes={**measured, **span_only}, links=links, start_time=start_time
         )
         if self._enrich is not None:
             try:
                 self._enrich(span, Operation(operation, type, destination, messages))
             except Exception as exc:
                 log.error("enrich failed: %r", exc, exc_info=exc)
-        return Begun(span, type, measured, self._measures, sent, consumed)
+        return OpenSpan(span, type, measured, self._instruments, sent, consumed)
 
-    @contextmanager
-    def span(
+    def record_receive(
         self,
-        operation: str,
-        type: str,
-        kind: SpanKind,
-        destination: str | None,
-        size: int | None = None,
-        *,
-        client: Observed | None = None,
-        parent: Context | None = None,
-        links: Sequence[Link] = (),
-        is_stream: bool = False,
-        group: str | None = None,
-        messages: Sequence[Message] = (),
-        sent: int = 0,
-        consumed: int = 0,
-    ) -> Iterator[Begun]:
-        """``begin`` for a block, at the end of which it ends; its exceptions are recorded."""
-        begun = self.begin(
-            operation,
-            type,
-            kind,
-            destination,
-            size,
-            client=client,
-            parent=parent,
-            links=links,
-            is_stream=is_stream,
-            group=group,
-            messages=messages,
-            sent=sent,
-            consumed=consumed,
-        )
-        try:
-            with trace.use_span(begun.span, record_exception=False, set_status_on_exception=False):
-                yield begun
-        except BaseException as exc:
-            begun.end(exc)
-            raise
-        begun.end()
-
-    def received(
-        self,
-        client: Observed,
+        client: TracedClientBase,
         began: int,
         messages: Sequence[Message],
         *,
@@ -182,10 +151,12 @@ class Spans:
         group: str | None = None,
         batch: bool,
     ) -> None:
-        """A span of what a reader was given, from when it asked (``began``, in nanoseconds since the epoch) until now,
-        linked to those who published. Of a ``batch`` the number of messages is told, else the size of the one.
+        """Record a span for messages that a reader received, linked to the publishers' spans.
+
+        The span begins when the reader asked (``began``, in nanoseconds since the epoch) and ends now. For a ``batch``
+        it has the number of messages, otherwise the size of the message.
         """
-        begun = self.begin(
+        operation = self.start(
             "receive",
             "receive",
             SpanKind.CLIENT,
@@ -201,67 +172,67 @@ class Spans:
             start_time=began,
         )
         if batch:
-            begun.span.set_attribute("messaging.batch.message_count", len(messages))
-        begun.end(seconds=max(0, time_ns() - began) / 1e9)
+            operation.span.set_attribute("messaging.batch.message_count", len(messages))
+        operation.end(seconds=max(0, time_ns() - began) / 1e9)
 
-    def create(
+    def create_context(
         self, subject: str, payload: Payload, given: HeadersLike | None
     ) -> tuple[HeadersLike | None, SpanContext]:
-        """The context of one message of many: its headers with it, and itself, for whoever links to it.
+        """Return the headers of one message of a batch with a trace context, and that context for links.
 
-        It is the one that is in the headers already, or that of a span of its own.
+        It is the context that the headers have already, or that of a new span.
         """
         if given is not None:
-            theirs = context_of(given)
-            if theirs.is_valid:
-                return given, theirs
-        with self.span("create", "create", SpanKind.PRODUCER, subject, size_of(payload)) as begun:
-            return injected(given), begun.span.get_span_context()
+            existing = context_of(given)
+            if existing.is_valid:
+                return given, existing
+        with self.start("create", "create", SpanKind.PRODUCER, subject, size_of(payload)).active() as operation:
+            return inject_trace(given), operation.span.get_span_context()
 
 
-class Observed(Client):
-    """A client whose verbs make spans; none while it has no ``spans``."""
+class TracedClientBase(Client):
+    """Base class of the traced client. It makes no spans while ``spans`` is None."""
 
-    spans: Spans | None = None
+    spans: SpanFactory | None = None
 
-    def tracing(self, subject: str) -> Spans | None:
-        """None for what makes no span: the server's own subjects, and what a verb with a span is built on."""
+    def spans_for(self, subject: str) -> SpanFactory | None:
+        """Return the span factory, or None for the server's own subjects and inside a method that has its own span."""
         if _inside.get() or not isinstance(subject, str) or subject.startswith("$"):
             return None
         return self.spans
 
-    def location(self) -> dict[str, str | int]:
-        """Which server it is connected to, as attributes."""
+    def server_attributes(self) -> dict[str, str | int]:
+        """Return the connected server as span attributes."""
         host, _, port = self.connected_url.rpartition("://")[2].rpartition(":")
         return {"server.address": host, "server.port": int(port)} if host and port.isdecimal() else {}
 
 
-def observed(connection: Connection) -> Observed:
-    """The client under what is made by such a client."""
-    assert isinstance(connection, Observed)
+def traced_client(connection: Connection) -> TracedClientBase:
+    """Return a connection as the traced client that it is."""
+    assert isinstance(connection, TracedClientBase)
     return connection
 
 
-def failed(span: Span, error: BaseException) -> None:
-    """Says in a span what went wrong."""
+def record_error(span: Span, error: BaseException) -> None:
+    """Record an error in a span and set its status."""
     if span.is_recording():
-        span.set_attribute("error.type", _type_of(error))
+        span.set_attribute("error.type", error_type(error))
         span.record_exception(error)
         span.set_status(StatusCode.ERROR, f"{error.__class__.__name__}: {error}")
 
 
-def _type_of(error: BaseException) -> str:
+def error_type(error: BaseException) -> str:
     return f"{error.__class__.__module__}.{error.__class__.__qualname__}"
 
 
-def acknowledged(span: Span, ack: PubAck) -> None:
-    """Says in a span where the message is, or the last one of many."""
+def set_ack_attributes(span: Span, ack: PubAck) -> None:
+    """Set the stream and the sequence of the message, or of the last message of a batch."""
     span.set_attributes({"nats.stream": ack.stream, "messaging.message.id": str(ack.seq)})
 
 
 @contextmanager
-def within() -> Iterator[None]:
-    """A block in which verbs make no spans."""
+def suppress_spans() -> Iterator[None]:
+    """Return a context manager: a block in which the client's methods make no spans."""
     token = _inside.set(True)
     try:
         yield
@@ -269,8 +240,8 @@ def within() -> Iterator[None]:
         _inside.reset(token)
 
 
-def injected(given: HeadersLike | None) -> HeadersLike | None:
-    """The headers with the current trace, unless they have one already."""
+def inject_trace(given: HeadersLike | None) -> HeadersLike | None:
+    """Return the headers with the current trace context, unless they have one already."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     if not carrier:
@@ -281,16 +252,16 @@ def injected(given: HeadersLike | None) -> HeadersLike | None:
 
 
 def context_of(headers: HeadersLike) -> SpanContext:
-    """The context that goes with a message; an invalid one when there is none."""
+    """Return the trace context in headers; an invalid one when there is none."""
     return trace.get_current_span(propagate.extract(Headers(headers), Context())).get_span_context()
 
 
 def links_to(messages: Sequence[Message]) -> list[Link]:
-    """Links to whoever published these."""
-    found = (context_of(message.headers) for message in messages[:LINKS] if message.has_headers)
-    return [Link(context) for context in found if context.is_valid]
+    """Return links to the spans in which these messages were published."""
+    contexts = (context_of(message.headers) for message in messages[:MAX_LINKS] if message.has_headers)
+    return [Link(context) for context in contexts if context.is_valid]
 
 
 def size_of(payload: Payload) -> int | None:
-    """Bytes of a payload, as far as that is known without looking at it."""
+    """Return the size of a payload in bytes, or None if it is not bytes already."""
     return len(payload) if isinstance(payload, (bytes, bytearray)) else None

@@ -1,4 +1,4 @@
-"""The instrumentation as programs use it, with one pair of providers."""
+"""Telemetry: the instrumentation with one tracer provider and one meter provider."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from natsproto._options import OptionArgs, Options
 from natsproto._version import __version__
 from natsproto.middleware import Call, with_middleware
 from natsproto.otel._client import TracedConnecting
-from natsproto.otel._measures import Enrich, Measures, Templates, template_of
-from natsproto.otel._metrics import Metrics
-from natsproto.otel._spans import Spans
+from natsproto.otel._instruments import Enrich, Instruments, Templates, template_of
+from natsproto.otel._metrics import ClientMetrics
+from natsproto.otel._spans import SpanFactory
 from natsproto.protocol.frames import Message
 
 M = TypeVar("M", bound=Message)
 
 
 class Telemetry:
-    """Instruments clients with these providers; None takes the global ones. Make it once and keep it.
+    """Instruments clients with these providers; None uses the global ones. Make it once and keep it.
 
-    ``templates`` say which subjects belong together: ``orders.{id}`` or ``orders.*``, the first that matches counts; or
-    a function of the subject. What has no template is neither in the name of a span nor in a metric. ``enrich`` is
-    called with every span that begins and its Operation, to set further attributes; what it raises is logged.
-    ConfigError, InvalidSubject for templates that cannot be.
+    ``templates`` group subjects: ``orders.{id}`` or ``orders.*``, of which the first match is used, or a function of
+    the subject. A subject without a template appears neither in a span's name nor in a metric. ``enrich`` is called
+    with every new span and its Operation to set further attributes; its exceptions are logged. ConfigError or
+    InvalidSubject for invalid templates.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class Telemetry:
     ) -> None:
         meter = get_meter("natsproto", __version__, meter_provider)
         tracer = get_tracer("natsproto", __version__, tracer_provider)
-        self._spans = Spans(tracer, Measures(meter), template_of(templates), enrich)
-        self._metrics = Metrics(meter)
+        self._spans = SpanFactory(tracer, Instruments(meter), template_of(templates), enrich)
+        self._metrics = ClientMetrics(meter)
 
     def connect(
         self,
@@ -53,25 +53,25 @@ class Telemetry:
         context: str | None = None,
         **options: Unpack[OptionArgs],
     ) -> Connecting:
-        """``natsproto.connect`` for a client that makes spans and metrics."""
+        """``natsproto.connect`` for a client that records spans and metrics."""
         chosen = options_for(servers, context, options)
         return TracedConnecting(chosen, THE_WORLD, self._spans, self._metrics)
 
     @contextmanager
     def processing(self, message: Message, *, consumer: str | None = None) -> Iterator[Span]:
-        """See the function of this name."""
+        """See the function of the same name in ``natsproto.otel``."""
         with self._process(message, consumer, consumed=0) as span:
             yield span
 
     async def tracing(self, message: Message, call: Call) -> None:
-        """See the function of this name."""
+        """See the function of the same name in ``natsproto.otel``."""
         with self._process(message, None, consumed=1):
             await call()
 
     @contextmanager
     def _process(self, message: Message, group: str | None, consumed: int) -> Iterator[Span]:
         parent = propagate.extract(message.headers) if message.has_headers else None
-        with self._spans.span(
+        with self._spans.start(
             "process",
             "process",
             SpanKind.CONSUMER,
@@ -81,9 +81,9 @@ class Telemetry:
             group=group,
             messages=(message,),
             consumed=consumed,
-        ) as begun:
-            yield begun.span
+        ).active() as operation:
+            yield operation.span
 
     def process(self, handler: Callable[[M], Awaitable[object] | object]) -> Callable[[M], Awaitable[None]]:
-        """See the function of this name."""
+        """See the function of the same name in ``natsproto.otel``."""
         return with_middleware(handler, self.tracing)

@@ -393,7 +393,7 @@ async def test_client_closed_during_metrics_is_counted_once(nats_server: Server,
                 wait(closing, 0.3)  # it is over by then, or waits for us
             return past
 
-    recorder.telemetry._metrics._past = Past()
+    recorder.telemetry._metrics._closed_totals = Past()
     assert (await asyncio.to_thread(recorder.metrics))[sent] == 1
     await asyncio.wrap_future(closing[0])
     assert recorder.metrics()[sent] == 1

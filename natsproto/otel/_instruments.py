@@ -1,7 +1,7 @@
-"""What is measured of operations, and the templates of subjects that keep the number of time series small.
+"""The metrics of messaging operations, and the subject templates that keep the number of time series small.
 
-Owns the instruments that the semantic conventions name and the choice of a template. Subjects themselves are never
-attributes of a metric: there can be as many as messages.
+Owns the instruments of the semantic conventions and the choice of a template. A subject is never an attribute of a
+metric, because there can be as many subjects as messages.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from natsproto.protocol.subject import matches, subscribe_subject
 log = logging.getLogger("natsproto")
 
 Templates: TypeAlias = Sequence[str] | Callable[[str], str | None]
-"""Templates of subjects, or a function from a subject to its template (None: it has none)."""
+"""Subject templates, or a function that returns the template of a subject (None: it has none)."""
 
-_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-_PLACE = re.compile(r"\{[^{}.]*\}")
+_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+_PLACEHOLDER = re.compile(r"\{[^{}.]*\}")
 
 
 class Operation(NamedTuple):
-    """What a span is about, for an ``enrich`` hook.
+    """The operation of a span, for an ``enrich`` hook.
 
-    ``name`` and ``type`` are those of the conventions (``publish``, ``send``). ``subject`` is None where there are
-    several; ``messages`` are those received or processed, none where something is sent.
+    ``name`` and ``type`` are those of the conventions (``publish``, ``send``). ``subject`` is None for several
+    subjects. ``messages`` are the messages received or processed; empty for sending.
     """
 
     name: str
@@ -44,21 +44,21 @@ class Operation(NamedTuple):
 Enrich: TypeAlias = Callable[[Span, Operation], object]
 
 
-class Measures:
-    """The histograms and counters of the conventions, made with one meter."""
+class Instruments:
+    """The histograms and counters of the semantic conventions, made with one meter."""
 
     def __init__(self, meter: Meter) -> None:
         self._operation = meter.create_histogram(
             "messaging.client.operation.duration",
             "s",
             "Duration of sending, receiving and settling",
-            explicit_bucket_boundaries_advisory=_BUCKETS,
+            explicit_bucket_boundaries_advisory=_BUCKETS_S,
         )
         self._process = meter.create_histogram(
             "messaging.process.duration",
             "s",
             "Duration of processing",
-            explicit_bucket_boundaries_advisory=_BUCKETS,
+            explicit_bucket_boundaries_advisory=_BUCKETS_S,
         )
         self._sent = meter.create_counter(
             "messaging.client.sent.messages", "{message}", "Messages that were attempted to be sent"
@@ -68,7 +68,7 @@ class Measures:
         )
 
     def record(self, type: str, attributes: Mapping[str, str | int], seconds: float, sent: int, consumed: int) -> None:
-        """An operation of this type has ended."""
+        """Record the end of an operation of this type."""
         if type == "process":
             self._process.record(seconds, attributes)
         elif type != "create":  # which sends nothing
@@ -80,24 +80,24 @@ class Measures:
 
 
 def template_of(templates: Templates) -> Callable[[str], str | None]:
-    """The function from a subject to its template. A function that fails is logged, and there is none.
+    """Return a function from a subject to its template. A user's function that raises is logged and yields None.
 
-    ConfigError or InvalidSubject for templates that cannot be.
+    ConfigError or InvalidSubject for invalid templates.
     """
     if callable(templates):
-        asked = templates
+        user_function = templates
 
-        def ask(subject: str) -> str | None:
+        def call(subject: str) -> str | None:
             try:
-                return asked(subject)
+                return user_function(subject)
             except Exception as exc:
-                log.error("the function of templates failed for %r: %r", subject, exc, exc_info=exc)
+                log.error("the templates function failed for %r: %r", subject, exc, exc_info=exc)
                 return None
 
-        return ask
+        return call
     if isinstance(templates, str):
-        raise ConfigError("templates", templates, "must be a sequence of templates, or a function")
-    patterns = [(_PLACE.sub("*", template), template) for template in templates]
+        raise ConfigError("templates", templates, "must be a sequence of templates or a function")
+    patterns = [(_PLACEHOLDER.sub("*", template), template) for template in templates]
     for pattern, _ in patterns:
         subscribe_subject(pattern, "template")
 
