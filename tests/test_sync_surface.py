@@ -80,7 +80,7 @@ READ = "headers and reply say it; there it spares an object for each message"
 PARTS = {
     "AckFuture.add_done_callback": ON_THE_LOOP,
     "AckFuture.outcome": INSIDE,
-    "AckFuture.unseen": INSIDE,
+    "AckFuture.unseen_error": INSIDE,
     "Client.announce": INSIDE,
     "Client.answer": INSIDE,
     "Client.breathe": INSIDE,

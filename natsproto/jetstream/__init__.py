@@ -66,7 +66,7 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._counter import CounterValue
 from natsproto.jetstream._direct import RawMessage, StoredMessages
 from natsproto.jetstream._groups.group import ElasticGroup, StaticGroup
-from natsproto.jetstream._groups.member import Member, Work
+from natsproto.jetstream._groups.member import Member, MemberHandler
 from natsproto.jetstream._groups.partitions import (
     ElasticGroupConfig,
     GroupConfig,
@@ -138,6 +138,7 @@ __all__ = [
     "Listing",
     "MaxDeliveries",
     "Member",
+    "MemberHandler",
     "MemberMapping",
     "MessageNaked",
     "MessageTerminated",
@@ -186,5 +187,4 @@ __all__ = [
     "Timestamp",
     "TypedJetStream",
     "WatchCallback",
-    "Work",
 ]

@@ -16,7 +16,7 @@ from natsproto.jetstream._config import Placement, consumer_name, stream_name
 from natsproto.jetstream._info import AccountPurge, MetaRescue, StreamInfo
 from natsproto.protocol.subject import publish_subject
 
-RESCUE_QUIET = 0.5
+RESCUE_QUIET_S = 0.5
 """Seconds of silence after which no server is expected to answer a rescue any more."""
 
 
@@ -39,14 +39,18 @@ class Admin:
     ) -> None:
         """Lets another server lead the stream: any, or (server 2.11) one that ``placement`` describes."""
         name = stream_name(stream)
-        await self._do(f"STREAM.LEADER.STEPDOWN.{name}", _to(placement), f"step down leader of {name!r}", timeout)
+        await self._do(
+            f"STREAM.LEADER.STEPDOWN.{name}", _placement_body(placement), f"step down leader of {name!r}", timeout
+        )
 
     async def step_down_consumer_leader(
         self, stream: str, consumer: str, *, placement: Placement | None = None, timeout: Duration | None = None
     ) -> None:
         """Lets another server lead the consumer."""
         names = f"{stream_name(stream)}.{consumer_name(consumer)}"
-        await self._do(f"CONSUMER.LEADER.STEPDOWN.{names}", _to(placement), f"step down leader of {names!r}", timeout)
+        await self._do(
+            f"CONSUMER.LEADER.STEPDOWN.{names}", _placement_body(placement), f"step down leader of {names!r}", timeout
+        )
 
     async def remove_stream_peer(self, stream: str, peer: str, *, timeout: Duration | None = None) -> None:
         """Takes a server (by name or peer id) out of the stream and its consumers at once; another one replaces it."""
@@ -77,7 +81,7 @@ class Admin:
         """Lets another server lead the cluster's metadata: any, or one that ``placement`` describes."""
         asked = "step down meta leader"
         self._check_account(asked)
-        await self._do("META.LEADER.STEPDOWN", _to(placement), asked, timeout)
+        await self._do("META.LEADER.STEPDOWN", _placement_body(placement), asked, timeout)
 
     async def remove_server(self, server: str = "", *, peer_id: str = "", timeout: Duration | None = None) -> None:
         """Removes a server that will not come back, by its name, or by its peer id when it was not seen lately."""
@@ -146,7 +150,7 @@ class Admin:
         inbox = api.connection.new_inbox()
         async with api.connection.subscribe(inbox) as answers:
             await api.connection.publish(f"{api.prefix}.META.RESCUE", dumps({"quorum_needed": quorum}), reply=inbox)
-            while came := await answers.take(RESCUE_QUIET if agreed or refused else wait):
+            while came := await answers.take(RESCUE_QUIET_S if agreed or refused else wait):
                 for answer in came:
                     if answer.is_no_responders:
                         raise JetStreamNotEnabled(
@@ -186,7 +190,7 @@ class Admin:
             )
 
 
-def _to(placement: Placement | None) -> dict[str, object]:
+def _placement_body(placement: Placement | None) -> dict[str, object]:
     return {} if placement is None else {"placement": placement}
 
 

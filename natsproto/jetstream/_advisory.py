@@ -295,7 +295,7 @@ class MetaRescued(Advisory):
     cluster: str = text(default="")
 
 
-KINDS: Mapping[str, type[Advisory]] = {
+ADVISORY_TYPES: Mapping[str, type[Advisory]] = {
     f"io.nats.jetstream.{name}": kind
     for name, kind in (
         ("advisory.v1.api_audit", ApiAudit),
@@ -332,7 +332,7 @@ def read_advisory(data: bytes) -> Advisory:
     try:
         payload = parse(data, "advisory")
         said = payload.get("type")
-        kind = KINDS.get(said, Advisory) if isinstance(said, str) else Advisory
+        kind = ADVISORY_TYPES.get(said, Advisory) if isinstance(said, str) else Advisory
         try:
             return decode(kind, payload)
         except InvalidReply:

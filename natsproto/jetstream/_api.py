@@ -29,7 +29,7 @@ from natsproto.errors import (
 from natsproto.jetstream._api_errors import ErrCode, api_error
 from natsproto.jetstream._api_trace import ApiTrace, TraceCallback, redacted
 from natsproto.jetstream._codec import Duration, Record, decode, dumps, parse
-from natsproto.jetstream._info import AccountInfo, level_of
+from natsproto.jetstream._info import AccountInfo, api_level
 from natsproto.jetstream._retry_request import retry_request
 from natsproto.protocol.frames import Message
 from natsproto.protocol.pool import positive_seconds
@@ -39,10 +39,10 @@ R = TypeVar("R", bound=Record)
 
 DEFAULT_PREFIX = "$JS.API"
 
-REQUIRED_LEVEL = "Nats-Required-Api-Level"
+REQUIRED_LEVEL_HEADER = "Nats-Required-Api-Level"
 """Header by which a request demands an API of some level (ADR-44); known to servers since 2.12."""
 
-REPEATABLE = (
+IDEMPOTENT_ENDPOINTS = (
     "INFO",
     "STREAM.CREATE.",
     "STREAM.INFO.",
@@ -55,13 +55,13 @@ REPEATABLE = (
 """What may be asked for twice: it changes nothing, or the second time is told the same as the first. Lists are not
 among it, as each makes every server work, and takes its time.
 """
-PAUSES = (1.0, 2.0)
+RETRY_AFTER_S = (1.0, 2.0)
 """Seconds of silence after which it is asked for again, and after which always."""
 
 log = logging.getLogger("natsproto")
 
 
-async def raise_end(subscription: Subscription, asked: str) -> NoReturn:
+async def raise_closed(subscription: Subscription, asked: str) -> NoReturn:
     """Raises what ended an inbox that was still needed: a refusal of the server, or that the client was closed."""
     try:
         await subscription.next(0)
@@ -131,33 +131,39 @@ class Api:
         asked for may have been done.
         """
         data = body if isinstance(body, bytes) else dumps(body)
-        headers = {REQUIRED_LEVEL: str(level)} if level else None
+        headers = {REQUIRED_LEVEL_HEADER: str(level)} if level else None
         wait = self.timeout if timeout is None else positive_seconds("timeout", timeout)
-        repeatable = not once and endpoint.startswith(REPEATABLE)
+        is_idempotent = not once and endpoint.startswith(IDEMPOTENT_ENDPOINTS)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         while True:
-            payload = parse((await self._reply(endpoint, data, wait, headers, repeatable, asked)).data, asked)
+            payload = parse((await self._reply(endpoint, data, wait, headers, is_idempotent, asked)).data, asked)
             if "error" not in payload:
                 return payload
             error = api_error(payload, asked)
-            wait = deadline - loop.time() - PAUSES[0]
-            if not repeatable or error.err_code != ErrCode.CLUSTER_NOT_AVAIL or wait <= 0:
+            wait = deadline - loop.time() - RETRY_AFTER_S[0]
+            if not is_idempotent or error.err_code != ErrCode.CLUSTER_NOT_AVAIL or wait <= 0:
                 raise error
-            await asyncio.sleep(PAUSES[0])  # the servers are choosing a leader
+            await asyncio.sleep(RETRY_AFTER_S[0])  # the servers are choosing a leader
 
     async def _reply(
-        self, endpoint: str, data: bytes, wait: float, headers: Mapping[str, str] | None, repeatable: bool, asked: str
+        self,
+        endpoint: str,
+        data: bytes,
+        wait: float,
+        headers: Mapping[str, str] | None,
+        is_idempotent: bool,
+        asked: str,
     ) -> Message:
-        """The reply to a request, which is sent again while there is none if it is ``repeatable``."""
+        """The reply to a request, which is sent again while there is none if it is ``is_idempotent``."""
 
         def ask(patience: float) -> Awaitable[Message]:
             return self.request(endpoint, data, timeout=patience, headers=headers)
 
         try:
-            if not repeatable or wait <= PAUSES[0]:
+            if not is_idempotent or wait <= RETRY_AFTER_S[0]:
                 return await ask(wait)
-            pauses = chain(PAUSES, repeat(PAUSES[-1]))
+            pauses = chain(RETRY_AFTER_S, repeat(RETRY_AFTER_S[-1]))
             return await retry_request(ask, pauses, wait, f"request to {f'{self.prefix}.{endpoint}'!r}")
         except NoResponders:
             reason = f"nobody serves {self.prefix}: JetStream is off, or the domain does not exist"
@@ -179,7 +185,7 @@ class Api:
         wait = self.timeout if timeout is None else timeout
         if self._trace is not None:
             subscribe_subject(subject)  # with a bad one nothing is asked that could be told of
-            return self._watch(self._trace, subject, payload, wait, headers)
+            return self._traced_request(self._trace, subject, payload, wait, headers)
         return self.connection.request_literally(subject, payload, timeout=wait, headers=headers)
 
     def request_empty(self, subject: str, wire: bytes, timeout: Duration | None) -> Awaitable[Message]:
@@ -188,30 +194,30 @@ class Api:
             return self.request(subject[len(self.prefix) + 1 :], timeout=timeout)
         return self.connection.request_empty(subject, wire, self.timeout if timeout is None else timeout)
 
-    async def _watch(
+    async def _traced_request(
         self, trace: TraceCallback, subject: str, payload: bytes, timeout: Duration, headers: Mapping[str, str] | None
     ) -> Message:
         begun = perf_counter()
         response, status = b"", 0
-        fault: BaseException | None = None
+        error: BaseException | None = None
         try:
             reply = await self.connection.request_literally(subject, payload, timeout=timeout, headers=headers)
             response, status = redacted(subject, reply.data), reply.headers.status
             return reply
         except BaseException as exc:
-            fault = exc
+            error = exc
             raise
         finally:
-            exchange = ApiTrace(
+            api_trace = ApiTrace(
                 subject=subject,
                 request=payload,
                 response=response,
                 status=status,
                 duration=perf_counter() - begun,
-                error=fault,
+                error=error,
             )
             try:
-                trace(exchange)
+                trace(api_trace)
             except Exception as exc:  # whatever it does, the call goes on
                 log.error("trace of %s failed: %r", subject, exc, exc_info=exc)
                 self.connection.announce(HandlerFailed(where="trace of the JetStream API", error=exc))
@@ -227,7 +233,7 @@ class Api:
         The connected server's own level decides, without a word to anybody, unless it is too low: the JetStream that
         answers may be another server's, so that one is asked.
         """
-        if level_of(self.connection.server_info) >= level:
+        if api_level(self.connection.server_info) >= level:
             return True
         try:
             found = await self.call("INFO", asked=asked, timeout=timeout)

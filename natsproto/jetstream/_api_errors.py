@@ -245,7 +245,7 @@ class ErrCode:
     MESSAGE_SOURCE_HDR_NOT_ALLOWED = 10227
 
 
-CLASSES: Final[Mapping[int, type[ApiError]]] = {
+ERROR_CLASSES: Final[Mapping[int, type[ApiError]]] = {
     code: kind
     for kind, codes in (
         (errors.BadRequest, (10003, 10025, 10038, 10056, 10078, 10131, 10137, 10157)),
@@ -315,4 +315,4 @@ def api_error(payload: Mapping[str, object], asked: str = "") -> ApiError:
         return ApiError(0, 0, str(error), asked)
     code, err_code = (value if isinstance(value := error.get(key), int) else 0 for key in ("code", "err_code"))
     description = str(error.get("description") or "") or f"error {err_code or code}"
-    return CLASSES.get(err_code, ApiError)(code, err_code, description, asked)
+    return ERROR_CLASSES.get(err_code, ApiError)(code, err_code, description, asked)

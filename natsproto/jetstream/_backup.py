@@ -29,22 +29,22 @@ from natsproto.errors import (
     RequestTimeout,
     UnsupportedByServer,
 )
-from natsproto.jetstream._api import Api, raise_end
+from natsproto.jetstream._api import Api, raise_closed
 from natsproto.jetstream._api_errors import ErrCode, api_error
 from natsproto.jetstream._codec import Duration, decode, encode, nanoseconds, parse
 from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._info import RestoreStarted, SnapshotStarted, StreamInfo
 from natsproto.protocol.frames import Message
 
-CHUNK = 128 * 1024
+CHUNK_BYTES = 128 * 1024
 """Bytes of a chunk unless asked for otherwise; what the server chooses too."""
-WINDOW = 8 * 2**20
+WINDOW_BYTES = 8 * 2**20
 """Bytes that may be on their way, unacknowledged."""
-META, DATA = "backup.json", "stream.tar.s2"
+META_FILE, DATA_FILE = "backup.json", "stream.tar.s2"
 """The files of a backup."""
-OTHER_DATA = "stream.arc.s2"
+ARCHIVE_FILE = "stream.arc.s2"
 """What newer versions of the tool call the snapshot of a newer server."""
-_META_LIMIT = 16 * 2**20
+_MAX_META_BYTES = 16 * 2**20
 
 
 class Progress(Value):
@@ -79,18 +79,18 @@ async def save(
     partial = target.with_name(f"{target.name}.{api.connection.new_id()}.partial")
     partial.mkdir()
     try:
-        with _opened(partial / DATA, "xb") as file:
-            async with _Line(api, f"backup of stream {stream!r}", timeout) as line:
-                body: dict[str, object] = {"deliver_subject": line.inbox, "chunk_size": chunk_size}
+        with _open(partial / DATA_FILE, "xb") as file:
+            async with _TransferInbox(api, f"backup of stream {stream!r}", timeout) as transfer:
+                body: dict[str, object] = {"deliver_subject": transfer.inbox, "chunk_size": chunk_size}
                 body["window_size"] = window_size
                 if not consumers:
                     body["no_consumers"] = True
                 if check:
                     body["jsck"] = True
-                started = await _begin(api, stream, body, line.asked, timeout)
-                done = await _receive(line, file, started, progress)
+                started = await _begin(api, stream, body, transfer.asked, timeout)
+                done = await _receive(transfer, file, started, progress)
             await asyncio.to_thread(_finish, file)
-        with _opened(partial / META, "xb") as file:
+        with _open(partial / META_FILE, "xb") as file:
             saved = {"config": encode(started.config), "state": encode(started.state)}
             await asyncio.to_thread(file.write, json.dumps(saved, indent=2).encode())
             await asyncio.to_thread(_finish, file)
@@ -103,7 +103,7 @@ async def save(
 
 def _replace(partial: Path, target: Path) -> None:
     """Gives the backup its name. An older one stands aside first, as a folder cannot be replaced in one step."""
-    if not (target / META).is_file():
+    if not (target / META_FILE).is_file():
         os.replace(partial, target)  # nothing is there, or an empty folder; refused for all else
         return
     older = partial.with_suffix(".older")
@@ -124,18 +124,18 @@ async def _begin(
 
 
 async def _receive(
-    line: _Line, file: BinaryIO, started: SnapshotStarted, progress: Callable[[Progress], object] | None
+    transfer: _TransferInbox, file: BinaryIO, started: SnapshotStarted, progress: Callable[[Progress], object] | None
 ) -> Progress:
     """Writes what comes and acknowledges what is written, until the server says that this was all."""
     size = chunks = 0
     total = started.state.bytes
     while True:
-        came = await line.take()
+        came = await transfer.take()
         end = next((place for place, message in enumerate(came) if not message.data), None)
         full = came if end is None else came[:end]
         for message in full:
             chunks += 1
-            _check_order(message, chunks, line.asked)
+            _check_order(message, chunks, transfer.asked)
         if full:
             await asyncio.to_thread(file.writelines, [message.data for message in full])
             for message in full:
@@ -147,7 +147,7 @@ async def _receive(
         if end is not None:
             headers = came[end].headers
             if headers.status not in (0, 204):
-                raise ApiError(headers.status, 0, headers.description, line.asked)
+                raise ApiError(headers.status, 0, headers.description, transfer.asked)
             return Progress(bytes=size, chunks=chunks, total=total)
 
 
@@ -170,10 +170,10 @@ async def restore(
 ) -> StreamInfo:
     """Brings a stream back from a folder; see JetStream.restore_stream."""
     folder = Path(path)
-    with _opened(folder / META, "rb") as file:
-        saved = _read_meta(await asyncio.to_thread(file.read, _META_LIMIT), os.fspath(path))
-    other = folder / OTHER_DATA
-    with _opened(other if other.exists() else folder / DATA, "rb") as file:
+    with _open(folder / META_FILE, "rb") as file:
+        saved = _read_meta(await asyncio.to_thread(file.read, _MAX_META_BYTES), os.fspath(path))
+    other = folder / ARCHIVE_FILE
+    with _open(other if other.exists() else folder / DATA_FILE, "rb") as file:
         total = os.fstat(file.fileno()).st_size
         config = change(saved.config)
         config.check()
@@ -181,39 +181,39 @@ async def restore(
         if config.first_seq and saved.state.last_seq and not await api.supports_api_level(1, asked, timeout):
             config = config.replace(first_seq=0)  # nats-server 2.10 would begin anew behind the messages it restored
         body = {"config": config, "state": saved.state}
-        async with _Line(api, asked, timeout) as line:
+        async with _TransferInbox(api, asked, timeout) as transfer:
             started = await api.get(RestoreStarted, f"STREAM.RESTORE.{config.name}", body, asked=asked, timeout=timeout)
-            return await _send(line, file, started.deliver_subject, total, progress)
+            return await _send(transfer, file, started.deliver_subject, total, progress)
 
 
 async def _send(
-    line: _Line, file: BinaryIO, subject: str, total: int, progress: Callable[[Progress], object] | None
+    transfer: _TransferInbox, file: BinaryIO, subject: str, total: int, progress: Callable[[Progress], object] | None
 ) -> StreamInfo:
     """Sends the file, a window ahead of the acknowledgements, and reads what the server makes of it."""
-    connection = line.connection
-    chunk = min(CHUNK, connection.max_payload or CHUNK)
-    ahead = max(1, WINDOW // chunk)
+    connection = transfer.connection
+    chunk = min(CHUNK_BYTES, connection.max_payload or CHUNK_BYTES)
+    ahead = max(1, WINDOW_BYTES // chunk)
     sent = acked = size = 0
     while data := await asyncio.to_thread(file.read, chunk):
-        await connection.publish(subject, data, reply=line.inbox)
+        await connection.publish(subject, data, reply=transfer.inbox)
         sent += 1
         size += len(data)
-        for answer in line.take_nowait() if sent - acked < ahead else await line.take():
-            _check_answer(answer, line.asked)
+        for answer in transfer.take_nowait() if sent - acked < ahead else await transfer.take():
+            _read_answer(answer, transfer.asked)
             acked += 1
         if progress is not None:
             progress(Progress(bytes=size, chunks=sent, total=total))
     while acked < sent:
-        for answer in await line.take():
-            _check_answer(answer, line.asked)
+        for answer in await transfer.take():
+            _read_answer(answer, transfer.asked)
             acked += 1
-    await connection.publish(subject, b"", reply=line.inbox)
-    while not (came := await line.take()):
+    await connection.publish(subject, b"", reply=transfer.inbox)
+    while not (came := await transfer.take()):
         pass
-    return decode(StreamInfo, _check_answer(came[-1], line.asked))
+    return decode(StreamInfo, _read_answer(came[-1], transfer.asked))
 
 
-def _check_answer(answer: Message, asked: str) -> dict[str, object]:
+def _read_answer(answer: Message, asked: str) -> dict[str, object]:
     """What the server answers to a chunk: nothing, or why it gives up."""
     payload = parse(answer.data, asked) if answer.data else {}
     if "error" in payload:
@@ -227,13 +227,13 @@ def _read_meta(text: bytes, path: str) -> SnapshotStarted:
     try:
         saved = decode(SnapshotStarted, parse(text, path))
     except InvalidReply:
-        raise ConfigError("path", path, f"is not a backup of a stream: {META} cannot be read") from None
+        raise ConfigError("path", path, f"is not a backup of a stream: {META_FILE} cannot be read") from None
     if not saved.config.name:
-        raise ConfigError("path", path, f"is not a backup of a stream: {META} names none")
+        raise ConfigError("path", path, f"is not a backup of a stream: {META_FILE} names none")
     return saved
 
 
-def _opened(path: Path, mode: str) -> BinaryIO:
+def _open(path: Path, mode: str) -> BinaryIO:
     """The open file. Not in a thread, and neither is closing it: cancelling must find it here."""
     return cast(BinaryIO, path.open(mode))
 
@@ -243,7 +243,7 @@ def _finish(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-class _Line:
+class _TransferInbox:
     """An inbox for one backup or restore, which cannot outlive its connection."""
 
     def __init__(self, api: Api, asked: str, timeout: Duration | None) -> None:
@@ -251,45 +251,45 @@ class _Line:
         self.asked = asked
         self.inbox = api.new_inbox()
         self._timeout = nanoseconds(api.timeout if timeout is None else timeout) / 1e9
-        self._broken: NatsError | None = None
+        self._error: NatsError | None = None
 
-    async def __aenter__(self) -> _Line:
+    async def __aenter__(self) -> _TransferInbox:
         # Not bounded here: the window bounds what is sent.
         self._subscription: Subscription = self.connection.subscribe(
             self.inbox, pending_msgs_limit=0, pending_bytes_limit=0
         )
-        self._silence = self.connection.listen(self._hear)
+        self._unlisten = self.connection.listen(self._on_event)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._silence()
+        self._unlisten()
         await self._subscription.unsubscribe()
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if isinstance(event, Disconnected):
-            self._broken = ConnectionLost(f"{self.asked} cannot go on", event.server)
+            self._error = ConnectionLost(f"{self.asked} cannot go on", event.server)
         elif isinstance(event, Moved):
-            self._broken = ConnectionLost(f"{self.asked} cannot go on", event.left)
+            self._error = ConnectionLost(f"{self.asked} cannot go on", event.left)
         elif isinstance(event, Denied) and event.error.subject.startswith("$JS.SNAPSHOT."):
-            self._broken = event.error
+            self._error = event.error
         elif not isinstance(event, Closed):
             return
         self._subscription.poke()
 
     async def take(self) -> list[Message]:
         """What has come, at least one message; raises when none came in time or none will come any more."""
-        if self._broken is None:
+        if self._error is None:
             came = await self._subscription.take(self._timeout)
-            if came and self._broken is None:
+            if came and self._error is None:
                 return came
-        if self._broken is not None:
-            raise self._broken
+        if self._error is not None:
+            raise self._error
         if self._subscription.closed:
-            await raise_end(self._subscription, self.asked)
+            await raise_closed(self._subscription, self.asked)
         raise RequestTimeout(self.asked, self._timeout)
 
     def take_nowait(self) -> list[Message]:
         """What has come, if anything has."""
-        if self._broken is not None:
-            raise self._broken
+        if self._error is not None:
+            raise self._error
         return self._subscription.take_nowait()

@@ -25,18 +25,18 @@ from natsproto.jetstream._config import (
     StreamConfig,
     stream_name,
 )
-from natsproto.jetstream._counter import INCREMENT, CounterValue, increment, value_of
+from natsproto.jetstream._counter import INCREMENT_HEADER, CounterValue, increment, parse_value
 from natsproto.jetstream._info import AccountInfo, PubAck, StreamInfo, StreamNamesPage, StreamPage
 from natsproto.jetstream._listing import Listing, Page
 from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._publish.async_publish import Limits, Publisher
-from natsproto.jetstream._publish.atomic_batch import MAX_MESSAGES, AtomicBatch
-from natsproto.jetstream._publish.fast_batch import API_LEVEL, FLOW, OUTSTANDING, FastPublisher
+from natsproto.jetstream._publish.async_publish import Publisher, PublisherOptions
+from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch
+from natsproto.jetstream._publish.fast_batch import DEFAULT_OUTSTANDING_ACKS, FAST_API_LEVEL, MAX_FLOW, FastPublisher
 from natsproto.jetstream._publish.fast_batch_state import FastOptions
 from natsproto.jetstream._publish.headers import required_feature
 from natsproto.jetstream._publish.publish import publish
-from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT
-from natsproto.jetstream._publish.schedule import SCHEDULE_NEXT, SCHEDULER
+from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
+from natsproto.jetstream._publish.schedule import SCHEDULE_NEXT_HEADER, SCHEDULER_HEADER
 from natsproto.jetstream._stream import Stream, write_stream
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers
@@ -120,7 +120,7 @@ class JetStream:
         headers: HeadersLike | None = None,
         timeout: Duration | None = None,
         retry_attempts: int | None = None,
-        retry_wait: Duration = RETRY_WAIT,
+        retry_wait: Duration = RETRY_WAIT_S,
         **args: Unpack[MessageArgs],
     ) -> PubAck:
         """Publishes a message and waits until a stream has stored it.
@@ -142,11 +142,11 @@ class JetStream:
         arguments that break a rule or contradict the headers; UnsupportedByServer for those that the server would not
         heed; PermissionDenied; and what ``nc.publish`` raises. Cancelling leaves open whether it is stored.
         """
-        demand = None
+        check_server = None
         if (new := required_feature(args)) is not None:
             asked = f"publish to {subject!r} with {new.what}"
-            demand = partial(self._api.require_api_level, new.level, new.version, asked, timeout)
-            await demand()
+            check_server = partial(self._api.require_api_level, new.level, new.version, asked, timeout)
+            await check_server()
         return await publish(
             self._connection,
             subject,
@@ -156,7 +156,7 @@ class JetStream:
             timeout=self._timeout(timeout),
             retry_attempts=None if retry_attempts is None else _attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
-            demand=demand,
+            check_server=check_server,
         )
 
     def publisher(
@@ -166,7 +166,7 @@ class JetStream:
         max_pending_bytes: int = 64 * 2**20,
         timeout: Duration | None = None,
         retry_attempts: int | None = None,
-        retry_wait: Duration = RETRY_WAIT,
+        retry_wait: Duration = RETRY_WAIT_S,
         auto_msg_id: bool = False,
     ) -> Publisher:
         """A publisher that does not wait for each acknowledgement; use it with ``async with``.
@@ -181,7 +181,7 @@ class JetStream:
         ConfigError for limits that are not positive.
         """
         _check_positive(max_pending=max_pending, max_pending_bytes=max_pending_bytes)
-        limits = Limits(
+        limits = PublisherOptions(
             max_pending=max_pending,
             max_pending_bytes=max_pending_bytes,
             timeout=self._timeout(timeout),
@@ -194,9 +194,9 @@ class JetStream:
         self,
         *,
         timeout: Duration | None = None,
-        max_messages: int = MAX_MESSAGES,
+        max_messages: int = MAX_BATCH_MESSAGES,
         retry_attempts: int = RETRY_ATTEMPTS,
-        retry_wait: Duration = RETRY_WAIT,
+        retry_wait: Duration = RETRY_WAIT_S,
     ) -> AtomicBatch:
         """Messages that are stored all together or not at all (ADR-50); use it with ``async with``, leaving commits.
 
@@ -218,12 +218,12 @@ class JetStream:
         self,
         *,
         gap: Literal["fail", "ok"] = "fail",
-        flow: int = FLOW,
-        outstanding: int = OUTSTANDING,
+        flow: int = MAX_FLOW,
+        outstanding: int = DEFAULT_OUTSTANDING_ACKS,
         max_pending_bytes: int = 64 * 2**20,
         timeout: Duration | None = None,
         retry_attempts: int = RETRY_ATTEMPTS,
-        retry_wait: Duration = RETRY_WAIT,
+        retry_wait: Duration = RETRY_WAIT_S,
         auto_msg_id: bool = False,
     ) -> FastPublisher:
         """A publisher by fast ingest (ADR-50): the stream acknowledges hundreds of messages at a time.
@@ -277,7 +277,7 @@ class JetStream:
             raise ConfigError("stream", stream, "acknowledges nothing (no_ack): use nc.publish")
         publisher: FastPublisher | Publisher = (
             self.fast_publisher(timeout=timeout, auto_msg_id=auto_msg_id)
-            if info.config.allow_batched and self._connection.server_info.api_lvl >= API_LEVEL
+            if info.config.allow_batched and self._connection.server_info.api_lvl >= FAST_API_LEVEL
             else self.publisher(timeout=timeout, auto_msg_id=auto_msg_id)
         )
         async with publisher as entered:
@@ -295,9 +295,9 @@ class JetStream:
         step may have been added or not.
         """
         await self._api.require_api_level(2, "2.12", f"counter {subject!r}", timeout)
-        ack = await self.publish(subject, headers={INCREMENT: increment(n)}, msg_id=msg_id, timeout=timeout)
+        ack = await self.publish(subject, headers={INCREMENT_HEADER: increment(n)}, msg_id=msg_id, timeout=timeout)
         if ack.val:
-            return value_of(ack.val)
+            return parse_value(ack.val)
         stored = await self._stream(ack.stream, None).get_message(ack.seq, timeout=timeout)  # it was added before
         return CounterValue.read(stored).value
 
@@ -349,14 +349,14 @@ class JetStream:
         that has not fired yet is ended. Raises what ``publish`` raises, ScheduleRefused among it.
         """
         own = Headers(headers or ())
-        for name in (SCHEDULER, SCHEDULE_NEXT):
+        for name in (SCHEDULER_HEADER, SCHEDULE_NEXT_HEADER):
             if name in own:
                 raise ConfigError("headers", name, "is what this call says")
         publish_subject(replaced, "replaced")
         if replaced == subject:
             raise ConfigError("subject", subject, "must not be that of the schedule: publish a schedule to change it")
         await self._api.require_api_level(4, "2.14", f"replace schedule {replaced!r}", timeout)
-        pairs = [*own.pairs(), (SCHEDULER, replaced), (SCHEDULE_NEXT, "purge")]
+        pairs = [*own.pairs(), (SCHEDULER_HEADER, replaced), (SCHEDULE_NEXT_HEADER, "purge")]
         return await self.publish(subject, payload, headers=pairs, timeout=timeout, **args)
 
     def _timeout(self, timeout: Duration | None) -> float:

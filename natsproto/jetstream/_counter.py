@@ -13,7 +13,7 @@ from natsproto.errors import ConfigError, InvalidReply
 from natsproto.jetstream._codec import parse
 from natsproto.jetstream._direct import RawMessage
 
-INCREMENT = "Nats-Incr"
+INCREMENT_HEADER = "Nats-Incr"
 
 
 class CounterValue(Value):
@@ -40,11 +40,11 @@ class CounterValue(Value):
             if not isinstance(subjects, dict):
                 raise InvalidReply("Nats-Counter-Sources", stream, subjects, "must be an object")
             sources[stream] = {subject: _number(subject, seen) for subject, seen in subjects.items()}
-        step = message.headers.last(INCREMENT, "0")
+        step = message.headers.last(INCREMENT_HEADER, "0")
         return cls(
             subject=message.subject,
             value=value,
-            increment=_number(INCREMENT, step),
+            increment=_number(INCREMENT_HEADER, step),
             sources=sources,
             stream=message.stream,
             seq=message.seq,
@@ -61,7 +61,7 @@ def increment(number: object) -> str:
         raise ConfigError("n", "of thousands of digits", "is longer than Python writes numbers") from None
 
 
-def value_of(digits: str) -> int:
+def parse_value(digits: str) -> int:
     """The value that an acknowledgement tells."""
     return _number("val", digits)
 

@@ -2,7 +2,7 @@
 
 Owns the value ``RawMessage``, the reading of a server's replies (in which the headers of the server stand behind those
 of the publisher, who may have written the same names) and the run of a get of many messages: its inbox, and the
-``Cursor`` that says what to ask for next. It does not know what a stream is configured to allow.
+``PageCursor`` that says what to ask for next. It does not know what a stream is configured to allow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from natsproto.errors import (
     RequestTimeout,
     UnsupportedByServer,
 )
-from natsproto.jetstream._api import Api, raise_end
+from natsproto.jetstream._api import Api, raise_closed
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._codec import Duration, decode, dumps
 from natsproto.jetstream._info import StoredMessage
@@ -40,23 +40,25 @@ from natsproto.protocol.headers import NO_HEADERS, Headers
 from natsproto.protocol.pool import seconds
 from natsproto.protocol.subject import subscribe_subject
 
-PAGE_MESSAGES = 4096
+MAX_PAGE_MESSAGES = 4096
 """Messages asked for at once; the next page is on its way while the last one is read."""
-PAGE_BYTES = 8 * 2**20
+MAX_PAGE_BYTES = 8 * 2**20
 """Bytes asked for at once: two pages wait here at most, and no server cuts a client off for so little."""
 
 _VERSION = b"NATS/1.0\r\n"
 # The server writes its headers behind everything else, in this order. A user's header of the same name comes earlier,
 # and none of them can contain a line end, so the last of them begins what the server says.
-_FIRST, _SECOND = b"Nats-Stream: ", b"\r\nNats-Subject: "
-_THIRD, _FOURTH = b"\r\nNats-Sequence: ", b"\r\nNats-Time-Stamp: "
-_LONGEST_DIGITS = 20  # of 64 bits
-_LONGEST_END = len(_FOURTH) + 39  # a time of up to 35 bytes and two line ends; a server says twice as much and more
-_SERVER = re.compile(
+_STREAM_LINE, _SUBJECT_LINE = b"Nats-Stream: ", b"\r\nNats-Subject: "
+_SEQUENCE_LINE, _TIME_LINE = b"\r\nNats-Sequence: ", b"\r\nNats-Time-Stamp: "
+_MAX_SEQUENCE_DIGITS = 20  # of 64 bits
+_MAX_TAIL_BYTES = (
+    len(_TIME_LINE) + 39
+)  # a time of up to 35 bytes and two line ends; a server says twice as much and more
+_SERVER_HEADERS = re.compile(
     rb"Nats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: ([0-9]{1,20})\r\nNats-Time-Stamp: ([^\r]*)\r\n"
     rb"(?:Nats-Num-Pending: ([0-9]+)\r\nNats-Last-Sequence: ([0-9]+)\r\n)?"
 )
-_NAMES = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp")
+_SERVER_HEADER_NAMES = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp")
 _GO_TIME = re.compile(r"([0-9-]{10}) ([0-9:.]+) ([+-][0-9]{2})([0-9]{2}) \w+")  # of the first servers with direct get
 
 
@@ -163,13 +165,13 @@ def _read_time(text: bytes) -> Timestamp:
 # ---------------------------------------------------------------- replies of a server
 
 
-class Reply(Message):
+class DirectReply(Message):
     """A reply to a direct get: a stored message, or a status."""
 
     __slots__ = ()
 
     @classmethod
-    def of(cls, message: Message) -> Reply:
+    def of(cls, message: Message) -> DirectReply:
         """The reply of a request, read as what it is."""
         made = cls(message.subject, None, message.data, None)
         made._head = message._head
@@ -181,11 +183,11 @@ class Reply(Message):
         if head is None:
             return None
         if isinstance(head, Headers):
-            return self._looked_at(head)
-        cut = head.rfind(_FIRST)
+            return self._parsed_parts(head)
+        cut = head.rfind(_STREAM_LINE)
         if cut < 0:
             return None
-        found = _SERVER.match(head, cut)
+        found = _SERVER_HEADERS.match(head, cut)
         if found is None:
             raise InvalidReply("direct get", "headers", head[cut:], "are not those of a stored message")
         stream, subject, seq, time, pending, last = found.groups()
@@ -201,17 +203,17 @@ class Reply(Message):
         )
         return message, (None if last is None else int(last))
 
-    def _looked_at(self, headers: Headers) -> tuple[RawMessage, int | None] | None:
+    def _parsed_parts(self, headers: Headers) -> tuple[RawMessage, int | None] | None:
         """The same when somebody has looked into the headers before: of each name the last value is the server's."""
         if "Nats-Stream" not in headers:
             return None
-        said = {name: headers.last(name) for name in _NAMES}
+        said = {name: headers.last(name) for name in _SERVER_HEADER_NAMES}
         if not said["Nats-Sequence"].isdecimal():
             raise InvalidReply("direct get", "headers", headers, "are not those of a stored message")
         own: list[tuple[str, str]] = []
         for name in headers:
             values = headers.get_all(name)
-            own += [(name, value) for value in (values[:-1] if name in _NAMES else values)]
+            own += [(name, value) for value in (values[:-1] if name in _SERVER_HEADER_NAMES else values)]
         published = Headers(own)
         published.status, published.description = headers.status, headers.description
         message = RawMessage(
@@ -225,7 +227,7 @@ class Reply(Message):
         return message, None
 
 
-def refusal(code: int, description: str, asked: str) -> ApiError:
+def status_error(code: int, description: str, asked: str) -> ApiError:
     """The error for a status that is no message. The server gives no err_code here; the nearest one is put in."""
     if code == 404:
         return MessageNotFound(404, ErrCode.NO_MESSAGE_FOUND, description.lower(), asked)
@@ -250,10 +252,10 @@ async def direct_get(
 
 
 def _stored(message: Message, asked: str) -> RawMessage:
-    reply = Reply.of(message)
+    reply = DirectReply.of(message)
     if found := reply.parts():
         return found[0]
-    raise refusal(reply.headers.status, reply.headers.description, asked)
+    raise status_error(reply.headers.status, reply.headers.description, asked)
 
 
 class LastGet:
@@ -273,31 +275,36 @@ class LastGet:
         self._request = f"{api.prefix}.DIRECT.GET.{stream}.{subject}"
         self._wire = subscribe_subject(self._request)
         self._begin = (
-            _VERSION + _FIRST + stream.encode() + _SECOND + subject.encode("utf-8", "surrogateescape") + _THIRD
+            _VERSION
+            + _STREAM_LINE
+            + stream.encode()
+            + _SUBJECT_LINE
+            + subject.encode("utf-8", "surrogateescape")
+            + _SEQUENCE_LINE
         )
 
-    def ask(self, timeout: Duration | None) -> Awaitable[Message]:
+    def request(self, timeout: Duration | None) -> Awaitable[Message]:
         """Sends the request; await the reply at once. NoResponders when the stream does not allow it, or is gone."""
         return self._api.request_empty(self._request, self._wire, timeout)
 
-    def plain(self, reply: Message) -> bytes | None:
+    def headerless(self, reply: Message) -> bytes | None:
         """The headers of a reply that is a message to which its publisher gave none; None for any other."""
         head = reply._head
         if type(head) is bytes and head.startswith(self._begin):
             begin = len(self._begin)
-            end = head.find(_FOURTH, begin, begin + _LONGEST_DIGITS + len(_FOURTH))
+            end = head.find(_TIME_LINE, begin, begin + _MAX_SEQUENCE_DIGITS + len(_TIME_LINE))
             # A publisher may write the same: then what the server says follows behind it.
-            if head[begin:end].isdigit() and len(head) - end <= _LONGEST_END:
+            if head[begin:end].isdigit() and len(head) - end <= _MAX_TAIL_BYTES:
                 return head
         return None
 
-    def message_in(self, reply: Message) -> RawMessage:
+    def read(self, reply: Message) -> RawMessage:
         """The message in any reply. MessageNotFound, or the error for what else it says; InvalidReply."""
         return _stored(reply, f"last message of {self.subject!r} in stream {self._stream!r}")
 
 
-def plain_message(head: bytes, data: bytes) -> RawMessage:
-    """The message with this payload and these headers, which ``LastGet.plain`` has looked at."""
+def headerless_message(head: bytes, data: bytes) -> RawMessage:
+    """The message with this payload and these headers, which ``LastGet.headerless`` has looked at."""
     stream, subject, seq, time = (line.partition(b": ")[2] for line in head.split(b"\r\n")[1:5])
     return RawMessage(stream.decode(), subject.decode("utf-8", "surrogateescape"), int(seq), time, data)
 
@@ -315,7 +322,7 @@ async def leader_get(
     return RawMessage(stream, stored.subject, stored.seq, stored.time, stored.data, head)
 
 
-def check_since(message: RawMessage, since: datetime, asked: str) -> None:
+def check_start_time(message: RawMessage, since: datetime, asked: str) -> None:
     """UnsupportedByServer for a message that is older than what was asked for: such a server reads no start time."""
     if message.time < since:
         raise UnsupportedByServer(asked, "a start time needs nats-server 2.11 or newer")
@@ -324,7 +331,7 @@ def check_since(message: RawMessage, since: datetime, asked: str) -> None:
 # ---------------------------------------------------------------- many messages
 
 
-class Cursor:
+class PageCursor:
     """PURE. How far a get of many messages is, and what to ask for next.
 
     ``body`` is what every request says. A request gives messages in the order of their sequences, each with the
@@ -349,7 +356,7 @@ class Cursor:
         self._up_to = 0
 
     @property
-    def weighs(self) -> bool:
+    def counts_bytes(self) -> bool:
         """Whether it counts bytes."""
         return self._max_bytes is not None
 
@@ -366,11 +373,11 @@ class Cursor:
         if self._up_to:
             wanted["up_to_seq"] = self._up_to
             wanted.pop("up_to_time", None)
-        wanted["batch"] = PAGE_MESSAGES if self._limit is None else min(PAGE_MESSAGES, self._limit)
-        wanted["max_bytes"] = PAGE_BYTES if self._max_bytes is None else min(PAGE_BYTES, self._max_bytes)
+        wanted["batch"] = MAX_PAGE_MESSAGES if self._limit is None else min(MAX_PAGE_MESSAGES, self._limit)
+        wanted["max_bytes"] = MAX_PAGE_BYTES if self._max_bytes is None else min(MAX_PAGE_BYTES, self._max_bytes)
         return wanted
 
-    def next_alone(self) -> dict[str, object]:
+    def single_request(self) -> dict[str, object]:
         """The same place, for a request that gives one message only."""
         wanted: dict[str, object] = {"next_by_subj": self._body.get("next_by_subj", ">")}
         return wanted | ({"seq": self.seq + 1} if self.seq else dict(self._first))
@@ -440,24 +447,24 @@ class BatchGet:
         self,
         api: Api,
         stream: str,
-        cursor: Cursor,
+        cursor: PageCursor,
         *,
-        alone: bool,
+        can_get_single: bool,
         direct: bool,
         asked: str,
         timeout: Duration | None,
         since: datetime | None = None,
     ) -> None:
-        """``alone``: without direct get the messages can be had one by one; ``direct``: start with direct get;
+        """``can_get_single``: without direct get the messages can be had one by one; ``direct``: start with direct get;
         ``since``: the start time that the cursor asks for.
         """
         self._since = since
         self._api, self._stream, self._cursor = api, stream, cursor
-        self._alone, self._direct, self._asked = alone, direct, asked
+        self._can_get_single, self._direct, self._asked = can_get_single, direct, asked
         self._timeout = seconds("timeout", api.timeout if timeout is None else timeout)
         self._subject = f"{api.prefix}.DIRECT.GET.{stream}"
         self._reply = ""  # where the page in progress comes in; "" when none does
-        self._ask = True  # whether the next page is to be asked for
+        self._needs_page = True  # whether the next page is to be asked for
         self._refused: PermissionDenied | None = None
         self.pages = 0
         """How many were asked for so far."""
@@ -477,26 +484,26 @@ class BatchGet:
                 return
             except _NoDirectGet:
                 pass  # the stream or the server cannot do it, or the stream is gone: its leader will say
-        if not self._alone:
+        if not self._can_get_single:
             raise UnsupportedByServer(self._asked, "needs a stream with allow_direct, and nats-server 2.11 or newer")
-        async for message in self._one_by_one():
+        async for message in self._single_gets():
             yield [message]
 
-    async def _one_by_one(self) -> AsyncGenerator[RawMessage]:
+    async def _single_gets(self) -> AsyncGenerator[RawMessage]:
         while not self._cursor.done:
-            message = await self._from_leader()
+            message = await self._get_from_leader()
             if message is None:
                 return
             yield message
 
-    async def _from_leader(self) -> RawMessage | None:
+    async def _get_from_leader(self) -> RawMessage | None:
         """The next message, from the one server that surely has it; None when there is none."""
         loop = asyncio.get_running_loop()
         left, deadline = self._timeout, loop.time() + self._timeout
         while True:
             try:
                 message = await leader_get(
-                    self._api, self._stream, self._cursor.next_alone(), asked=self._asked, timeout=left
+                    self._api, self._stream, self._cursor.single_request(), asked=self._asked, timeout=left
                 )
             except MessageNotFound:
                 return None
@@ -507,7 +514,7 @@ class BatchGet:
             else:
                 break
         if self._since is not None:
-            check_since(message, self._since, self._asked)
+            check_start_time(message, self._since, self._asked)
         self._cursor.advance(message.seq, message.size)
         return message
 
@@ -515,12 +522,12 @@ class BatchGet:
         connection, cursor = self._api.connection, self._cursor
         inbox = self._api.new_inbox()
         subscription = connection.subscribe(
-            f"{inbox}.*", pending_msgs_limit=0, pending_bytes_limit=0, message_type=Reply
+            f"{inbox}.*", pending_msgs_limit=0, pending_bytes_limit=0, message_type=DirectReply
         )  # bounded by the size of a page
 
-        def hear(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if isinstance(event, Disconnected | Moved):
-                self._ask = True
+                self._needs_page = True
             elif isinstance(event, Denied) and event.error.subject == self._subject:
                 self._refused = event.error
             elif not isinstance(event, Closed):
@@ -529,38 +536,38 @@ class BatchGet:
 
         async def ask() -> None:
             self.pages += 1
-            self._ask, self._reply = False, f"{inbox}.{self.pages}"
+            self._needs_page, self._reply = False, f"{inbox}.{self.pages}"
             await connection.publish(self._subject, dumps(cursor.request()), reply=self._reply)
 
-        silence = connection.listen(hear)
+        unlisten = connection.listen(on_event)
         try:
-            while self._reply or (self._ask and not cursor.done):
-                if self._ask:
+            while self._reply or (self._needs_page and not cursor.done):
+                if self._needs_page:
                     await ask()
-                came = cast("list[Reply]", await subscription.take(self._timeout))
+                came = cast("list[DirectReply]", await subscription.take(self._timeout))
                 if self._refused is not None:
                     raise self._refused
-                if not came and not self._ask:
+                if not came and not self._needs_page:
                     if subscription.closed:
-                        await raise_end(subscription, self._asked)
+                        await raise_closed(subscription, self._asked)
                     raise RequestTimeout(self._asked, self._timeout)
-                found, status = self._sort(came)
+                found, status = self._read_page(came)
                 if status is not None and (message := await self._end_page(status)) is not None:
                     found.append(message)
                 if cursor.done:
                     self._reply = ""
-                elif self._ask:  # before what was found is handled: the next page travels meanwhile
+                elif self._needs_page:  # before what was found is handled: the next page travels meanwhile
                     await ask()
                 if found:
                     yield found
         finally:
-            silence()
+            unlisten()
             await subscription.unsubscribe()
 
-    def _sort(self, came: list[Reply]) -> tuple[list[RawMessage], Reply | None]:
+    def _read_page(self, came: list[DirectReply]) -> tuple[list[RawMessage], DirectReply | None]:
         """The messages of the page in progress, in order and without a gap, and the status that ended it."""
         found: list[RawMessage] = []
-        take, weigh = self._cursor.take, self._cursor.weighs
+        take, weigh = self._cursor.take, self._cursor.counts_bytes
         for reply in came:
             if reply.subject != self._reply:
                 continue  # of a page that was given up
@@ -571,15 +578,15 @@ class BatchGet:
             if before is None:
                 raise _NoDirectGet  # a server before 2.11 gives one message and leaves it at that
             if not take(message.seq, before, message.size if weigh else 0):
-                self._again()
+                self._restart_page()
                 break
             found.append(message)
         return found, None
 
-    def _again(self) -> None:
-        self._reply, self._ask = "", True
+    def _restart_page(self) -> None:
+        self._reply, self._needs_page = "", True
 
-    async def _end_page(self, status: Reply) -> RawMessage | None:
+    async def _end_page(self, status: DirectReply) -> RawMessage | None:
         """Decides how it goes on behind a page; a message when that had to be found out elsewhere."""
         headers, cursor = status.headers, self._cursor
         self._reply = ""
@@ -587,22 +594,22 @@ class BatchGet:
             pending, last, up_to = (
                 int(headers.last(f"Nats-{name}", "0")) for name in ("Num-Pending", "Last-Sequence", "UpTo-Sequence")
             )
-            self._ask = cursor.end_of_page(pending, last, up_to)
+            self._needs_page = cursor.end_of_page(pending, last, up_to)
             return None
         if headers.status == 503:
             raise _NoDirectGet
-        if headers.status == 404 and self._alone:
+        if headers.status == 404 and self._can_get_single:
             if not cursor.pending:
                 return None
             # Another server than that of the last page answered, and it has not got that far.
-            message = await self._from_leader()
-            self._ask = message is not None
+            message = await self._get_from_leader()
+            self._needs_page = message is not None
             return message
         if headers.status == 404 and "Results" in headers.description:
             return None
         if headers.status == 408 and "Empty" in headers.description:
             raise _NoDirectGet  # a server that does not know what fills this request
-        raise refusal(headers.status, headers.description, self._asked)
+        raise status_error(headers.status, headers.description, self._asked)
 
 
 class _NoDirectGet(Exception):

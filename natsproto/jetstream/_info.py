@@ -52,7 +52,7 @@ from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import ServerInfo
 
 
-def level_of(server: ServerInfo) -> int:
+def api_level(server: ServerInfo) -> int:
     """The level of a server's API. That of 2.11 is 1, which it does not say."""
     return server.api_lvl or int(server.version.startswith("2.11."))
 
@@ -321,10 +321,10 @@ def pub_ack(data: bytes, asked: str = "") -> PubAck:
     payload = parse(data, "PubAck")
     if "error" in payload:  # such a reply has a stream and a sequence too
         raise api_error(payload, asked)
-    return ack_of(payload)
+    return decode_pub_ack(payload)
 
 
-def ack_of(payload: dict[str, object]) -> PubAck:
+def decode_pub_ack(payload: dict[str, object]) -> PubAck:
     """The acknowledgement that a JSON object stands for, or InvalidReply."""
     ack = decode(PubAck, payload)
     for name, number in (("seq", ack.seq), ("count", ack.count)):

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from natsproto.protocol.headers import Headers
 
 _ACK_PREFIX = b"$JS.ACK."
-_API_PREFIX = "$JS.API"
-_ACK_WAIT = 1.5  # seconds
+_DEFAULT_API_PREFIX = "$JS.API"
+_SHORTEST_ACK_WAIT_S = 1.5  # seconds
 RESEND_INTERVAL_S = 1.0
 """Seconds of silence after which an acknowledgement is sent again; doubled each time."""
 RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.02, 0.5
 """Seconds to wait before an acknowledgement that nobody took is sent again: at first, doubling, and at most."""
-_NANOS = 2**63  # as many as a server counts, from 1970 to 2262
+_MAX_NANOS = 2**63  # as many as a server counts, from 1970 to 2262
 
 
 class Metadata(Value):
@@ -101,7 +101,7 @@ class JsMessage(Message):
     """First the ack_wait of its consumer, if known; then how it was answered for."""
 
     @classmethod
-    def of(cls, message: Message, api_prefix: str = _API_PREFIX) -> JsMessage:
+    def of(cls, message: Message, api_prefix: str = _DEFAULT_API_PREFIX) -> JsMessage:
         """A core message that came from a stream, as a JetStream message (the same bytes, nothing is copied).
 
         LocalProtocolError when its reply subject is no ack subject.
@@ -119,7 +119,7 @@ class JsMessage(Message):
         anybody sets it.
         """
         note = self._note
-        return float(note) if isinstance(note, float) and note else _ACK_WAIT
+        return float(note) if isinstance(note, float) and note else _SHORTEST_ACK_WAIT_S
 
     @property
     def metadata(self) -> Metadata:
@@ -154,7 +154,7 @@ class JsMessage(Message):
         reply = self._reply
         if type(reply) is bytes:
             words = reply.rsplit(b".", 4)
-            if words[0] in _known:
+            if words[0] in _known_ack_prefixes:
                 try:
                     return int(words[1])
                 except ValueError:
@@ -194,7 +194,7 @@ class JsMessage(Message):
         # What _say_nowait does, written out: a call for each would cost a tenth more.
         reply, origin = self._reply, self._origin
         if type(self._note) is bytes or type(reply) is not bytes or origin is None or reply[:8] != _ACK_PREFIX:
-            self._say_nowait(b"+ACK")  # raises, or the reply was looked at
+            self._send_ack_nowait(b"+ACK")  # raises, or the reply was looked at
         else:
             origin.answer_nowait(reply, b"+ACK")  # type: ignore[attr-defined]
             self._note = b"+ACK"
@@ -213,7 +213,9 @@ class JsMessage(Message):
         try:
             connection = self._connection()
             wait = connection.request_timeout if timeout is None else positive_seconds("timeout", timeout)
-            await self._confirm(connection, wait, before.api_prefix if isinstance(before, AckWait) else _API_PREFIX)
+            await self._confirm(
+                connection, wait, before.api_prefix if isinstance(before, AckWait) else _DEFAULT_API_PREFIX
+            )
         except BaseException:
             self._note = before
             raise
@@ -272,24 +274,24 @@ class JsMessage(Message):
 
     async def nak(self, delay: Duration | None = None) -> None:
         """It was not handled: deliver it again, now or after ``delay`` seconds."""
-        await self._say(_nak(delay))
+        await self._send_ack(_nak(delay))
 
     def nak_nowait(self, delay: Duration | None = None) -> None:
         """``nak`` that never waits."""
-        self._say_nowait(_nak(delay))
+        self._send_ack_nowait(_nak(delay))
 
     async def term(self, reason: str = "") -> None:
         """Never deliver it again. The reason is part of the server's advisory."""
-        await self._say(_term(reason))
+        await self._send_ack(_term(reason))
 
     def term_nowait(self, reason: str = "") -> None:
         """``term`` that never waits."""
-        self._say_nowait(_term(reason))
+        self._send_ack_nowait(_term(reason))
 
     async def in_progress(self) -> None:
         """It is being handled: the time to acknowledge it starts anew. AlreadyAcked when it was answered for."""
         before = self._note
-        await self._say(b"+WPI")
+        await self._send_ack(b"+WPI")
         self._note = before
 
     @asynccontextmanager
@@ -303,13 +305,13 @@ class JsMessage(Message):
         pause = self.ack_wait / 3 if interval is None else seconds("interval", interval)
         if pause <= 0:
             raise ConfigError("interval", interval, "must be more than 0 seconds")
-        teller = asyncio.create_task(self._tell_progress(pause), name="natsproto keep_alive")
+        teller = asyncio.create_task(self._repeat_in_progress(pause), name="natsproto keep_alive")
         try:
             yield
         finally:
             teller.cancel()
 
-    async def _tell_progress(self, pause: float) -> None:
+    async def _repeat_in_progress(self, pause: float) -> None:
         while True:
             await asyncio.sleep(pause)
             if self.is_acked:
@@ -321,12 +323,12 @@ class JsMessage(Message):
 
     # ---------------------------------------------------------------- how
 
-    async def _say(self, words: bytes) -> None:
+    async def _send_ack(self, words: bytes) -> None:
         if not self.is_acked:
             await self._connection().breathe()
-        self._say_nowait(words)
+        self._send_ack_nowait(words)
 
-    def _say_nowait(self, words: bytes) -> None:
+    def _send_ack_nowait(self, words: bytes) -> None:
         self._check_unanswered(words)
         reply = self._ack_subject()
         self._connection().answer_nowait(reply, words)
@@ -340,7 +342,7 @@ class JsMessage(Message):
 
     def _check_unanswered(self, words: bytes) -> None:
         if type(self._note) is bytes:
-            raise AlreadyAcked(self.subject, _word(self._note), _word(words))
+            raise AlreadyAcked(self.subject, _ack_name(self._note), _ack_name(words))
 
     def _ack_subject(self) -> bytes:
         reply = self._reply
@@ -355,9 +357,9 @@ class JsMessage(Message):
     def _stream_seq(self) -> int:
         subject, (*_, seq) = self._ack_subject(), self.position
         if subject.count(b".") in (8, 10):  # neither has words at its end that nobody knows yet
-            if len(_known) >= 100:
-                _known.clear()
-            _known.add(subject.rsplit(b".", 4)[0])
+            if len(_known_ack_prefixes) >= 100:
+                _known_ack_prefixes.clear()
+            _known_ack_prefixes.add(subject.rsplit(b".", 4)[0])
         return seq
 
     def _connection(self) -> Connection:
@@ -366,11 +368,11 @@ class JsMessage(Message):
         return self._origin  # type: ignore[return-value]  # what made the message
 
     def __repr__(self) -> str:
-        answered = f", {_word(self._note)}" if type(self._note) is bytes else ""
+        answered = f", {_ack_name(self._note)}" if type(self._note) is bytes else ""
         return f"JsMessage(subject={self.subject!r}, {len(self.data)} bytes{answered})"
 
 
-_known: set[bytes] = set()
+_known_ack_prefixes: set[bytes] = set()
 """Ack subjects without their last four words: the same for all first deliveries of a consumer. 100 at most."""
 
 
@@ -419,7 +421,7 @@ def read_ack_subject(subject: str) -> Metadata:
     stream, consumer, *numbers = rest
     try:
         delivered, stream_seq, consumer_seq, nanos, pending = map(int, numbers)
-        if not -_NANOS < nanos < _NANOS:
+        if not -_MAX_NANOS < nanos < _MAX_NANOS:
             raise ValueError("no time")
     except ValueError:
         raise LocalProtocolError(f"{subject!r} is no ack subject: its numbers cannot be read") from None
@@ -450,5 +452,5 @@ def _term(reason: str) -> bytes:
     return b"+TERM " + reason.encode() if reason else b"+TERM"
 
 
-def _word(words: bytes) -> str:
+def _ack_name(words: bytes) -> str:
     return {b"+ACK": "ack", b"-NAK": "nak", b"+TER": "term", b"+WPI": "in_progress"}[words[:4]]

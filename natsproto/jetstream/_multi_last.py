@@ -17,16 +17,16 @@ from typing import Protocol
 from natsproto.errors import LimitReached, MessageNotFound, PermissionDenied
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._direct import BatchGet, Cursor, RawMessage
+from natsproto.jetstream._direct import BatchGet, PageCursor, RawMessage
 from natsproto.jetstream._info import StreamInfo
 
-PIECE_SUBJECTS = 1000
+MAX_SUBJECTS_PER_REQUEST = 1000
 """Subjects named in one request for their last messages; a server takes up to 1,024."""
-PIECE_BYTES = 128 * 1024
+MAX_SUBJECT_BYTES_PER_REQUEST = 128 * 1024
 """Bytes of those subjects; a server takes a megabyte unless it is configured otherwise."""
 
 
-class Source(Protocol):
+class StreamHandle(Protocol):
     """The stream, as far as it is needed here."""
 
     @property
@@ -50,87 +50,87 @@ class Source(Protocol):
 
 
 class MultiLastGet:
-    """One get of last messages. ``moment`` is how the caller has chosen one; empty for now."""
+    """One get of last messages. ``up_to`` is how the caller has chosen one; empty for now."""
 
     def __init__(
         self,
         api: Api,
-        source: Source,
+        stream: StreamHandle,
         subjects: tuple[str, ...],
-        moment: Mapping[str, object],
+        up_to: Mapping[str, object],
         *,
         direct: bool,
         limit: int | None,
         timeout: Duration | None,
     ) -> None:
-        self._api, self._source, self._subjects, self._moment = api, source, subjects, moment
+        self._api, self._stream, self._subjects, self._up_to = api, stream, subjects, up_to
         self._direct, self._limit, self._timeout = direct, limit, timeout
         self._seen: set[str] = set()
 
     async def batches(self) -> AsyncGenerator[list[RawMessage]]:
         """Yields what has arrived as a list. Raises what BatchGet.batches does; cancelling ends it."""
-        if len(self._subjects) <= PIECE_SUBJECTS:
+        if len(self._subjects) <= MAX_SUBJECTS_PER_REQUEST:
             try:
-                run = self._run(self._subjects, self._moment)
+                run = self._batch_get(self._subjects, self._up_to)
                 async with aclosing(self._read(run)) as found:
                     async for messages in found:
                         yield messages
-                if run.pages < 2 or self._moment or self._limit == 0:
+                if run.pages < 2 or self._up_to or self._limit == 0:
                     return  # what one page holds, the server has read at one go
             except LimitReached:
                 pass  # wildcards match more than one answer holds; said before the first message
             except MessageNotFound:
-                if self._moment:
+                if self._up_to:
                     raise
                 # One of them was written again, or deleted, before its turn to be sent.
-        async with aclosing(self._by_name()) as found:
+        async with aclosing(self._batches_by_name()) as found:
             async for messages in found:
                 yield messages
 
-    async def _by_name(self) -> AsyncGenerator[list[RawMessage]]:
+    async def _batches_by_name(self) -> AsyncGenerator[list[RawMessage]]:
         """What is still to come, by the names of the subjects."""
         again = bool(self._seen)
         try:
-            names = await self._spelled_out()
+            names = await self._list_subjects()
         except PermissionDenied:
             if again:
                 return  # nobody tells what else there is
             raise
-        for moment in await self._moments(again):
-            for piece in _pieces(name for name in names if name not in self._seen):
+        for up_to in await self._snapshots(again):
+            for chunk in _split_subjects(name for name in names if name not in self._seen):
                 try:
-                    async with aclosing(self._read(self._run(piece, moment))) as found:
+                    async with aclosing(self._read(self._batch_get(chunk, up_to))) as found:
                         async for messages in found:
                             yield messages
                 except MessageNotFound:
-                    if self._moment:
+                    if self._up_to:
                         raise
                 if self._limit == 0:
                     return
-        if not self._moment:
+        if not self._up_to:
             for name in names:
-                if name not in self._seen and (message := await self._alone(name)) is not None:
+                if name not in self._seen and (message := await self._get_single(name)) is not None:
                     yield [message]
                 if self._limit == 0:
                     return
 
-    async def _moments(self, again: bool) -> list[Mapping[str, object]]:
+    async def _snapshots(self, again: bool) -> list[Mapping[str, object]]:
         """Of which moments messages are asked for, one after the other; ``again`` when pages of the first were read."""
-        if self._moment:
-            return [self._moment]
+        if self._up_to:
+            return [self._up_to]
         if again:
             return [{}]
-        last = (await self._source.info(timeout=self._timeout)).state.last_seq
+        last = (await self._stream.info(timeout=self._timeout)).state.last_seq
         return [{"up_to_seq": max(1, last)}, {}]
 
-    def _run(self, subjects: Iterable[str], moment: Mapping[str, object]) -> BatchGet:
+    def _batch_get(self, subjects: Iterable[str], up_to: Mapping[str, object]) -> BatchGet:
         return BatchGet(
             self._api,
-            self._source.name,
-            Cursor({"multi_last": list(subjects), **moment}, {}, limit=self._limit),
-            alone=False,
+            self._stream.name,
+            PageCursor({"multi_last": list(subjects), **up_to}, {}, limit=self._limit),
+            can_get_single=False,
             direct=self._direct,
-            asked=f"last messages of stream {self._source.name!r}",
+            asked=f"last messages of stream {self._stream.name!r}",
             timeout=self._timeout,
         )
 
@@ -140,9 +140,9 @@ class MultiLastGet:
                 self._count(messages)
                 yield messages
 
-    async def _alone(self, subject: str) -> RawMessage | None:
+    async def _get_single(self, subject: str) -> RawMessage | None:
         try:
-            message = await self._source.get_last_message(subject, timeout=self._timeout)
+            message = await self._stream.get_last_message(subject, timeout=self._timeout)
         except MessageNotFound:
             return None
         self._count([message])
@@ -153,28 +153,28 @@ class MultiLastGet:
         if self._limit is not None:
             self._limit -= len(messages)
 
-    async def _spelled_out(self) -> list[str]:
+    async def _list_subjects(self) -> list[str]:
         """Every subject once, with what the stream has in the place of wildcards."""
         found: dict[str, None] = {}
         for subject in self._subjects:
             if {"*", ">"}.isdisjoint(subject.split(".")):
                 found[subject] = None
             else:
-                async for name, _ in self._source.subjects(subject, timeout=self._timeout):
+                async for name, _ in self._stream.subjects(subject, timeout=self._timeout):
                     found[name] = None
         return list(found)
 
 
-def _pieces(subjects: Iterable[str]) -> Iterator[list[str]]:
+def _split_subjects(subjects: Iterable[str]) -> Iterator[list[str]]:
     """The subjects in lists that each fit into one request."""
-    piece: list[str] = []
+    chunk: list[str] = []
     size = 0
     for subject in subjects:
         length = len(subject.encode("utf-8", "surrogateescape")) + 3
-        if piece and (len(piece) == PIECE_SUBJECTS or size + length > PIECE_BYTES):
-            yield piece
-            piece, size = [], 0
-        piece.append(subject)
+        if chunk and (len(chunk) == MAX_SUBJECTS_PER_REQUEST or size + length > MAX_SUBJECT_BYTES_PER_REQUEST):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(subject)
         size += length
-    if piece:
-        yield piece
+    if chunk:
+        yield chunk

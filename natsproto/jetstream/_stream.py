@@ -32,10 +32,10 @@ from natsproto.jetstream._consumer.ordered_cursor import PUSH_HEARTBEAT_S
 from natsproto.jetstream._consumer.push import PushConsumer
 from natsproto.jetstream._direct import (
     BatchGet,
-    Cursor,
+    PageCursor,
     RawMessage,
     StoredMessages,
-    check_since,
+    check_start_time,
     direct_get,
     leader_get,
 )
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from natsproto.jetstream._backup import Progress
 
 # What older servers leave out without a word, by the server that knows it first and the level of its API.
-_STREAM_NOVELTIES = {
+_STREAM_FEATURES = {
     "allow_msg_ttl": ("2.11", 1),
     "subject_delete_marker_ttl": ("2.11", 1),
     "allow_msg_counter": ("2.12", 2),
@@ -70,7 +70,7 @@ _STREAM_NOVELTIES = {
     "persist_mode": ("2.12", 2),
     "allow_batched": ("2.14", 4),
 }
-_CONSUMER_NOVELTIES = {"pause_until": ("2.11", 1), "priority_groups": ("2.11", 1), "priority_policy": ("2.11", 1)}
+_CONSUMER_FEATURES = {"pause_until": ("2.11", 1), "priority_groups": ("2.11", 1), "priority_policy": ("2.11", 1)}
 
 
 class Stream:
@@ -122,7 +122,7 @@ class Stream:
             subscribe_subject(subjects_filter, "subjects_filter")
             body["subjects_filter"] = subjects_filter
         info, page = await self._info_page(body, timeout)
-        self._heard(info)
+        self._update_info(info)
         if subjects_filter:
             subjects = dict(info.state.subjects)
             while 0 < len(subjects) < page.total:
@@ -154,7 +154,7 @@ class Stream:
         )
         return decode(StreamInfo, payload), decode(SubjectsPage, payload)
 
-    def _heard(self, info: StreamInfo) -> StreamInfo:
+    def _update_info(self, info: StreamInfo) -> StreamInfo:
         if info.state.subjects or info.state.deleted:
             info = info.replace(state=info.state.replace(subjects={}, deleted=()))
         self._info, self.reads_directly = info, info.config.allow_direct
@@ -182,7 +182,7 @@ class Stream:
         config = amended(StreamConfig, config, changes)
         if config.name != self.name:
             raise ConfigError("name", config.name, f"this is {self._what}: a stream cannot be renamed")
-        return self._heard(await write_stream(self._api, "UPDATE", config, pedantic, timeout))
+        return self._update_info(await write_stream(self._api, "UPDATE", config, pedantic, timeout))
 
     async def seal(self, *, timeout: Duration | None = None) -> StreamInfo:
         """Makes it read-only for good: nothing is stored, deleted, purged or expired any more."""
@@ -300,11 +300,11 @@ class Stream:
         UnsupportedByServer when the server does not know start times.
         """
         subscribe_subject(subject)
-        body = {**_start(start_sequence, start_time), "next_by_subj": subject}
+        body = {**_start_fields(start_sequence, start_time), "next_by_subj": subject}
         asked = f"next message of {subject!r} in {self._what}"
         message = await self._get(body, "", headers, direct, asked, timeout)
         if start_time is not None:
-            check_since(message, start_time, asked)
+            check_start_time(message, start_time, asked)
         return message
 
     async def _get(
@@ -355,14 +355,14 @@ class Stream:
         if subject:
             subscribe_subject(subject)
             body["next_by_subj"] = subject
-        first = _start(start_sequence, start_time)
-        cursor = Cursor(body, first, limit=_positive("batch", batch), max_bytes=_positive("max_bytes", max_bytes))
+        first = _start_fields(start_sequence, start_time)
+        cursor = PageCursor(body, first, limit=_positive("batch", batch), max_bytes=_positive("max_bytes", max_bytes))
         asked = f"messages of {self._what}"
         run = BatchGet(
             self._api,
             self.name,
             cursor,
-            alone=True,
+            can_get_single=True,
             direct=direct and self.reads_directly,
             asked=asked,
             timeout=timeout,
@@ -397,17 +397,17 @@ class Stream:
             raise ConfigError("subjects", wanted, "must name at least one subject")
         for subject in wanted:
             subscribe_subject(subject)
-        moment: dict[str, object] = {}
+        up_to: dict[str, object] = {}
         if up_to_sequence is not None:
-            moment["up_to_seq"] = check_stream_sequence("up_to_sequence", up_to_sequence)
+            up_to["up_to_seq"] = check_stream_sequence("up_to_sequence", up_to_sequence)
         if up_to_time is not None:
-            if moment:
+            if up_to:
                 raise ConfigError("up_to_time", up_to_time, "cannot be given together with up_to_sequence")
             # A nanosecond on top, as the server (2.15) leaves out what was stored at this very moment.
-            _moment("up_to_time", up_to_time)
-            moment["up_to_time"] = Timestamp.from_ns(Timestamp.of(up_to_time).ns + 1).rfc3339()
+            _time_text("up_to_time", up_to_time)
+            up_to["up_to_time"] = Timestamp.from_ns(Timestamp.of(up_to_time).ns + 1).rfc3339()
         limit = _positive("batch", batch)
-        run = MultiLastGet(self._api, self, wanted, moment, direct=self.reads_directly, limit=limit, timeout=timeout)
+        run = MultiLastGet(self._api, self, wanted, up_to, direct=self.reads_directly, limit=limit, timeout=timeout)
         return StoredMessages(run.batches(), f"last messages of {self._what}")
 
     # ---------------------------------------------------------------- consumers
@@ -620,11 +620,11 @@ class Stream:
         if pedantic:
             body["pedantic"] = True
         asked = f"{action or 'create or update'} consumer {name!r} of {self._what}"
-        what, version, level = _need(config, _CONSUMER_NOVELTIES)
+        what, version, level = _newest_feature(config, _CONSUMER_FEATURES)
         if config.ack_policy == AckPolicy.FLOW_CONTROL:
             what, version, level = "ack_policy", "2.14", 4
         await self._api.require_api_level(level, version, f"{asked} with {what}", timeout)
-        with _old_server(asked):
+        with _translate_unknown_field(asked):
             info = await self._api.get(
                 ConsumerInfo,
                 create_endpoint(self.name, config),
@@ -634,7 +634,7 @@ class Stream:
                 level=level,
                 once=not name or action != "create",  # else each time would make another one, or undo a change
             )
-        _check_novelties(config, info.config, _CONSUMER_NOVELTIES, asked)
+        _check_features_kept(config, info.config, _CONSUMER_FEATURES, asked)
         return info
 
     def _consumer(self, name: str, info: ConsumerInfo | None) -> PullConsumer:
@@ -655,18 +655,18 @@ async def write_stream(
     if pedantic:
         body["pedantic"] = True
     asked = f"{verb.lower()} stream {config.name!r}"
-    what, version, level = _need(config, _STREAM_NOVELTIES)
+    what, version, level = _newest_feature(config, _STREAM_FEATURES)
     await api.require_api_level(level, version, f"{asked} with {what}", timeout)
-    with _old_server(asked):
+    with _translate_unknown_field(asked):
         info = await api.get(
             StreamInfo, f"STREAM.{verb}.{config.name}", body, asked=asked, timeout=timeout, level=level
         )
-    _check_novelties(config, info.config, _STREAM_NOVELTIES, asked)
+    _check_features_kept(config, info.config, _STREAM_FEATURES, asked)
     return info
 
 
 @contextmanager
-def _old_server(asked: str) -> Iterator[None]:
+def _translate_unknown_field(asked: str) -> Iterator[None]:
     """UnsupportedByServer instead of a complaint about the level, a field (both from 2.12 on) or a value."""
     try:
         yield
@@ -677,36 +677,36 @@ def _old_server(asked: str) -> Iterator[None]:
         raise
 
 
-_Novelties: TypeAlias = Mapping[str, tuple[str, int]]
+_Features: TypeAlias = Mapping[str, tuple[str, int]]
 
 
-def _need(asked: Record, novelties: _Novelties) -> tuple[str, str, int]:
+def _newest_feature(asked: Record, features: _Features) -> tuple[str, str, int]:
     """The newest thing asked for, the server that knows it first and the level of its API (ADR-44); 0 for any."""
     plain = type(asked)()
-    wanted = [(name, *need) for name, need in novelties.items() if getattr(asked, name) != getattr(plain, name)]
+    wanted = [(name, *need) for name, need in features.items() if getattr(asked, name) != getattr(plain, name)]
     return max(wanted, key=itemgetter(2), default=("", "", 0))
 
 
-def _check_novelties(asked: Record, got: Record, novelties: _Novelties, what: str) -> None:
+def _check_features_kept(asked: Record, got: Record, features: _Features, what: str) -> None:
     """UnsupportedByServer for what was asked for and is not there: a server before 2.12 whose level nobody could find
     out says nothing about it.
     """
     plain = type(asked)()
-    for name, (version, _) in novelties.items():
+    for name, (version, _) in features.items():
         default = getattr(plain, name)
         if getattr(asked, name) != default and getattr(got, name) == default:
             raise UnsupportedByServer(what, f"the server left out {name}, which needs nats-server {version} or newer")
 
 
-def _start(sequence: int | None, time: datetime | None) -> dict[str, object]:
+def _start_fields(sequence: int | None, time: datetime | None) -> dict[str, object]:
     if time is None:
         return {"seq": 1 if sequence is None else check_stream_sequence("start_sequence", sequence)}
     if sequence is not None:
         raise ConfigError("start_time", time, "cannot be given together with start_sequence")
-    return {"start_time": _moment("start_time", time)}
+    return {"start_time": _time_text("start_time", time)}
 
 
-def _moment(what: str, time: datetime) -> str:
+def _time_text(what: str, time: datetime) -> str:
     try:
         return Timestamp.of(time).rfc3339()
     except ValueError as exc:

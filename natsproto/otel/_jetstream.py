@@ -17,7 +17,7 @@ from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.async_publish import Publisher
 from natsproto.jetstream._publish.atomic_batch import AtomicBatch
 from natsproto.jetstream._publish.fast_batch import FastPublisher
-from natsproto.jetstream._publish.retry_policy import RETRY_WAIT
+from natsproto.jetstream._publish.retry_policy import RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
 from natsproto.otel._receive import TracedStream
 from natsproto.otel._spans import (
@@ -241,7 +241,7 @@ class TracedJetStream(JetStream):
         headers: HeadersLike | None = None,
         timeout: Duration | None = None,
         retry_attempts: int | None = None,
-        retry_wait: Duration = RETRY_WAIT,
+        retry_wait: Duration = RETRY_WAIT_S,
         **args: Unpack[MessageArgs],
     ) -> PubAck:
         """``JetStream.publish`` in a span, with the trace context in the headers."""

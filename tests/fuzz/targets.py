@@ -26,7 +26,7 @@ from natsproto.protocol.parser import MAX_INFO, MAX_LINE
 from natsproto.protocol.pool import parse_servers
 from natsproto.protocol.refusals import ends_connection, read_error
 from tests.kit.hostile import HOSTILE
-from tests.protocol.test_parser import Limits, Rig, read_slowly
+from tests.protocol.test_parser import PublisherOptions, Rig, read_slowly
 
 MAX_MESSAGE = 1 << 20
 
@@ -42,7 +42,7 @@ def _cut(data: bytes) -> tuple[int, list[bytes]]:
 def parser(data: bytes) -> None:
     """Any bytes in any pieces: the outcome of the slow reader, or its error, and never another exception."""
     choice, chunks = _cut(data)
-    limits = Limits(line=64, info=256, message=1024) if choice & 1 else Limits()
+    limits = PublisherOptions(line=64, info=256, message=1024) if choice & 1 else PublisherOptions()
     assert Rig(limits).feed(chunks) == read_slowly(b"".join(chunks), limits)
 
 

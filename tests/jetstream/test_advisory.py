@@ -160,8 +160,8 @@ def test_advisory_of_a_known_kind_that_has_changed_is_kept_raw() -> None:
 
 
 def test_every_kind_is_told_apart() -> None:
-    assert len(set(advisory.KINDS.values())) == len(advisory.KINDS)
-    for name, kind in advisory.KINDS.items():
+    assert len(set(advisory.ADVISORY_TYPES.values())) == len(advisory.ADVISORY_TYPES)
+    for name, kind in advisory.ADVISORY_TYPES.items():
         assert type(advisory.read_advisory(json.dumps({"type": name}).encode())) is kind
 
 

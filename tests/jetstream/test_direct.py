@@ -19,7 +19,15 @@ from natsproto import Client, Headers, Message, errors
 from natsproto.errors import ConfigError, UnsupportedByServer
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._config import StreamConfig
-from natsproto.jetstream._direct import PAGE_MESSAGES, Cursor, LastGet, RawMessage, Reply, direct_get, plain_message
+from natsproto.jetstream._direct import (
+    MAX_PAGE_MESSAGES,
+    DirectReply,
+    LastGet,
+    PageCursor,
+    RawMessage,
+    direct_get,
+    headerless_message,
+)
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.headers import HeadersLike
 from tests.kit.proxy import Direction, FaultProxy
@@ -255,9 +263,9 @@ async def test_stream_that_is_gone_is_not_found_in_every_way(jetstream: JetStrea
 
 async def test_many_pages_come_whole_in_order_and_over_gaps(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream)
-    many = PAGE_MESSAGES * 3 + 17
+    many = MAX_PAGE_MESSAGES * 3 + 17
     await store_many(nats_client, many, "s.x")
-    gone = {1, 2, 3, PAGE_MESSAGES, PAGE_MESSAGES + 1, 5000, many - 1, many}
+    gone = {1, 2, 3, MAX_PAGE_MESSAGES, MAX_PAGE_MESSAGES + 1, 5000, many - 1, many}
     await asyncio.gather(*(stream.delete_message(seq) for seq in gone))
     wanted = [seq for seq in range(1, many + 1) if seq not in gone]
     assert await sequences(aiter(stream.get_batch())) == wanted
@@ -298,13 +306,13 @@ async def test_empty_stream_gives_nothing(jetstream: JetStream) -> None:
 
 async def test_messages_stored_while_reading_come_too(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream)
-    await store_many(nats_client, PAGE_MESSAGES * 2, "s.x")
+    await store_many(nats_client, MAX_PAGE_MESSAGES * 2, "s.x")
     found: list[int] = []
     async for message in stream.get_batch():
         if not found:
             await store_many(nats_client, 100, "s.x")
         found.append(message.seq)
-    assert found == list(range(1, PAGE_MESSAGES * 2 + 101))
+    assert found == list(range(1, MAX_PAGE_MESSAGES * 2 + 101))
 
 
 async def test_batch_can_be_read_once(jetstream: JetStream, nats_client: Client) -> None:
@@ -441,7 +449,7 @@ async def test_lost_connection_without_direct_get(nats_server: Server, seed: int
 
 async def test_client_that_is_closed_ends_a_batch(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream)
-    await store_many(nats_client, PAGE_MESSAGES * 4, "s.x")
+    await store_many(nats_client, MAX_PAGE_MESSAGES * 4, "s.x")
     batches = stream.get_batch().batches()
     await anext(batches)
     await nats_client.close()
@@ -614,7 +622,7 @@ def test_a_stored_message_with_a_broken_header_block_is_found_also_at_a_time_wit
     block = b"garba" + stored(7, None)[0].removeprefix(b"NATS/1.0\r\n").replace(b"678901234", b"678503234")
     message = Message("inbox", None, b"", block)
     assert not message.is_no_responders
-    parts = Reply.of(message).parts()
+    parts = DirectReply.of(message).parts()
     assert parts is not None
     assert (parts[0].seq, parts[0].time.nanosecond) == (7, 234)
 
@@ -642,7 +650,7 @@ def test_published_headers_come_back_whatever_they_are(own: list[tuple[str, str]
     message = Message("inbox", None, b"x", block)
     if looked:
         assert len(message.headers) > 3
-    parts = Reply.of(message).parts()
+    parts = DirectReply.of(message).parts()
     assert parts is not None
     assert (parts[0].seq, parts[0].subject, parts[0].headers) == (7, "s.a", Headers(own))
     assert parts[0].time.nanosecond == 234
@@ -660,8 +668,8 @@ def test_last_get_takes_for_plain_what_is_plain_and_reads_it_like_any_other(good
     block = b"".join([*stored(7, None)[0].splitlines(keepends=True)[:good], *more])
     assume(block.count(b"Nats-Stream: ") < 2)
     get = LastGet(Api(cast("Client", None), domain=None, prefix=None, timeout=5), "S", "s.a")
-    if get.plain(Message("inbox", None, b"x", block)) is not None:
-        message, parts = plain_message(block, b"x"), Reply("inbox", None, b"x", block).parts()
+    if get.headerless(Message("inbox", None, b"x", block)) is not None:
+        message, parts = headerless_message(block, b"x"), DirectReply("inbox", None, b"x", block).parts()
         assert parts is not None
         assert not message.has_headers
         assert (message.stream, message.subject, message.seq, message.data) == ("S", "s.a", 7, b"x")
@@ -674,30 +682,30 @@ def test_last_get_takes_for_plain_what_is_plain_and_reads_it_like_any_other(good
 def test_last_get_is_not_taken_in_by_headers_that_look_like_those_of_the_server(time: str) -> None:
     get = LastGet(Api(cast("Client", None), domain=None, prefix=None, timeout=5), "S", "s.a")
     said = [f"Nats-Stream: S\r\nNats-Subject: s.a\r\nNats-Sequence: {n}\r\nNats-Time-Stamp: {time}\r\n" for n in (1, 2)]
-    forged, plain = (
+    forged, headerless = (
         Message("inbox", None, b"x", f"NATS/1.0\r\n{lines}\r\n".encode()) for lines in ("".join(said), said[1])
     )
-    assert get.plain(forged) is None
-    assert get.plain(plain) is not None
-    assert get.message_in(forged).seq == get.message_in(plain).seq == 2
+    assert get.headerless(forged) is None
+    assert get.headerless(headerless) is not None
+    assert get.read(forged).seq == get.read(headerless).seq == 2
 
 
 # ---------------------------------------------------------------- the cursor
 
 
 def test_cursor_goes_on_behind_what_was_taken() -> None:
-    cursor = Cursor({"next_by_subj": "a"}, {"start_time": "T"}, limit=10, max_bytes=1000)
+    cursor = PageCursor({"next_by_subj": "a"}, {"start_time": "T"}, limit=10, max_bytes=1000)
     assert cursor.request() == {"next_by_subj": "a", "start_time": "T", "batch": 10, "max_bytes": 1000}
-    assert cursor.next_alone() == {"next_by_subj": "a", "start_time": "T"}
+    assert cursor.single_request() == {"next_by_subj": "a", "start_time": "T"}
     assert cursor.take(5, 0, 100)
     assert cursor.take(9, 5, 100)
     assert not cursor.take(12, 11, 100)
     assert cursor.request() == {"next_by_subj": "a", "seq": 10, "batch": 8, "max_bytes": 800}
-    assert cursor.next_alone() == {"next_by_subj": "a", "seq": 10}
+    assert cursor.single_request() == {"next_by_subj": "a", "seq": 10}
 
 
 def test_cursor_keeps_to_the_moment_of_the_first_page() -> None:
-    cursor = Cursor({"multi_last": ["a"], "up_to_time": "T"}, {})
+    cursor = PageCursor({"multi_last": ["a"], "up_to_time": "T"}, {})
     assert "up_to_seq" not in cursor.request()
     cursor.take(5, 0, 1)
     assert cursor.end_of_page(3, 5, 20)
@@ -706,15 +714,15 @@ def test_cursor_keeps_to_the_moment_of_the_first_page() -> None:
 
 
 def test_cursor_ends_at_its_limit_or_when_nothing_is_left() -> None:
-    limited = Cursor({}, {"seq": 1}, limit=2)
+    limited = PageCursor({}, {"seq": 1}, limit=2)
     steps = [(limited.take(1, 0, 1), limited.done, limited.end_of_page(7, 1, 0))]
     limited.request()
     steps.append((limited.take(2, 0, 1), limited.done, limited.end_of_page(6, 2, 0)))
     assert steps == [(True, False, True), (True, True, False)]
-    sized = Cursor({}, {"seq": 1}, max_bytes=10)
+    sized = PageCursor({}, {"seq": 1}, max_bytes=10)
     assert (sized.take(1, 0, 10), sized.done) == (True, True)
-    plain = Cursor({}, {"seq": 1})
-    assert (plain.take(1, 0, 10), plain.done, plain.end_of_page(0, 1, 0)) == (True, False, False)
+    headerless = PageCursor({}, {"seq": 1})
+    assert (headerless.take(1, 0, 10), headerless.done, headerless.end_of_page(0, 1, 0)) == (True, False, False)
 
 
 async def test_direct_get_alone_says_nobody_when_it_is_off(jetstream: JetStream) -> None:

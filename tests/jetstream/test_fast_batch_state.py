@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from natsproto.errors import LocalProtocolError, NatsError, NoStream, PublishFailed, PublishUncertain, RequestTimeout
 from natsproto.jetstream._publish.fast_batch_state import (
+    BatchMessages,
+    BatchOperation,
     Command,
     FastBatchState,
     FastOptions,
-    Kept,
-    Messages,
-    Operation,
+    PendingMessage,
 )
-from natsproto.jetstream._publish.headers import id_block
+from natsproto.jetstream._publish.headers import msg_id_block
 from tests.kit.examples import examples
 
-FLOW = 4
+MAX_FLOW = 4
 
 
 class ModelStream:
@@ -60,7 +60,7 @@ class ModelStream:
         """The replies, all to the subject of this message."""
         operation, sequence, message = command
         refusal, known = "", self._batches.get(batch)
-        if operation not in (Operation.END, Operation.PING):
+        if operation not in (BatchOperation.END, BatchOperation.PING):
             payload = message[1]
             refusal, self.refuses = self._refused.get(payload, self.refuses), ""
             if refusal in REFUSALS:  # of what is stored a copy is a duplicate, before anything else is read
@@ -73,7 +73,7 @@ class ModelStream:
             if refusal == "busy":
                 return [error(10211, 429)]
             known = self._batches[batch] = ModelBatch()
-        if operation is Operation.PING:
+        if operation is BatchOperation.PING:
             return self._ping(batch, known, sequence)
         replies: list[dict[str, object]] = []
         known.sequence += 1
@@ -84,10 +84,10 @@ class ModelStream:
                 known.sequence -= 1
                 return [*replies, self._end(batch)]
             known.sequence = sequence
-        if operation is Operation.END:
+        if operation is BatchOperation.END:
             known.sequence -= 1
             return [*replies, self._end(batch)]
-        if operation is Operation.START:
+        if operation is BatchOperation.START:
             replies.append(known.ack())
         return replies + self._store(batch, known, operation, message, refusal == "headers")
 
@@ -101,11 +101,11 @@ class ModelStream:
         return [gap, known.ack()]
 
     def _store(
-        self, batch: bytes, known: ModelBatch, operation: Operation, message: Kept, refused: bool
+        self, batch: bytes, known: ModelBatch, operation: BatchOperation, message: PendingMessage, refused: bool
     ) -> list[dict[str, object]]:
         _, payload, block = message
         replies: list[dict[str, object]] = []
-        commits = operation is Operation.COMMIT
+        commits = operation is BatchOperation.COMMIT
         if refused:
             if known.sequence == 1 and not self._gap_ok:
                 del self._batches[batch]
@@ -121,7 +121,7 @@ class ModelStream:
             self._ids |= {block} if block is not None else set()
         if commits:
             return [self._end(batch)]
-        if known.sequence >= known.acked + FLOW:
+        if known.sequence >= known.acked + MAX_FLOW:
             known.acked = known.sequence
             replies.append(known.ack())
         return replies
@@ -142,7 +142,7 @@ class ModelBatch:
         self.last_stored: tuple[int, bytes] | None = None
 
     def ack(self) -> dict[str, object]:
-        return {"type": "ack", "seq": self.acked, "msgs": FLOW}
+        return {"type": "ack", "seq": self.acked, "msgs": MAX_FLOW}
 
 
 def error(err_code: int, code: int = 400) -> dict[str, object]:
@@ -153,8 +153,8 @@ class Stage:
     """A publisher's state, the stream, and what is on its way between them."""
 
     def __init__(self, *, gap_ok: bool, ids: bool) -> None:
-        self.messages = Messages()
-        self.state = FastBatchState(b"B", FastOptions(gap_ok, FLOW, 2, 1000, 150.0, 2, 0.25), self.messages)
+        self.messages = BatchMessages()
+        self.state = FastBatchState(b"B", FastOptions(gap_ok, MAX_FLOW, 2, 1000, 150.0, 2, 0.25), self.messages)
         self.stream = ModelStream(gap_ok=gap_ok)
         self._gap_ok, self._ids = gap_ok, ids
         self._outbox: deque[tuple[bytes, Command]] = deque()
@@ -165,20 +165,20 @@ class Stage:
 
     def pump(self) -> None:
         if self._paused:
-            self.state.until = 0
+            self.state.append_until = 0
             return
         while (command := self.state.next_command()) is not None:
             self._outbox.append((self.state.batch, command))
             self.state.on_sent(command)
-        self.state.flow()
+        self.state.allow_append()
 
     def take(self) -> None:
         state, number = self.state, self.messages.count + 1
         if state.full or self.messages.end is not None:
             return
-        message = ("s", b"%d" % number, id_block(str(number)) if self._ids else None)
-        if state.sent < state.until:
-            self._outbox.append((state.batch, Command(Operation.APPEND, state.sent + 1, message)))
+        message = ("s", b"%d" % number, msg_id_block(str(number)) if self._ids else None)
+        if state.sent < state.append_until:
+            self._outbox.append((state.batch, Command(BatchOperation.APPEND, state.sent + 1, message)))
             assert state.append(*message) == number
         else:
             assert self.messages.add(*message) == number
@@ -271,13 +271,13 @@ class Stage:
         self.cut()
 
     def tick(self) -> None:
-        self.state.on_silence(can_send=not self._paused)
+        self.state.on_tick(can_send=not self._paused)
         self.pump()
 
     def check(self) -> None:
         """What holds at any time."""
         stored = self.stream.stored
-        assert len(self.messages.pending) <= 2 * FLOW
+        assert len(self.messages.pending) <= 2 * MAX_FLOW
         assert len(set(stored)) == len(stored), "stored twice"
         assert stored == sorted(stored), "out of order"
         outcome = self.messages.outcome()

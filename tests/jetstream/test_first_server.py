@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 @asynccontextmanager
-async def unheard(series: str) -> AsyncIterator[tuple[Server, Client]]:
+async def no_stream(series: str) -> AsyncIterator[tuple[Server, Client]]:
     """A server of that series with a stream, which is away, and a client that has never seen it."""
     binary = await asyncio.to_thread(binary_of, series)
     async with run_server(jetstream=True, binary=binary) as server:
@@ -58,7 +58,7 @@ async def stored(nc: Client) -> list[str]:
 @pytest.mark.parametrize("auto_msg_id", [False, True])
 async def test_a_window_refuses_what_the_first_server_would_not_heed(auto_msg_id: bool) -> None:
     schedule = Schedule.every(60, target="s.t")
-    async with unheard("2.10") as (server, nc):
+    async with no_stream("2.10") as (server, nc):
         pub = await nc.jetstream(timeout=30).publisher(auto_msg_id=auto_msg_id).__aenter__()
         futures = [
             await pub.publish("s.1", b"x", ttl=60),
@@ -112,7 +112,7 @@ async def test_a_message_is_not_sent_again_to_an_older_server_that_would_not_hee
 
 
 async def test_a_window_that_is_left_tells_of_what_was_refused() -> None:
-    async with unheard("2.10") as (server, nc):
+    async with no_stream("2.10") as (server, nc):
         pub = await nc.jetstream(timeout=30).publisher().__aenter__()
         await pub.publish("s.1", b"xx", ttl=60)
         leaving = asyncio.create_task(pub.__aexit__(None, None, None))
@@ -125,7 +125,7 @@ async def test_a_window_that_is_left_tells_of_what_was_refused() -> None:
 
 @pytest.mark.parametrize("messages", [1, 3])
 async def test_an_atomic_batch_tells_the_first_server_nothing_if_it_is_too_old(messages: int) -> None:
-    async with unheard("2.11") as (server, nc):
+    async with no_stream("2.11") as (server, nc):
         batch = await nc.jetstream(timeout=30).atomic_batch().__aenter__()
 
         async def publish() -> None:
@@ -141,7 +141,7 @@ async def test_an_atomic_batch_tells_the_first_server_nothing_if_it_is_too_old(m
 
 
 async def test_an_atomic_batch_that_no_server_was_there_for_is_not_sent_later() -> None:
-    async with unheard("2.14") as (server, nc):
+    async with no_stream("2.14") as (server, nc):
         batch = await nc.jetstream(timeout=0.3).atomic_batch().__aenter__()
         await batch.publish("s.1")
         with pytest.raises(RequestTimeout, match="was not sent"):
@@ -169,7 +169,7 @@ async def test_an_atomic_batch_does_not_go_on_with_an_older_server(more: int) ->
 
 
 async def test_a_fast_publisher_tells_the_first_server_nothing_if_it_is_too_old() -> None:
-    async with unheard("2.12") as (server, nc):
+    async with no_stream("2.12") as (server, nc):
         pub = await nc.jetstream(timeout=30).fast_publisher().__aenter__()
         publishing = asyncio.create_task(pub.publish("s.1", ttl=60))
         await server.restart()
@@ -184,7 +184,7 @@ async def test_a_fast_publisher_tells_the_first_server_nothing_if_it_is_too_old(
 
 async def test_what_the_first_server_heeds_is_stored_in_order() -> None:
     subjects = [f"s.{number:02}" for number in range(20)]
-    async with unheard("2.14") as (server, nc):
+    async with no_stream("2.14") as (server, nc):
         async with nc.jetstream(timeout=30).publisher(auto_msg_id=True) as pub:
             for subject in subjects[::2]:
                 await pub.publish(subject)

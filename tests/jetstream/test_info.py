@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from natsproto import errors
 from natsproto.errors import ApiError, InvalidReply, WrongLastSequence
-from natsproto.jetstream._api_errors import CLASSES, ErrCode, api_error, name_of
+from natsproto.jetstream._api_errors import ERROR_CLASSES, ErrCode, api_error, name_of
 from natsproto.jetstream._codec import Record, decode, dumps
 from natsproto.jetstream._config import (
     AckPolicy,
@@ -433,11 +433,11 @@ def test_every_code_of_the_server_has_one_name() -> None:
     assert sorted(codes) == list(range(10002, 10228))
     assert name_of(ErrCode.STREAM_NOT_FOUND) == "STREAM_NOT_FOUND"
     assert name_of(99999) == ""
-    assert CLASSES.keys() <= set(codes)
+    assert ERROR_CLASSES.keys() <= set(codes)
 
 
 def test_every_class_of_refusal_is_raised_for_some_code() -> None:
-    raised = set(CLASSES.values())
+    raised = set(ERROR_CLASSES.values())
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ApiError)}
     assert kinds - raised == {ApiError}
 

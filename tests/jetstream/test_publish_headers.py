@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import ConfigError, InvalidHeader, InvalidReply, InvalidSubject
-from natsproto.jetstream._counter import CounterValue, increment, value_of
+from natsproto.jetstream._counter import CounterValue, increment, parse_value
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._publish.headers import (
     as_bytes,
     has_msg_id,
     header_block,
     header_pairs,
-    id_block,
     message_block,
+    msg_id_block,
 )
-from natsproto.jetstream._publish.schedule import Schedule, go_duration, ttl_text
+from natsproto.jetstream._publish.schedule import Schedule, to_go_duration, ttl_text
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.headers import Headers
 
@@ -151,19 +151,19 @@ def test_values_cannot_inject_headers() -> None:
     with pytest.raises(InvalidHeader):
         header_block("a", None, {"msg_id": "x\r\nNats-Rollup: all"})
     with pytest.raises(InvalidHeader):
-        id_block("x\r\nNats-Rollup: all")
+        msg_id_block("x\r\nNats-Rollup: all")
     with pytest.raises(ConfigError):
-        id_block("x\r\n")
+        msg_id_block("x\r\n")
     with pytest.raises(ConfigError):
-        id_block("")
+        msg_id_block("")
     with pytest.raises(TypeError):
-        id_block(7)  # type: ignore[arg-type]
+        msg_id_block(7)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("msg_id", ["a", "order 17", "späti", "x" * 300])
 def test_the_short_way_for_ids_writes_what_the_long_one_writes(msg_id: str) -> None:
-    assert id_block(msg_id) == header_block("a", None, {"msg_id": msg_id})
-    assert has_msg_id(id_block(msg_id))
+    assert msg_id_block(msg_id) == header_block("a", None, {"msg_id": msg_id})
+    assert has_msg_id(msg_id_block(msg_id))
 
 
 def test_only_a_header_of_that_name_is_an_id() -> None:
@@ -198,7 +198,7 @@ def test_ttl_is_whole_seconds_rounded_up(ttl: float | str | timedelta, text: str
 
 
 def test_go_durations_are_exact() -> None:
-    assert [go_duration(ns) for ns in (5_000_000_000, 5_000_000, 5)] == ["5s", "5ms", "5ns"]
+    assert [to_go_duration(ns) for ns in (5_000_000_000, 5_000_000, 5)] == ["5s", "5ms", "5ns"]
 
 
 # ---------------------------------------------------------------- schedules
@@ -310,7 +310,7 @@ def test_what_is_no_counter_is_said(data: bytes) -> None:
 
 def test_steps_are_signed_whole_numbers() -> None:
     assert [increment(n) for n in (1, 0, -5, 10**30)] == ["+1", "+0", "-5", "+1" + "0" * 30]
-    assert value_of("-12") == -12
+    assert parse_value("-12") == -12
     for wrong in (1.0, "1", True, None, 10**5000):
         with pytest.raises(ConfigError):
             increment(wrong)

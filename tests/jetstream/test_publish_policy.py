@@ -17,7 +17,7 @@ from natsproto.errors import (
     RequestTimeout,
 )
 from natsproto.jetstream._api_errors import ErrCode
-from natsproto.jetstream._publish.retry_policy import BUSY, MAX_PAUSE, PublishState, Refusals
+from natsproto.jetstream._publish.retry_policy import MAX_RETRY_PAUSE_S, TRANSIENT_CODES, PublishState, RetryCounter
 
 NOBODY, LOST, SILENCE = NoResponders("s"), ConnectionLost("cut"), RequestTimeout("request to 's'", 5)
 FULL, REFUSED = OutboxFull(1, 2, 3), ApiError(400, ErrCode.STREAM_WRONG_LAST_SEQUENCE, "wrong last sequence", "s")
@@ -87,10 +87,10 @@ def test_a_second_of_silence_makes_no_stream_uncertain() -> None:
         state(has_id=False, attempts=0).pause_after(NOBODY, 0, 1.5)
 
 
-@pytest.mark.parametrize("err_code", sorted(BUSY))
+@pytest.mark.parametrize("err_code", sorted(TRANSIENT_CODES))
 def test_refusal_pauses_grow_to_a_second(err_code: int) -> None:
-    refusals = Refusals(2, 0.25)
+    refusals = RetryCounter(2, 0.25)
     pauses = [refusals.pause_after(ApiError(503, err_code, "busy", "s")) for _ in range(12)]
     assert pauses[0] == 0.25 / 8
-    assert pauses[-1] == MAX_PAUSE
+    assert pauses[-1] == MAX_RETRY_PAUSE_S
     assert pauses == sorted(pauses, key=lambda pause: pause or 0)

@@ -10,7 +10,7 @@ import pytest
 from natsproto._core.outbox import Outbox
 from natsproto.errors import JetStreamError, NatsError, PublishFailed, PublishUncertain
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._publish.async_publish import Publisher, Window
+from natsproto.jetstream._publish.async_publish import Publisher, PublishWindow
 from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.jetstream._publish.fast_batch_state import FastBatchState
 from natsproto.testing._server import Server
@@ -80,7 +80,7 @@ async def test_bug_in_the_clock_of_a_window_is_told_to_all_who_wait(
         no_room = asyncio.create_task(pub.publish("s"))
         flushing = asyncio.create_task(pub.flush())
         await asyncio.sleep(0)
-        stumble_once(monkeypatch, Window, "_expire")
+        stumble_once(monkeypatch, PublishWindow, "_expire")
         for future in futures:
             await is_in_doubt(future)
         for call in (lambda: no_room, lambda: flushing, lambda: pub.publish("s"), pub.flush, lambda: leave(pub)):
@@ -97,7 +97,7 @@ async def test_what_a_bug_leaves_in_doubt_is_told_at_the_end_of_the_block(
         await (await pub.publish("s"))
         nats_server.freeze()
         await pub.publish("s", b"22")
-        stumble_once(monkeypatch, Window, "_expire")
+        stumble_once(monkeypatch, PublishWindow, "_expire")
         with pytest.raises(PublishFailed) as left:
             await leave(pub)
         nats_server.thaw()
@@ -109,7 +109,7 @@ async def test_what_a_bug_leaves_in_doubt_is_told_at_the_end_of_the_block(
 async def test_bug_in_the_pause_of_a_window_fails_what_was_not_stored_with_it(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stumble_once(monkeypatch, Window, "_send_waiting")
+    stumble_once(monkeypatch, PublishWindow, "_send_waiting")
     async with asyncio.timeout(LONG):
         pub = await jetstream.publisher(retry_wait=0.01).__aenter__()
         future = await pub.publish("nobody")
@@ -123,7 +123,7 @@ async def test_bug_in_taking_in_acknowledgements_ends_the_window_and_not_the_con
     await store(jetstream)
     async with asyncio.timeout(LONG):
         pub = await jetstream.publisher(timeout=5).__aenter__()
-        stumbled = stumble_once(monkeypatch, Window, "_settle")
+        stumbled = stumble_once(monkeypatch, PublishWindow, "_settle")
         future = await pub.publish("s")
         await stumbled.wait()
         await is_in_doubt(future)
@@ -159,7 +159,7 @@ async def test_bug_in_the_clock_of_a_fast_publisher_is_told_to_all_who_wait(
         nats_server.freeze()
         publishing = asyncio.create_task(publish_all(pub))
         flushing = asyncio.create_task(pub.flush())
-        stumble_once(monkeypatch, FastBatchState, "on_silence")
+        stumble_once(monkeypatch, FastBatchState, "on_tick")
         told = await asyncio.gather(publishing, flushing, return_exceptions=True)
         nats_server.thaw()
         first, second = sorted(told, key=lambda error: not isinstance(error, PublishFailed))

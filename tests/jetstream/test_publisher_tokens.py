@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from natsproto._core.connection import Connection
 from natsproto._core.outbox import Outbox
 from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.jetstream._publish.async_publish import Limits, Window
+from natsproto.jetstream._publish.async_publish import PublisherOptions, PublishWindow
 from natsproto.protocol.commands import Heads
 from natsproto.protocol.frames import Message
 from tests.kit.examples import examples
@@ -40,10 +40,10 @@ class Line:
     def new_inbox(self) -> str:
         return "_INBOX.x"
 
-    def open_inbox(self, inbox: Window) -> None:
+    def open_inbox(self, inbox: PublishWindow) -> None:
         """It is answered by hand."""
 
-    def close_inbox(self, inbox: Window) -> None:
+    def close_inbox(self, inbox: PublishWindow) -> None:
         """It is answered by hand."""
 
 
@@ -52,7 +52,7 @@ class Streams:
 
     def __init__(self) -> None:
         self.line = Line()
-        self.window = Window(cast("Connection", self.line), Limits(1000, 1 << 20, 60.0, 2, 0.25))
+        self.window = PublishWindow(cast("Connection", self.line), PublisherOptions(1000, 1 << 20, 60.0, 2, 0.25))
         self.window.open()
         self.stored: dict[str, list[bytes]] = {"S": [], "T": [b""] * 5}
         self.answers: list[Message] = []
@@ -61,7 +61,7 @@ class Streams:
     def publish(self, subject: int, *, lost: bool, both: bool) -> None:
         """A message that S stores unless it is lost; T stores it as well, or everything of the second subject."""
         payload = b"%04d" % len(self.futures)
-        self.futures.append((payload, self.window.take("ab"[subject], payload)))
+        self.futures.append((payload, self.window.add("ab"[subject], payload)))
         reply = self.line.reply()
         for name in ("S", "T") if both else ("ST"[subject],):
             if not lost:

@@ -174,7 +174,7 @@ def deliver(place: World, payload: bytes = b"", *, reply: str = "", headers: byt
             place.server.deliver(sid, "s.a", payload, reply=reply, headers=headers)
 
 
-FLOW = b"NATS/1.0 100 FlowControl Request\r\n\r\n"
+MAX_FLOW = b"NATS/1.0 100 FlowControl Request\r\n\r\n"
 
 
 def heartbeat(stalled: str = "") -> bytes:
@@ -198,7 +198,7 @@ async def test_flow_control_is_answered_when_everything_before_it_was_read() -> 
             server = place.server
             deliver(place, b"1", reply=ack_subject(1))
             deliver(place, b"2", reply=ack_subject(2))
-            deliver(place, b"", reply="$JS.FC.one", headers=FLOW)
+            deliver(place, b"", reply="$JS.FC.one", headers=MAX_FLOW)
             deliver(place, b"3", reply=ack_subject(3))
             await until(lambda: messages.pending == 3)
             read = messages.__aiter__()

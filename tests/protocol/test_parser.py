@@ -37,7 +37,7 @@ Failure = tuple[str, int, bytes]
 
 
 @dataclass(frozen=True)
-class Limits:
+class PublisherOptions:
     line: int = MAX_LINE
     info: int = MAX_INFO
     message: int = MAX_MESSAGE
@@ -71,7 +71,7 @@ def seen(sid: bytes, message: Message) -> Delivered:
 class Rig:
     """A parser with a sink for every known sid, and what came of it."""
 
-    def __init__(self, limits: Limits = Limits()) -> None:
+    def __init__(self, limits: PublisherOptions = PublisherOptions()) -> None:
         self.messages: list[Delivered] = []
         self.sinks: dict[bytes, Sink] = {}
         for sid in SIDS:
@@ -82,7 +82,7 @@ class Rig:
     def _taker(self, sid: bytes) -> Callable[[Message], object]:
         return lambda message: self.messages.append(seen(sid, message))
 
-    def new_parser(self, limits: Limits) -> Parser:
+    def new_parser(self, limits: PublisherOptions) -> Parser:
         parser = Parser(self.sinks, max_line=limits.line, max_info=limits.info, max_message=limits.message)
         parser.max_payload = MAX_MESSAGE
         return parser
@@ -126,7 +126,7 @@ class Wrong(Exception):
         self.failure = (reason, position, excerpt[:64])
 
 
-def read_slowly(stream: bytes, limits: Limits = Limits()) -> Outcome:
+def read_slowly(stream: bytes, limits: PublisherOptions = PublisherOptions()) -> Outcome:
     """The outcome of a stream, from the rules of the protocol alone."""
     outcome = Outcome(counts=dict.fromkeys(SIDS, (0, 0)))
     rest, position = stream, 0
@@ -142,7 +142,7 @@ def read_slowly(stream: bytes, limits: Limits = Limits()) -> Outcome:
     return outcome
 
 
-def read_frame(rest: bytes, position: int, limits: Limits, outcome: Outcome) -> int:
+def read_frame(rest: bytes, position: int, limits: PublisherOptions, outcome: Outcome) -> int:
     """Reads the frame at the front; how many bytes it has, 0 when some are missing."""
     line, ended, behind = rest.partition(b"\r\n")
     is_info = re.match(rb"INFO( |\Z)", line, re.IGNORECASE)
@@ -342,7 +342,13 @@ def streams(draw: st.DrawFn) -> bytes:
 
 
 limits_used = st.sampled_from(
-    (Limits(), Limits(), Limits(line=40, info=60, message=20), Limits(line=41, info=41, message=64), Limits(20, 10, 5))
+    (
+        PublisherOptions(),
+        PublisherOptions(),
+        PublisherOptions(line=40, info=60, message=20),
+        PublisherOptions(line=41, info=41, message=64),
+        PublisherOptions(20, 10, 5),
+    )
 )
 
 
@@ -383,7 +389,7 @@ ENCORES = {
 @examples(400)
 @given(st.data(), streams(), limits_used)
 def test_any_split_of_any_stream_has_the_outcome_of_the_slow_reader(
-    data: st.DataObject, stream: bytes, limits: Limits
+    data: st.DataObject, stream: bytes, limits: PublisherOptions
 ) -> None:
     """Messages and their order, events, error (reason, position, excerpt), counts and what is left over."""
     expected = read_slowly(stream, limits)
@@ -394,7 +400,7 @@ def test_any_split_of_any_stream_has_the_outcome_of_the_slow_reader(
 @examples(200)
 @given(st.data(), streams(), limits_used, st.sampled_from((0, 8, MAX_MESSAGE)))
 def test_large_messages_have_the_outcome_of_the_slow_reader(
-    data: st.DataObject, stream: bytes, limits: Limits, max_payload: int
+    data: st.DataObject, stream: bytes, limits: PublisherOptions, max_payload: int
 ) -> None:
     """Every message above 16 bytes in all is a large one, and a transport writes it where it belongs or does not."""
     expected = read_slowly(stream, limits)
@@ -432,9 +438,13 @@ def test_caches_never_change_the_outcome(frames: list[bytes], ending: list[bytes
     assert Rig().feed([b"".join([*frames, *ending])]) == one_by_one
 
 
-@pytest.mark.parametrize("limits", [Limits(), Limits(line=40, info=60, message=20)], ids=["default", "small"])
+@pytest.mark.parametrize(
+    "limits", [PublisherOptions(), PublisherOptions(line=40, info=60, message=20)], ids=["default", "small"]
+)
 @pytest.mark.parametrize("flaw", FLAWED)
-def test_every_flaw_is_found_behind_what_is_remembered_and_however_it_comes(flaw: bytes, limits: Limits) -> None:
+def test_every_flaw_is_found_behind_what_is_remembered_and_however_it_comes(
+    flaw: bytes, limits: PublisherOptions
+) -> None:
     known = (
         ENCORES["inbox"] * 2
         + ENCORES["plain"]
@@ -724,7 +734,7 @@ def test_a_line_that_was_right_once_is_measured_again_behind_other_sizes() -> No
 
 def test_a_remembered_head_does_not_pass_a_longer_line_than_the_limit() -> None:
     """Found as a difference between one chunk and many: known words, known sizes, but one byte too long."""
-    limits = Limits(line=12)
+    limits = PublisherOptions(line=12)
     frames = [b"MSG a 1 02\r\n..\r\n", b"HMSG a 1 2 2\r\n..\r\n", b"HMSG a 1 02 2\r\n..\r\n"]
     outcome = Rig(limits).feed([b"".join(frames)])
     assert outcome.failure == ("control line longer than 12 bytes", 34, b"HMSG a 1 02 ")
@@ -813,7 +823,7 @@ def test_control_frames_are_events_of_their_own_class() -> None:
 
 # ---------------------------------------------------------------- limits
 
-SMALL = Limits(line=64, info=128, message=100)
+SMALL = PublisherOptions(line=64, info=128, message=100)
 
 
 def padded(start: bytes, end: bytes, length: int) -> bytes:
@@ -848,9 +858,17 @@ def test_a_line_may_be_as_long_as_its_limit_and_not_a_byte_longer(longest: bytes
 
 def test_the_excerpt_of_a_long_line_is_no_longer_than_a_small_limit() -> None:
     for stream in (b"x" * 30, b"x" * 30 + b"\r\n"):
-        assert Rig(Limits(20, 10, 5)).feed([stream]).failure == ("control line longer than 20 bytes", 0, b"x" * 20)
+        assert Rig(PublisherOptions(20, 10, 5)).feed([stream]).failure == (
+            "control line longer than 20 bytes",
+            0,
+            b"x" * 20,
+        )
     for stream in (b"INFO " + b"x" * 30, b"INFO " + b"x" * 30 + b"\r\n"):
-        assert Rig(Limits(20, 10, 5)).feed([stream]).failure == ("INFO line longer than 10 bytes", 0, b"INFO xxxxx")
+        assert Rig(PublisherOptions(20, 10, 5)).feed([stream]).failure == (
+            "INFO line longer than 10 bytes",
+            0,
+            b"INFO xxxxx",
+        )
 
 
 @pytest.mark.parametrize(

@@ -23,15 +23,15 @@ from natsproto.errors import (
 from natsproto.jetstream._codec import Duration, decode, dumps, encode, loads, parse
 from natsproto.jetstream._config import ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, consumer_name
 from natsproto.jetstream._consumer.consume import HandlerOptions
-from natsproto.jetstream._groups.member import Member, Work
+from natsproto.jetstream._groups.member import Member, MemberHandler
 from natsproto.jetstream._groups.partitions import (
     PRIORITY_GROUP,
     ElasticGroupConfig,
     GroupConfig,
     PartitioningFilter,
     StaticGroupConfig,
-    key_of,
-    mappings_of,
+    config_key,
+    make_mappings,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Group(Generic[C]):
         self.config: C = config
         """The configuration that was heard last."""
         self._js, self._bucket, self._stream = js, bucket, members_on
-        self._key = key_of(stream, name)
+        self._key = config_key(stream, name)
 
     @classmethod
     @items
@@ -113,9 +113,9 @@ class Group(Generic[C]):
             keep_alive=keep_alive,
             error_cb=error_cb,
         )
-        work = Work(handler, options, max_messages)
+        member_handler = MemberHandler(handler, options, max_messages)
         template = ConsumerConfig().replace(**fields)
-        return Member(self._bucket, self._stream, self._key, member, self.config, template, work)
+        return Member(self._bucket, self._stream, self._key, member, self.config, template, member_handler)
 
     async def step_down(self, member: str) -> None:
         """Lets another instance of the member be served. ConsumerNotFound when it has none."""
@@ -172,22 +172,22 @@ class StaticGroup(Group[StaticGroupConfig]):
         config = StaticGroupConfig(
             max_members=max_members,
             members=[consumer_name(member) for member in members],
-            member_mappings=mappings_of(mappings or {}),
+            member_mappings=make_mappings(mappings or {}),
             filters=filters,
         )
         config.check()
         if not config.names:
             raise ConfigError("members", (), "a static group needs them from the beginning")
-        of = await js.stream(stream)
-        bucket = await _write_first(js, stream, name, config, of)
-        return cls(js, stream, name, config, bucket, of)
+        stream_handle = await js.stream(stream)
+        bucket = await _create_config(js, stream, name, config, stream_handle)
+        return cls(js, stream, name, config, bucket, stream_handle)
 
     @classmethod
     async def open(cls, js: JetStream, stream: str, name: str) -> StaticGroup:
         """The group of that name. GroupNotFound."""
         bucket = await js.key_value(cls._bucket_name, bind=True)
-        of = await js.stream(stream, bind=True)
-        group = cls(js, stream, name, StaticGroupConfig(max_members=1), bucket, of)
+        stream_handle = await js.stream(stream, bind=True)
+        group = cls(js, stream, name, StaticGroupConfig(max_members=1), bucket, stream_handle)
         await group.info()
         return group
 
@@ -243,27 +243,27 @@ class ElasticGroup(Group[ElasticGroupConfig]):
             max_buffered_bytes=max_buffered_bytes,
         )
         config.check()
-        of = await js.stream(stream)
-        bucket = await _write_first(js, stream, name, config, of)
-        between = await js.create_stream(
+        stream_handle = await js.stream(stream)
+        bucket = await _create_config(js, stream, name, config, stream_handle)
+        work_queue = await js.create_stream(
             name=f"{stream}-{name}",
             retention=RetentionPolicy.WORK_QUEUE,
-            num_replicas=of.cached_info.config.num_replicas,
-            storage=of.cached_info.config.storage,
+            num_replicas=stream_handle.cached_info.config.num_replicas,
+            storage=stream_handle.cached_info.config.storage,
             max_msgs=max_buffered_msgs or -1,
             max_bytes=max_buffered_bytes or -1,
             discard=DiscardPolicy.NEW,
             sources=[config.source(stream)],
             allow_direct=True,
         )
-        return cls(js, stream, name, config, bucket, between)
+        return cls(js, stream, name, config, bucket, work_queue)
 
     @classmethod
     async def open(cls, js: JetStream, stream: str, name: str) -> ElasticGroup:
         """The group of that name. GroupNotFound."""
         bucket = await js.key_value(cls._bucket_name, bind=True)
-        between = await js.stream(f"{stream}-{consumer_name(name)}", bind=True)
-        group = cls(js, stream, name, ElasticGroupConfig(max_members=1), bucket, between)
+        work_queue = await js.stream(f"{stream}-{consumer_name(name)}", bind=True)
+        group = cls(js, stream, name, ElasticGroupConfig(max_members=1), bucket, work_queue)
         await group.info()
         return group
 
@@ -284,8 +284,8 @@ class ElasticGroup(Group[ElasticGroupConfig]):
 
         ConfigError unless each partition is given once; GroupNotFound.
         """
-        written = [encode(mapping) for mapping in mappings_of(mappings)]
-        await self._rewrite(lambda config: {"members": [], "member_mappings": written})
+        written = [encode(mapping) for mapping in make_mappings(mappings)]
+        await self._update_config(lambda config: {"members": [], "member_mappings": written})
 
     async def delete(self) -> None:
         """Ends the group, and with it the work of all members; deletes the stream between."""
@@ -298,9 +298,9 @@ class ElasticGroup(Group[ElasticGroupConfig]):
                 raise ConfigError("members", config.names, "are given partitions by hand: change the mappings")
             return {"members": sorted(change(set(config.members)))}
 
-        return tuple((await self._rewrite(changed)).members)
+        return tuple((await self._update_config(changed)).members)
 
-    async def _rewrite(self, change: Callable[[ElasticGroupConfig], dict[str, object]]) -> ElasticGroupConfig:
+    async def _update_config(self, change: Callable[[ElasticGroupConfig], dict[str, object]]) -> ElasticGroupConfig:
         """Changes some fields of what is written; all others stay as they are, down to the way they are written:
         members compare them.
         """
@@ -318,19 +318,19 @@ class ElasticGroup(Group[ElasticGroupConfig]):
                 return config
 
 
-async def _write_first(js: JetStream, stream: str, name: str, config: GroupConfig, of: Stream) -> KeyValue:
+async def _create_config(js: JetStream, stream: str, name: str, config: GroupConfig, stream_handle: Stream) -> KeyValue:
     """Writes the configuration of a new group, or finds the same one there; returns the bucket."""
     try:
         bucket = await js.key_value(config.bucket)
     except BucketNotFound:
         bucket = await js.create_key_value(
-            bucket=config.bucket, num_replicas=of.cached_info.config.num_replicas, storage=StorageType.FILE
+            bucket=config.bucket, num_replicas=stream_handle.cached_info.config.num_replicas, storage=StorageType.FILE
         )
-    key = key_of(stream, name)
+    key = config_key(stream, name)
     try:
         await bucket.create(key, dumps(config))
     except KeyExists:
         found = loads(type(config), (await bucket.get(key, direct=False)).data)
-        if (isinstance(config, StaticGroupConfig) and found != config) or not config.same_but_members(found):
+        if (isinstance(config, StaticGroupConfig) and found != config) or not config.equals_except_members(found):
             raise GroupChanged(stream, name, "exists and is configured otherwise: delete it first") from None
     return bucket

@@ -32,7 +32,13 @@ from natsproto.errors import (
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._codec import loads
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, PriorityPolicy
-from natsproto.jetstream._groups.partitions import ACK_WAIT, LEAST, PRIORITY_GROUP, GroupConfig, StaticGroupConfig
+from natsproto.jetstream._groups.partitions import (
+    DEFAULT_ACK_WAIT_S,
+    MIN_PULL_S,
+    PRIORITY_GROUP,
+    GroupConfig,
+    StaticGroupConfig,
+)
 
 if TYPE_CHECKING:
     from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions
@@ -42,43 +48,43 @@ if TYPE_CHECKING:
     from natsproto.jetstream.kv._bucket import KeyValue
     from natsproto.jetstream.kv._entry import KeyValueEntry
 
-AGAIN: Final = 0.5
+REJOIN_INTERVAL_S: Final = 0.5
 """Seconds until it is tried again to join: the members before may not have left their partitions yet."""
-GIVE_WAY: Final = 0.4
+YIELD_TO_PINNED_S: Final = 0.4
 """Seconds, and up to a tenth more, that an instance without the pin leaves to the one that has it."""
 
 
-class Work:
-    """What a member does with messages: at most ``max_messages`` wait here, ``policy`` says how they are handled."""
+class MemberHandler:
+    """What a member does with messages: at most ``max_messages`` wait here, ``options`` says how they are handled."""
 
     handler: Handler
-    policy: HandlerOptions
+    options: HandlerOptions
     max_messages: int | None
 
-    def __init__(self, handler: Handler, policy: HandlerOptions, max_messages: int | None) -> None:
+    def __init__(self, handler: Handler, options: HandlerOptions, max_messages: int | None) -> None:
         if not callable(handler):
             raise TypeError(f"handler must be callable with one message, not {type(handler).__name__}")
         if max_messages is not None and max_messages < 1:
             raise ConfigError("max_messages", max_messages, "must be at least 1")
-        self.handler, self.policy, self.max_messages = handler, policy, max_messages
+        self.handler, self.options, self.max_messages = handler, options, max_messages
         self.pin: str = ""
         """What the server calls the instance that it serves, as the last message told it."""
 
-    def begin(self, consumer: PullConsumer, expires: float) -> ConsumeContext:
+    def consume(self, consumer: PullConsumer, expires: float) -> ConsumeContext:
         """Starts to handle what a consumer has."""
-        policy = self.policy
+        options = self.options
         return consumer.consume(
             self._handle,
             group=PRIORITY_GROUP,
             max_messages=self.max_messages,
             expires=expires,
-            concurrency=policy.concurrency,
-            key=policy.key,
-            on_success=policy.on_success,
-            on_error=policy.on_error,
-            nak_delay=policy.nak_delay,
-            keep_alive=policy.keep_alive,
-            error_cb=policy.error_cb,
+            concurrency=options.concurrency,
+            key=options.key,
+            on_success=options.on_success,
+            on_error=options.on_error,
+            nak_delay=options.nak_delay,
+            keep_alive=options.keep_alive,
+            error_cb=options.error_cb,
         )
 
     async def _handle(self, message: JsMessage) -> None:
@@ -107,16 +113,16 @@ class Member(Awaited):
         name: str,
         config: GroupConfig,
         template: ConsumerConfig,
-        work: Work,
+        work: MemberHandler,
     ) -> None:
         self.name = name
         """The member it is an instance of."""
         self._bucket, self._stream, self._key = bucket, stream, key
         self._config, self._work = config, work
         self._static = isinstance(config, StaticGroupConfig)
-        self._consumer_config = _prepared(template, key.partition(".")[2], name, static=self._static)
+        self._consumer_config = _member_config(template, key.partition(".")[2], name, static=self._static)
         self._consumer: PullConsumer | None = None
-        self._reading: ConsumeContext | None = None
+        self._context: ConsumeContext | None = None
         self._ended: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._joined = asyncio.Event()
@@ -132,7 +138,7 @@ class Member(Awaited):
     @property
     def is_joined(self) -> bool:
         """Whether it reads the member's consumer now; of several instances the server serves one."""
-        return self._reading is not None
+        return self._context is not None
 
     @property
     def closed(self) -> bool:
@@ -171,9 +177,9 @@ class Member(Awaited):
 
     def __await__(self) -> Generator[object, None, None]:
         self._begun = True
-        return self._run_to_its_end().__await__()
+        return self._run_until_ended().__await__()
 
-    async def _run_to_its_end(self) -> None:
+    async def _run_until_ended(self) -> None:
         async with self:
             await self.wait()
 
@@ -208,21 +214,21 @@ class Member(Awaited):
             lost = False
             try:
                 while True:
-                    if self._reading is None and not lost:  # or whoever took it is about to say why
+                    if self._context is None and not lost:  # or whoever took it is about to say why
                         await self._join()
                     lost = False
                     waiting: set[asyncio.Future[object]] = {change}  # type: ignore[arg-type]
                     if self._ended is not None:
                         waiting.add(self._ended)  # type: ignore[arg-type]
-                    patience = AGAIN if self._reading is None and self.partitions else None
-                    done, _ = await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                    retry_after = REJOIN_INTERVAL_S if self._context is None and self.partitions else None
+                    done, _ = await asyncio.wait(waiting, timeout=retry_after, return_when=asyncio.FIRST_COMPLETED)
                     if change in done:
                         entry = change.result()
                         change = asyncio.ensure_future(changes.next())
-                        if not await self._changed(entry):
+                        if not await self._on_config_change(entry):
                             return
                     elif done:
-                        await self._lost()
+                        await self._on_consume_end()
                         lost = True
             except SubscriptionClosed:
                 return  # the client is closed
@@ -230,7 +236,7 @@ class Member(Awaited):
                 change.cancel()
                 await self._leave()
 
-    async def _changed(self, entry: KeyValueEntry) -> bool:
+    async def _on_config_change(self, entry: KeyValueEntry) -> bool:
         """The configuration was written or deleted. False when the group is no more."""
         config = self._config
         if entry.is_deleted:
@@ -241,27 +247,27 @@ class Member(Awaited):
             new = loads(type(config), entry.data)
             new.check()
         except (ConfigError, InvalidReply) as exc:
-            raise await self._over(f"its configuration is wrong: {exc}") from exc
+            raise await self._end_group(f"its configuration is wrong: {exc}") from exc
         if new == config:
             return True
         if self._static:
-            raise await self._over("its configuration was changed, which ends a static group")
-        if not config.same_but_members(new):
-            raise await self._over("more than its members was changed")
-        await self._hand_over(new)
+            raise await self._end_group("its configuration was changed, which ends a static group")
+        if not config.equals_except_members(new):
+            raise await self._end_group("more than its members was changed")
+        await self._change_partitions(new)
         return True
 
-    async def _over(self, reason: str) -> GroupChanged:
+    async def _end_group(self, reason: str) -> GroupChanged:
         if self._static:
             await self._delete_consumer()
         stream, _, group = self._key.partition(".")
         return GroupChanged(stream, group, reason)
 
-    async def _hand_over(self, new: GroupConfig) -> None:
+    async def _change_partitions(self, new: GroupConfig) -> None:
         """Other partitions: the consumer is replaced, since one that is changed would not go back to what it has
         skipped so far. The instance with the pin deletes it; the others let it go first.
         """
-        if self._config.subjects(self.name) == new.subjects(self.name) and self._reading is not None:
+        if self._config.subjects(self.name) == new.subjects(self.name) and self._context is not None:
             self._config = new  # the others changed, and nothing is to be done
             return
         pinned = await self._is_pinned()
@@ -269,7 +275,7 @@ class Member(Awaited):
             await self._delete_consumer()
         elif self.partitions:
             await self._leave()
-            await asyncio.sleep(GIVE_WAY * random.uniform(1.0, 1.25))  # noqa: S311  # no secret
+            await asyncio.sleep(YIELD_TO_PINNED_S * random.uniform(1.0, 1.25))  # noqa: S311  # no secret
         self._config = new
 
     async def _is_pinned(self) -> bool:
@@ -302,12 +308,12 @@ class Member(Awaited):
             if exc.err_code == ErrCode.CONSUMER_WQ_CONSUMER_NOT_UNIQUE:
                 return  # whoever had one of the partitions has not left it yet
             raise
-        reading = self._work.begin(self._consumer, max(config.ack_wait / 2, LEAST))
-        await reading.__aenter__()
-        self._reading, self._ended = reading, asyncio.ensure_future(reading.wait())
+        context = self._work.consume(self._consumer, max(config.ack_wait / 2, MIN_PULL_S))
+        await context.__aenter__()
+        self._context, self._ended = context, asyncio.ensure_future(context.wait())
         self._joined.set()
 
-    async def _lost(self) -> None:
+    async def _on_consume_end(self) -> None:
         """Reading has ended by itself. When somebody replaced the consumer it begins anew."""
         ended = self._ended
         assert ended is not None
@@ -320,11 +326,11 @@ class Member(Awaited):
 
     async def _leave(self) -> None:
         """Reads no more: handlers at work come to their end, what waits goes back."""
-        reading, self._reading = self._reading, None
+        context, self._context = self._context, None
         ended, self._ended = self._ended, None
         self._joined.clear()
-        if reading is not None:
-            await reading.stop()
+        if context is not None:
+            await context.stop()
         if ended is not None:
             ended.cancel()
             await asyncio.wait({ended})
@@ -339,17 +345,17 @@ class Member(Awaited):
             return  # it is gone, or goes after its inactive_threshold
 
 
-def _prepared(template: ConsumerConfig, group: str, member: str, *, static: bool) -> ConsumerConfig:
+def _member_config(template: ConsumerConfig, group: str, member: str, *, static: bool) -> ConsumerConfig:
     """The member's consumer, but for its subjects. ConfigError for what a group chooses itself."""
     for what in ("name", "durable_name", "filter_subject", "filter_subjects", "priority_groups", "deliver_subject"):
         if getattr(template, what):
             raise ConfigError(what, getattr(template, what), "a consumer group chooses this itself")
-    ack_wait = template.ack_wait or ACK_WAIT
+    ack_wait = template.ack_wait or DEFAULT_ACK_WAIT_S
     config = template.replace(
         ack_wait=ack_wait,
         priority_groups=[PRIORITY_GROUP],
         priority_policy=PriorityPolicy.PINNED_CLIENT,
-        priority_timeout=max(ack_wait, LEAST),
+        priority_timeout=max(ack_wait, MIN_PULL_S),
     )
     config.check()
     if static:

@@ -16,8 +16,8 @@ from natsproto.protocol.subject import subscribe_subject
 
 PRIORITY_GROUP: Final = "PCG"
 """The priority group of every member's consumer: of several instances of a member one is served (ADR-42)."""
-ACK_WAIT: Final = 5.0
-LEAST: Final = 1.0
+DEFAULT_ACK_WAIT_S: Final = 5.0
+MIN_PULL_S: Final = 1.0
 """Seconds, the least that a pull and a pin may last."""
 
 
@@ -116,7 +116,7 @@ class GroupConfig(Record):
         """The subjects that take part, without the partition in front."""
         raise NotImplementedError
 
-    def same_but_members(self, other: GroupConfig) -> bool:
+    def equals_except_members(self, other: GroupConfig) -> bool:
         """Whether the other differs in its members only."""
         return self == other.replace(members=self.members, member_mappings=self.member_mappings, extra=self.extra)
 
@@ -166,12 +166,12 @@ class ElasticGroupConfig(GroupConfig):
         return StreamSource(name=stream, subject_transforms=[one.transform(self.max_members) for one in filters])
 
 
-def key_of(stream: str, group: str) -> str:
+def config_key(stream: str, group: str) -> str:
     """Where a configuration is kept."""
     return f"{stream}.{consumer_name(group)}"
 
 
-def mappings_of(given: Mapping[str, Iterable[int]]) -> tuple[MemberMapping, ...]:
+def make_mappings(given: Mapping[str, Iterable[int]]) -> tuple[MemberMapping, ...]:
     """What is said by hand, as the configuration has it."""
     return tuple(
         MemberMapping(member=consumer_name(name), partitions=tuple(numbers)) for name, numbers in given.items()

@@ -102,7 +102,7 @@ class AckFuture:
             for waiter in waiters:
                 release(waiter)
 
-    def unseen(self) -> NatsError | None:
+    def unseen_error(self) -> NatsError | None:
         """The error, if there is one that nobody has looked at; for the window."""
         outcome = self.outcome
         return outcome if isinstance(outcome, NatsError) and not hasattr(self, "_seen") else None

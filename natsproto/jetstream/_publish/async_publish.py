@@ -1,8 +1,8 @@
 """Publishing to streams through a window: messages that are not acknowledged yet, each with a future of its own.
 
-``Window`` owns what is in flight and the decision what becomes of it: which refusals are tried again, what is sent a
-second time over a reconnect or after silence, and what must not be (the rules are those of ``policy``). It knows the
-headers of a message only as bytes (see ``headers``).
+``PublishWindow`` owns the messages in flight. It decides which refusals are retried and which messages are sent again
+after a reconnect or a timeout; the rules are in ``retry_policy``. It sees the headers of a message only as bytes (see
+``headers``).
 
 Messages are numbered, and the number is the last token of the reply subject. No number comes a second time, so an
 acknowledgement that is late, or comes twice, is never taken for that of another message.
@@ -41,7 +41,7 @@ from natsproto.jetstream._publish.headers import (
     message_block,
     required_feature,
 )
-from natsproto.jetstream._publish.retry_policy import BUSY, RESEND_AFTER, Refusals, default_attempts
+from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, TRANSIENT_CODES, RetryCounter, default_attempts
 from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
@@ -51,7 +51,7 @@ _MAX_REPLY = b"9" * 42
 _is_plain = PLAIN_ACK.fullmatch
 
 
-class Limits(NamedTuple):
+class PublisherOptions(NamedTuple):
     """The limits of a window; ``timeout`` and ``retry_wait`` in seconds."""
 
     max_pending: int
@@ -64,7 +64,7 @@ class Limits(NamedTuple):
 class Failures:
     """Messages that failed, until somebody is told, and what ended them all."""
 
-    __slots__ = ("_untold", "bug", "count", "end")
+    __slots__ = ("_unreported", "bug", "count", "end")
 
     def __init__(self) -> None:
         self.count = 0
@@ -75,47 +75,47 @@ class Failures:
         """Why no message is taken."""
         self.bug: NatsError | None = None
         """The bug that has ended the window."""
-        self._untold: dict[int, tuple[AckFuture, int]] = {}
+        self._unreported: dict[int, tuple[AckFuture, int]] = {}
 
     def __len__(self) -> int:
         """Those that nobody was told of."""
-        return len(self._untold)
+        return len(self._unreported)
 
     def add(self, number: int, future: AckFuture, size: int) -> None:
         """``size`` is that of the payload, in bytes."""
         self.count += 1
-        self._untold[number] = future, size
+        self._unreported[number] = future, size
 
     def take(self) -> list[FailedMessage]:
         """In the order of publishing, those whose future nobody has looked at."""
-        untold, self._untold = self._untold, {}
+        untold, self._unreported = self._unreported, {}
         return [
             FailedMessage(number, future.subject, size, error)
             for number, (future, size) in sorted(untold.items())
-            if (error := future.unseen()) is not None
+            if (error := future.unseen_error()) is not None
         ]
 
 
-class Trouble:
+class RetryState:
     """The trouble with a message that is not acknowledged yet. Nearly none has one."""
 
-    __slots__ = ("answered", "doubtful", "error", "new", "refusals")
+    __slots__ = ("error", "maybe_stored", "refused_since_check", "required", "retry_counter")
 
-    refusals: Refusals
+    retry_counter: RetryCounter
     """How often it was not stored for now."""
 
     def __init__(self) -> None:
-        self.answered = False
+        self.refused_since_check = False
         """It was refused since it was last looked at for silence."""
-        self.doubtful = False
+        self.maybe_stored = False
         """It was sent before and not answered, and is to be sent again."""
         self.error: NatsError | None = None
         """With which words the last time."""
-        self.new: RequiredFeature | None = None
+        self.required: RequiredFeature | None = None
         """A server that gets the message has to heed this."""
 
 
-class Window:
+class PublishWindow:
     """The messages of a publisher that are not acknowledged yet: an inbox that knows what each reply is for.
 
     A message is in ``_pending`` under its token from the moment it is taken until it is settled, and so in order. It
@@ -123,18 +123,18 @@ class Window:
     wait behind it, so that their order holds; what waits is sent when there is a connection and no pause.
     """
 
-    def __init__(self, connection: Connection, limits: Limits) -> None:
+    def __init__(self, connection: Connection, limits: PublisherOptions) -> None:
         self._connection = connection
         self._outbox, self._heads = connection.outbox, connection.heads
         self._limits = limits
-        self._replies: Replies[AckFuture] = Replies(f"{connection.new_inbox()}.", self._due_of, self._on_due)
+        self._replies: Replies[AckFuture] = Replies(f"{connection.new_inbox()}.", self._check_time, self._on_due)
         self._pending = self._replies.pending
         self.nbytes = 0
         """Bytes of payload that are not acknowledged."""
         self.full = False
         """True if room() has to be awaited before the next message."""
         self._waiting: dict[str, None] = {}
-        self._troubles: dict[str, Trouble] = {}
+        self._retry_states: dict[str, RetryState] = {}
         self._failures = Failures()
         self._sending = False  # new messages go out at once: nothing waits, and there is a connection
         self._pause: asyncio.TimerHandle | None = None  # while nothing is sent
@@ -168,17 +168,17 @@ class Window:
 
     # ------------------------------------------------------------ taking messages
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Waits until the window takes another message. Cancelling takes nothing.
 
         PublishFailed when as many messages as the window holds have failed and nobody has looked at their futures.
         """
         if self._outbox.wait_first:
             await self._outbox.turn()
-        self._make_room()  # what was acknowledged while nobody waited
+        self._wake_waiters()  # what was acknowledged while nobody waited
         while self.full and self._failures.end is None:
-            if self._is_choked:
-                self.report()
+            if self._has_too_many_failures:
+                self.raise_failures()
             else:
                 await self._changed.wait()
 
@@ -188,10 +188,10 @@ class Window:
         while self._pending and int(next(iter(self._pending))) <= last:
             await self._changed.wait()
 
-    def report(self) -> None:
+    def raise_failures(self) -> None:
         """Raises PublishFailed for the failures that nobody has seen, once; then the bug that has ended it."""
         failures = self._failures.take()
-        self._make_room()
+        self._wake_waiters()
         if failures:
             raise PublishFailed(failures) from failures[0].error
         if self._failures.bug is not None:
@@ -202,22 +202,22 @@ class Window:
         self._finish(LocalProtocolError("the publisher has ended: its block was left"), "the publisher was given up")
         self._connection.close_inbox(self)
 
-    def demand(self, new: RequiredFeature) -> None:
+    def require_feature(self, required: RequiredFeature) -> None:
         """The message that was taken last is not to be sent again, or later, to a server that would store it without
         heeding this.
         """
-        self._trouble(str(self.count)).new = new
+        self._retry_state(str(self.count)).required = required
 
-    def take(self, subject: str, payload: bytes, block: bytes | None = None) -> AckFuture:
+    def add(self, subject: str, payload: bytes, block: bytes | None = None) -> AckFuture:
         """Takes a message, sends it if that is possible now, and returns its future.
 
         Raises what ended the publisher, and for what cannot be sent.
         """
         if not self._sending:
-            self._resume()
+            self._check_open()
         replies = self._replies
         number = replies.count + 1
-        start = self._heads.starts.get(subject) or self._new_start(subject)
+        start = self._heads.starts.get(subject) or self._cache_start(subject)
         size = len(payload)
         if block is None:
             total = size
@@ -235,20 +235,20 @@ class Window:
         future.subject, future.outcome, future._head, future._payload = subject, None, head, payload
         future._deadline = deadline = self._time() + self._limits.timeout
         if deadline < replies.next_new:
-            replies.wake_at(self._due_of(future))
+            replies.wake_at(self._check_time(future))
         replies.count = number
         self.nbytes = nbytes = self.nbytes + size
         if nbytes >= self._limits.max_pending_bytes or len(self._pending) >= self._limits.max_pending:
             self.full = True
         return future
 
-    def _resume(self) -> None:
+    def _check_open(self) -> None:
         """Raises what has ended it."""
         if self._failures.end is not None:
             raise self._failures.end.with_traceback(None)
         self._sending = self._can_send and not self._waiting
 
-    def _new_start(self, subject: str) -> bytes:
+    def _cache_start(self, subject: str) -> bytes:
         """Validates a subject, and with it the length of the control line."""
         self._heads.full(self._heads.wire(subject), self._replies.prefix + _MAX_REPLY, None, 0)
         return self._heads.start(subject)
@@ -265,9 +265,9 @@ class Window:
             if _is_plain(message.data):
                 self._settle(token, future, message.data)
             elif message.is_no_responders:
-                self._refuse(token, future, NoStream(future.subject, self._waited(future)))
+                self._on_refused(token, future, NoStream(future.subject, self._waited(future)))
             else:
-                self._judge(token, future, message.data)
+                self._read_reply(token, future, message.data)
         except Exception as exc:
             self.on_unexpected_error(exc)
 
@@ -275,7 +275,7 @@ class Window:
         """All replies of one chunk are in."""
         try:
             if self._changed:
-                self._make_room()
+                self._wake_waiters()
         except Exception as exc:
             self.on_unexpected_error(exc)
 
@@ -283,23 +283,23 @@ class Window:
     def lost(self, error: ConnectionLost) -> None:
         """The connection has ended: what has an id is sent again, the rest is reported unless it never left."""
         self._sending = False
-        unsent = {self._token_of(head) for head in self._outbox.withdraw(self._replies.prefix)}
+        unsent = {self._read_token(head) for head in self._outbox.withdraw(self._replies.prefix)}
         for token, future in list(self._pending.items()):
             if token in unsent or token in self._waiting:
                 continue
             if has_msg_id(future._head):
-                self._trouble(token).doubtful = True
+                self._retry_state(token).maybe_stored = True
             else:
                 self._fail(token, future, PublishUncertain(future.subject, str(error)))
         self._waiting = dict.fromkeys(self._pending)
-        self._make_room()
+        self._wake_waiters()
 
     @fail_on_unexpected
     def restored(self) -> None:
         """There is a connection again, perhaps to a server with other limits."""
-        self._check_demands()
+        self._check_required_features()
         self._send_waiting()
-        self._make_room()
+        self._wake_waiters()
 
     @fail_on_unexpected
     def denied(self, error: PermissionDenied) -> None:
@@ -307,7 +307,7 @@ class Window:
         for token, future in list(self._pending.items()):
             if future.subject == error.subject:
                 self._fail(token, future, error)
-        self._make_room()
+        self._wake_waiters()
 
     @fail_on_unexpected
     def ended(self, error: NatsError) -> None:
@@ -321,13 +321,13 @@ class Window:
 
     # ------------------------------------------------------------ what becomes of a message
 
-    def _judge(self, token: str, future: AckFuture, payload: bytes) -> None:
+    def _read_reply(self, token: str, future: AckFuture, payload: bytes) -> None:
         """Reads a reply that is not a plain acknowledgement."""
         try:
             pub_ack(payload, f"publish to {future.subject!r}")
         except ApiError as exc:
-            if exc.err_code in BUSY:
-                self._refuse(token, future, exc)
+            if exc.err_code in TRANSIENT_CODES:
+                self._on_refused(token, future, exc)
             else:
                 self._fail(token, future, exc)
         except NatsError as exc:
@@ -342,25 +342,25 @@ class Window:
         future._settle(outcome)
         if self._waiting:
             self._waiting.pop(token, None)
-        if self._troubles:
-            self._troubles.pop(token, None)
+        if self._retry_states:
+            self._retry_states.pop(token, None)
 
     def _fail(self, token: str, future: AckFuture, error: NatsError) -> None:
-        trouble = self._troubles.get(token)
-        if trouble is not None and trouble.doubtful and not isinstance(error, PublishUncertain):
+        retry = self._retry_states.get(token)
+        if retry is not None and retry.maybe_stored and not isinstance(error, PublishUncertain):
             reason = f"it was sent and not answered, and then: {error}"
             error = PublishUncertain(future.subject, reason)
         self._failures.add(int(token), future, len(future._payload))
-        self.full = self.full or self._is_choked
+        self.full = self.full or self._has_too_many_failures
         self._settle(token, future, error)
 
-    def _refuse(self, token: str, future: AckFuture, error: NatsError) -> None:
+    def _on_refused(self, token: str, future: AckFuture, error: NatsError) -> None:
         """The message was not stored this time, and may be when it comes again."""
-        trouble = self._trouble(token)
-        if trouble.error is None:
-            trouble.refusals = Refusals(self._attempts(future), self._limits.retry_wait)
-        trouble.error, trouble.answered = error, True
-        pause = trouble.refusals.pause_after(error)
+        retry = self._retry_state(token)
+        if retry.error is None:
+            retry.retry_counter = RetryCounter(self._attempts(future), self._limits.retry_wait)
+        retry.error, retry.refused_since_check = error, True
+        pause = retry.retry_counter.pause_after(error)
         if pause is None:
             if not self.acknowledged:
                 self._fail(token, future, error)
@@ -368,7 +368,7 @@ class Window:
             # Once a stream has answered, its silence is an election: that ends, and the message has its timeout.
             pause = self._limits.retry_wait
         self._waiting[token] = None
-        self._hold(pause)
+        self._pause_sending(pause)
 
     def _attempts(self, future: AckFuture) -> int:
         given = self._limits.retry_attempts
@@ -377,20 +377,20 @@ class Window:
     def _waited(self, future: AckFuture) -> float:
         return self._limits.timeout if self._attempts(future) < 0 else 0.0
 
-    def _trouble(self, token: str) -> Trouble:
-        return self._troubles.setdefault(token, Trouble())
+    def _retry_state(self, token: str) -> RetryState:
+        return self._retry_states.setdefault(token, RetryState())
 
-    def _check_demands(self) -> None:
+    def _check_required_features(self) -> None:
         """Refuses what waits and this server would not heed."""
         server = self._connection.server_info
-        for token in [token for token in self._waiting if token in self._troubles]:
-            new = self._troubles[token].new
-            if new is not None and (error := new.refusal(server)) is not None:
+        for token in [token for token in self._waiting if token in self._retry_states]:
+            required = self._retry_states[token].required
+            if required is not None and (error := required.error_for(server)) is not None:
                 self._fail(token, self._pending[token], error)
 
     # ------------------------------------------------------------ sending again
 
-    def _hold(self, pause: float) -> None:
+    def _pause_sending(self, pause: float) -> None:
         """Sends nothing for so long; a pause in progress is not prolonged."""
         self._sending = False
         if self._pause is None:
@@ -400,7 +400,7 @@ class Window:
     def _end_pause(self) -> None:
         self._pause = None
         self._send_waiting()
-        self._make_room()
+        self._wake_waiters()
 
     def _send_waiting(self) -> None:
         """Sends what waits, in order, and goes back to sending new messages at once when nothing is left."""
@@ -414,7 +414,7 @@ class Window:
                 check(len(head) - head.index(b"\r\n") - 2 + len(payload))  # the server may have other limits now
                 self._outbox.put(head, payload)
             except OutboxFull:
-                self._hold(self._limits.retry_wait / 8)
+                self._pause_sending(self._limits.retry_wait / 8)
                 return
             except NatsError as exc:  # too big for this server, or the client is closed
                 self._fail(token, future, exc)
@@ -426,17 +426,17 @@ class Window:
     def _can_send(self) -> bool:
         return self._pause is None and self._failures.end is None and self._connection.is_connected
 
-    def _token_of(self, head: bytes) -> str:
+    def _read_token(self, head: bytes) -> str:
         inbox = self._replies.prefix
         start = head.index(inbox) + len(inbox)
         return head[start : head.index(b" ", start)].decode()
 
     # ------------------------------------------------------------ time
 
-    def _due_of(self, future: AckFuture) -> float:
+    def _check_time(self, future: AckFuture) -> float:
         """When a message that was just taken is to be looked at."""
         timeout = self._limits.timeout
-        return future._deadline - (timeout - min(timeout, RESEND_AFTER))
+        return future._deadline - (timeout - min(timeout, RESEND_AFTER_S))
 
     @fail_on_unexpected
     def _on_due(self, tokens: list[str], now: float) -> None:
@@ -449,23 +449,23 @@ class Window:
             elif not has_msg_id(future._head):
                 self._replies.look_again(token, future._deadline)
             else:
-                self._replies.look_again(token, min(now + RESEND_AFTER, future._deadline))
+                self._replies.look_again(token, min(now + RESEND_AFTER_S, future._deadline))
                 if up and token not in self._waiting:
-                    trouble = self._trouble(token)
-                    if not trouble.answered:
-                        trouble.doubtful = True
+                    retry = self._retry_state(token)
+                    if not retry.refused_since_check:
+                        retry.maybe_stored = True
                         self._waiting[token] = None
-                    trouble.answered = False
+                    retry.refused_since_check = False
         self._send_waiting()
-        self._make_room()
+        self._wake_waiters()
 
     def _expire(self, token: str, future: AckFuture) -> None:
         subject, timeout = future.subject, self._limits.timeout
-        trouble = self._troubles.get(token)
+        retry = self._retry_states.get(token)
         if token not in self._waiting:
             self._fail(token, future, PublishTimeout(subject, timeout))
-        elif trouble is not None and trouble.error is not None:
-            self._fail(token, future, trouble.error)
+        elif retry is not None and retry.error is not None:
+            self._fail(token, future, retry.error)
         else:
             unsent = f"publish to {subject!r}, which waited for a connection and was not sent"
             self._fail(token, future, RequestTimeout(unsent, timeout))
@@ -473,17 +473,19 @@ class Window:
     # ------------------------------------------------------------ waiting and ending
 
     @property
-    def _is_choked(self) -> bool:
+    def _has_too_many_failures(self) -> bool:
         """True if as many messages have failed, untold, as may be pending."""
         return len(self._failures) >= self._limits.max_pending
 
-    def _make_room(self) -> None:
+    def _wake_waiters(self) -> None:
         """Wakes those who wait."""
         if self.full and self._has_room():
             self.full = False
             if self._changed:
                 self._outbox.collect()  # they are about to go on
-        if self._changed and (not self.full or self._is_choked or self._failures.end is not None or not self._pending):
+        if self._changed and (
+            not self.full or self._has_too_many_failures or self._failures.end is not None or not self._pending
+        ):
             self._changed.wake()
 
     def _has_room(self) -> bool:
@@ -491,7 +493,11 @@ class Window:
         # goes out in one write. With a tenth of it the throughput was 10 % less.
         limits = self._limits
         low = limits.max_pending - max(1, limits.max_pending // 2)
-        return len(self._pending) <= low and self.nbytes <= limits.max_pending_bytes // 2 and not self._is_choked
+        return (
+            len(self._pending) <= low
+            and self.nbytes <= limits.max_pending_bytes // 2
+            and not self._has_too_many_failures
+        )
 
     def _finish(self, error: NatsError, reason: str) -> None:
         """Ends everything: whatever was sent and not answered may be stored."""
@@ -502,12 +508,12 @@ class Window:
         if self._pause is not None:
             self._pause.cancel()
         for token, future in list(self._pending.items()):
-            fate, trouble = error, self._troubles.get(token)
-            if token not in self._waiting or (trouble is not None and trouble.doubtful):
+            fate, retry = error, self._retry_states.get(token)
+            if token not in self._waiting or (retry is not None and retry.maybe_stored):
                 fate = PublishUncertain(future.subject, reason)
                 fate.__cause__ = error
             self._fail(token, future, fate)
-        self._make_room()
+        self._wake_waiters()
 
 
 class Publisher:
@@ -517,8 +523,8 @@ class Publisher:
     has seen. Leaving it with an exception waits for nothing. Tasks may share one.
     """
 
-    def __init__(self, connection: Connection, limits: Limits, *, auto_msg_id: bool) -> None:
-        self._window = Window(connection, limits)
+    def __init__(self, connection: Connection, limits: PublisherOptions, *, auto_msg_id: bool) -> None:
+        self._window = PublishWindow(connection, limits)
         self._connection = connection
         self._outbox = connection.outbox
         self._entered = False
@@ -543,16 +549,16 @@ class Publisher:
         """
         window = self._window
         if window.full or self._outbox.wait_first:
-            await window.room()
+            await window.wait_for_room()
         if type(payload) is not bytes:
             payload = as_bytes(payload)
-        new = required_feature(args) if args else None
-        if new is not None and (refusal := new.refusal(self._connection.server_info)) is not None:
+        required = required_feature(args) if args else None
+        if required is not None and (refusal := required.error_for(self._connection.server_info)) is not None:
             raise refusal
-        own_id = f"{self._id}{window.count + 1}" if self._id else None
-        future = window.take(subject, payload, message_block(subject, headers, args, msg_id, own_id))
-        if new is not None:
-            window.demand(new)
+        auto_id = f"{self._id}{window.count + 1}" if self._id else None
+        future = window.add(subject, payload, message_block(subject, headers, args, msg_id, auto_id))
+        if required is not None:
+            window.require_feature(required)
         return future
 
     async def flush(self) -> None:
@@ -561,7 +567,7 @@ class Publisher:
         Cancelling changes nothing.
         """
         await self._window.flush()
-        self._window.report()
+        self._window.raise_failures()
 
     @property
     def published(self) -> int:
@@ -592,6 +598,6 @@ class Publisher:
         try:
             if exc is None:
                 await window.flush()
-                window.report()
+                window.raise_failures()
         finally:
             window.close()

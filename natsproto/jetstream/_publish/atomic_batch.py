@@ -27,22 +27,22 @@ from natsproto.errors import (
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._info import PubAck, pub_ack
 from natsproto.jetstream._publish.headers import MessageArgs, RequiredFeature, as_bytes, header_pairs
-from natsproto.jetstream._publish.publish import connected
-from natsproto.jetstream._publish.retry_policy import RESEND_AFTER, Refusals
+from natsproto.jetstream._publish.publish import wait_connected
+from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, RetryCounter
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import HeadersLike, encode_headers
 from natsproto.protocol.refusals import SubscriptionDenied
 
-API_LEVEL = 2
+ATOMIC_API_LEVEL = 2
 """Of the first servers that know atomic batches."""
 
-_NEED = RequiredFeature("atomic batch", "2.12", API_LEVEL)
+_FEATURE = RequiredFeature("atomic batch", "2.12", ATOMIC_API_LEVEL)
 
-MAX_MESSAGES = 1000
+MAX_BATCH_MESSAGES = 1000
 """Messages in a batch, unless the server is configured otherwise."""
 
-_FORGOTTEN = frozenset({ErrCode.ATOMIC_PUBLISH_INCOMPLETE_BATCH, ErrCode.ATOMIC_PUBLISH_INVALID_BATCH_COMMIT})
+_RESTARTABLE_CODES = frozenset({ErrCode.ATOMIC_PUBLISH_INCOMPLETE_BATCH, ErrCode.ATOMIC_PUBLISH_INVALID_BATCH_COMMIT})
 """Refusals after which the batch can be told again: parts were lost, the leader changed, more than 10 s of silence;
 or the server is older than 2.14 and knows no end without a message."""
 
@@ -70,8 +70,8 @@ class AtomicBatch:
         self._retry_attempts, self._retry_wait = retry_attempts, retry_wait
         self._messages: list[_Message] = []
         self._id = ""
-        self._told = 0  # how many of them this server-side batch was told
-        self._over = False
+        self._sent = 0  # how many of them this server-side batch was told
+        self._ended = False
         self._ack: PubAck | None = None
 
     @property
@@ -81,7 +81,7 @@ class AtomicBatch:
         LocalProtocolError for a batch that was not committed, or has no messages.
         """
         if self._ack is None:
-            why = "it has no messages" if self._over and not self._messages else "it was not committed"
+            why = "it has no messages" if self._ended and not self._messages else "it was not committed"
             raise LocalProtocolError(f"a batch is acknowledged as a whole when it is committed: {why}")
         return self._ack
 
@@ -114,7 +114,7 @@ class AtomicBatch:
         self._check_message(message)
         self._messages.append(message)
         if len(self._messages) > 1:
-            await self._tell_up_to(len(self._messages) - 1)
+            await self._send_up_to(len(self._messages) - 1)
 
     async def flush(self) -> None:
         """Tells the server everything so far, the last message included, and waits until it has it.
@@ -122,8 +122,8 @@ class AtomicBatch:
         The server keeps a batch that is told at least every ten seconds. Raises the errors of ``publish``.
         """
         self._check_open()
-        if self._told < len(self._messages):
-            await self._tell_up_to(len(self._messages), confirm=True)
+        if self._sent < len(self._messages):
+            await self._send_up_to(len(self._messages), confirm=True)
 
     async def commit(self) -> PubAck | None:
         """Commits the batch and returns the acknowledgement; None when it has no messages.
@@ -133,28 +133,28 @@ class AtomicBatch:
         after the commit was sent: all of it may be stored, or nothing. Cancelling leaves that open as well.
         """
         self._check_open()
-        self._over = True
+        self._ended = True
         if not self._messages:
             return None
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
-        refusals = Refusals(self._retry_attempts, self._retry_wait)
-        forgotten = 0
+        retry_counter = RetryCounter(self._retry_attempts, self._retry_wait)
+        restarts = 0
         while True:
             pause: float | None = 0.0
             try:
-                await self._tell_up_to(max(self._told, len(self._messages) - 1))
-                self._ack = await self._end()
+                await self._send_up_to(max(self._sent, len(self._messages) - 1))
+                self._ack = await self._send_commit()
                 return self._ack
             except ConnectionLost as exc:  # before the commit was sent
                 failure: NatsError = exc
-                await connected(self._connection, deadline)
+                await wait_connected(self._connection, deadline)
             except (NoResponders, ApiError) as exc:
                 failure = NoStream(self._messages[0].subject) if isinstance(exc, NoResponders) else exc
-                if isinstance(exc, ApiError) and exc.err_code in _FORGOTTEN and forgotten < 3:
-                    forgotten += 1
+                if isinstance(exc, ApiError) and exc.err_code in _RESTARTABLE_CODES and restarts < 3:
+                    restarts += 1
                 else:
-                    pause = refusals.pause_after(exc)
+                    pause = retry_counter.pause_after(exc)
             if pause is None or loop.time() + pause >= deadline:
                 raise failure
             self._restart()
@@ -167,29 +167,29 @@ class AtomicBatch:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._over:
+        if self._ended:
             return
         if exc is None:
             await self.commit()
         else:
-            self._over = True
+            self._ended = True
             self._abandon()
 
     # ---------------------------------------------------------------- inside
 
     def _check_open(self) -> None:
-        if self._over:
+        if self._ended:
             raise LocalProtocolError("the batch is over: it was committed or abandoned")
 
     def _check_server(self) -> None:
         """UnsupportedByServer for one that would store the first message, and each for itself."""
-        if (refusal := _NEED.refusal(self._connection.server_info)) is not None:
+        if (refusal := _FEATURE.error_for(self._connection.server_info)) is not None:
             raise refusal
 
-    async def _find_server(self) -> None:
+    async def _wait_for_server(self) -> None:
         """Waits until it is known to whom the next message is told: perhaps to another server than those before."""
         if self._connection.state is State.RECONNECTING:
-            await connected(self._connection, asyncio.get_running_loop().time() + self._timeout)
+            await wait_connected(self._connection, asyncio.get_running_loop().time() + self._timeout)
             if self._connection.state is State.RECONNECTING:
                 raise RequestTimeout("atomic batch, which waited for a connection and was not sent", self._timeout)
         self._check_server()
@@ -208,36 +208,36 @@ class AtomicBatch:
     def _restart(self) -> None:
         """Everything told so far is void; another batch begins."""
         self._id = ""
-        self._told = 0
+        self._sent = 0
 
-    async def _tell_up_to(self, count: int, *, confirm: bool = False) -> None:
+    async def _send_up_to(self, count: int, *, confirm: bool = False) -> None:
         """Tells messages until ``count`` were told; ``confirm`` waits until the server has the last of them."""
-        while self._told < count:
-            sequence = self._told + 1
-            message = self._messages[self._told]
-            await self._find_server()
+        while self._sent < count:
+            sequence = self._sent + 1
+            message = self._messages[self._sent]
+            await self._wait_for_server()
             if sequence == 1 or (confirm and sequence == count):
                 try:
-                    await self._ask(message, sequence)
+                    await self._send_and_wait(message, sequence)
                 except ConnectionLost:
-                    if self._over:
+                    if self._ended:
                         raise
                     self._restart()  # nothing is stored yet: it is all told again with the next message
                     return
             else:
                 pairs = [*message.pairs, *self._headers(sequence)]
                 await self._connection.publish(message.subject, message.payload, headers=pairs)
-            self._told = sequence
+            self._sent = sequence
 
-    async def _ask(self, message: _Message, sequence: int) -> None:
+    async def _send_and_wait(self, message: _Message, sequence: int) -> None:
         """Tells one message and waits for the word that it was taken. A leader that steps down takes no message and
         says nothing: the first one is told to the next leader, as one of another batch.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         request = self._connection.request
-        refusals = Refusals(self._retry_attempts, self._retry_wait)
-        patience = RESEND_AFTER if sequence == 1 else self._timeout
+        retry_counter = RetryCounter(self._retry_attempts, self._retry_wait)
+        patience = RESEND_AFTER_S if sequence == 1 else self._timeout
         while True:
             failure: NatsError
             pause: float | None = 0.0
@@ -247,7 +247,7 @@ class AtomicBatch:
                 reply = await request(message.subject, message.payload, headers=pairs, timeout=wait)
                 if not reply.data:
                     return
-                raise _alone(pub_ack(reply.data, f"atomic batch to {message.subject!r}"))
+                raise _stored_alone_error(pub_ack(reply.data, f"atomic batch to {message.subject!r}"))
             except RequestTimeout as exc:
                 failure = RequestTimeout(exc.doing, self._timeout)
                 if sequence == 1:
@@ -255,17 +255,17 @@ class AtomicBatch:
                 patience *= 2
             except (NoResponders, ApiError) as exc:
                 failure = NoStream(message.subject) if isinstance(exc, NoResponders) else exc
-                pause = refusals.pause_after(exc)
+                pause = retry_counter.pause_after(exc)
             if pause is None or loop.time() + pause >= deadline - TIMER_SLACK_S:
                 raise failure
             await asyncio.sleep(pause)
 
-    async def _end(self) -> PubAck:
+    async def _send_commit(self) -> PubAck:
         """Commits: with the last message, or when that was told already, with a word of its own (2.14)."""
         count = len(self._messages)
         message = self._messages[-1]
-        await self._find_server()
-        if self._told < count:
+        await self._wait_for_server()
+        if self._sent < count:
             payload, pairs = message.payload, [*message.pairs, *self._headers(count, "1")]
         else:
             payload, pairs = b"", self._headers(count + 1, "eob")
@@ -276,21 +276,21 @@ class AtomicBatch:
             raise PublishUncertain(message.subject, f"commit of a batch of {count}: {exc}") from exc
         ack = pub_ack(reply.data, f"atomic batch of {count} messages to {self._messages[0].subject!r}")
         if not ack.batch:
-            raise _alone(ack)
+            raise _stored_alone_error(ack)
         return ack
 
     def _abandon(self) -> None:
         """Lets the server forget the batch now instead of ten seconds later: a gap in the sequence ends it."""
-        if not self._told or not self._connection.is_connected or _NEED.refusal(self._connection.server_info):
+        if not self._sent or not self._connection.is_connected or _FEATURE.error_for(self._connection.server_info):
             return
-        pairs = self._headers(self._told + 2)
+        pairs = self._headers(self._sent + 2)
         try:
             self._connection.publish_nowait(self._messages[0].subject, headers=pairs)
         except NatsError:
             pass  # it is forgotten in ten seconds
 
 
-def _alone(ack: PubAck) -> UnsupportedByServer:
+def _stored_alone_error(ack: PubAck) -> UnsupportedByServer:
     """The error for a stream that has acknowledged a message of a batch as any other."""
     reason = f"stream {ack.stream!r} stored the message alone (nats-server 2.12 is needed)"
     return UnsupportedByServer("atomic batch", reason)

@@ -15,10 +15,10 @@ from natsproto._core.waiting import Waiters
 from natsproto.errors import ConnectionLost, LocalProtocolError, NatsError, OutboxFull, PermissionDenied
 from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._publish.fast_batch_state import (
+    BatchMessages,
+    BatchOperation,
     FastBatchState,
     FastOptions,
-    Messages,
-    Operation,
 )
 from natsproto.jetstream._publish.headers import (
     ExpectationArgs,
@@ -30,16 +30,16 @@ from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 
-FLOW = 500
+MAX_FLOW = 500
 """Messages to one acknowledgement at most; no server goes beyond."""
 
-OUTSTANDING = 2
+DEFAULT_OUTSTANDING_ACKS = 2
 """Acknowledgements awaited at a time: one is on its way while the messages of the next are sent (ADR-50)."""
 
-API_LEVEL = 4
+FAST_API_LEVEL = 4
 """Of the first servers that know fast ingest."""
 
-_NEED = RequiredFeature("fast ingest", "2.14", API_LEVEL)
+_FEATURE = RequiredFeature("fast ingest", "2.14", FAST_API_LEVEL)
 
 _MAX_REPLY = b"_" * 60
 """As long as what may stand behind the inbox: batch, flow, gap, sequence and operation."""
@@ -58,13 +58,13 @@ class FastBatchSender:
         inbox = f"{connection.new_inbox()}."
         self.subject = f"{inbox}>"
         self._inbox = inbox.encode()
-        self._rest = b".%d.%b." % (options.flow, b"ok" if options.gap_ok else b"fail")
+        self._reply_suffix = b".%d.%b." % (options.flow, b"ok" if options.gap_ok else b"fail")
         self._reply = b""  # the reply subject up to the sequence, of messages of the batch in progress
-        self.messages = Messages()
+        self.messages = BatchMessages()
         self.state = FastBatchState(self._inbox[-9:-1], options, self.messages)
         self._pause: asyncio.TimerHandle | None = None
-        self._clock: asyncio.TimerHandle | None = None
-        self._waiting = Waiters()
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._waiters = Waiters()
 
     def open(self) -> None:
         """Hears replies from now on. ConnectionClosed when the client is."""
@@ -79,48 +79,48 @@ class FastBatchSender:
 
     # ------------------------------------------------------------ what the publisher wants
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Waits until another message is taken, or there is an outcome to be told. Cancelling takes nothing."""
         state = self.state
         if self._outbox.wait_first:
             await self._outbox.turn()
-        while state.full and self.messages.end is None and not state.choked:
+        while state.full and self.messages.end is None and not state.has_too_many_failures:
             state.commit_if_short()
-            self.pump()
-            await self._waiting.wait()
+            self.send_due()
+            await self._waiters.wait()
 
-    def take(self, subject: str, payload: bytes, block: bytes | None, *, last: bool = False) -> int:
+    def add(self, subject: str, payload: bytes, block: bytes | None, *, last: bool = False) -> int:
         """Takes a message, sends it if that is possible now, and returns its number. ``last`` ends the batch.
 
         Raises for what cannot be sent.
         """
         state, heads = self.state, self._heads
-        start = heads.starts.get(subject) or self._new_start(subject)
+        start = heads.starts.get(subject) or self._cache_start(subject)
         size = len(payload) if block is None else len(block) + len(payload)
         if size > heads.max_payload:
             heads.check(size)
         if last:
             state.commit()
-        if state.sent < state.until:
-            self._outbox.put(self._head(start, Operation.APPEND, state.sent + 1, block, size), payload)
+        if state.sent < state.append_until:
+            self._outbox.put(self._head(start, BatchOperation.APPEND, state.sent + 1, block, size), payload)
             return state.append(subject, payload, block)
         number = self.messages.add(subject, payload, block)
-        self.pump()
+        self.send_due()
         return number
 
     def append(self, subject: str, payload: bytes) -> int | None:
-        """``take`` of a message without headers where that needs nothing but to send it; None where it needs more."""
+        """``add`` of a message without headers where that needs nothing but to send it; None where it needs more."""
         state, heads = self.state, self._heads
         start = heads.starts.get(subject)
-        if state.sent >= state.until or start is None or len(payload) > heads.max_payload:
+        if state.sent >= state.append_until or start is None or len(payload) > heads.max_payload:
             return None
         self._outbox.put(b"%b%b%d.1.$FI %d\r\n" % (start, self._reply, state.sent + 1, len(payload)), payload)
         return state.append(subject, payload, None)
 
-    async def proof(self, number: int) -> None:
+    async def wait_accepted(self, number: int) -> None:
         """Waits until the stream has taken a message for the first time, or it is known that it does not take this."""
-        while not self.state.proven and self.messages.end is None and number > self.messages.settled:
-            await self._waiting.wait()
+        while not self.state.accepted_once and self.messages.end is None and number > self.messages.settled:
+            await self._waiters.wait()
 
     async def settle(self, *, finish: bool = False) -> None:
         """Waits until it is known of all messages what became of them, for which the batch is committed.
@@ -130,30 +130,30 @@ class FastBatchSender:
         messages = self.messages
         while (messages.pending or (finish and not self.state.idle)) and messages.end is None:
             self.state.commit()
-            self.pump()
-            await self._waiting.wait()
+            self.send_due()
+            await self._waiters.wait()
 
-    def pump(self) -> None:
+    def send_due(self) -> None:
         """Sends what is due."""
         state, heads = self.state, self._heads
         if self.messages.end is not None:
             self._stop()
             return
-        if self._clock is None and not state.idle:
-            self._clock = asyncio.get_running_loop().call_later(self._options.tick, self._on_tick)
+        if self._tick_timer is None and not state.idle:
+            self._tick_timer = asyncio.get_running_loop().call_later(self._options.tick, self._on_tick)
         if not self._can_send:
             return
         try:
             while (command := state.next_command()) is not None:
-                self._reply = self._inbox + state.batch + self._rest
+                self._reply = self._inbox + state.batch + self._reply_suffix
                 operation, sequence, (subject, payload, block) = command
                 size = len(payload) + (0 if block is None else len(block))
                 heads.check(size)  # the server may have other limits now
                 self._outbox.put(self._head(heads.start(subject), operation, sequence, block, size), payload)
                 state.on_sent(command)
-            state.flow()
+            state.allow_append()
         except OutboxFull:
-            self._hold(self._options.retry_wait / 8)
+            self._pause_sending(self._options.retry_wait / 8)
         except NatsError as exc:  # too big for this server, or the client is closed
             state.give_up(str(exc), exc)
             self._stop()
@@ -162,13 +162,13 @@ class FastBatchSender:
     def _can_send(self) -> bool:
         return self._pause is None and self._connection.is_connected
 
-    def _head(self, start: bytes, operation: Operation, sequence: int, block: bytes | None, size: int) -> bytes:
+    def _head(self, start: bytes, operation: BatchOperation, sequence: int, block: bytes | None, size: int) -> bytes:
         """The control line and the header block; ``size`` is that of both payload and block."""
         if block is None:
             return b"%b%b%d.%d.$FI %d\r\n" % (start, self._reply, sequence, operation, size)
         return b"H%b%b%d.%d.$FI %d %d\r\n%b" % (start, self._reply, sequence, operation, len(block), size, block)
 
-    def _new_start(self, subject: str) -> bytes:
+    def _cache_start(self, subject: str) -> bytes:
         """Validates a subject, and with it the length of the control line."""
         self._heads.full(self._heads.wire(subject), self._inbox + _MAX_REPLY, None, 0)
         return self._heads.start(subject)
@@ -186,13 +186,13 @@ class FastBatchSender:
         else:
             pause = self.state.on_reply(words[0], int(words[3]), message.data)
         if pause:
-            self._hold(pause)
-        self.pump()
+            self._pause_sending(pause)
+        self.send_due()
 
     def settled(self) -> None:
         """All replies of one chunk are in, or a timer or the connection has changed something."""
-        if self._waiting:
-            self._waiting.wake()
+        if self._waiters:
+            self._waiters.wake()
             self._outbox.collect()  # they are about to go on
 
     @fail_on_unexpected
@@ -200,29 +200,29 @@ class FastBatchSender:
         """The connection has ended. Messages that had not left are as if they had never been sent."""
         heads = self._outbox.withdraw(self._inbox + self.state.batch + b".")
         self.state.on_disconnect([self._operation_of(head) for head in heads], str(error))
-        self.pump()
+        self.send_due()
         self.settled()
 
     @fail_on_unexpected
     def restored(self) -> None:
         """There is a connection again, perhaps to a server with other limits, or one that knows nothing of all this."""
-        if (refusal := _NEED.refusal(self._connection.server_info)) is not None:
+        if (refusal := _FEATURE.error_for(self._connection.server_info)) is not None:
             self.state.give_up(str(refusal), refusal)
         self.state.on_reconnect()
-        self.pump()
+        self.send_due()
         self.settled()
 
     @fail_on_unexpected
     def denied(self, error: PermissionDenied) -> None:
         """The server refuses messages to a subject."""
         self.state.on_permission_error(error)
-        self.pump()
+        self.send_due()
 
     @fail_on_unexpected
     def ended(self, error: NatsError) -> None:
         """No reply will come any more."""
         self.state.give_up(str(error), error)
-        self.pump()
+        self.send_due()
 
     def on_unexpected_error(self, bug: Exception) -> None:
         """Something here has stumbled: there is no saying what it would do next."""
@@ -230,15 +230,15 @@ class FastBatchSender:
         self.state.give_up(str(error), error)
         self._stop()
 
-    def _operation_of(self, head: bytes) -> Operation:
+    def _operation_of(self, head: bytes) -> BatchOperation:
         start = head.index(self._inbox)
-        return Operation(int(head[start : head.index(b" ", start)].split(b".")[-2]))
+        return BatchOperation(int(head[start : head.index(b" ", start)].split(b".")[-2]))
 
     # ------------------------------------------------------------ time
 
-    def _hold(self, pause: float) -> None:
+    def _pause_sending(self, pause: float) -> None:
         """Sends nothing for so long; a pause in progress is not prolonged."""
-        self.state.until = 0
+        self.state.append_until = 0
         if self._pause is None:
             self._pause = asyncio.get_running_loop().call_later(pause, self._end_pause)
 
@@ -246,23 +246,23 @@ class FastBatchSender:
     def _end_pause(self) -> None:
         self._pause = None
         self.state.on_pause_end()
-        self.pump()
+        self.send_due()
         self.settled()
 
     @fail_on_unexpected
     def _on_tick(self) -> None:
         """Nothing waits for ever: the stream is asked, and in the end it is given up."""
-        self._clock = None
+        self._tick_timer = None
         if not self.state.idle:
-            self.state.on_silence(can_send=self._can_send)
-            self.pump()
+            self.state.on_tick(can_send=self._can_send)
+            self.send_due()
             self.settled()
 
     def _stop(self) -> None:
-        for timer in (self._clock, self._pause):
+        for timer in (self._tick_timer, self._pause):
             if timer is not None:
                 timer.cancel()
-        self._clock = self._pause = None
+        self._tick_timer = self._pause = None
         self.settled()
 
 
@@ -310,10 +310,10 @@ class FastPublisher:
         ):
             return sent  # the way of nearly every message
         await self._ready()
-        number = self._sender.take(subject, as_bytes(payload), self._block(subject, msg_id, headers, args))
-        if not self._state.proven:
-            await self._sender.proof(number)
-            if not self._state.proven and (refusal := self._messages.refusal(number)) is not None:
+        number = self._sender.add(subject, as_bytes(payload), self._block(subject, msg_id, headers, args))
+        if not self._state.accepted_once:
+            await self._sender.wait_accepted(number)
+            if not self._state.accepted_once and (refusal := self._messages.refusal(number)) is not None:
                 self._sender.settled()  # a failure that was told makes room
                 raise refusal
         return number
@@ -329,7 +329,7 @@ class FastPublisher:
     ) -> PubAck:
         """Publishes the last message and waits for the acknowledgement of all; raises what leaving the block does."""
         await self._ready()
-        self._sender.take(subject, as_bytes(payload), self._block(subject, msg_id, headers, args), last=True)
+        self._sender.add(subject, as_bytes(payload), self._block(subject, msg_id, headers, args), last=True)
         await self._sender.settle(finish=True)
         self._raise_outcome()
         assert self.ack is not None
@@ -374,8 +374,8 @@ class FastPublisher:
         """Waits until another message is taken. Raises why none is, and of which messages nobody was told."""
         self._check_entered()
         if self._state.full or self._outbox.wait_first:
-            await self._sender.room()
-        if self._state.choked or self._messages.end is not None:
+            await self._sender.wait_for_room()
+        if self._state.has_too_many_failures or self._messages.end is not None:
             self._raise_outcome()
 
     def _raise_outcome(self) -> None:
@@ -388,13 +388,13 @@ class FastPublisher:
     def _block(
         self, subject: str, msg_id: str | None, headers: HeadersLike | None, args: ExpectationArgs
     ) -> bytes | None:
-        own_id = f"{self._id}{self._messages.count + 1}" if self._id else None
-        return message_block(subject, headers, args, msg_id, own_id)
+        auto_id = f"{self._id}{self._messages.count + 1}" if self._id else None
+        return message_block(subject, headers, args, msg_id, auto_id)
 
     async def __aenter__(self) -> FastPublisher:
         if self._entered:
             raise LocalProtocolError("a publisher can be entered once: make another one")
-        if (refusal := _NEED.refusal(self._connection.server_info)) is not None:
+        if (refusal := _FEATURE.error_for(self._connection.server_info)) is not None:
             raise refusal
         self._sender.open()
         self._entered = True
@@ -407,7 +407,7 @@ class FastPublisher:
         try:
             if exc is None:
                 await self._sender.settle(finish=True)
-                if not self._messages.told:
+                if not self._messages.is_reported:
                     self._raise_outcome()
         finally:
             self._sender.close()

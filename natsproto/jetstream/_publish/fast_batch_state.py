@@ -1,8 +1,8 @@
 """PURE. Fast batches as the client sees them (ADR-50): which messages the stream has, and what to send next.
 
-``Messages`` owns what is known of each message, ``FastBatchState`` the batch in progress: ``next_command`` is what to
-send now and ``on_sent`` that it was sent, ``on_reply`` takes a reply and returns for how many seconds to send nothing,
-``on_silence`` is a while without any. It sends nothing and knows no clock.
+``BatchMessages`` owns the state of each message, ``FastBatchState`` the batch in progress. ``next_command`` returns the
+next message to send and ``on_sent`` records it; ``on_reply`` takes a reply and returns the seconds to pause sending;
+``on_tick`` counts the time without replies. The module does no I/O and reads no clock.
 
 The state of a message is told by its place: ``pending`` begins behind what is stored, the first ``sent - acked`` of it
 were sent in the batch in progress, the rest waits. One batch follows another as need be; numbers count through.
@@ -35,16 +35,16 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api_errors import ErrCode, api_error
 from natsproto.jetstream._codec import parse
-from natsproto.jetstream._info import PubAck, ack_of
+from natsproto.jetstream._info import PubAck, decode_pub_ack
 from natsproto.jetstream._publish.headers import has_msg_id
-from natsproto.jetstream._publish.retry_policy import BUSY, Refusals
+from natsproto.jetstream._publish.retry_policy import TRANSIENT_CODES, RetryCounter
 
-_FATAL = frozenset(
+_FATAL_CODES = frozenset(
     {ErrCode.BATCH_PUBLISH_DISABLED, ErrCode.BATCH_PUBLISH_INVALID_PATTERN, ErrCode.BATCH_PUBLISH_INVALID_BATCH_ID}
 )
 
 
-class Operation(IntEnum):
+class BatchOperation(IntEnum):
     """The part of a message in its batch, as its reply subject says it."""
 
     START = 0
@@ -54,20 +54,20 @@ class Operation(IntEnum):
     PING = 4
 
 
-class Phase(Enum):
+class BatchPhase(Enum):
     """Where the batch in progress is."""
 
     IDLE = "there is none"
     STARTING = "its first message is out, and not answered"
     OPEN = "it takes messages"
-    ASKING = "it takes messages again when the stream has said how far it is"
+    PINGING = "it takes messages again when the stream has said how far it is"
     BROKEN = "the stream has ended it, and will say with how much"
     COMMITTING = "the message that commits it is out"
-    LONE = "that is its only message"
+    SINGLE = "that is its only message"
     ENDING = "its end without a message is out"
 
 
-class Event(Enum):
+class BatchEvent(Enum):
     """Something that happens to a batch, beside messages that are sent."""
 
     ACKED = "the stream takes messages"
@@ -76,45 +76,46 @@ class Event(Enum):
     OVER = "the stream has ended it, or knows nothing of it"
 
 
-_STARTED = frozenset(Phase) - {Phase.IDLE}
+_STARTED = frozenset(BatchPhase) - {BatchPhase.IDLE}
 
-TRANSITIONS: Mapping[tuple[Phase, Operation | Event], Phase] = {
-    (Phase.IDLE, Operation.START): Phase.STARTING,
-    (Phase.IDLE, Operation.COMMIT): Phase.LONE,
-    (Phase.OPEN, Operation.COMMIT): Phase.COMMITTING,
-    (Phase.OPEN, Operation.END): Phase.ENDING,
-    (Phase.OPEN, Operation.PING): Phase.ASKING,
-    (Phase.ASKING, Operation.END): Phase.ENDING,
-    (Phase.STARTING, Event.ACKED): Phase.OPEN,
-    (Phase.ASKING, Event.ACKED): Phase.OPEN,
-    (Phase.STARTING, Event.LATER): Phase.IDLE,  # nothing of it is stored: it is begun again
-    (Phase.LONE, Event.LATER): Phase.IDLE,
-    (Phase.OPEN, Event.LATER): Phase.ASKING,
-    **{(phase, Event.BROKEN): Phase.BROKEN for phase in _STARTED},
-    **{(phase, Event.OVER): Phase.IDLE for phase in _STARTED},
+TRANSITIONS: Mapping[tuple[BatchPhase, BatchOperation | BatchEvent], BatchPhase] = {
+    (BatchPhase.IDLE, BatchOperation.START): BatchPhase.STARTING,
+    (BatchPhase.IDLE, BatchOperation.COMMIT): BatchPhase.SINGLE,
+    (BatchPhase.OPEN, BatchOperation.COMMIT): BatchPhase.COMMITTING,
+    (BatchPhase.OPEN, BatchOperation.END): BatchPhase.ENDING,
+    (BatchPhase.OPEN, BatchOperation.PING): BatchPhase.PINGING,
+    (BatchPhase.PINGING, BatchOperation.END): BatchPhase.ENDING,
+    (BatchPhase.STARTING, BatchEvent.ACKED): BatchPhase.OPEN,
+    (BatchPhase.PINGING, BatchEvent.ACKED): BatchPhase.OPEN,
+    (BatchPhase.STARTING, BatchEvent.LATER): BatchPhase.IDLE,  # nothing of it is stored: it is begun again
+    (BatchPhase.SINGLE, BatchEvent.LATER): BatchPhase.IDLE,
+    (BatchPhase.OPEN, BatchEvent.LATER): BatchPhase.PINGING,
+    **{(phase, BatchEvent.BROKEN): BatchPhase.BROKEN for phase in _STARTED},
+    **{(phase, BatchEvent.OVER): BatchPhase.IDLE for phase in _STARTED},
 }
 """The next phase of a batch. A pair that is not listed changes nothing."""
 
-REPEATED: Mapping[Phase, Operation] = {
-    Phase.OPEN: Operation.PING,
-    Phase.ASKING: Operation.PING,
-    Phase.BROKEN: Operation.PING,
-    Phase.COMMITTING: Operation.COMMIT,  # it begins nothing: a stream that has ended the batch says that it knows none
-    Phase.LONE: Operation.COMMIT,
-    Phase.ENDING: Operation.END,
+RESEND_OPERATIONS: Mapping[BatchPhase, BatchOperation] = {
+    BatchPhase.OPEN: BatchOperation.PING,
+    BatchPhase.PINGING: BatchOperation.PING,
+    BatchPhase.BROKEN: BatchOperation.PING,
+    # Starts no batch: a stream that has ended this one answers that it does not know it.
+    BatchPhase.COMMITTING: BatchOperation.COMMIT,
+    BatchPhase.SINGLE: BatchOperation.COMMIT,
+    BatchPhase.ENDING: BatchOperation.END,
 }
 """The message that asks for the reply that the stream owes."""
 
-Kept: TypeAlias = tuple[str, bytes, bytes | None]
+PendingMessage: TypeAlias = tuple[str, bytes, bytes | None]
 """Subject, payload and header block of a message. Plain, as a NamedTuple takes four times as long to make."""
 
 
 class Command(NamedTuple):
     """Something to send to the stream."""
 
-    operation: Operation
+    operation: BatchOperation
     sequence: int
-    message: Kept
+    message: PendingMessage
 
 
 class FastOptions(NamedTuple):
@@ -139,13 +140,13 @@ class FastOptions(NamedTuple):
         return self.flow * self.outstanding
 
 
-class Messages:
+class BatchMessages:
     """The messages of a publisher, and all that is known of each."""
 
-    __slots__ = ("_failed", "_last_subject", "_told", "ack", "end", "lost", "nbytes", "pending", "settled")
+    __slots__ = ("_failed", "_is_end_raised", "_last_subject", "ack", "end", "lost", "nbytes", "pending", "settled")
 
     def __init__(self) -> None:
-        self.pending: list[Kept] = []
+        self.pending: list[PendingMessage] = []
         """Those of which it is not known what became of them, in order."""
         self.nbytes = 0
         """Bytes of their payloads."""
@@ -159,7 +160,7 @@ class Messages:
         """Why nothing is taken any more."""
         self._last_subject = ""  # of those that are settled
         self._failed: list[FailedMessage] = []
-        self._told = False  # the end was raised
+        self._is_end_raised = False  # the end was raised
 
     @property
     def count(self) -> int:
@@ -177,9 +178,9 @@ class Messages:
         return len(self._failed)
 
     @property
-    def told(self) -> bool:
+    def is_reported(self) -> bool:
         """True if everything that went wrong was raised before."""
-        return not self._failed and self._told
+        return not self._failed and self._is_end_raised
 
     def add(self, subject: str, payload: bytes, block: bytes | None) -> int:
         """Takes a message and returns its number."""
@@ -212,7 +213,7 @@ class Messages:
     def outcome(self) -> NatsError | None:
         """The error to raise: for the messages that failed since this was asked last, or for the end of it all."""
         failed, self._failed = self._failed, []
-        self._told = True
+        self._is_end_raised = True
         if failed:
             error = PublishFailed(failed)
             error.__cause__ = failed[0].error
@@ -233,30 +234,30 @@ class FastBatchState:
     """The batch in progress, of the messages of one publisher. ``name`` begins the ids of the batches."""
 
     __slots__ = (
-        *("_acked", "_commits", "_limits", "_msgs", "_name", "_number", "_refusals", "_refused", "_repeat"),
-        *("_silence", "_wants_commit", "messages", "phase", "sent", "until"),
+        *("_acked", "_commits", "_limits", "_ack_flow", "_name", "_number", "_retry_counter", "_refused", "_repeat"),
+        *("_silent_ticks", "_is_commit_wanted", "messages", "phase", "sent", "append_until"),
     )
 
-    def __init__(self, name: bytes, limits: FastOptions, messages: Messages) -> None:
+    def __init__(self, name: bytes, limits: FastOptions, messages: BatchMessages) -> None:
         self._name, self._limits = name, limits
         self.messages = messages
-        self.phase = Phase.IDLE
+        self.phase = BatchPhase.IDLE
         self.sent = 0
         """The sequence of the last message sent in the batch."""
-        self.until = 0
+        self.append_until = 0
         """Messages can be sent at once, and be taken with ``append``, up to this sequence; 0 for none."""
         self._number = 1
         self._acked = 0  # the sequence behind which the pending messages begin
-        self._msgs = 0  # the stream's flow; 0 as long as no stream has ever taken a message
+        self._ack_flow = 0  # the stream's flow; 0 as long as no stream has ever taken a message
         self._commits = 0  # how often the end of the batch was sent
-        self._wants_commit = False
+        self._is_commit_wanted = False
         self._repeat = False  # to ask for the reply that the stream owes
-        self._silence = 0  # ticks since the stream said something
-        self._refusals = self._no_refusals()
+        self._silent_ticks = 0  # ticks since the stream said something
+        self._retry_counter = self._new_retry_counter()
         self._refused: dict[int, NatsError] = {}  # by the sequence that the stream will miss, and rightly
 
-    def _no_refusals(self) -> Refusals:
-        return Refusals(self._limits.retry_attempts, self._limits.retry_wait)
+    def _new_retry_counter(self) -> RetryCounter:
+        return RetryCounter(self._limits.retry_attempts, self._limits.retry_wait)
 
     @property
     def batch(self) -> bytes:
@@ -264,17 +265,17 @@ class FastBatchState:
         return b"%b-%d" % (self._name, self._number)
 
     @property
-    def proven(self) -> bool:
+    def accepted_once(self) -> bool:
         """True once the stream has taken a message."""
-        return self._msgs > 0
+        return self._ack_flow > 0
 
     @property
     def idle(self) -> bool:
         """True if neither side owes anything."""
-        return self.phase is Phase.IDLE and not self.messages.pending
+        return self.phase is BatchPhase.IDLE and not self.messages.pending
 
     @property
-    def choked(self) -> bool:
+    def has_too_many_failures(self) -> bool:
         """True if as many messages have failed, untold, as may be pending."""
         return self.messages.failures >= self._limits.max_pending
 
@@ -283,27 +284,27 @@ class FastBatchState:
         """True if room has to be waited for before the next message."""
         limits, messages = self._limits, self.messages
         full = len(messages.pending) >= limits.max_pending or messages.nbytes >= limits.max_pending_bytes
-        return full or self.choked
+        return full or self.has_too_many_failures
 
     # ------------------------------------------------------------ what the publisher wants
 
     def append(self, subject: str, payload: bytes, block: bytes | None) -> int:
-        """Takes a message that was just sent as the next of the batch, and returns its number; up to ``until``."""
+        """Records a message that was just sent, up to ``append_until``, and returns its number."""
         messages = self.messages
         self.sent += 1
         messages.pending.append((subject, payload, block))
         messages.nbytes = nbytes = messages.nbytes + len(payload)
         if nbytes >= self._limits.max_pending_bytes:
-            self.until = 0
+            self.append_until = 0
         return messages.settled + len(messages.pending)
 
     def commit(self) -> None:
         """The batch is to end with what was taken so far, or with the message that is taken next."""
-        self._wants_commit, self.until = True, 0
+        self._is_commit_wanted, self.append_until = True, 0
 
     def commit_if_short(self) -> None:
         """Somebody waits for room: a batch that is full of bytes may hold too few messages for an acknowledgement."""
-        if self.phase is Phase.OPEN and self._in_flight == len(self.messages.pending) < self._msgs:
+        if self.phase is BatchPhase.OPEN and self._in_flight == len(self.messages.pending) < self._ack_flow:
             self.commit()
 
     # ------------------------------------------------------------ what to send
@@ -314,7 +315,7 @@ class FastBatchState:
 
     @property
     def _limit(self) -> int:
-        return self._acked + self._msgs * self._limits.outstanding
+        return self._acked + self._ack_flow * self._limits.outstanding
 
     def next_command(self) -> Command | None:
         """The message to send now; None when there is nothing before something else happens."""
@@ -322,150 +323,150 @@ class FastBatchState:
         if self.messages.end is not None:
             return None
         if self._repeat:
-            return self._repeated(REPEATED[phase])
-        if phase is Phase.IDLE and pending:
-            alone = self._wants_commit and len(pending) == 1
-            return Command(Operation.COMMIT if alone else Operation.START, 1, pending[0])
-        if phase is not Phase.OPEN:
+            return self._resend_command(RESEND_OPERATIONS[phase])
+        if phase is BatchPhase.IDLE and pending:
+            alone = self._is_commit_wanted and len(pending) == 1
+            return Command(BatchOperation.COMMIT if alone else BatchOperation.START, 1, pending[0])
+        if phase is not BatchPhase.OPEN:
             return None
         if (place := self._in_flight) < len(pending):
             if self.sent >= self._limit:
                 return None
-            last = self._wants_commit and place == len(pending) - 1
-            return Command(Operation.COMMIT if last else Operation.APPEND, self.sent + 1, pending[place])
-        return self._repeated(Operation.END) if self._wants_commit else None
+            last = self._is_commit_wanted and place == len(pending) - 1
+            return Command(BatchOperation.COMMIT if last else BatchOperation.APPEND, self.sent + 1, pending[place])
+        return self._resend_command(BatchOperation.END) if self._is_commit_wanted else None
 
-    def _repeated(self, operation: Operation) -> Command:
-        if operation is Operation.COMMIT and self._in_flight:
+    def _resend_command(self, operation: BatchOperation) -> Command:
+        if operation is BatchOperation.COMMIT and self._in_flight:
             return Command(operation, self.sent, self.messages.pending[self._in_flight - 1])
         empty = (self.messages.subject, b"", None)
-        if operation is Operation.PING and self.sent > 1:
+        if operation is BatchOperation.PING and self.sent > 1:
             return Command(operation, self.sent, empty)
         # Also instead of a ping of the first message: nats-server 2.14 begins a batch with that where it has forgotten
         # this one, and says that it misses the message. And where a commit lacks nothing but its own reply.
-        return Command(Operation.END, self.sent + 1, empty)
+        return Command(BatchOperation.END, self.sent + 1, empty)
 
     def on_sent(self, command: Command) -> None:
         """It has been handed over."""
         operation = command.operation
-        if operation is Operation.COMMIT or operation is Operation.END:
+        if operation is BatchOperation.COMMIT or operation is BatchOperation.END:
             self._commits += 1
-        if operation is not Operation.END:
+        if operation is not BatchOperation.END:
             self.sent = command.sequence
-        self._repeat, self.until = False, 0
-        self._move(operation)
+        self._repeat, self.append_until = False, 0
+        self._transition(operation)
 
-    def flow(self) -> None:
+    def allow_append(self) -> None:
         """No command is due: the next message can go out as soon as it is taken, if the batch takes it."""
-        in_step = self.phase is Phase.OPEN and self._in_flight == len(self.messages.pending)
-        if in_step and not self.full and not self._wants_commit and self.messages.end is None:
-            self.until = min(self._limit, self._acked + self._limits.max_pending)
+        in_step = self.phase is BatchPhase.OPEN and self._in_flight == len(self.messages.pending)
+        if in_step and not self.full and not self._is_commit_wanted and self.messages.end is None:
+            self.append_until = min(self._limit, self._acked + self._limits.max_pending)
         else:
-            self.until = 0
+            self.append_until = 0
 
-    def send_again(self) -> None:
+    def resend(self) -> None:
         """The stream owes a reply: decides what is sent again for it.
 
         A first message is, if it has an id: a stream that has stored it, and ended the batch, begins a batch with the
         copy. Of what follows the stream knows that it has it, or that it does not know the batch.
         """
-        if self.phase in (Phase.STARTING, Phase.LONE) and not has_msg_id(self.messages.pending[0][2]):
+        if self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE) and not has_msg_id(self.messages.pending[0][2]):
             return
-        if self.phase is Phase.STARTING:
-            self._move(Event.OVER)  # begun again; a reply to it that comes late is not heard
+        if self.phase is BatchPhase.STARTING:
+            self._transition(BatchEvent.OVER)  # begun again; a reply to it that comes late is not heard
         else:
-            self._repeat = self.phase is not Phase.IDLE
+            self._repeat = self.phase is not BatchPhase.IDLE
 
     # ------------------------------------------------------------ the connection and the clock
 
-    def on_disconnect(self, unsent: Iterable[Operation], reason: str) -> None:
+    def on_disconnect(self, unsent: Iterable[BatchOperation], reason: str) -> None:
         """The connection is lost, and these had not left: they are as if they had never been sent."""
-        self._refusals = self._no_refusals()
-        self.until = 0
-        if self.phase is Phase.IDLE:
+        self._retry_counter = self._new_retry_counter()
+        self.append_until = 0
+        if self.phase is BatchPhase.IDLE:
             return
         for operation in unsent:
-            if operation is Operation.COMMIT or operation is Operation.END:
+            if operation is BatchOperation.COMMIT or operation is BatchOperation.END:
                 self._commits -= 1
                 if self._commits:
                     continue  # sent again in vain: it may have left the first time
-                self.phase = Phase.OPEN
-            if operation in (Operation.START, Operation.APPEND, Operation.COMMIT):
+                self.phase = BatchPhase.OPEN
+            if operation in (BatchOperation.START, BatchOperation.APPEND, BatchOperation.COMMIT):
                 self.sent -= 1
         if self.sent == 0:
-            self._move(Event.OVER)
-        elif self.phase in (Phase.STARTING, Phase.LONE):
-            self._forgotten(reason)
+            self._transition(BatchEvent.OVER)
+        elif self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE):
+            self._on_batch_unknown(reason)
 
     def on_reconnect(self) -> None:
         """There is a connection again; replies may have been lost on the way."""
-        self._silence = 0
-        self.send_again()
+        self._silent_ticks = 0
+        self.resend()
 
     def on_pause_end(self) -> None:
         """The pause that a reply has asked for is over."""
-        if self.phase not in (Phase.OPEN, Phase.BROKEN):
-            self.send_again()
+        if self.phase not in (BatchPhase.OPEN, BatchPhase.BROKEN):
+            self.resend()
 
-    def on_silence(self, *, can_send: bool) -> None:
+    def on_tick(self, *, can_send: bool) -> None:
         """Nothing was heard for a tick. In the end it is given up."""
-        self._silence += 1
+        self._silent_ticks += 1
         limits = self._limits
-        if self._silence > int(limits.timeout / limits.tick):
-            if self._refusals.unheard and self.phase is Phase.IDLE:  # a stream that there was is gone
+        if self._silent_ticks > int(limits.timeout / limits.tick):
+            if self._retry_counter.no_stream and self.phase is BatchPhase.IDLE:  # a stream that there was is gone
                 self._stop(1, NoStream(self.messages.pending[0][0]))
             else:
                 self.give_up("no answer", RequestTimeout("fast ingest", limits.timeout))
         elif can_send:
-            if self.phase is not Phase.OPEN or self.full or self._wants_commit:
-                self.send_again()
-            elif self._silence >= 2:
+            if self.phase is not BatchPhase.OPEN or self.full or self._is_commit_wanted:
+                self.resend()
+            elif self._silent_ticks >= 2:
                 self.commit()
 
     # ------------------------------------------------------------ what the stream says
 
     def on_reply(self, batch: bytes, sequence: int, payload: bytes) -> float:
         """A reply to this message of this batch; returns for how many seconds to send nothing."""
-        if batch != self.batch or self.phase is Phase.IDLE:
+        if batch != self.batch or self.phase is BatchPhase.IDLE:
             return 0  # of a batch that is over
-        self._silence = 0
+        self._silent_ticks = 0
         try:
             reply = parse(payload, "answer to fast ingest")
             kind = reply.get("type")
             if kind == "ack":
-                self._on_ack(_natural(reply, "seq"), _natural(reply, "msgs"))
+                self._on_ack(_count_field(reply, "seq"), _count_field(reply, "msgs"))
             elif kind == "gap":
-                self._on_gap(_natural(reply, "last_seq"), _natural(reply, "seq"))
+                self._on_gap(_count_field(reply, "last_seq"), _count_field(reply, "seq"))
             elif kind == "err":
-                self._on_header_error(_natural(reply, "seq"), api_error(reply, "fast ingest"))
+                self._on_header_error(_count_field(reply, "seq"), api_error(reply, "fast ingest"))
             elif "error" in reply:
                 return self._on_error(sequence, api_error(reply, f"fast ingest to {self.messages.subject!r}"))
             else:
-                self._on_end(ack_of(reply))
+                self._on_end(decode_pub_ack(reply))
         except NatsError as exc:  # it cannot be read
             self.give_up(str(exc), exc)
         return 0
 
     def on_no_responders(self, batch: bytes) -> float:
         """No stream listened to some message: there is none, or it has no leader right now. As ``on_reply``."""
-        if batch != self.batch or self.phase is Phase.IDLE:
+        if batch != self.batch or self.phase is BatchPhase.IDLE:
             return 0
         subject = self.messages.subject
-        pause = self._refusals.pause_after(NoStream(subject))
+        pause = self._retry_counter.pause_after(NoStream(subject))
         # With a stream that there was an election is waited for; and in a batch what was sent before may be stored.
-        if pause is None and self.phase in (Phase.STARTING, Phase.LONE) and not self.proven:
+        if pause is None and self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE) and not self.accepted_once:
             self._stop(self._acked + 1, NoStream(subject))
             return 0
-        self._move(Event.LATER)
+        self._transition(BatchEvent.LATER)
         return self._limits.retry_wait
 
     def _on_ack(self, sequence: int, msgs: int) -> None:
         """Everything up to a sequence is stored (with gaps allowed: or lost); this covers all acks before it."""
-        self._move(Event.ACKED)
+        self._transition(BatchEvent.ACKED)
         self._repeat = False
-        self._refusals = self._no_refusals()
+        self._retry_counter = self._new_retry_counter()
         self._settle_up_to(sequence)
-        self._msgs = max(1, msgs)
+        self._ack_flow = max(1, msgs)
 
     def _on_gap(self, first: int, following: int) -> None:
         """The stream has missed what is from ``first`` up to ``following``."""
@@ -473,7 +474,7 @@ class FastBatchState:
             missed = range(max(first, self._acked + 1), min(following, self.sent + 1))
             self.messages.lost += len(missed) - sum(1 for sequence in self._refused if sequence in missed)
         else:
-            self._move(Event.BROKEN)  # it says next what it has
+            self._transition(BatchEvent.BROKEN)  # it says next what it has
 
     def _on_header_error(self, sequence: int, error: NatsError) -> None:
         """One message is not stored, because of what its headers say."""
@@ -482,27 +483,27 @@ class FastBatchState:
             self._refused[sequence] = error
         else:
             self._refused = {sequence: error}
-            self._move(Event.BROKEN)
+            self._transition(BatchEvent.BROKEN)
 
     def _on_error(self, sequence: int, error: ApiError) -> float:
         """The stream did not take a message into the batch at all."""
         code, gap_ok = error.err_code, self._limits.gap_ok
         if code == ErrCode.BATCH_PUBLISH_UNKNOWN_BATCH_ID:
-            self._forgotten("the stream knows nothing of the batch any more")
-        elif code in BUSY:
-            self._move(Event.LATER)
-            return self._refusals.pause_after(error) or 0
-        elif code in _FATAL or (sequence == 1 and not gap_ok):
+            self._on_batch_unknown("the stream knows nothing of the batch any more")
+        elif code in TRANSIENT_CODES:
+            self._transition(BatchEvent.LATER)
+            return self._retry_counter.pause_after(error) or 0
+        elif code in _FATAL_CODES or (sequence == 1 and not gap_ok):
             self._stop(sequence, error)
         elif gap_ok:
             self._fail(sequence, error)
             self._refused[sequence] = error
             if sequence == 1:
                 self._settle_up_to(1)
-                self._move(Event.OVER)
+                self._transition(BatchEvent.OVER)
         else:
             self._refused = {sequence: error}
-            self._move(Event.BROKEN)
+            self._transition(BatchEvent.BROKEN)
             self._repeat = True  # the stream will miss it, notice and say what it has
         return 0
 
@@ -513,10 +514,10 @@ class FastBatchState:
             reason = f"stream {ack.stream!r} stored the message alone (nats-server 2.14 is needed)"
             self.give_up(reason, UnsupportedByServer("fast ingest", reason))
             return
-        self._msgs = max(1, self._msgs)
-        self._refusals = self._no_refusals()
+        self._ack_flow = max(1, self._ack_flow)
+        self._retry_counter = self._new_retry_counter()
         self.messages.ack = ack
-        self._wants_commit = False
+        self._is_commit_wanted = False
         count = ack.count
         while self._limits.gap_ok and count + 1 in self._refused:
             count += 1  # the message that was to commit it: it has failed and is not sent again
@@ -524,27 +525,27 @@ class FastBatchState:
         if self._refused and not self._limits.gap_ok:
             self._stop(*self._refused.popitem())
         else:
-            self._move(Event.OVER)
+            self._transition(BatchEvent.OVER)
 
-    def _forgotten(self, reason: str) -> None:
+    def _on_batch_unknown(self, reason: str) -> None:
         """The stream cannot tell how far the batch came. With ids everything may be sent again."""
-        doubtful = self.messages.pending[: self._in_flight]
-        if not all(has_msg_id(block) for _, _, block in doubtful):
+        maybe_stored = self.messages.pending[: self._in_flight]
+        if not all(has_msg_id(block) for _, _, block in maybe_stored):
             if not self._limits.gap_ok:
                 self.give_up(reason, LocalProtocolError(f"the publisher has ended: {reason}"))
                 return
-            self.messages.lost += len(doubtful)
+            self.messages.lost += len(maybe_stored)
             self._settle_up_to(self.sent)
-        self._move(Event.OVER)
+        self._transition(BatchEvent.OVER)
 
-    def _move(self, event: Operation | Event) -> None:
+    def _transition(self, event: BatchOperation | BatchEvent) -> None:
         """The one place where the phase changes, but for what had not left. A batch that is over is followed by
         another: what was not settled is sent in that.
         """
         phase = TRANSITIONS.get((self.phase, event), self.phase)
         if phase is not self.phase:
-            self.phase, self.until = phase, 0
-            if phase is Phase.IDLE:
+            self.phase, self.append_until = phase, 0
+            if phase is BatchPhase.IDLE:
                 self._number += 1
                 self.sent = self._acked = self._commits = 0
                 self._repeat = False
@@ -559,8 +560,8 @@ class FastBatchState:
 
     def _fail(self, sequence: int, error: NatsError) -> None:
         self.messages.fail(sequence - self._acked - 1, error)
-        if self.choked:
-            self.until = 0
+        if self.has_too_many_failures:
+            self.append_until = 0
 
     def _stop(self, sequence: int, error: NatsError) -> None:
         """One message was refused where none may be missing: those behind it are not stored either."""
@@ -582,7 +583,7 @@ class FastBatchState:
         """Ends everything: whatever was sent and not acknowledged may be stored. Nothing, if it has ended before."""
         if self.messages.end is not None:
             return
-        in_doubt = 0 if self.phase is Phase.IDLE else self._in_flight
+        in_doubt = 0 if self.phase is BatchPhase.IDLE else self._in_flight
         errors = [
             self._error_of(subject, reason, end) if place < in_doubt else end
             for place, (subject, _, _) in enumerate(self.messages.pending)
@@ -600,11 +601,11 @@ class FastBatchState:
 
     def _finish(self, errors: list[NatsError], end: NatsError) -> None:
         self.messages.finish(errors, end)
-        self.until = 0
-        self._move(Event.OVER)
+        self.append_until = 0
+        self._transition(BatchEvent.OVER)
 
 
-def _natural(reply: dict[str, object], name: str) -> int:
+def _count_field(reply: dict[str, object], name: str) -> int:
     value = reply.get(name)
     if type(value) is not int or value < 0:
         raise InvalidReply("answer to fast ingest", name, value, "must be a number")

@@ -13,13 +13,13 @@ from natsproto._value import did_you_mean
 from natsproto.errors import ConfigError, UnsupportedByServer
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import stream_name
-from natsproto.jetstream._info import level_of
+from natsproto.jetstream._info import api_level
 from natsproto.jetstream._publish.schedule import Schedule, ttl_text
 from natsproto.protocol.frames import ServerInfo
 from natsproto.protocol.headers import Headers, HeadersLike, block_of, encode_headers
 from natsproto.protocol.subject import subscribe_subject
 
-MSG_ID = "Nats-Msg-Id"
+MSG_ID_HEADER = "Nats-Msg-Id"
 _VERSION_LINE = b"NATS/1.0\r\n"
 
 
@@ -60,14 +60,14 @@ class RequiredFeature(NamedTuple):
     version: str
     level: int
 
-    def refusal(self, server: ServerInfo) -> UnsupportedByServer | None:
+    def error_for(self, server: ServerInfo) -> UnsupportedByServer | None:
         """Why this server must not get it; None also before any was heard of."""
-        if not server.version or level_of(server) >= self.level:
+        if not server.version or api_level(server) >= self.level:
             return None
         return UnsupportedByServer(self.what, f"nats-server {self.version} is needed, this is {server.version}")
 
 
-_NOVELTIES = {
+_REQUIRED_FEATURES = {
     "ttl": ("2.11", 1),
     "expected_last_subject_seq_subject": ("2.11", 1),
     "schedule": ("2.12", 2),
@@ -77,9 +77,9 @@ _NOVELTIES = {
 
 def required_feature(args: Mapping[str, object]) -> RequiredFeature | None:
     """The newest of these arguments that not every server heeds."""
-    if _NOVELTIES.keys().isdisjoint(args):
+    if _REQUIRED_FEATURES.keys().isdisjoint(args):
         return None
-    wanted = [RequiredFeature(name, *need) for name, need in _NOVELTIES.items() if args.get(name) is not None]
+    wanted = [RequiredFeature(name, *need) for name, need in _REQUIRED_FEATURES.items() if args.get(name) is not None]
     return max(wanted, key=attrgetter("level"), default=None)
 
 
@@ -96,7 +96,7 @@ def header_pairs(subject: str, headers: HeadersLike | None, args: Mapping[str, o
     ConfigError for a bad argument, and for one that the headers contradict or repeat; TypeError for an argument
     that does not exist. Mistakes in the user's headers are found when they are encoded.
     """
-    named = list(_named(subject, args))
+    named = list(_argument_headers(subject, args))
     if headers is None:
         return named
     own = Headers(headers)
@@ -117,23 +117,23 @@ def header_block(subject: str, headers: HeadersLike | None, args: Mapping[str, o
 
 
 def message_block(
-    subject: str, headers: HeadersLike | None, args: Mapping[str, object], msg_id: str | None, own_id: str | None
+    subject: str, headers: HeadersLike | None, args: Mapping[str, object], msg_id: str | None, auto_id: str | None
 ) -> bytes | None:
-    """As header_block, of a message that may have an id; where it has none, ``own_id`` is its id, if that is given."""
+    """As header_block, of a message that may have an id; where it has none, ``auto_id`` is its id, if that is given."""
     if args:
         block = header_block(subject, headers, {"msg_id": msg_id, **args})
-        if own_id is not None and not has_msg_id(block):
-            return header_block(subject, headers, {"msg_id": own_id, **args})
+        if auto_id is not None and not has_msg_id(block):
+            return header_block(subject, headers, {"msg_id": auto_id, **args})
         return block
     block = None if headers is None else block_of(headers)
     if has_msg_id(block):
         if msg_id is not None:
-            raise _said_twice(MSG_ID)
+            raise _said_twice(MSG_ID_HEADER)
         return block
-    msg_id = own_id if msg_id is None else msg_id
+    msg_id = auto_id if msg_id is None else msg_id
     if msg_id is None:
         return block
-    return id_block(msg_id) if block is None else block[:-2] + id_block(msg_id)[len(_VERSION_LINE) :]
+    return msg_id_block(msg_id) if block is None else block[:-2] + msg_id_block(msg_id)[len(_VERSION_LINE) :]
 
 
 def has_msg_id(block: bytes | None) -> bool:
@@ -141,14 +141,14 @@ def has_msg_id(block: bytes | None) -> bool:
     return block is not None and b"\r\nNats-Msg-Id: " in block
 
 
-def id_block(msg_id: str) -> bytes:
+def msg_id_block(msg_id: str) -> bytes:
     """The header block of a message that has an id and nothing else: what most messages with headers are."""
     if type(msg_id) is str and msg_id.isascii() and msg_id.isprintable() and msg_id and msg_id.strip(" ") == msg_id:
         return _VERSION_LINE + b"Nats-Msg-Id: " + msg_id.encode() + b"\r\n\r\n"
-    return encode_headers([(MSG_ID, _text("msg_id", msg_id))])
+    return encode_headers([(MSG_ID_HEADER, _text("msg_id", msg_id))])
 
 
-def _named(subject: str, args: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+def _argument_headers(subject: str, args: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     schedule = target = None
     for name, value in args.items():
         if value is None:
@@ -222,7 +222,7 @@ def _rollup(name: str, value: object) -> str:
 
 
 _HEADERS: Mapping[str, tuple[str, Callable[[str, object], str]]] = {
-    "msg_id": (MSG_ID, _text),
+    "msg_id": (MSG_ID_HEADER, _text),
     "expected_stream": ("Nats-Expected-Stream", _stream),
     "expected_last_seq": ("Nats-Expected-Last-Sequence", _number),
     "expected_last_msg_id": ("Nats-Expected-Last-Msg-Id", _text),

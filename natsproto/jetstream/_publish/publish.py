@@ -11,8 +11,8 @@ from natsproto._core.events import Closed, Connected, Event, Reconnected
 from natsproto._core.waiting import release
 from natsproto.errors import ConnectionLost, NatsError, PublishUncertain, UnsupportedByServer
 from natsproto.jetstream._info import PubAck, pub_ack
-from natsproto.jetstream._publish.headers import MSG_ID, MessageArgs, header_pairs
-from natsproto.jetstream._publish.retry_policy import RESEND_AFTER, PublishState
+from natsproto.jetstream._publish.headers import MSG_ID_HEADER, MessageArgs, header_pairs
+from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, PublishState
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import HeadersLike
@@ -28,13 +28,13 @@ async def publish(
     timeout: float,
     retry_attempts: int | None,
     retry_wait: float,
-    demand: Callable[[], Awaitable[object]] | None = None,
+    check_server: Callable[[], Awaitable[object]] | None = None,
 ) -> PubAck:
-    """Publishes a message and returns the stream's acknowledgement; see JetStream.publish. ``demand`` raises
+    """Publishes a message and returns the stream's acknowledgement; see JetStream.publish. ``check_server`` raises
     UnsupportedByServer where the message is not to go to: it is asked again of every server that comes.
     """
     pairs = header_pairs(subject, headers, args) or None
-    has_id = pairs is not None and any(name == MSG_ID for name, _ in pairs)
+    has_id = pairs is not None and any(name == MSG_ID_HEADER for name, _ in pairs)
     loop = asyncio.get_running_loop()
     state: PublishState | None = None
     sent_at = loop.time()
@@ -43,7 +43,7 @@ async def publish(
         try:
             if has_id:
                 reply = await connection.request_again(
-                    subject, payload, timeout=left, headers=pairs, interval=RESEND_AFTER
+                    subject, payload, timeout=left, headers=pairs, interval=RESEND_AFTER_S
                 )
             else:
                 reply = await connection.request(subject, payload, timeout=left, headers=pairs)
@@ -55,10 +55,10 @@ async def publish(
                 subject, has_id=has_id, timeout=timeout, attempts=retry_attempts, retry_wait=retry_wait, now=sent_at
             )
         if has_id and isinstance(error, ConnectionLost):
-            await connected(connection, state.deadline)
+            await wait_connected(connection, state.deadline)
             try:
-                if demand is not None:
-                    await demand()
+                if check_server is not None:
+                    await check_server()
             except UnsupportedByServer as refusal:
                 raise PublishUncertain(subject, f"{error}, and then {refusal}") from refusal
         try:
@@ -70,19 +70,19 @@ async def publish(
         left = max(state.deadline - sent_at, TIMER_SLACK_S)
 
 
-async def connected(connection: Connection, deadline: float) -> None:
+async def wait_connected(connection: Connection, deadline: float) -> None:
     """Waits until there is a connection, the client is closed, or the deadline (loop time) has passed."""
     change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def hear(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if isinstance(event, Connected | Reconnected | Closed):
             release(change)
 
-    silence = connection.listen(hear)
+    unlisten = connection.listen(on_event)
     timer = asyncio.get_running_loop().call_at(deadline, release, change)
     try:
         if connection.state is State.RECONNECTING:
             await change
     finally:
         timer.cancel()
-        silence()
+        unlisten()

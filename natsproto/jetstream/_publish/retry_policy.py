@@ -24,16 +24,16 @@ from natsproto.jetstream._api_errors import ErrCode
 from natsproto.protocol.refusals import SubscriptionDenied
 
 RETRY_ATTEMPTS = 2
-RETRY_WAIT = 0.25
+RETRY_WAIT_S = 0.25
 """Seconds; both as ADR-22 has them."""
 
-RESEND_AFTER = 1.0
+RESEND_AFTER_S = 1.0
 """Seconds of silence after which a message with an id is sent again, and again after as many."""
 
-MAX_PAUSE = 1.0
+MAX_RETRY_PAUSE_S = 1.0
 """Seconds between two attempts on a server that is busy, at most."""
 
-BUSY = frozenset(
+TRANSIENT_CODES = frozenset(
     {
         ErrCode.STREAM_TOO_MANY_REQUESTS,
         ErrCode.ATOMIC_PUBLISH_TOO_MANY_INFLIGHT,
@@ -55,29 +55,29 @@ def default_attempts(*, has_id: bool) -> int:
     return -1 if has_id else RETRY_ATTEMPTS
 
 
-class Refusals:
+class RetryCounter:
     """How often a message was not stored for now, and how long to wait before the next attempt.
 
     ``attempts`` is how often a message that no stream receives is sent again, -1 for no bound; ``wait`` in seconds.
     """
 
-    __slots__ = ("_attempts", "_busy", "_wait", "unheard")
+    __slots__ = ("_attempts", "_transient", "_wait", "no_stream")
 
     def __init__(self, attempts: int, wait: float) -> None:
         self._attempts, self._wait = attempts, wait
-        self.unheard = 0
+        self.no_stream = 0
         """How often no stream received it."""
-        self._busy = 0
+        self._transient = 0
 
     def pause_after(self, error: NatsError) -> float | None:
         """Seconds until the next attempt, short at first where a server is busy; None when there is none."""
         if isinstance(error, NoResponders | NoStream):
-            self.unheard += 1
-            return None if self.unheard > self._attempts >= 0 else self._wait
-        if not isinstance(error, ApiError) or error.err_code not in BUSY:
+            self.no_stream += 1
+            return None if self.no_stream > self._attempts >= 0 else self._wait
+        if not isinstance(error, ApiError) or error.err_code not in TRANSIENT_CODES:
             return None
-        self._busy += 1
-        return float(min(MAX_PAUSE, self._wait / 8 * 2 ** min(self._busy - 1, 10)))
+        self._transient += 1
+        return float(min(MAX_RETRY_PAUSE_S, self._wait / 8 * 2 ** min(self._transient - 1, 10)))
 
 
 class PublishState:
@@ -86,7 +86,16 @@ class PublishState:
     ``attempts`` None is the default. ``now`` and ``deadline`` are of one clock, in seconds.
     """
 
-    __slots__ = ("_attempts", "_doubt", "_refusals", "_retry_wait", "_timeout", "deadline", "has_id", "subject")
+    __slots__ = (
+        "_attempts",
+        "_maybe_stored",
+        "_retry_counter",
+        "_retry_wait",
+        "_timeout",
+        "deadline",
+        "has_id",
+        "subject",
+    )
 
     def __init__(
         self, subject: str, *, has_id: bool, timeout: float, attempts: int | None, retry_wait: float, now: float
@@ -95,8 +104,8 @@ class PublishState:
         self.deadline = now + timeout
         self._timeout, self._retry_wait = timeout, retry_wait
         self._attempts = default_attempts(has_id=has_id) if attempts is None else attempts
-        self._refusals = Refusals(self._attempts, retry_wait)
-        self._doubt: PublishUncertain | None = None  # why an earlier copy may be stored
+        self._retry_counter = RetryCounter(self._attempts, retry_wait)
+        self._maybe_stored: PublishUncertain | None = None  # why an earlier copy may be stored
 
     def pause_after(self, error: NatsError, sent_at: float, now: float) -> float:
         """Seconds until it is sent again, after this came for what was sent then. Raises what the caller is told when
@@ -104,25 +113,25 @@ class PublishState:
         """
         failure = error
         if isinstance(error, RequestTimeout | ConnectionLost | SubscriptionDenied):  # it went, and no answer comes
-            self._doubt = self._uncertain(error)
+            self._maybe_stored = self._uncertain(error)
             if isinstance(error, ConnectionLost) and self.has_id and now < self.deadline:
                 return 0.0
-            raise self._doubt
-        if self.has_id and now - sent_at >= RESEND_AFTER:  # silence had it sent more than once
-            self._doubt = self._doubt or PublishTimeout(self.subject, now - sent_at)
+            raise self._maybe_stored
+        if self.has_id and now - sent_at >= RESEND_AFTER_S:  # silence had it sent more than once
+            self._maybe_stored = self._maybe_stored or PublishTimeout(self.subject, now - sent_at)
         if isinstance(error, OutboxFull):
-            pause = None if self._doubt is None else self._retry_wait
+            pause = None if self._maybe_stored is None else self._retry_wait
         else:
-            pause = self._refusals.pause_after(error)
+            pause = self._retry_counter.pause_after(error)
             if isinstance(error, NoResponders):
                 failure = NoStream(self.subject, self._timeout if self._attempts < 0 else 0.0)
             elif pause is None:
                 raise error  # a refusal that does not pass: no copy is stored
         if pause is not None and self.deadline - now > pause:
             return pause
-        if self._doubt is None:
+        if self._maybe_stored is None:
             raise failure
-        raise PublishUncertain(self.subject, f"{self._doubt.reason}, and then {failure}") from failure
+        raise PublishUncertain(self.subject, f"{self._maybe_stored.reason}, and then {failure}") from failure
 
     def _uncertain(self, error: NatsError) -> PublishUncertain:
         if isinstance(error, RequestTimeout):

@@ -16,11 +16,11 @@ from natsproto.jetstream._codec import Duration, nanoseconds
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.subject import publish_subject
 
-PREDEFINED = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
-SCHEDULER, SCHEDULE_NEXT = "Nats-Scheduler", "Nats-Schedule-Next"
+PREDEFINED_SCHEDULES = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
+SCHEDULER_HEADER, SCHEDULE_NEXT_HEADER = "Nats-Scheduler", "Nats-Schedule-Next"
 """Headers of what a schedule has published: the schedule's subject, and when it comes next or "purge"."""
 
-_SHORTEST = 1_000_000_000
+_SECOND_NS = 1_000_000_000
 
 
 class ScheduleArgs(TypedDict, total=False):
@@ -60,16 +60,16 @@ class Schedule(Value):
     @classmethod
     def after(cls, delay: Duration, **more: Unpack[ScheduleArgs]) -> Schedule:
         """Once, so many seconds after now by the clock of this machine."""
-        ns = _positive("after", delay)
+        ns = _positive_ns("after", delay)
         return cls.at(Timestamp.of(datetime.now().astimezone() + timedelta(microseconds=ns / 1000)), **more)
 
     @classmethod
     def every(cls, interval: Duration, **more: Unpack[ScheduleArgs]) -> Schedule:
         """Again and again, every so many seconds (at least one) from the time the server has it."""
-        ns = _positive("every", interval)
-        if ns < _SHORTEST:
+        ns = _positive_ns("every", interval)
+        if ns < _SECOND_NS:
             raise ConfigError("every", interval, "must be at least one second")
-        return cls(pattern=f"@every {go_duration(ns)}", **more)
+        return cls(pattern=f"@every {to_go_duration(ns)}", **more)
 
     @classmethod
     def cron(cls, expression: str, *, time_zone: str = "", **more: Unpack[ScheduleArgs]) -> Schedule:
@@ -109,10 +109,10 @@ class Schedule(Value):
         if not isinstance(pattern, str):
             raise TypeError(f"a schedule is a str, not {type(pattern).__name__}")
         if pattern.startswith("@"):
-            if self.time_zone and pattern not in PREDEFINED:
+            if self.time_zone and pattern not in PREDEFINED_SCHEDULES:
                 raise ConfigError("time_zone", self.time_zone, f"goes with a crontab line, not with {pattern!r}")
-            if pattern not in PREDEFINED and not pattern.startswith(("@at ", "@every ")):
-                known = ", ".join(PREDEFINED)
+            if pattern not in PREDEFINED_SCHEDULES and not pattern.startswith(("@at ", "@every ")):
+                known = ", ".join(PREDEFINED_SCHEDULES)
                 raise ConfigError("schedule", pattern, f"must be @at TIME, @every DURATION, six fields, or of {known}")
         elif len(pattern.split()) != 6:
             raise ConfigError("schedule", pattern, "must have six fields: second minute hour day month weekday")
@@ -146,13 +146,13 @@ def ttl_text(ttl: object) -> str:
         return "never"
     if isinstance(ttl, bool) or not isinstance(ttl, (int, float, timedelta)):
         raise ConfigError("ttl", ttl, 'must be seconds (1 or more), a timedelta, or "never"')
-    ns = _positive("ttl", ttl)
-    if ns < _SHORTEST:
+    ns = _positive_ns("ttl", ttl)
+    if ns < _SECOND_NS:
         raise ConfigError("ttl", ttl, "must be at least one second")
-    return str(-(-ns // _SHORTEST))  # rounded up: servers drop fractions, and nothing may go before its time
+    return str(-(-ns // _SECOND_NS))  # rounded up: servers drop fractions, and nothing may go before its time
 
 
-def go_duration(ns: int) -> str:
+def to_go_duration(ns: int) -> str:
     """Nanoseconds in the notation of Go, in the largest unit that says them exactly."""
     for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000)):
         if ns % size == 0:
@@ -160,7 +160,7 @@ def go_duration(ns: int) -> str:
     return f"{ns}ns"
 
 
-def _positive(what: str, duration: object) -> int:
+def _positive_ns(what: str, duration: object) -> int:
     if isinstance(duration, bool) or not isinstance(duration, (int, float, timedelta)):
         raise TypeError(f"{what} takes seconds or a timedelta, not {type(duration).__name__}")
     try:

@@ -25,8 +25,8 @@ from natsproto.errors import (
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import KV_STREAM, bucket_name
-from natsproto.jetstream._publish.atomic_batch import MAX_MESSAGES, AtomicBatch
-from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch
+from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._watch_callback import WatchCallback
 from natsproto.jetstream.kv._atomic import KeyValueBatch
@@ -115,11 +115,11 @@ class KeyValue(Generic[V]):
         elif direct and store.stream.reads_directly:
             get = store.last_get(key)
             try:
-                reply = await get.ask(timeout)
+                reply = await get.request(timeout)
             except NoResponders:  # not allowed any more, or no bucket: the stream finds out which
                 entry = await store.last(key, direct=True, timeout=timeout)
             else:
-                if (head := get.plain(reply)) is not None:  # nearly always: a value and nothing else
+                if (head := get.headerless(reply)) is not None:  # nearly always: a value and nothing else
                     return UnreadEntry(store.layout, head, reply.data)
                 entry = store.found(get, reply, key)
         else:
@@ -333,9 +333,9 @@ class KeyValue(Generic[V]):
         batch = AtomicBatch(
             store.api.connection,
             timeout=store.api.timeout if timeout is None else positive_seconds("timeout", timeout),
-            max_messages=MAX_MESSAGES,
+            max_messages=MAX_BATCH_MESSAGES,
             retry_attempts=RETRY_ATTEMPTS,
-            retry_wait=RETRY_WAIT,
+            retry_wait=RETRY_WAIT_S,
         )
         return KeyValueBatch(store, batch, timeout)
 

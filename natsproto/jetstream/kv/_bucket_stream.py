@@ -23,7 +23,7 @@ from natsproto.jetstream._direct import LastGet
 from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._publish.headers import MessageArgs
 from natsproto.jetstream._publish.publish import publish
-from natsproto.jetstream._publish.retry_policy import RETRY_WAIT
+from natsproto.jetstream._publish.retry_policy import RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream.kv._bucket_subjects import BucketSubjects, V
 from natsproto.jetstream.kv._entry import StoredEntry
@@ -86,7 +86,7 @@ class BucketStream(Generic[V]):
     def found(self, get: LastGet, reply: Message, key: str) -> StoredEntry[V]:
         """The entry in the reply to a direct get, deletions included. KeyNotFound."""
         try:
-            return StoredEntry(self.layout, get.message_in(reply))
+            return StoredEntry(self.layout, get.read(reply))
         except MessageNotFound:
             raise KeyNotFound(self.bucket, key) from None
 
@@ -130,7 +130,7 @@ class BucketStream(Generic[V]):
             args,
             timeout=self.api.timeout if timeout is None else seconds("timeout", timeout),
             retry_attempts=None,
-            retry_wait=RETRY_WAIT,
+            retry_wait=RETRY_WAIT_S,
         )
 
     async def write_at(

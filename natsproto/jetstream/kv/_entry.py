@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, cast
 
 from natsproto.errors import InvalidPayload, KeyDeleted
-from natsproto.jetstream._direct import plain_message
+from natsproto.jetstream._direct import headerless_message
 from natsproto.jetstream.kv._bucket_subjects import BucketSubjects, V
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class UnreadEntry(StoredEntry[V]):
     def __getattr__(self, name: str) -> RawMessage:
         if name != "_message":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        self._message = message = plain_message(self._head, self.data)
+        self._message = message = headerless_message(self._head, self.data)
         return message
 
 

@@ -33,8 +33,8 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration, dumps
 from natsproto.jetstream._config import OBJECT_STREAM
 from natsproto.jetstream._direct import RawMessage
-from natsproto.jetstream._publish.publish import connected, publish
-from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream._publish.publish import publish, wait_connected
+from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, meta_subject, read_info
@@ -126,7 +126,7 @@ class ObjectIndex:
             except PASSING:
                 if loop.time() + FIRST_PAUSE >= deadline:
                     raise
-            await connected(connection, deadline)
+            await wait_connected(connection, deadline)
             await asyncio.sleep(FIRST_PAUSE)
 
     async def why(self, error: NatsError) -> NatsError:
@@ -188,7 +188,7 @@ class ObjectIndex:
             {"msg_id": self.api.connection.new_id(), "rollup": "sub", "expected_last_subject_seq": expected},
             timeout=wait,
             retry_attempts=RETRY_ATTEMPTS,
-            retry_wait=RETRY_WAIT,
+            retry_wait=RETRY_WAIT_S,
         )
         return Entry(info.replace(mtime=Timestamp.now(UTC)), ack.seq)
 

@@ -15,10 +15,10 @@ from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFa
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.jetstream._publish.async_publish import Limits, Publisher
-from natsproto.jetstream._publish.fast_batch import API_LEVEL, FLOW, FastPublisher
+from natsproto.jetstream._publish.async_publish import Publisher, PublisherOptions
+from natsproto.jetstream._publish.fast_batch import FAST_API_LEVEL, MAX_FLOW, FastPublisher
 from natsproto.jetstream._publish.fast_batch_state import FastOptions
-from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT
+from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream.objectstore._content import ContentReader, Source
 from natsproto.jetstream.objectstore._index import ObjectIndex, translate_errors
 from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, digest_text
@@ -50,7 +50,7 @@ class Upload:
         self._digest = sha256()
         self._content = ContentReader(source, info.chunk_size, self._digest.update)
         connection = index.api.connection
-        self.batched = batched and connection.server_info.api_lvl >= API_LEVEL
+        self.batched = batched and connection.server_info.api_lvl >= FAST_API_LEVEL
         """Whether the store takes fast ingest, as far as is known."""
         self._progress, self._timeout = progress, timeout
         self._ahead = max(1, min(WINDOW_CHUNKS, WINDOW // info.chunk_size))
@@ -154,15 +154,15 @@ class Upload:
         if self.batched:
             options = FastOptions(
                 gap_ok=False,
-                flow=min(FLOW, max(1, self._ahead // ACKS)),
+                flow=min(MAX_FLOW, max(1, self._ahead // ACKS)),
                 outstanding=ACKS,
                 max_pending_bytes=WINDOW + self._info.chunk_size,  # so that an acknowledgement makes room, not an end
                 timeout=self._timeout,
                 retry_attempts=RETRY_ATTEMPTS,
-                retry_wait=RETRY_WAIT,
+                retry_wait=RETRY_WAIT_S,
             )
             return FastPublisher(connection, options, auto_msg_id=True)
-        limits = Limits(self._ahead, WINDOW, self._timeout, RETRY_ATTEMPTS, RETRY_WAIT)
+        limits = PublisherOptions(self._ahead, WINDOW, self._timeout, RETRY_ATTEMPTS, RETRY_WAIT_S)
         return Publisher(connection, limits, auto_msg_id=True)
 
     async def _settle(self, publisher: FastPublisher | Publisher) -> None:
