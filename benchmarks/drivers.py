@@ -347,6 +347,25 @@ async def window(run: Run) -> Driver:
         await _api(nc, f"STREAM.DELETE.{stream}")
 
 
+async def stored(run: Run) -> Driver:
+    """Publishes to a stream, each message when the one before is acknowledged."""
+    nc, stream, clock = await run.connect(), f"{run.prefix}-stored", time.perf_counter_ns
+    js = nc.jetstream()
+    figures: Figures = {}
+    while True:
+        seed = yield figures
+        messages = [(f"{run.prefix}.{m.subject}", m.payload, m.headers) for m in run.messages(seed)]
+        await _create_stream(nc, stream, f"{run.prefix}.>")
+        taken: list[int] = []
+        run.start()
+        for subject, payload, headers in messages:
+            start = clock()
+            await js.publish(subject, payload, headers=headers)
+            taken.append(clock() - start)
+        figures = run.stop(run.count) | latencies(taken)
+        await _api(nc, f"STREAM.DELETE.{stream}")
+
+
 async def fetch(run: Run) -> Driver:
     nc, stream, how = await run.connect(), f"{run.prefix}-fetch", run.scenario.how
     figures: Figures = {}
@@ -418,6 +437,7 @@ DRIVERS: dict[str, Callable[[Run], Driver]] = {
     "idle": idle,
     "waiting": waiting,
     "window": window,
+    "stored": stored,
     "fetch": fetch,
     "watch": watch,
     "object": store,

@@ -205,6 +205,17 @@ SCENARIOS: tuple[Scenario, ...] = (
         both_loops=True,
     ),
     Scenario(
+        name="js_publish",
+        about="JetStream publish with ids, one after another: median time",
+        does="stored",
+        count=400,
+        traffic=_HEADERS,
+        judged="p50_us",
+        reach=1,
+        aim=1.2,
+        nats_js=False,
+    ),
+    Scenario(
         name="fetch_none",
         about="fetch(500), no acknowledgements",
         does="fetch",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import growth
 from benchmarks.__main__ import Servers, main, servers
 from benchmarks.drivers import DRIVERS, Run
 from benchmarks.feeder import Feeder
@@ -125,3 +126,11 @@ def test_benchmark_runs(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "\nfetch_ack " in said
     assert "\npace_js_ack " in said
+
+
+@pytest.mark.slow
+def test_growth_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    growth.main(["--quick"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[0] for line in lines[4:9]] == ["| 1", "| 10", "| 100", "| 1,000", "| 10,000"]
+    assert (lines[-2].startswith("1,310 messages"), lines[-1].startswith("2,000 subscriptions")) == (True, True)
