@@ -746,9 +746,17 @@ def amended(kind: type[R], record: R | None, fields: Mapping[str, object]) -> R:
 
 
 def dumps(payload: Record | Mapping[str, object]) -> bytes:
-    """Compact JSON of a record or of a request made by hand (whose values may be records)."""
+    """Compact JSON of a record or of a request made by hand (whose values may be records).
+
+    ConfigError for a string with half a surrogate pair, which UTF-8 cannot hold.
+    """
     body = encode(payload) if isinstance(payload, Record) else dict(payload)
-    return json.dumps(body, separators=(",", ":"), ensure_ascii=False, default=_plain).encode()
+    written = json.dumps(body, separators=(",", ":"), ensure_ascii=False, default=_plain)
+    try:
+        return written.encode()
+    except UnicodeEncodeError as exc:
+        bad = written[written.rfind('"', 0, exc.start) + 1 : written.find('"', exc.end)]
+        raise ConfigError("string", bad, "cannot be encoded as UTF-8") from None
 
 
 def _plain(value: object) -> object:
