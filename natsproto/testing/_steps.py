@@ -1,9 +1,8 @@
-"""Waiting, apart from who waits.
+"""Work in steps, which can wait in a thread or on an event loop.
 
-Owns one idea: something that takes time is a generator which yields how many seconds to pause, and whoever
-drives it decides how to sleep. So ``with`` and ``async with`` share one algorithm, and a cancelled or
-interrupted wait closes the generator, whose ``except BaseException`` undoes what it had begun. Knows nothing
-of servers.
+Work that takes time is a generator that yields the seconds to pause, and its driver decides how to sleep. So ``with``
+and ``async with`` share one algorithm, and a cancelled or interrupted wait closes the generator, whose
+``except BaseException`` undoes what it had begun. This module knows nothing of servers.
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ from typing import Generic, Protocol, TypeVar
 Steps = Generator[float, None, None]
 """A piece of work that yields the seconds to pause before it is resumed."""
 
-_FIRST_PAUSE = 0.001
-_LONGEST_PAUSE = 0.02
+_FIRST_PAUSE_S = 0.001
+_LONGEST_PAUSE_S = 0.02
 
 
 class Startable(Protocol):
-    """What a Scope can hold: something that starts and closes in steps."""
+    """The interface that a Scope needs: starting and closing in steps."""
 
     def start_steps(self) -> Steps:
-        """Starts it; left early or by an error, everything is undone."""
+        """Start. An error or an early end undoes everything."""
 
     def close_steps(self) -> Steps:
-        """Stops it; left early, it is stopped the hard way."""
+        """Stop. An early end stops it by force."""
 
 
 T = TypeVar("T", bound=Startable)
 
 
 class Scope(Generic[T]):
-    """Starts something on entering and stops it on leaving; takes ``with`` and ``async with``.
+    """A context manager for ``with`` and ``async with`` that starts a server or cluster and stops it.
 
-    ``with`` blocks the thread while it waits, ``async with`` lets the event loop run. Cancelling or
-    interrupting either one stops what was started.
+    ``with`` blocks the thread while it waits; ``async with`` lets the event loop run. Cancelling or interrupting it
+    stops what was started.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -70,26 +69,26 @@ class Scope(Generic[T]):
 
 
 async def drive(steps: Generator[float, None, object]) -> None:
-    """Runs the steps and lets the event loop run in the pauses. Cancelling closes the steps."""
+    """Run the steps, with the event loop running in the pauses. Cancelling closes the steps."""
     with closing(steps):
         for pause in steps:
             await asyncio.sleep(pause)
 
 
 def drive_blocking(steps: Steps) -> None:
-    """Runs the steps and sleeps in the pauses."""
+    """Run the steps and sleep in the pauses."""
     with closing(steps):
         for pause in steps:
             time.sleep(pause)
 
 
-def until(check: Callable[[], bool], timeout: float) -> Generator[float, None, bool]:
-    """Pauses until ``check()`` holds and returns True; False once ``timeout`` seconds have passed."""
+def wait_until(check: Callable[[], bool], timeout: float) -> Generator[float, None, bool]:
+    """Pause until ``check()`` is true and return True, or False after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
-    pause = _FIRST_PAUSE
+    pause = _FIRST_PAUSE_S
     while not check():
         if time.monotonic() >= deadline:
             return False
         yield pause
-        pause = min(pause * 1.5, _LONGEST_PAUSE)
+        pause = min(pause * 1.5, _LONGEST_PAUSE_S)
     return True

@@ -28,7 +28,7 @@ from natsproto.jetstream._config import (
     SubjectTransform,
 )
 from natsproto.testing import run_server
-from natsproto.testing._ports import HeldPort
+from natsproto.testing._ports import ReservedPort
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream
@@ -791,8 +791,8 @@ async def test_timeout_of_a_call_wins_over_that_of_the_context(nats_server: Serv
 @pytest.fixture
 async def leaf() -> AsyncIterator[Client]:
     """A client of a leaf node in the domain "edge", joined to a hub in the domain "hub"."""
-    with HeldPort() as port:
-        port.lend()
+    with ReservedPort() as port:
+        port.release()
         address = f"127.0.0.1:{port.number}"
         hub_config = f'jetstream {{ domain: hub }}\nleafnodes {{ listen: "{address}" }}'
         leaf_config = f'jetstream {{ domain: edge }}\nleafnodes {{ remotes: [{{ url: "nats://{address}" }}] }}'

@@ -14,7 +14,7 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._watch import KeyWatcher
 from natsproto.testing import run_server
-from natsproto.testing._ports import HeldPort
+from natsproto.testing._ports import ReservedPort
 
 LONG = 20.0
 
@@ -132,8 +132,8 @@ async def test_sources_bring_in_the_keys_of_other_buckets(jetstream: JetStream) 
 @pytest.fixture
 async def domains() -> AsyncIterator[tuple[natsproto.Client, natsproto.Client]]:
     """Clients of a hub in the domain "hub" and of a leaf node in the domain "edge" that has joined it."""
-    with HeldPort() as port:
-        port.lend()
+    with ReservedPort() as port:
+        port.release()
         address = f"127.0.0.1:{port.number}"
         hub_config = f'jetstream {{ domain: hub }}\nleafnodes {{ listen: "{address}" }}'
         leaf_config = f'jetstream {{ domain: edge }}\nleafnodes {{ remotes: [{{ url: "nats://{address}" }}] }}'

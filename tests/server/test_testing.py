@@ -36,7 +36,7 @@ from natsproto.testing import (
     run_server,
 )
 from natsproto.testing._config import ServerSettings
-from natsproto.testing._steps import drive, until
+from natsproto.testing._steps import drive, wait_until
 
 pytest_plugins = ["pytester"]
 
@@ -135,7 +135,7 @@ def gone(pid: int) -> bool:
 
 async def eventually(check: Callable[[], bool]) -> bool:
     """Whether it comes true within ten seconds: for what happens in other processes."""
-    await drive(until(check, 10))
+    await drive(wait_until(check, 10))
     return check()
 
 
@@ -699,7 +699,7 @@ def test_cluster_of_one_is_refused() -> None:
 def test_cluster_start_timeout_raises_with_logs() -> None:
     lonely = "cluster { name: other, listen: '127.0.0.1:-1' }"
     with (
-        pytest.raises(ServerFailed, match=r"routes of the cluster: not there within 2 s(?s:.*)natsproto-2:"),
+        pytest.raises(ServerFailed, match=r"routes of the cluster: not ready within 2 s(?s:.*)natsproto-2:"),
         run_cluster(2, config=lonely, jetstream=False, start_timeout=2),
     ):
         pytest.fail("was never ready")
@@ -743,4 +743,4 @@ def test_fixture_without_binary_fails_its_test(pytester: pytest.Pytester, monkey
     pytester.makepyfile("def test_a(): pass\ndef test_b(nats_server): pass")
     result = pytester.runpytest_subprocess()
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*ServerNotFound: no nats-server found in*"])
+    result.stdout.fnmatch_lines(["*ServerNotFound: no nats-server binary in*"])

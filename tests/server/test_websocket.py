@@ -26,7 +26,7 @@ from natsproto.errors import (
     TlsFailed,
 )
 from natsproto.testing import Server, ServerTls, run_cluster, run_server
-from natsproto.testing._ports import HeldPort
+from natsproto.testing._ports import ReservedPort
 from tests.kit.pki import Authority
 from tests.kit.proxy import Direction, FaultProxy
 from tests.kit.watch import Watch
@@ -69,8 +69,8 @@ def run(request: pytest.FixtureRequest) -> Run:
 @pytest.fixture
 def port() -> Iterator[int]:
     """A port for a server that is configured by hand."""
-    with HeldPort() as held:
-        held.lend()
+    with ReservedPort() as held:
+        held.release()
         yield held.number
 
 
