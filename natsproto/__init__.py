@@ -7,16 +7,16 @@ from natsproto._core.events import (
     AttemptFailed,
     Closed,
     Connected,
-    Denied,
     Disconnected,
     Event,
     HandlerFailed,
     LameDuck,
     MessageDropped,
     Moved,
+    PermissionViolation,
     Reconnected,
     Reconnecting,
-    ServerComplained,
+    ServerErrorEvent,
     ServersDiscovered,
     SlowConsumerDetected,
 )
@@ -24,10 +24,10 @@ from natsproto._core.subscription import SlowPolicy, Subscription
 from natsproto._options import AuthChallenge, Options
 from natsproto._version import __version__
 from natsproto.errors import NatsError
+from natsproto.protocol.addresses import ServerAddress
 from natsproto.protocol.auth import Credentials
 from natsproto.protocol.frames import Message, ServerInfo
 from natsproto.protocol.headers import Headers
-from natsproto.protocol.pool import ServerAddress
 
 __all__ = [
     "AttemptFailed",
@@ -38,7 +38,6 @@ __all__ = [
     "Connecting",
     "Connection",
     "Credentials",
-    "Denied",
     "Disconnected",
     "Event",
     "HandlerFailed",
@@ -49,10 +48,11 @@ __all__ = [
     "Moved",
     "NatsError",
     "Options",
+    "PermissionViolation",
     "Reconnected",
     "Reconnecting",
     "ServerAddress",
-    "ServerComplained",
+    "ServerErrorEvent",
     "ServerInfo",
     "ServersDiscovered",
     "SlowConsumerDetected",

@@ -16,7 +16,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Unbegun:
+class WarnIfUnused:
     """Does nothing before it is begun, and warns when it is dropped before that.
 
     A subclass sets ``_begun`` to False at the end of its ``__init__``, so that one that failed has nothing to say, and
@@ -24,21 +24,21 @@ class Unbegun:
     """
 
     _begun = True
-    _forgotten: str
+    _unused_warning: str
     """The warning."""
 
     def __del__(self) -> None:
         if not self._begun:
-            warnings.warn(self._forgotten, RuntimeWarning, stacklevel=2, source=self)
+            warnings.warn(self._unused_warning, RuntimeWarning, stacklevel=2, source=self)
 
 
-class Awaited(Unbegun):
+class AwaitHint(WarnIfUnused):
     """Is begun by ``await`` or ``async with``; until then a missing attribute means that one of them is.
 
     Not for classes whose attributes are read for every message: with ``__getattr__`` every read takes longer.
     """
 
-    _begin_with: ClassVar[str] = "await it, or enter it with async with"
+    _start_hint: ClassVar[str] = "await it, or enter it with async with"
     """What to do about it."""
 
     if not TYPE_CHECKING:
@@ -46,16 +46,16 @@ class Awaited(Unbegun):
         def __getattr__(self, name: str) -> object:
             missing = f"{type(self).__name__!r} object has no attribute {name!r}"
             if not self._begun and not name.startswith("__"):  # copy, pickle and inspect ask for those
-                missing += f": it has not begun; {self._begin_with}"
+                missing += f": it has not begun; {self._start_hint}"
             raise AttributeError(missing, name=name, obj=self)
 
 
-class AsyncIterated:
+class AsyncForHint:
     """Is read with ``async for``: says so to ``for`` and, where it cannot be awaited, to ``await``."""
 
     __slots__ = ()
 
-    _iterate_with: ClassVar[str] = "use async for"
+    _iterate_hint: ClassVar[str] = "use async for"
 
     def _called(self) -> str:
         return type(self).__name__
@@ -63,7 +63,7 @@ class AsyncIterated:
     if not TYPE_CHECKING:
 
         def __iter__(self) -> object:
-            raise TypeError(f"{self._called()} is an async iterable: {self._iterate_with}")
+            raise TypeError(f"{self._called()} is an async iterable: {self._iterate_hint}")
 
         def __await__(self) -> object:
             raise TypeError(
@@ -72,7 +72,7 @@ class AsyncIterated:
             )
 
 
-class Items(AsyncIterated, AsyncGenerator[T]):
+class Items(AsyncForHint, AsyncGenerator[T]):
     """What an asynchronous generator yields. ``async for`` reads the generator itself: an item costs no more."""
 
     __slots__ = ("_name", "_source")

@@ -8,13 +8,13 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, Unpack, overload
 
-from natsproto._async_hints import Awaited, items
+from natsproto._async_hints import AwaitHint, items
 from natsproto._core.connection import Connection
-from natsproto._core.runtime import Runtime
 from natsproto._core.transport import dial
+from natsproto._core.wire import Runtime
+from natsproto._durations import seconds
 from natsproto._options import DEFAULT_SERVER, OptionArgs, Options
 from natsproto.errors import ConfigError
-from natsproto.protocol.pool import seconds
 
 if TYPE_CHECKING:
     from natsproto.codecs import Codec
@@ -34,7 +34,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-THE_WORLD = Runtime(dial=dial, rng=random.SystemRandom())
+DEFAULT_RUNTIME = Runtime(dial=dial, rng=random.SystemRandom())
 """Real sockets, real randomness. It holds no state."""
 
 
@@ -42,7 +42,7 @@ class Client(Connection):
     """A connected client; see Connection for the verbs."""
 
     @classmethod
-    async def open(cls, options: Options, runtime: Runtime) -> Client:
+    async def _connect(cls, options: Options, runtime: Runtime) -> Client:
         """Connects in a world of one's own (tests, other transports); everybody else uses ``connect``."""
         client = cls(options, runtime)
         await client._engine.start()
@@ -250,10 +250,10 @@ class Client(Connection):
         return reply
 
 
-class Connecting(Awaited):
+class Connecting(AwaitHint):
     """A connection in the making: ``await`` it, or enter it to have it drained at the end."""
 
-    _forgotten = "connect(...) was never awaited or entered"
+    _unused_warning = "connect(...) was never awaited or entered"
 
     def __init__(self, options: Options, runtime: Runtime) -> None:
         self._options = options
@@ -266,7 +266,7 @@ class Connecting(Awaited):
         return self._open().__await__()
 
     async def _open(self) -> Client:
-        return await Client.open(self._options, self._runtime)
+        return await Client._connect(self._options, self._runtime)
 
     async def __aenter__(self) -> Client:
         self._client = await self
@@ -303,7 +303,7 @@ def connect(
     servers refused the credentials.
     Cancelling leaves nothing behind.
     """
-    return Connecting(options_for(servers, context, options), THE_WORLD)
+    return Connecting(options_for(servers, context, options), DEFAULT_RUNTIME)
 
 
 def options_for(servers: str | Sequence[str] | Options | None, context: str | None, options: OptionArgs) -> Options:

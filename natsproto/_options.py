@@ -17,20 +17,14 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypedDict, Unpack, cast
 
+from natsproto._durations import positive_seconds, seconds
 from natsproto._proxy import check_proxy, connect_through
 from natsproto._value import Value, did_you_mean
 from natsproto.errors import HIDDEN, ConfigError, InvalidCredentials, NatsError
+from natsproto.protocol.addresses import ServerAddress, parse_servers
 from natsproto.protocol.auth import Credentials, parse_creds, parse_seed
 from natsproto.protocol.frames import ServerInfo
-from natsproto.protocol.pool import (
-    Chooser,
-    ServerAddress,
-    ServerPool,
-    Shuffle,
-    parse_servers,
-    positive_seconds,
-    seconds,
-)
+from natsproto.protocol.pool import Chooser, ServerPool, Shuffle
 from natsproto.protocol.subject import publish_subject
 
 DEFAULT_SERVER = "nats://127.0.0.1:4222"

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from types import MappingProxyType, TracebackType
 
-from natsproto._async_hints import AsyncIterated
+from natsproto._async_hints import AsyncForHint
 from natsproto._core.connection import Connection
 from natsproto._core.subscription import Subscription
 from natsproto.errors import InvalidReply, SubscriptionClosed
@@ -100,7 +100,7 @@ def read_event(message: Message) -> Advisory:
         return Advisory(extra={"data": message.data.decode("utf-8", "replace")})
 
 
-class AccountEvents(AsyncIterated):
+class AccountEvents(AsyncForHint):
     """The events of clients from the moment it is entered: read them with ``async for`` or ``next``.
 
     Made by ``System.events``. It ends with the block or ``stop``. Refused clients belong to no account, so that

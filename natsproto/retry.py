@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from natsproto._core.events import Event, HandlerFailed
+from natsproto._durations import seconds
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidPayload, LocalProtocolError, MessageNotFound, NatsError
 from natsproto.jetstream._direct import RawMessage
@@ -25,7 +26,6 @@ from natsproto.jetstream._message import JsMessage, Metadata
 from natsproto.middleware import Call
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers
-from natsproto.protocol.pool import seconds
 from natsproto.protocol.subject import publish_subject
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Retry:
         except Exception as exc:
             where = f"handler of {message.metadata.consumer!r}"
             log.error("%s failed for a message of %r: %r", where, message.subject, exc, exc_info=exc)
-            self._js.connection.announce(HandlerFailed(where=where, error=exc))
+            self._js.connection._emit(HandlerFailed(where=where, error=exc))
             return False
         if not message.is_acked:
             await message.ack()
@@ -180,7 +180,7 @@ class Retry:
         delay = self.policy.delay_of(place.num_delivered)
         delay += delay * self.policy.jitter * _rng.random()
         if await self._nak(message, delay):
-            self._js.connection.announce(
+            self._js.connection._emit(
                 MessageRetried(
                     stream=place.stream,
                     consumer=place.consumer,
@@ -203,7 +203,7 @@ class Retry:
             if not message.is_acked:
                 await self._nak(message, seconds("max_delay", self.policy.max_delay))
             return
-        self._js.connection.announce(
+        self._js.connection._emit(
             MessageDeadLettered(
                 stream=place.stream,
                 consumer=place.consumer,
@@ -224,7 +224,7 @@ class Retry:
 
     def _told(self, where: str, error: NatsError) -> None:
         log.warning("%s failed: %s", where, error)
-        self._js.connection.announce(HandlerFailed(where=where, error=error))
+        self._js.connection._emit(HandlerFailed(where=where, error=error))
 
 
 class DeadLetter(Value):

@@ -15,7 +15,7 @@ from typing import Generic, TypeAlias, TypeVar, cast, overload
 
 from natsproto._async_hints import items
 from natsproto._core.connection import Connection
-from natsproto._core.gather import Sentinel
+from natsproto._core.request_many import Sentinel
 from natsproto._core.subscription import Handler, SlowPolicy, Subscription
 from natsproto.codecs import Codec
 from natsproto.errors import ConfigError, InvalidPayload, ServiceError

@@ -31,8 +31,8 @@ MAX_TEST_NAME = 50
 
 KNOWN: dict[str, dict[str, int]] = {
     "file lines": {
-        "natsproto/_core/engine.py": 819,
-        "natsproto/_core/subscription.py": 680,
+        "natsproto/_core/engine.py": 825,
+        "natsproto/_core/subscription.py": 681,
         "natsproto/_options.py": 821,
         "natsproto/errors.py": 1018,
         "natsproto/jetstream/_codec.py": 769,

@@ -23,7 +23,7 @@ from natsproto._client import Client
 from natsproto._core.events import Disconnected, Event
 from natsproto.errors import ConnectionLost, NatsError
 from natsproto.testing import Server, run_server
-from tests.faults.world import descriptors, resident, settled
+from tests.faults.helpers import descriptors, resident, settled
 from tests.kit.proxy import Direction, End, FaultProxy
 
 RSS_PER_MINUTE = 0.5

@@ -17,9 +17,9 @@ import pytest
 
 from natsproto._options import AuthChallenge, OptionArgs, Options
 from natsproto.errors import ConfigError, InvalidCredentials, InvalidSubject, NotAuthorized
+from natsproto.protocol.addresses import ServerAddress, parse_servers
 from natsproto.protocol.auth import Credentials
 from natsproto.protocol.frames import ServerInfo
-from natsproto.protocol.pool import ServerAddress, parse_servers
 
 SECRET = "hunter2"
 SEED = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER).decode()

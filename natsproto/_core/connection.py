@@ -16,18 +16,16 @@ from typing import ClassVar
 from natsproto._async_hints import items
 from natsproto._core.engine import Engine, State
 from natsproto._core.events import Event
-from natsproto._core.gather import Gathering, Sentinel
-from natsproto._core.inbox import ReplyInbox
-from natsproto._core.outbox import Outbox
-from natsproto._core.runtime import Runtime, nuid
+from natsproto._core.reply_handler import ReplyHandler
+from natsproto._core.request_many import RequestMany, Sentinel
 from natsproto._core.subscription import Handler, SlowPolicy, Subscription
+from natsproto._core.wire import Runtime, nuid
+from natsproto._durations import positive_seconds, seconds
 from natsproto._options import Options
 from natsproto._value import Value
 from natsproto.errors import ConfigError, ConnectionClosed, LocalProtocolError
-from natsproto.protocol.commands import Heads
 from natsproto.protocol.frames import Message, Payload, ServerInfo
 from natsproto.protocol.headers import HeadersLike, block_of
-from natsproto.protocol.pool import positive_seconds, seconds
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 
 
@@ -49,7 +47,7 @@ class Stats(Value):
     waiting_bytes: int
 
 
-_ACK_BEHIND = b" 4\r\n+ACK"
+_ACK_SUFFIX = b" 4\r\n+ACK"
 
 
 class Connection:
@@ -68,12 +66,9 @@ class Connection:
         self._runtime = runtime
         self._engine = Engine(options, runtime, self)
         self._outbox = self._engine.outbox
-        self.outbox: Outbox = self._outbox
-        """Where published messages wait: for layers on top that make frames themselves, as an attribute because
-        acknowledgements read it.
-        """
-        self._heads = self._engine.heads
-        self._starts, self._sizes = self._heads.starts, self._heads.sizes
+        """JetStream puts whole frames into it; an attribute because every acknowledgement reads it."""
+        self._control_lines = self._engine.control_lines
+        self._pub_prefixes, self._pub_sizes = self._control_lines.pub_prefixes, self._control_lines.pub_sizes
 
     # ---------------------------------------------------------------- what it is
 
@@ -137,9 +132,9 @@ class Connection:
 
     def new_inbox(self) -> str:
         """A subject that nobody else uses."""
-        return f"{self._options.inbox_prefix}.{self.new_id()}"
+        return f"{self._options.inbox_prefix}.{self._new_id()}"
 
-    def new_id(self) -> str:
+    def _new_id(self) -> str:
         """22 letters and digits that nobody else uses (a NUID)."""
         return nuid(self._runtime.rng)
 
@@ -163,18 +158,18 @@ class Connection:
         nothing.
         """
         outbox = self._outbox
-        if outbox.wait_first:
-            await outbox.turn()
+        if outbox.must_wait:
+            await outbox.wait_writable()
         if reply is None and headers is None and type(payload) is bytes:
             # The way of nearly every message; publish_nowait holds the same lines, as a call costs 15 %.
             size = len(payload)
-            if size > self._heads.max_payload:
-                self._heads.check(size)  # as long as nothing is known of it, any is allowed
+            if size > self._control_lines.max_payload:
+                self._control_lines.check_size(size)  # as long as nothing is known of it, any is allowed
             try:
-                start, end = self._starts.get(subject), self._sizes.get(size)
+                start, end = self._pub_prefixes.get(subject), self._pub_sizes.get(size)
             except TypeError:
                 raise _not_a_subject(subject) from None
-            outbox.put(start + end if start and end else self._heads.plain(subject, size), payload)
+            outbox.put(start + end if start and end else self._control_lines.pub_line(subject, size), payload)
         else:
             self._publish_full(subject, payload, reply, headers)
 
@@ -189,64 +184,59 @@ class Connection:
         """Publishes a message without ever waiting: OutboxFull when the bound is reached, else as ``publish``."""
         if reply is None and headers is None and type(payload) is bytes:
             size = len(payload)
-            if size > self._heads.max_payload:
-                self._heads.check(size)  # as long as nothing is known of it, any is allowed
+            if size > self._control_lines.max_payload:
+                self._control_lines.check_size(size)  # as long as nothing is known of it, any is allowed
             try:
-                start, end = self._starts.get(subject), self._sizes.get(size)
+                start, end = self._pub_prefixes.get(subject), self._pub_sizes.get(size)
             except TypeError:
                 raise _not_a_subject(subject) from None
-            self._outbox.put(start + end if start and end else self._heads.plain(subject, size), payload)
+            self._outbox.put(start + end if start and end else self._control_lines.pub_line(subject, size), payload)
         else:
             self._publish_full(subject, payload, reply, headers)
 
-    async def answer(self, reply: str, payload: Payload, headers: HeadersLike | None) -> None:
+    async def _send_reply(self, reply: str, payload: Payload, headers: HeadersLike | None) -> None:
         """Publishes to a subject that will not come again, for layers on top; use ``Message.respond``."""
-        if self._outbox.wait_first:
-            await self._outbox.turn()
+        if self._outbox.must_wait:
+            await self._outbox.wait_writable()
         payload = _payload(payload)
         block = None if headers is None else block_of(headers)
-        self._outbox.put(self._heads.full(publish_subject(reply), None, block, len(payload)), payload)
+        self._outbox.put(self._control_lines.message_line(publish_subject(reply), None, block, len(payload)), payload)
 
-    def unsubscribe_nowait(self, subscription: Subscription) -> None:
+    def _unsubscribe_nowait(self, subscription: Subscription) -> None:
         """Ends a subscription from where nothing can be awaited: for layers on top."""
         if not subscription.closed:
             self._engine.unsubscribe(subscription, None)
 
-    def stop_interest_nowait(self, subscription: Subscription) -> None:
+    def _stop_interest_nowait(self, subscription: Subscription) -> None:
         """Tells the server now to send no more, for layers on top; ``drain`` takes in what it has sent and ends it."""
         if not subscription.closed:
             self._engine.stop_interest(subscription)
 
-    def open_inbox(self, inbox: ReplyInbox) -> None:
+    def _add_reply_handler(self, inbox: ReplyHandler) -> None:
         """Subscribes an inbox of a layer on top: for thousands of replies, each to a message of its own.
 
         ConnectionClosed when the client is draining or closed.
         """
-        self._engine.open_inbox(inbox)
+        self._engine.add_reply_handler(inbox)
 
-    def close_inbox(self, inbox: ReplyInbox) -> None:
+    def _remove_reply_handler(self, inbox: ReplyHandler) -> None:
         """Unsubscribes an inbox of a layer on top. Harmless when it has ended."""
-        self._engine.close_inbox(inbox)
+        self._engine.remove_reply_handler(inbox)
 
-    @property
-    def heads(self) -> Heads:
-        """What makes the control lines of messages, within the server's limits: for layers on top."""
-        return self._heads
-
-    async def breathe(self) -> None:
+    async def _yield_if_needed(self) -> None:
         """Gives the event loop its turn when one is due, and waits for room while the connection is congested:
         what a coroutine of layers on top does before it calls one of the verbs that never wait.
         """
-        if self._outbox.wait_first:
-            await self._outbox.turn()
+        if self._outbox.must_wait:
+            await self._outbox.wait_writable()
 
-    def answer_nowait(self, reply: bytes, payload: bytes) -> None:
+    def _send_reply_nowait(self, reply: bytes, payload: bytes) -> None:
         """Publishes to the reply subject of a message as it came off the wire, without waiting and without
         looking at it again: for layers on top, which acknowledge with it.
         """
         if 10 in reply or 13 in reply:  # numbers: looking for bytes costs eight times as much
             raise LocalProtocolError(f"{reply!r} is no subject; the message that asks for an answer there is forged")
-        behind = _ACK_BEHIND if payload == b"+ACK" else b" %d\r\n%b" % (len(payload), payload)
+        behind = _ACK_SUFFIX if payload == b"+ACK" else b" %d\r\n%b" % (len(payload), payload)
         self._outbox.put(b"PUB ", reply + behind)
 
     def _publish_full(self, subject: str, payload: Payload, reply: str | None, headers: HeadersLike | None) -> None:
@@ -254,8 +244,8 @@ class Connection:
             payload = _payload(payload)
         wire_reply = None if reply is None else publish_subject(reply, "reply subject")
         block = None if headers is None else block_of(headers)
-        head = self._heads.full(self._heads.wire(subject), wire_reply, block, len(payload))
-        self._outbox.put(head, payload)
+        lines = self._control_lines
+        self._outbox.put(lines.message_line(lines.encode_subject(subject), wire_reply, block, len(payload)), payload)
 
     async def request(
         self,
@@ -273,12 +263,12 @@ class Connection:
         ``publish`` raises. After a timeout or a lost connection the request may have been handled all the same.
         Cancelling drops a late reply.
         """
-        wire = self._heads.wire(subject)
-        if self._outbox.wait_first:
-            await self._outbox.turn()
-        return await self._ask(subject, wire, payload, timeout, headers)
+        wire = self._control_lines.encode_subject(subject)
+        if self._outbox.must_wait:
+            await self._outbox.wait_writable()
+        return await self._send_request(subject, wire, payload, timeout, headers)
 
-    def request_again(
+    def _request_resending(
         self,
         subject: str,
         payload: Payload,
@@ -290,17 +280,17 @@ class Connection:
         """``request``, sent again every ``interval`` seconds until there is a reply to any of the copies: for layers on
         top that know that this does no harm. Await what it returns, at once.
         """
-        wire = self._heads.wire(subject)
-        if self._outbox.wait_first:
-            return self._in_turn(partial(self._ask, subject, wire, payload, timeout, headers, interval))
-        return self._ask(subject, wire, payload, timeout, headers, interval)
+        wire = self._control_lines.encode_subject(subject)
+        if self._outbox.must_wait:
+            return self._in_turn(partial(self._send_request, subject, wire, payload, timeout, headers, interval))
+        return self._send_request(subject, wire, payload, timeout, headers, interval)
 
     @property
-    def request_timeout(self) -> float:
+    def _request_timeout(self) -> float:
         """Seconds that a request waits unless it says otherwise. For layers on top."""
         return self._options.request_timeout
 
-    def request_literally(
+    def _request_literal(
         self,
         subject: str,
         payload: Payload = b"",
@@ -313,21 +303,21 @@ class Connection:
         unless the connection is congested. What is wrong with the arguments is told at the call.
         """
         wire = subscribe_subject(subject)
-        if self._outbox.wait_first:
-            return self._in_turn(partial(self._ask, subject, wire, payload, timeout, headers))
-        return self._ask(subject, wire, payload, timeout, headers)
+        if self._outbox.must_wait:
+            return self._in_turn(partial(self._send_request, subject, wire, payload, timeout, headers))
+        return self._send_request(subject, wire, payload, timeout, headers)
 
-    def request_empty(self, subject: str, wire: bytes, timeout: float | timedelta) -> Awaitable[Message]:
-        """``request_literally`` with nothing to check, for layers on top: ``wire`` is the subject as it is sent."""
-        if self._outbox.wait_first:
-            return self._in_turn(partial(self._ask, subject, wire, b"", timeout, None))
-        return self._engine.mux().ask(subject, wire, b"", None, positive_seconds("timeout", timeout))
+    def _request_encoded(self, subject: str, wire: bytes, timeout: float | timedelta) -> Awaitable[Message]:
+        """``_request_literal`` with nothing to check, for layers on top: ``wire`` is the subject as it is sent."""
+        if self._outbox.must_wait:
+            return self._in_turn(partial(self._send_request, subject, wire, b"", timeout, None))
+        return self._engine.mux().send_request(subject, wire, b"", None, positive_seconds("timeout", timeout))
 
-    async def _in_turn(self, ask: Callable[[], asyncio.Future[Message]]) -> Message:
-        await self._outbox.turn()
-        return await ask()
+    async def _in_turn(self, send: Callable[[], asyncio.Future[Message]]) -> Message:
+        await self._outbox.wait_writable()
+        return await send()
 
-    def _ask(
+    def _send_request(
         self,
         subject: str,
         wire: bytes,
@@ -340,8 +330,9 @@ class Connection:
         if type(payload) is not bytes:
             payload = _payload(payload)
         block = None if headers is None else block_of(headers)
-        self._heads.check(len(payload) + (0 if block is None else len(block)))  # before the inbox is subscribed
-        return self._engine.mux().ask(subject, wire, payload, block, wait, resend_after)
+        # Checked here already: a message that is too large must not subscribe the inbox.
+        self._control_lines.check_size(len(payload) + (0 if block is None else len(block)))
+        return self._engine.mux().send_request(subject, wire, payload, block, wait, resend_after)
 
     @items
     def request_many(
@@ -379,17 +370,17 @@ class Connection:
         if sentinel is not None and sentinel != "empty" and not callable(sentinel):
             raise ConfigError("sentinel", sentinel, 'must be "empty" or a callable with one message')
         payload = _payload(payload)
-        wire = self._heads.wire(subject)
+        wire = self._control_lines.encode_subject(subject)
         block = None if headers is None else block_of(headers)
 
         def open_inbox() -> Subscription:
             return self.subscribe(self.new_inbox(), max_msgs=max_msgs, slow_policy=SlowPolicy.ERROR)
 
-        def ask(inbox: str) -> None:
-            self._outbox.put(self._heads.full(wire, inbox.encode(), block, len(payload)), payload)
+        def send(inbox: str) -> None:
+            self._outbox.put(self._control_lines.message_line(wire, inbox.encode(), block, len(payload)), payload)
 
-        gathering = Gathering(self._engine, subject, max_wait=wait, stall=pause, max_msgs=max_msgs, sentinel=sentinel)
-        return gathering.replies(open_inbox, ask)
+        request = RequestMany(self._engine, subject, max_wait=wait, stall=pause, max_msgs=max_msgs, sentinel=sentinel)
+        return request.replies(open_inbox, send)
 
     # ---------------------------------------------------------------- subscribing
 
@@ -488,7 +479,7 @@ class Connection:
         reader only.
         """
         self._engine.check_here()
-        return self._engine.herald.open_stream().read()
+        return self._engine.event_bus.open_stream().read()
 
     def listen(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Calls back at every event, in the step in which it happens; returns what ends that. For layers on top
@@ -497,11 +488,11 @@ class Connection:
         """
         if not callable(callback):
             raise TypeError(f"callback must be callable with one event, not {type(callback).__name__}")
-        return self._engine.herald.listen(callback)
+        return self._engine.event_bus.listen(callback)
 
-    def announce(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         """Puts an event of a layer on top among the client's own."""
-        self._engine.herald.announce(event)
+        self._engine.event_bus.emit(event)
 
     # ---------------------------------------------------------------- ending
 

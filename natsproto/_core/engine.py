@@ -21,16 +21,16 @@ from time import monotonic
 from typing import TypeAlias
 
 from natsproto._core import events
-from natsproto._core.herald import Herald
-from natsproto._core.inbox import ReplyInbox
-from natsproto._core.limitcheck import LimitCheck, Probe
+from natsproto._core.event_bus import EventBus
+from natsproto._core.limit_check import LimitCheck, LimitProbe
+from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
 from natsproto._core.outbox import Outbox
-from natsproto._core.replies import RequestMux
-from natsproto._core.runtime import Runtime, nuid
+from natsproto._core.pending_replies import RequestMux
+from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.session import Session
-from natsproto._core.subscription import SLICE, Subscription
+from natsproto._core.subscription import CALLBACK_TIME_SLICE_S, Subscription
 from natsproto._core.supervisor import Supervisor
-from natsproto._core.waiting import Waiters, elsewhere, running_loop
+from natsproto._core.wire import Runtime, nuid
 from natsproto._options import Options
 from natsproto.errors import (
     ConnectFailed,
@@ -46,25 +46,25 @@ from natsproto.errors import (
     TooManySubscriptions,
 )
 from natsproto.protocol import commands
-from natsproto.protocol.commands import Heads
-from natsproto.protocol.frames import NO_INFO, Message, Responder, ServerInfo, Sink
-from natsproto.protocol.link import Complaint, InfoChanged, Link, LinkEvent, PongFor
+from natsproto.protocol.commands import ControlLines
+from natsproto.protocol.frames import NO_INFO, Message, Responder, Route, ServerInfo
+from natsproto.protocol.link import InfoChanged, Link, LinkEvent, PongFor, ServerErr
 from natsproto.protocol.pool import ServerPool
-from natsproto.protocol.refusals import SubscriptionDenied
-from natsproto.protocol.table import Interest, SubscriptionTable
+from natsproto.protocol.server_errors import SubscriptionDenied
+from natsproto.protocol.subscription_table import SubscriptionEntry, SubscriptionTable
 
 log = logging.getLogger("natsproto")
 
-CONFIRM_EVERY = 1.0
+CONFIRM_INTERVAL_S = 1.0
 """Seconds between the pings that find out what the server has got, while messages are being published."""
 
-LINGER = 2.0
+CLOSE_TIMEOUT_S = 2.0
 """Seconds close() waits for written bytes to leave before it cuts, and for on_event to handle the last events."""
 
 _CLOSED = events.Closed(reason=None)
 
 
-Owner: TypeAlias = Subscription | RequestMux | ReplyInbox
+Owner: TypeAlias = Subscription | RequestMux | ReplyHandler
 """Whoever asked for what a sid stands for."""
 
 
@@ -87,7 +87,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 }
 
 
-class Barrier:
+class FlushToken:
     """A PING whose PONG shows that the server has handled everything before it: messages, and SUBs up to a sid."""
 
     __slots__ = ("answered", "frames_out", "last_sid")
@@ -96,7 +96,7 @@ class Barrier:
         self.answered, self.frames_out, self.last_sid = answered, frames_out, last_sid
 
 
-class Retirement:
+class OldConnectionDrained:
     """A PING whose PONG says that a session which was left has delivered all it had."""
 
     __slots__ = ("session",)
@@ -116,7 +116,7 @@ class Engine:
         self.options = options
         self.state = State.CONNECTING
         self.info = NO_INFO
-        self.heads = Heads()
+        self.control_lines = ControlLines()
         self.outbox = Outbox(options.outbox_limit, loop, self._ask_soon)
         self.table: SubscriptionTable[Owner] = SubscriptionTable()
         self.in_msgs = 0
@@ -126,20 +126,20 @@ class Engine:
         self._opening: Session | None = None
         """The next session, while it is told the subscriptions."""
         """The connection in use; None while there is none."""
-        self.herald = Herald(options.on_event)
-        self._supervisor = Supervisor(options, runtime, self, self.herald)
+        self.event_bus = EventBus(options.on_event)
+        self._supervisor = Supervisor(options, runtime, self, self.event_bus)
         self.closed: asyncio.Future[Exception | None] = loop.create_future()
         """Its result is the final reason; None when the application closed."""
         self._loop = loop
         self._runtime = runtime
         self._origin = origin
-        self._subscriptions: dict[Subscription, Interest[Owner]] = {}
+        self._subscriptions: dict[Subscription, SubscriptionEntry[Owner]] = {}
         self._mux: RequestMux | None = None
-        self._inboxes: dict[ReplyInbox, Interest[Owner]] = {}
+        self._inboxes: dict[ReplyHandler, SubscriptionEntry[Owner]] = {}
         self._with_callback: weakref.WeakSet[Subscription] | None = None  # slow to make and to walk
         self._holding: set[Subscription] = set()
         self._limit_check = LimitCheck(self.table, self._probe, self._refused)
-        self._changed = Waiters()
+        self._changed = Notifier()
         self._moving_from: Session | None = None
         """The session that was left and may not have handled all that was published on it."""
         self._warned: Session | None = None
@@ -160,12 +160,12 @@ class Engine:
         except BaseException as exc:
             self._finish(exc if isinstance(exc, Exception) else None)
             if isinstance(exc, Exception):
-                await self.herald.handled(LINGER)
+                await self.event_bus.handled(CLOSE_TIMEOUT_S)
             raise
         if session is None or not await self.opened(session):
             self._move(State.RECONNECTING)
-        elif self.herald.audible(events.Connected):
-            self.herald.announce(events.Connected(server=str(session.address)))
+        elif self.event_bus.wants(events.Connected):
+            self.event_bus.emit(events.Connected(server=str(session.address)))
         self._supervisor.run(session)
 
     # ---------------------------------------------------------------- the supervisor reports
@@ -183,7 +183,7 @@ class Engine:
     def make_link(self, *, tls_required: bool, secured: bool) -> Link:
         """The protocol side of a new connection."""
         return Link(
-            self.table.sinks,
+            self.table.routes,
             tls_required=tls_required,
             secured=secured,
             max_message=self.options.max_message_size,
@@ -224,7 +224,7 @@ class Engine:
             self._move(State.OPEN)
         session.go_live()
         for inbox in list(self._inboxes):
-            inbox.restored()
+            inbox.on_reconnect()
         return True
 
     def leaving(self, session: Session) -> None:
@@ -238,7 +238,7 @@ class Engine:
             given_up = (i.sid for i in self.table if isinstance(i.owner, Subscription))
             session.wire.write(b"".join(map(commands.unsub, given_up)))
             self._moving_from = session
-            session.ping(Retirement(session))
+            session.ping(OldConnectionDrained(session))
 
     def buried(self, session: Session) -> None:
         """A session that was left has ended."""
@@ -271,18 +271,20 @@ class Engine:
             reason = cause.reason if isinstance(cause, ConnectionLost) else cause
             self._mux.fail(lambda subject: ConnectionLost(f"request to {subject!r} unanswered: {reason}", server))
         for inbox in list(self._inboxes):
-            inbox.lost(_lost(session))
+            inbox.on_disconnect(_lost(session))
         if self.state is State.OPEN:
             self._move(State.RECONNECTING)
-        self.herald.announce(
-            events.Disconnected(server=server, cause=cause, in_flight=self.outbox.uncertain, waiting=self.outbox.frames)
+        self.event_bus.emit(
+            events.Disconnected(
+                server=server, cause=cause, in_flight=self.outbox.unconfirmed, waiting=self.outbox.frames
+            )
         )
 
     @staticmethod
     def _fail_barriers(session: Session, error: NatsError) -> None:
         """Nobody waits any longer for answers to the pings of this session."""
         for token in session.link.abandon():
-            if isinstance(token, Barrier) and token.answered is not None and not token.answered.done():
+            if isinstance(token, FlushToken) and token.answered is not None and not token.answered.done():
                 token.answered.set_exception(error)
 
     @property
@@ -298,7 +300,7 @@ class Engine:
     async def reconnect(self) -> None:
         """Gives up the current connection, or the wait for the next attempt.
 
-        What was published goes out first: the server confirms it, within LINGER seconds, before the connection
+        What was published goes out first: the server confirms it, within CLOSE_TIMEOUT_S seconds, before the connection
         ends; what is published meanwhile waits for the next one.
         """
         session = self.session
@@ -307,11 +309,11 @@ class Engine:
             return
         answered: asyncio.Future[None] = self._loop.create_future()
         try:
-            async with asyncio.timeout(LINGER):
-                await self.outbox.drained()
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self.outbox.wait_flushed()
                 if session is self.session:
                     self.outbox.detach()
-                    session.ping(Barrier(answered, self.outbox.frames_out, self.table.last_sid))
+                    session.ping(FlushToken(answered, self.outbox.frames_out, self.table.last_sid))
                     await answered
         except (TimeoutError, NatsError):
             log.info("%s did not confirm what was sent before reconnect()", session.address)
@@ -320,47 +322,47 @@ class Engine:
 
     # ---------------------------------------------------------------- a session reports
 
-    def arrived(self, touched: list[Sink]) -> None:
+    def arrived(self, touched: list[Route]) -> None:
         """Settles the account of every subscription that got something out of one chunk and calls its ``def`` callback,
         in the order of each one's first message in it.
         """
-        deadline = monotonic() + SLICE if len(touched) > 1 else 0.0
-        for sink in touched:
-            assert isinstance(sink, Interest)
-            count, octets, excess, ended = self.table.settle(sink)
+        deadline = monotonic() + CALLBACK_TIME_SLICE_S if len(touched) > 1 else 0.0
+        for route in touched:
+            assert isinstance(route, SubscriptionEntry)
+            count, nbytes, excess, ended = self.table.settle(route)
             self.in_msgs += count
-            self.in_bytes += octets
-            owner = sink.owner
+            self.in_bytes += nbytes
+            owner = route.owner
             if isinstance(owner, Subscription):
                 if ended:
                     self._take_out(owner)
                 if count:
-                    owner.settle(count, octets, excess, deadline)
+                    owner._account(count, nbytes, excess, deadline)
                 if ended:
-                    owner.end(None)
+                    owner._close(None)
             elif type(owner) is RequestMux:
                 if count > 1:
-                    self.outbox.collect()  # whoever was answered is about to ask again
+                    self.outbox.cork()  # whoever was answered is about to ask again
             else:
                 assert not isinstance(owner, RequestMux)
-                owner.settled()
+                owner.on_batch_end()
 
     def happened(self, session: Session, event: LinkEvent) -> None:
         """Something came between the messages."""
         if isinstance(event, PongFor):
-            if isinstance(event.token, Retirement):
+            if isinstance(event.token, OldConnectionDrained):
                 self._is_behind(session)
                 # Replies to what was sent before the move may still come here; its time runs out then.
                 if not self._mux and not self._inboxes:
                     self._supervisor.retire(event.token.session)
-            elif isinstance(event.token, Barrier):
+            elif isinstance(event.token, FlushToken):
                 self._take_confirmation(session, event.token)
-            elif isinstance(event.token, Probe) and session is self.session:
+            elif isinstance(event.token, LimitProbe) and session is self.session:
                 self._limit_check.on_pong(event.token)
         elif isinstance(event, InfoChanged):
             if session is self.session:
                 self._take_info(session, event.info)
-        elif isinstance(event, Complaint):
+        elif isinstance(event, ServerErr):
             if not isinstance(event.error, TooManySubscriptions):
                 self._hear(event.error)
             elif session is self.session:
@@ -386,13 +388,13 @@ class Engine:
             else:
                 self._lose(session, session.ended.result())
 
-    def _take_confirmation(self, session: Session, barrier: Barrier) -> None:
+    def _take_confirmation(self, session: Session, barrier: FlushToken) -> None:
         if session is self.session:
             self.outbox.confirm(barrier.frames_out)
             self._limit_check.accepted(barrier.last_sid)
             if barrier.answered is None:
                 self._stop_asking()
-                if self.outbox.uncertain:
+                if self.outbox.unconfirmed:
                     self._ask_soon()
         if barrier.answered is not None and not barrier.answered.done():
             barrier.answered.set_result(None)
@@ -402,11 +404,11 @@ class Engine:
         say how many messages it may have cost. An idle client sends nothing.
         """
         if self._asking is None:
-            self._asking = self._loop.call_later(CONFIRM_EVERY, self._ask)
+            self._asking = self._loop.call_later(CONFIRM_INTERVAL_S, self._ask)
 
     def _ask(self) -> None:
-        if self.session is not None and self.outbox.uncertain:
-            self.session.ping(Barrier(None, self.outbox.frames_out, self.table.last_sid))
+        if self.session is not None and self.outbox.unconfirmed:
+            self.session.ping(FlushToken(None, self.outbox.frames_out, self.table.last_sid))
         else:
             self._asking = None
 
@@ -417,29 +419,29 @@ class Engine:
 
     def _take_info(self, session: Session, info: ServerInfo) -> None:
         self.info = info
-        self.heads.limit(info.max_payload)
+        self.control_lines.set_max_payload(info.max_payload)
         self._drop_larger(info.max_payload)
         if session.link.info_in_clear:
             return  # anybody on the way may have written it; behind CONNECT the server says it again
         found = self._supervisor.pool.discovered(info.connect_urls, session.address)
         if found.added:
-            self.herald.announce(events.ServersDiscovered(servers=tuple(str(address) for address in found.added)))
+            self.event_bus.emit(events.ServersDiscovered(servers=tuple(str(address) for address in found.added)))
         if not info.ldm:
             return
         self._supervisor.move_soon()  # also when it was heard before: there may be servers now that were not then
         if self._warned is not session:
             self._warned = session
-            self.herald.announce(events.LameDuck(server=str(session.address)))
+            self.event_bus.emit(events.LameDuck(server=str(session.address)))
 
     def _drop_larger(self, limit: int) -> None:
         """What waits and is too large for this server would cost the connection, and everything behind it."""
-        for line, size in self.outbox.withdraw_larger(limit) if limit else ():
+        for line, size in self.outbox.take_back_larger(limit) if limit else ():
             self._drop(line, PayloadTooLarge(size, limit))
 
     def _drop(self, line: bytes, error: PayloadTooLarge) -> None:
         _, *names = line.decode("utf-8", "surrogateescape").split(" ")[: -2 if line[:1] == b"H" else -1]
         if len(names) < 2 or self._mux is None or not self._mux.fail(lambda _: error, names[1]):
-            self.herald.announce(events.MessageDropped(subject=names[0], error=error))
+            self.event_bus.emit(events.MessageDropped(subject=names[0], error=error))
 
     def _hear(self, error: NatsError) -> None:
         """The server complained: whoever asked for what it complains of is told."""
@@ -449,59 +451,61 @@ class Engine:
             if self._mux is not None:
                 self._mux.fail(lambda subject: error, error.subject)
             for inbox in list(self._inboxes):
-                inbox.denied(error)
+                inbox.on_permission_error(error)
         if isinstance(error, PermissionDenied):
-            self.herald.announce(events.Denied(error=error))
+            self.event_bus.emit(events.PermissionViolation(error=error))
         else:
-            self.herald.announce(events.ServerComplained(error=error))
+            self.event_bus.emit(events.ServerErrorEvent(error=error))
 
     def _end_denied(self, error: SubscriptionDenied) -> None:
         named = self.table.by_sid(error.sid) if error.sid else None
-        for interest in [named] if named is not None else list(self.table):
-            if interest.subject == error.subject and (interest.queue or "") == error.queue:
-                self._end_refused(interest, error)
+        for entry in [named] if named is not None else list(self.table):
+            if entry.subject == error.subject and (entry.queue or "") == error.queue:
+                self._end_refused(entry, error)
 
-    def _end_refused(self, interest: Interest[Owner], error: NatsError) -> None:
+    def _end_refused(self, entry: SubscriptionEntry[Owner], error: NatsError) -> None:
         """The server does not have this subscription."""
-        self.table.remove(interest)
-        if isinstance(interest.owner, Subscription):
-            self._take_out(interest.owner)
-            interest.owner.end(error)
-        elif isinstance(interest.owner, RequestMux):
-            interest.owner.fail(lambda subject: error)
+        self.table.remove(entry)
+        if isinstance(entry.owner, Subscription):
+            self._take_out(entry.owner)
+            entry.owner._close(error)
+        elif isinstance(entry.owner, RequestMux):
+            entry.owner.fail(lambda subject: error)
             self._mux = None
         else:
-            del self._inboxes[interest.owner]
-            interest.owner.ended(error)
+            del self._inboxes[entry.owner]
+            entry.owner.on_end(error)
 
-    def _probe(self, steps: Sequence[tuple[bytes, Probe]]) -> None:
+    def _probe(self, steps: Sequence[tuple[bytes, LimitProbe]]) -> None:
         session = self.session
         if session is not None and session.wire is not None:
             session.wire.write(b"".join(line + session.link.ping(probe) for line, probe in steps))
 
-    def _refused(self, interest: Interest[Owner] | None) -> None:
+    def _refused(self, entry: SubscriptionEntry[Owner] | None) -> None:
         """The server has as many subscriptions as it allows: not this one, or one that has ended meanwhile."""
         error = TooManySubscriptions("maximum subscriptions exceeded")
-        if interest is not None:
-            error = TooManySubscriptions(error.text, interest.subject, interest.queue or "")
-            self._end_refused(interest, error)
-        self.herald.announce(events.ServerComplained(error=error))
+        if entry is not None:
+            error = TooManySubscriptions(error.text, entry.subject, entry.queue or "")
+            self._end_refused(entry, error)
+        self.event_bus.emit(events.ServerErrorEvent(error=error))
 
     # ---------------------------------------------------------------- subscriptions
 
-    def subscribe(self, subscription: Subscription, make: type[Message] = Message, note: object = None) -> None:
+    def subscribe(
+        self, subscription: Subscription, message_class: type[Message] = Message, note: object = None
+    ) -> None:
         """Registers interest; the server is told now, or when there is one again."""
         self.check_open("subscribe")
-        interest, wire = self.table.add(
+        entry, wire = self.table.add(
             subscription.subject,
             subscription.queue,
-            subscription.inbox.append,
+            subscription._inbox.append,
             subscription,
-            make=make,
+            message_class=message_class,
             origin=self._origin,
             note=note,
         )
-        self._subscriptions[subscription] = interest
+        self._subscriptions[subscription] = entry
         if subscription.has_callback:
             if self._with_callback is None:
                 self._with_callback = weakref.WeakSet()
@@ -510,31 +514,31 @@ class Engine:
 
     def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
         """Ends interest now, or after max_msgs in all."""
-        interest = self._subscriptions.get(subscription)
-        if interest is None:
+        entry = self._subscriptions.get(subscription)
+        if entry is None:
             return
         if max_msgs is None:
-            self._tell(self.table.remove(interest))
+            self._tell(self.table.remove(entry))
             self._take_out(subscription)
-            subscription.end(None, discard=True)
+            subscription._close(None, discard=True)
             return
-        self._tell(self.table.limit(interest, max_msgs))
-        if interest.received >= max_msgs:
+        self._tell(self.table.limit(entry, max_msgs))
+        if entry.received >= max_msgs:
             self._take_out(subscription)
-            subscription.end(None)
+            subscription._close(None)
 
     def stop_interest(self, subscription: Subscription) -> None:
         """The server sends no more; what it has sent is still taken in."""
-        interest = self._subscriptions.get(subscription)
-        if interest is not None:
-            self._tell(self.table.stop(interest))
-            subscription.take_the_rest()
+        entry = self._subscriptions.get(subscription)
+        if entry is not None:
+            self._tell(self.table.stop(entry))
+            subscription._disable_pause()
 
     def forget(self, subscription: Subscription) -> None:
         """Takes in no more."""
-        interest = self._take_out(subscription)
-        if interest is not None:
-            self._tell(self.table.remove(interest))
+        entry = self._take_out(subscription)
+        if entry is not None:
+            self._tell(self.table.remove(entry))
 
     @property
     def dropped(self) -> int:
@@ -543,11 +547,11 @@ class Engine:
 
     def handler_failed(self, where: str, error: BaseException) -> None:
         """A callback raised."""
-        self.herald.handler_failed(where, error)
+        self.event_bus.handler_failed(where, error)
 
     def slow(self, subscription: Subscription, error: SlowConsumer) -> None:
         """A subscription starts to lose messages."""
-        self.herald.announce(events.SlowConsumerDetected(subscription=subscription, error=error))
+        self.event_bus.emit(events.SlowConsumerDetected(subscription=subscription, error=error))
 
     def caught_up(self, subscription: Subscription, dropped: int) -> None:
         """A subscription has ceased to lose messages."""
@@ -574,36 +578,36 @@ class Engine:
         if self._mux is None:
             self.check_here()
             prefix = f"{self.options.inbox_prefix}.{nuid(self._runtime.rng)}."
-            mux = RequestMux(prefix, self._loop, self.heads, self.outbox.put)
-            _, wire = self.table.add(mux.subject, None, mux.deliver, mux, origin=self._origin)
+            mux = RequestMux(prefix, self._loop, self.control_lines, self.outbox.put)
+            _, wire = self.table.add(mux.subject, None, mux.on_message, mux, origin=self._origin)
             self._mux = mux
             self._tell(wire)
         return self._mux
 
-    def open_inbox(self, inbox: ReplyInbox) -> None:
+    def add_reply_handler(self, inbox: ReplyHandler) -> None:
         """From now on the inbox gets its replies, and is told what becomes of the connection."""
         self.check_open("publish")
-        interest, wire = self.table.add(inbox.subject, None, inbox.deliver, inbox, origin=self._origin)
-        self._inboxes[inbox] = interest
+        entry, wire = self.table.add(inbox.subject, None, inbox.on_message, inbox, origin=self._origin)
+        self._inboxes[inbox] = entry
         self._tell(wire)
 
-    def close_inbox(self, inbox: ReplyInbox) -> None:
+    def remove_reply_handler(self, inbox: ReplyHandler) -> None:
         """The inbox gets nothing more. Harmless when it has ended."""
-        interest = self._inboxes.pop(inbox, None)
-        if interest is not None:
-            self._tell(self.table.remove(interest))
+        entry = self._inboxes.pop(inbox, None)
+        if entry is not None:
+            self._tell(self.table.remove(entry))
 
     @property
     def subscriptions(self) -> list[Subscription]:
         """The live subscriptions."""
         return list(self._subscriptions)
 
-    def _take_out(self, subscription: Subscription) -> Interest[Owner] | None:
-        interest = self._subscriptions.pop(subscription, None)
-        if interest is not None:
+    def _take_out(self, subscription: Subscription) -> SubscriptionEntry[Owner] | None:
+        entry = self._subscriptions.pop(subscription, None)
+        if entry is not None:
             self._dropped_before += subscription.dropped
             self._holding.discard(subscription)
-        return interest
+        return entry
 
     def _tell(self, line: bytes) -> None:
         """Sends a control line behind what is waiting. Without a connection there is nobody to tell: a new
@@ -625,7 +629,7 @@ class Engine:
     def check_here(self) -> None:
         """LocalProtocolError in another event loop than the client's; after the end none is better than another."""
         if running_loop() is not self._loop and self.state is not State.CLOSED:
-            raise elsewhere()
+            raise wrong_loop_error()
 
     async def confirm(self, timeout: float) -> None:
         """Waits until the server has handled everything sent so far, over a reconnect if need be.
@@ -640,11 +644,11 @@ class Engine:
                 while True:
                     if self.state is State.CLOSED:
                         raise ConnectionClosed("flush")
-                    await self.outbox.drained()
+                    await self.outbox.wait_flushed()
                     if self.session is not None and not self.session.ended.done():
                         break
                     await self._changed.wait()
-                self.session.ping(Barrier(answered, self.outbox.frames_out, self.table.last_sid))
+                self.session.ping(FlushToken(answered, self.outbox.frames_out, self.table.last_sid))
                 await answered
         except TimeoutError as exc:
             if isinstance(exc, NatsError):
@@ -670,7 +674,7 @@ class Engine:
             await self._drain(deadline, left)
         else:
             await self._end()
-        unhandled = await self.herald.handled(max(LINGER, deadline - self._loop.time()))
+        unhandled = await self.event_bus.handled(max(CLOSE_TIMEOUT_S, deadline - self._loop.time()))
         if unhandled:
             left.append(f"{unhandled} events not handled by on_event")
         if left:
@@ -690,9 +694,9 @@ class Engine:
                 left.append(f"the server did not confirm the end of {len(draining)} subscriptions ({failure})")
             for subscription in draining:
                 self.forget(subscription)
-                subscription.end(None, reason="the client was drained")
+                subscription._close(None, reason="the client was drained")
             for subscription in draining:
-                unread = await subscription.read_out(deadline)
+                unread = await subscription._join(deadline)
                 if unread:
                     left.append(f"{unread} messages of {subscription.subject!r} not handled")
             failure = await self._confirm_by(deadline)
@@ -715,11 +719,13 @@ class Engine:
             return None
 
     async def close(self) -> None:
-        """Ends everything now; bytes already published get up to LINGER seconds to leave, then on_event as many to
-        handle what it was told. Never raises.
+        """Close the client now. Never raises.
+
+        Bytes already published get up to CLOSE_TIMEOUT_S seconds to leave; then on_event gets as long for the last
+        events.
         """
         await self._end()
-        unhandled = await self.herald.handled(LINGER)
+        unhandled = await self.event_bus.handled(CLOSE_TIMEOUT_S)
         if unhandled:
             log.warning("closed with %d events not handled by on_event", unhandled)
 
@@ -736,7 +742,7 @@ class Engine:
             if session is not None:
                 await self._linger(session)
         finally:
-            tasks = [task for subscription in self._with_callback or () if (task := subscription.stop_callback())]
+            tasks = [task for subscription in self._with_callback or () if (task := subscription._cancel_callback())]
             if supervising is not None and not supervising.done():
                 tasks.append(supervising)
             if session is not None and not session.ended.done():
@@ -744,17 +750,17 @@ class Engine:
             self._finish(None)
         if tasks:
             # They end within a few turns of the loop, unless a callback resists.
-            await asyncio.wait(tasks, timeout=LINGER)
+            await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
 
     async def _linger(self, session: Session) -> None:
         if not self.outbox.frames and session.leaves_at_once:
             session.close()
             await session.gone
             return
-        cut = self._loop.call_later(LINGER, self._cut, session)
+        cut = self._loop.call_later(CLOSE_TIMEOUT_S, self._cut, session)
         try:
             if self.outbox.frames or session.write_paused:
-                await self.outbox.drained()
+                await self.outbox.wait_flushed()
             session.close()
             await session.gone
         finally:
@@ -767,7 +773,7 @@ class Engine:
     def _shut(self, reason: Exception | None) -> None:
         """No new work, and everybody who waits is told: that it is the end, or why it broke."""
         self._move(State.CLOSED)
-        self.outbox.seal()
+        self.outbox.close()
         if self._mux is not None:
             self._mux.fail(lambda subject: ConnectionClosed(f"request to {subject!r}"))
             self._mux.close()
@@ -779,11 +785,11 @@ class Engine:
             error.__cause__ = reason
         inboxes, self._inboxes = self._inboxes, {}
         for inbox in inboxes:
-            inbox.ended(error or ConnectionClosed("publish"))
+            inbox.on_end(error or ConnectionClosed("publish"))
         for subscription in self.subscriptions:
             self._take_out(subscription)
             discard = reason is None and subscription.has_callback
-            subscription.end(error, discard=discard, reason="the client was closed")
+            subscription._close(error, discard=discard, reason="the client was closed")
 
     def _finish(self, reason: Exception | None, *, quiet: bool = False) -> None:
         """The last step: every way ends here, once."""
@@ -804,7 +810,7 @@ class Engine:
         self._changed.wake()
         # A failed first connect is raised to the caller, who will log it; at the end of a program nobody cares.
         end = _CLOSED if reason is None else events.Closed(reason=reason)
-        self.herald.announce(end, level=None if self._supervisor.started and not quiet else logging.INFO)
+        self.event_bus.emit(end, level=None if self._supervisor.started and not quiet else logging.INFO)
 
     def _move(self, state: State) -> None:
         """The only place where the state changes."""

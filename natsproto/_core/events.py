@@ -18,7 +18,7 @@ from natsproto.errors import NatsError, PayloadTooLarge, PermissionDenied, SlowC
 if TYPE_CHECKING:
     from natsproto._core.subscription import Subscription
 
-EVENTS_KEPT = 1024
+MAX_QUEUED_EVENTS = 1024
 """Events held for a reader that does not read; the oldest go first."""
 
 
@@ -136,7 +136,7 @@ class SlowConsumerDetected(Event):
     line = "%(error)s"
 
 
-class Denied(Event):
+class PermissionViolation(Event):
     """The server refused a publish or a subscription."""
 
     error: PermissionDenied
@@ -146,7 +146,7 @@ class Denied(Event):
     pause: ClassVar[float] = 1.0
 
 
-class ServerComplained(Event):
+class ServerErrorEvent(Event):
     """The server sent -ERR."""
 
     error: NatsError
@@ -179,7 +179,7 @@ class EventStream:
     """One reader's view of the events, from the moment it was opened."""
 
     def __init__(self) -> None:
-        self._kept: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self._kept: deque[Event] = deque(maxlen=MAX_QUEUED_EVENTS)
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
 

@@ -16,18 +16,18 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from natsproto._core.runtime import Wire
-from natsproto._core.waiting import Waiters, elsewhere, running_loop
+from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
+from natsproto._core.wire import Wire
 from natsproto.errors import ConnectionClosed, OutboxFull
 
-FLUSH_AT = 65_536
+FLUSH_SIZE = 65_536
 """Bytes that are written without waiting for the end of the turn."""
 
-CONGESTED_AT = 262_144
+CONGESTED_SIZE = 262_144
 """Bytes waiting behind a busy wire above which publish() waits."""
 
 
-class Turns(Protocol):
+class CallSoon(Protocol):
     """An event loop, as far as it matters here."""
 
     def call_soon(self, callback: Callable[[], None], /) -> object:
@@ -39,31 +39,31 @@ class Outbox:
     """Bytes on their way to the server.
 
     While there is no connection at most ``limit`` of them; while a connection is busy one message more than
-    the larger of ``limit`` and CONGESTED_AT, so that a limit of 0 (keep nothing over an outage) can publish.
+    the larger of ``limit`` and CONGESTED_SIZE, so that a limit of 0 (keep nothing over an outage) can publish.
     """
 
     __slots__ = (
         "_confirmed",
+        "_corked",
+        "_fast_limit",
         "_limit",
         "_loop",
-        "_mark",
+        "_notifier",
         "_on_write",
         "_parts",
         "_paused",
         "_running",
-        "_scheduled",
-        "_waiters",
         "_wire",
         "bytes_out",
         "frames_out",
+        "must_wait",
         "size",
-        "wait_first",
     )  # fmt: skip
 
     def __init__(
         self,
         limit: int,
-        loop: Turns,
+        loop: CallSoon,
         on_write: Callable[[], None],
         running: Callable[[], object] = running_loop,
     ) -> None:
@@ -73,18 +73,18 @@ class Outbox:
         """Messages handed to a wire."""
         self.bytes_out: int = 0
         """Bytes handed to a wire."""
-        self.wait_first: bool = False
-        """Whether whoever can wait has to ``await turn()`` before the next put."""
+        self.must_wait: bool = False
+        """Whether whoever can wait has to ``await wait_writable()`` before the next put."""
         self._limit = limit
         self._loop, self._running = loop, running
         self._on_write = on_write
         self._parts: list[bytes] = []
-        self._mark = -1  # the size up to which put() need not think: one comparison instead of three
+        self._fast_limit = -1  # the size up to which put() need not think: one comparison instead of three
         self._confirmed = 0
         self._wire: Wire | None = None
         self._paused = False
-        self._scheduled = False
-        self._waiters = Waiters()
+        self._corked = False
+        self._notifier = Notifier()
 
     @property
     def frames(self) -> int:
@@ -92,7 +92,7 @@ class Outbox:
         return len(self._parts) // 3
 
     @property
-    def uncertain(self) -> int:
+    def unconfirmed(self) -> int:
         """Messages handed to a wire of which the server has not shown, by a PONG, that it got them."""
         return self.frames_out - self._confirmed
 
@@ -101,12 +101,12 @@ class Outbox:
         self._confirmed = max(self._confirmed, frames_out)
 
     def put(self, head: bytes, payload: bytes) -> None:
-        """Takes one message. OutboxFull when the bound would be passed, ConnectionClosed after seal(),
+        """Takes one message. OutboxFull when the bound would be passed, ConnectionClosed after close(),
         LocalProtocolError outside of the event loop if it is the first one of a turn.
         """
         size = self.size + len(head) + len(payload) + 2
-        if size > self._mark:
-            self._put_with_care(head, payload, size)
+        if size > self._fast_limit:
+            self._put_slow(head, payload, size)
         else:
             parts = self._parts
             parts.append(head)
@@ -114,30 +114,30 @@ class Outbox:
             parts.append(b"\r\n")
             self.size = size
 
-    def _put_with_care(self, head: bytes, payload: bytes, size: int) -> None:
+    def _put_slow(self, head: bytes, payload: bytes, size: int) -> None:
         """Everything but the plain case: the first message of a turn, a full outbox, a batch that is big enough."""
         if size > self._limit:
             self._check_room(size - self.size)
-        if not self._scheduled and self._running() is not self._loop:
-            raise elsewhere()
+        if not self._corked and self._running() is not self._loop:
+            raise wrong_loop_error()
         self._parts += (head, payload, b"\r\n")
         self.size = size
-        if not self._scheduled:
-            self.collect()
+        if not self._corked:
+            self.cork()
             self.flush()
-        elif size >= FLUSH_AT:
+        elif size >= FLUSH_SIZE:
             # A caller that never suspends would keep the loop from reading: it gives way once per write.
-            self.wait_first = True
+            self.must_wait = True
             self.flush()
 
-    def collect(self) -> None:
+    def cork(self) -> None:
         """What is put from now on goes out together at the end of this turn of the event loop."""
-        if not self._scheduled and self._limit >= 0:
-            self._scheduled = True
-            self._mark = min(self._limit, FLUSH_AT - 1)
+        if not self._corked and self._limit >= 0:
+            self._corked = True
+            self._fast_limit = min(self._limit, FLUSH_SIZE - 1)
             self._loop.call_soon(self._end_of_turn)
 
-    async def turn(self) -> None:
+    async def wait_writable(self) -> None:
         """Lets the event loop run, and waits for room while the wire is congested.
 
         Returns when there is room, the connection is lost or nothing is taken any more. Cancelling leaves the
@@ -145,12 +145,12 @@ class Outbox:
         """
         # The flag stays up meanwhile: every other publisher has to stand in line as well.
         await asyncio.sleep(0)
-        while self._paused and self.size >= CONGESTED_AT and self._limit >= 0:
-            await self._waiters.wait()
-        self.wait_first = False
-        self.collect()  # who has filled a write goes on
+        while self._paused and self.size >= CONGESTED_SIZE and self._limit >= 0:
+            await self._notifier.wait()
+        self.must_wait = False
+        self.cork()  # who has filled a write goes on
 
-    async def drained(self) -> None:
+    async def wait_flushed(self) -> None:
         """Waits until everything put so far was handed to the wire, or the wire is gone.
 
         What others put meanwhile is not waited for: they may never stop.
@@ -158,15 +158,15 @@ class Outbox:
         self.flush()
         last = self.frames_out + self.frames
         while self._wire is not None and self.frames_out < last:
-            await self._waiters.wait()
+            await self._notifier.wait()
 
     def flush(self) -> None:
         """Hands everything to the wire, if there is one and it takes something."""
         wire = self._wire
         if wire is None or self._paused or not self._parts:
             return
-        if self.size > CONGESTED_AT:
-            self._flush_in_pieces(wire)
+        if self.size > CONGESTED_SIZE:
+            self._flush_in_chunks(wire)
             return
         data = b"".join(self._parts)
         self.frames_out += self.frames
@@ -176,7 +176,7 @@ class Outbox:
         wire.write(data)
         self._on_write()
 
-    def _flush_in_pieces(self, wire: Wire) -> None:
+    def _flush_in_chunks(self, wire: Wire) -> None:
         """As flush(), for what has gathered over an outage or behind a busy wire.
 
         Written in one piece, all the kernel does not take would lie in the transport and die with it.
@@ -184,7 +184,7 @@ class Outbox:
         parts, taken = self._parts, 0
         while taken < len(parts) and not self._paused:
             begin, size = taken, 0
-            while taken < len(parts) and size < FLUSH_AT:
+            while taken < len(parts) and size < FLUSH_SIZE:
                 size += len(parts[taken]) + len(parts[taken + 1]) + 2
                 taken += 3
             self.frames_out += (taken - begin) // 3
@@ -194,7 +194,7 @@ class Outbox:
         del parts[:taken]
         self._on_write()
 
-    def withdraw(self, mark: bytes) -> list[bytes]:
+    def take_back(self, mark: bytes) -> list[bytes]:
         """Takes back what is waiting and has ``mark`` in its control line or headers; returns those in order."""
         parts = self._parts
         kept: list[bytes] = []
@@ -209,7 +209,7 @@ class Outbox:
             self.size = sum(map(len, kept))
         return taken
 
-    def withdraw_larger(self, limit: int) -> list[tuple[bytes, int]]:
+    def take_back_larger(self, limit: int) -> list[tuple[bytes, int]]:
         """Takes back what is waiting with more than ``limit`` bytes of headers and payload; returns its control lines
         without their ends, and those bytes.
         """
@@ -235,12 +235,12 @@ class Outbox:
         self._wire, self._paused = wire, paused
         self._confirmed = self.frames_out
         self.flush()
-        self._waiters.wake()
+        self._notifier.wake()
 
     def detach(self) -> None:
         """The wire is gone; what waits goes on waiting."""
         self._wire, self._paused = None, False
-        self._waiters.wake()
+        self._notifier.wake()
 
     def pause(self) -> None:
         """The wire takes nothing for now."""
@@ -250,23 +250,23 @@ class Outbox:
         """The wire has passed on all it had."""
         self._paused = False
         self.flush()
-        self._waiters.wake()
+        self._notifier.wake()
 
-    def seal(self) -> None:
+    def close(self) -> None:
         """Takes nothing more: every further put raises ConnectionClosed."""
-        self._limit = self._mark = -1
-        self._waiters.wake()
+        self._limit = self._fast_limit = -1
+        self._notifier.wake()
 
     def _end_of_turn(self) -> None:
-        self._scheduled = False
-        self._mark = -1
+        self._corked = False
+        self._fast_limit = -1
         self.flush()
-        if self._paused and self.size >= CONGESTED_AT:
-            self.wait_first = True
+        if self._paused and self.size >= CONGESTED_SIZE:
+            self.must_wait = True
 
     def _check_room(self, size: int) -> None:
         """The slow half of put(): a wire that takes bytes makes room for any message."""
         if self._limit < 0:
             raise ConnectionClosed("publish")
-        if self._wire is None or (self._paused and self.size >= max(self._limit, CONGESTED_AT)):
+        if self._wire is None or (self._paused and self.size >= max(self._limit, CONGESTED_SIZE)):
             raise OutboxFull(self.size, size, self._limit)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Protocol, TypeVar
 
-from natsproto._core.runtime import DialPlan, Runtime, Wire
+from natsproto._core.wire import DialPlan, Runtime, Wire
 from natsproto._options import Options
 from natsproto._version import __version__
 from natsproto.errors import (
@@ -29,21 +29,21 @@ from natsproto.errors import (
     TlsFailed,
     UnsupportedByServer,
 )
+from natsproto.protocol.addresses import ServerAddress
 from natsproto.protocol.auth import connect_fields
-from natsproto.protocol.frames import ServerInfo, Sink
+from natsproto.protocol.frames import Route, ServerInfo
 from natsproto.protocol.link import (
-    Broken,
-    Complaint,
     Link,
     LinkEvent,
+    LinkFailed,
     LinkState,
     NeedCredentials,
     Ready,
+    ServerErr,
     UpgradeTls,
-    looks_like,
+    describe_peer,
 )
-from natsproto.protocol.pool import ServerAddress
-from natsproto.protocol.refusals import ends_connection
+from natsproto.protocol.server_errors import ends_connection
 
 T = TypeVar("T")
 
@@ -62,19 +62,19 @@ _SILENT = (
 )
 _UNCERTIFIED = "so ends a server that wants a client certificate, or another one than the context given as tls has"
 
-_KERNEL_PROBES = 7200.0
+_KERNEL_KEEPALIVE_S = 7200.0
 """Seconds of silence after which a kernel looks whether its peer is still there. Pings mostly come before that; to ask
 for it all the same costs three system calls and 2 % of a connect."""
 
-_COMPRESSED = 65_536
+_MAX_COMPRESSED_SIZE = 65_536
 """Bytes that are compressed together. A server unpacks no more than its max_payload at once and hangs up otherwise;
 deflate looks back no further than 32 KiB anyway."""
 
 
-class SessionClient(Protocol):
+class SessionCallbacks(Protocol):
     """Whom a session works for."""
 
-    def arrived(self, touched: list[Sink]) -> None:
+    def arrived(self, touched: list[Route]) -> None:
         """Messages were put into these sinks."""
         ...
 
@@ -99,7 +99,7 @@ class Session:
     """One connection to ``address``. ``open`` it, write to ``wire``, and wait for ``ended``."""
 
     def __init__(
-        self, address: ServerAddress, options: Options, runtime: Runtime, client: SessionClient, link: Link
+        self, address: ServerAddress, options: Options, runtime: Runtime, client: SessionCallbacks, link: Link
     ) -> None:
         loop = asyncio.get_running_loop()
         self.address = address
@@ -173,7 +173,7 @@ class Session:
             context=first,
             hostname=hostname,
             timeout=options.connect_timeout,
-            probed=options.ping_interval >= _KERNEL_PROBES,
+            probed=options.ping_interval >= _KERNEL_KEEPALIVE_S,
             shuffle=self._runtime.rng.shuffle if options.randomize else None,
             dialer=options.dialer_for(address),
             headers=await options.websocket_headers_for(address),
@@ -200,7 +200,7 @@ class Session:
                 raise UnsupportedByServer("headers", f"{address} runs nats-server {info.version}; 2.2 is needed")
             if isinstance(step, NeedCredentials):
                 self.wire.write(self.link.authenticate(await self._introduction(step.info)))
-            elif isinstance(step, (Ready, Complaint)):
+            elif isinstance(step, (Ready, ServerErr)):
                 # Both at once: credentials that expire in this very second are accepted and refused in one breath.
                 if (refusal := self._refusal()) is not None:
                     raise refusal
@@ -208,7 +208,7 @@ class Session:
                     return info
 
     def _largest_compressed(self) -> int:
-        return min(self.link.info.max_payload, _COMPRESSED) or _COMPRESSED
+        return min(self.link.info.max_payload, _MAX_COMPRESSED_SIZE) or _MAX_COMPRESSED_SIZE
 
     async def _next_step(self) -> LinkEvent:
         while not self._steps or self.ended.done():
@@ -286,7 +286,7 @@ class Session:
                 self._client.arrived(link.take_touched())
             if events:
                 self._deal(events)
-            if link.pongs_owed:
+            if link.pending_pongs:
                 self._answer_pings()
             room = link.parser.room
             if room is not None and self.wire is not None:
@@ -315,7 +315,7 @@ class Session:
 
     def _answer_pings(self) -> None:
         """Not while the wire is busy: who sends pings and does not read must not fill our memory with pongs."""
-        if self.link.pongs_owed and not self.write_paused and self.wire is not None:
+        if self.link.pending_pongs and not self.write_paused and self.wire is not None:
             self.wire.write(self.link.take_output())
 
     def _deal(self, events: list[LinkEvent]) -> None:
@@ -324,7 +324,7 @@ class Session:
                 self._client.happened(self, event)
             else:
                 self._steps.append(event)
-            if isinstance(event, Broken):
+            if isinstance(event, LinkFailed):
                 self.end(event.error)
         if self._steps and self._step_waiter is not None and not self._step_waiter.done():
             self._step_waiter.set_result(None)
@@ -343,11 +343,11 @@ class Session:
 
     def _refusal(self) -> NatsError | None:
         """What the server said last, if it closes the connection behind that."""
-        complaint = self.link.complaint
-        if isinstance(complaint, NotAuthorized):
-            return NotAuthorized(complaint.reason, str(self.address))
-        final = isinstance(complaint, ServerError) and ends_connection(complaint.text)
-        return complaint if final else None
+        server_err = self.link.server_err
+        if isinstance(server_err, NotAuthorized):
+            return NotAuthorized(server_err.reason, str(self.address))
+        final = isinstance(server_err, ServerError) and ends_connection(server_err.text)
+        return server_err if final else None
 
     def _blame(self, cause: Exception | None) -> Exception:
         """Why the wire ended: what the server said last, else what the socket says."""
@@ -383,7 +383,7 @@ class Session:
         begun = self.link.parser.unread
         if not begun:
             return f" ({_SILENT})"
-        return f" (so far {begun!r}{'' if begun.startswith(b'INFO') else f': {looks_like(begun)}'})"
+        return f" (so far {begun!r}{'' if begun.startswith(b'INFO') else f': {describe_peer(begun)}'})"
 
     # ---------------------------------------------------------------- living
 

@@ -1,7 +1,7 @@
 """A subscription: one bounded inbox and the ways to read it.
 
 Owns the messages waiting for the user, their limits, and the task of a handler. The receive path appends to
-the inbox directly and calls ``settle`` once per chunk, so nothing here runs once per message but the
+the inbox directly and calls ``_account`` once per chunk, so nothing here runs once per message but the
 user's own reading.
 
 A message leaves the inbox in the same step in which it is handed over, with no await in between: cancelling
@@ -22,8 +22,9 @@ from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
-from natsproto._async_hints import AsyncIterated
-from natsproto._core.waiting import Waiters
+from natsproto._async_hints import AsyncForHint
+from natsproto._core.notifier import Notifier
+from natsproto._durations import seconds
 from natsproto.errors import (
     ConfigError,
     DrainTimeout,
@@ -34,7 +35,6 @@ from natsproto.errors import (
     SubscriptionClosed,
 )
 from natsproto.protocol.frames import Message
-from natsproto.protocol.pool import seconds
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -47,10 +47,10 @@ else:
 
 log = logging.getLogger("natsproto")
 
-TURN = 512
+MAX_MESSAGES_PER_TURN = 512
 """Messages a callback handles before other tasks get a turn, even if it never suspends."""
 
-SLICE = 0.005
+CALLBACK_TIME_SLICE_S = 0.005
 """Seconds in which ``def`` callbacks handle messages before other tasks get a turn."""
 
 Handler: TypeAlias = Callable[[Message], Awaitable[object] | object]
@@ -65,7 +65,7 @@ class SlowPolicy(StrEnum):
     PAUSE = "pause"
 
 
-class Keeper(Protocol):
+class SubscriptionCallbacks(Protocol):
     """What a subscription needs of the engine that feeds it."""
 
     def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
@@ -110,7 +110,7 @@ class Keeper(Protocol):
         ...
 
 
-class Subscription(AsyncIterated, Generic[M]):
+class Subscription(AsyncForHint, Generic[M]):
     """Messages of one subject or wildcard; to a type checker, those it was told to make (``message_type``).
 
     Await it or enter it (``async with`` unsubscribes at the end); read it with ``async for``, ``next`` or
@@ -120,7 +120,7 @@ class Subscription(AsyncIterated, Generic[M]):
 
     def __init__(
         self,
-        keeper: Keeper,
+        engine: SubscriptionCallbacks,
         subject: str,
         queue: str | None,
         handler: Handler | None,
@@ -138,21 +138,21 @@ class Subscription(AsyncIterated, Generic[M]):
         self.policy = policy
         self.dropped: int = 0
         """Messages lost because the limits were reached."""
-        self.inbox: deque[M] = deque()
+        self._inbox: deque[M] = deque()
         """Where the receive path puts messages; not for users."""
-        self.on_change: Callable[[], None] | None = None
+        self._on_change: Callable[[], None] | None = None
         """Called in the step in which a chunk brought something, or the end came. For layers on top that answer in
         that step instead of waking a task; it must not raise.
         """
-        self._keeper = keeper
+        self._engine = engine
         self._handler = handler
         self._context = contextvars.copy_context() if handler is not None else None
         self._is_async = _returns_coroutine(handler)
         self._loop = asyncio.get_running_loop()
         self._worker: asyncio.Task[None] | None = None
         self._iterating: list[asyncio.Task[object] | None] = []
-        self._enlisted: set[asyncio.Task[None]] = set()
-        self._waiters = Waiters()
+        self._tracked_tasks: set[asyncio.Task[None]] = set()
+        self._notifier = Notifier()
         self._arrived = 0  # messages that entered the inbox and were not dropped from its new end
         self._passed_over = 0  # messages that left its old end without being read
         # (_arrived after a chunk, bytes of the chunk), the oldest first; None: what waits came in one chunk.
@@ -163,25 +163,25 @@ class Subscription(AsyncIterated, Generic[M]):
         self._waited_for = -1  # how many had been read when reading from the socket stopped for the reader
         self._holding = False
         self._ending = False
-        self._end: NatsError | None = None
-        self._failed = False
+        self._close_reason: NatsError | None = None
+        self._has_failed = False
 
     # ---------------------------------------------------------------- what it is
 
     @property
     def pending_msgs(self) -> int:
         """Messages received and not read yet."""
-        return len(self.inbox)
+        return len(self._inbox)
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of the messages received and not read yet."""
-        return sum(message.size for message in self.inbox)
+        return sum(message.size for message in self._inbox)
 
     @property
     def delivered(self) -> int:
         """Messages read so far."""
-        return self._arrived - len(self.inbox) - self._passed_over
+        return self._arrived - len(self._inbox) - self._passed_over
 
     @property
     def has_callback(self) -> bool:
@@ -191,17 +191,17 @@ class Subscription(AsyncIterated, Generic[M]):
     @property
     def closed(self) -> bool:
         """Whether nothing more will arrive."""
-        return self._end is not None
+        return self._close_reason is not None
 
     @property
     def error(self) -> NatsError | None:
         """What ended the subscription when that was not its owner: the server refused it, or it was too slow."""
-        return self._end if self._failed else None
+        return self._close_reason if self._has_failed else None
 
     def __repr__(self) -> str:
         queue = f", queue={self.queue!r}" if self.queue else ""
         state = "closed" if self.closed else "open"
-        return f"Subscription({self.subject!r}{queue}, {state}, {len(self.inbox)} pending)"
+        return f"Subscription({self.subject!r}{queue}, {state}, {len(self._inbox)} pending)"
 
     # ---------------------------------------------------------------- reading
 
@@ -210,7 +210,7 @@ class Subscription(AsyncIterated, Generic[M]):
 
     async def _each(self) -> AsyncGenerator[M]:
         self._check_readable()
-        inbox = self.inbox
+        inbox = self._inbox
         task = asyncio.current_task()
         self._iterating.append(task)
         try:
@@ -219,10 +219,10 @@ class Subscription(AsyncIterated, Generic[M]):
                     yield inbox.popleft()
                 if self._at_end():
                     return
-                await self._waiters.join()
+                await self._notifier.join()
         finally:
             self._iterating.remove(task)
-            self._waiters.wake()
+            self._notifier.wake()
 
     def batches(self, max_msgs: int | None = None) -> AsyncGenerator[list[M]]:
         """Yields everything that has arrived as one list (of at most max_msgs), whenever something has.
@@ -235,7 +235,7 @@ class Subscription(AsyncIterated, Generic[M]):
 
     async def _each_batch(self, max_msgs: int | None) -> AsyncGenerator[list[M]]:
         self._check_readable()
-        inbox = self.inbox
+        inbox = self._inbox
         task = asyncio.current_task()
         self._iterating.append(task)
         try:
@@ -249,10 +249,10 @@ class Subscription(AsyncIterated, Generic[M]):
                     yield batch
                 if self._at_end():
                     return
-                await self._waiters.wait()
+                await self._notifier.wait()
         finally:
             self._iterating.remove(task)
-            self._waiters.wake()
+            self._notifier.wake()
 
     async def next(self, timeout: float | timedelta | None = None) -> M:
         """The next message; waits at most ``timeout`` seconds (None: for ever; 0: only one that is here).
@@ -261,45 +261,45 @@ class Subscription(AsyncIterated, Generic[M]):
         that ended the subscription), ConfigError and TypeError for bad timeouts. Cancelling takes no message.
         """
         self._check_readable()
-        inbox = self.inbox
+        inbox = self._inbox
         loop = asyncio.get_running_loop()
         wait = None if timeout is None else seconds("timeout", timeout)
         deadline = None if wait is None else loop.time() + wait
         while not inbox:
-            if self._end is not None:
-                raise self._end.with_traceback(None)
+            if self._close_reason is not None:
+                raise self._close_reason.with_traceback(None)
             if deadline is not None and loop.time() >= deadline:
                 assert wait is not None
                 raise RequestTimeout(f"next message on {self.subject!r}", wait)
-            await self._waiters.wait(deadline)
+            await self._notifier.wait(deadline)
         message = inbox.popleft()
         if self._holding or self._lost:
             self._relax()
         return message
 
-    async def take(self, timeout: float | None = None) -> list[M]:
+    async def _read_batch(self, timeout: float | None = None) -> list[M]:
         """Everything that has arrived, as soon as something has; waits at most ``timeout`` seconds (None: for ever).
 
-        An empty list when nothing came in time, when ``poke`` was called, or when the subscription has ended.
+        An empty list when nothing came in time, when ``_wake_reader`` was called, or when the subscription has ended.
         Cancelling takes no message.
         """
         self._check_readable()
-        inbox = self.inbox
-        if not inbox and self._end is None and (timeout is None or timeout > 0):
-            await self._waiters.wait(None if timeout is None else asyncio.get_running_loop().time() + timeout)
-        return self.take_nowait()
+        inbox = self._inbox
+        if not inbox and self._close_reason is None and (timeout is None or timeout > 0):
+            await self._notifier.wait(None if timeout is None else asyncio.get_running_loop().time() + timeout)
+        return self._read_batch_nowait()
 
-    def take_nowait(self) -> list[M]:
+    def _read_batch_nowait(self) -> list[M]:
         """Everything that has arrived, which may be nothing."""
-        batch = list(self.inbox)
-        self.inbox.clear()
+        batch = list(self._inbox)
+        self._inbox.clear()
         if self._holding or self._lost:
             self._relax()
         return batch
 
-    def poke(self) -> None:
-        """Lets ``take`` return now, with what there is."""
-        self._waiters.wake()
+    def _wake_reader(self) -> None:
+        """Lets ``_read_batch`` return now, with what there is."""
+        self._notifier.wake()
 
     # ---------------------------------------------------------------- ending
 
@@ -309,8 +309,8 @@ class Subscription(AsyncIterated, Generic[M]):
         Does nothing on a subscription that has ended. Never waits.
         """
         _check_count(max_msgs)
-        if self._end is None:
-            self._keeper.unsubscribe(self, max_msgs)
+        if self._close_reason is None:
+            self._engine.unsubscribe(self, max_msgs)
 
     async def drain(self, timeout: float | timedelta = 30.0) -> None:
         """Ends the subscription without losing what the server has already sent to it.
@@ -324,21 +324,21 @@ class Subscription(AsyncIterated, Generic[M]):
         wait = seconds("timeout", timeout)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
-        if self._end is None:
-            self._keeper.stop_interest(self)
+        if self._close_reason is None:
+            self._engine.stop_interest(self)
             try:
-                await self._keeper.confirm(wait)
+                await self._engine.confirm(wait)
             finally:
-                self._keeper.forget(self)
-                self.end(None)
+                self._engine.forget(self)
+                self._close(None)
         me = asyncio.current_task()
         while self._is_working(me):
             if loop.time() >= deadline:
-                left = f"{len(self.inbox) + 1} messages of {self.subject!r} not handled"
+                left = f"{len(self._inbox) + 1} messages of {self.subject!r} not handled"
                 raise DrainTimeout(f"drain of {self.subject!r}", wait, [left])
-            await self._waiters.wait(deadline)
+            await self._notifier.wait(deadline)
 
-    async def read_out(self, deadline: float) -> int:
+    async def _join(self, deadline: float) -> int:
         """Waits until a callback or a running iterator has taken everything and stopped, or the deadline.
 
         Returns how many messages were not handled; those that nobody reads are not waited for.
@@ -347,34 +347,34 @@ class Subscription(AsyncIterated, Generic[M]):
         me = asyncio.current_task()
         while self._is_working(me) or self._is_iterating(me):
             if loop.time() >= deadline:
-                return len(self.inbox) + 1
-            await self._waiters.wait(deadline)
+                return len(self._inbox) + 1
+            await self._notifier.wait(deadline)
         return 0
 
     def _is_working(self, me: asyncio.Task[object] | None) -> bool:
         """Whether a callback has something to do, in another task than this one."""
-        if self._worker is None and self._handler is not None and self.inbox:
+        if self._worker is None and self._handler is not None and self._inbox:
             self._start_worker()  # the last one ended early: the callback had cancelled its task
         return self._worker not in (None, me)
 
     def _is_iterating(self, me: asyncio.Task[object] | None) -> bool:
         """Whether another task is reading; an iterator that outlived its task is nobody."""
         return any(task is not me and task is not None and not task.done() for task in self._iterating) or any(
-            task is not me for task in self._enlisted
+            task is not me for task in self._tracked_tasks
         )
 
-    def enlist(self, task: asyncio.Task[None]) -> None:
+    def _track_task(self, task: asyncio.Task[None]) -> None:
         """A client that drains waits until the callbacks of this task have run, as it does for one that iterates. For
         layers on top that took a message from the inbox, handle it elsewhere, and then take the next one.
         """
-        self._enlisted.add(task)
-        task.add_done_callback(self._dismiss)
+        self._tracked_tasks.add(task)
+        task.add_done_callback(self._untrack_task)
 
-    def _dismiss(self, task: asyncio.Task[None]) -> None:
-        self._enlisted.discard(task)
-        self._waiters.wake()
+    def _untrack_task(self, task: asyncio.Task[None]) -> None:
+        self._tracked_tasks.discard(task)
+        self._notifier.wake()
 
-    def stop_callback(self) -> asyncio.Task[None] | None:
+    def _cancel_callback(self) -> asyncio.Task[None] | None:
         """Cancels the callback at work, unless it is who asks; returns its task, which ends soon."""
         worker = self._worker
         if worker is None or worker is asyncio.current_task():
@@ -382,25 +382,25 @@ class Subscription(AsyncIterated, Generic[M]):
         worker.cancel()
         return worker
 
-    def take_the_rest(self) -> None:
+    def _disable_pause(self) -> None:
         """The server was told to send no more: what it has sent already is taken in without a pause, because
         its answer comes behind that.
         """
         self._ending = True
         self._release_hold()
 
-    def end(self, error: NatsError | None, *, discard: bool = False, reason: str = "unsubscribed") -> None:
+    def _close(self, error: NatsError | None, *, discard: bool = False, reason: str = "unsubscribed") -> None:
         """Nothing more will arrive. Readers see ``error`` behind what is left, or the end, for a ``reason``."""
-        if self._end is None:
-            self._end = error or SubscriptionClosed(self.subject, reason)
-            self._failed = error is not None
+        if self._close_reason is None:
+            self._close_reason = error or SubscriptionClosed(self.subject, reason)
+            self._has_failed = error is not None
         if discard:
-            self._passed_over += len(self.inbox)
-            self.inbox.clear()
+            self._passed_over += len(self._inbox)
+            self._inbox.clear()
         self._release_hold()  # read or not: nothing more comes that could be too much
-        self._waiters.wake()
-        if self.on_change is not None:
-            self.on_change()
+        self._notifier.wake()
+        if self._on_change is not None:
+            self._on_change()
 
     def __await__(self) -> Generator[None, None, Subscription[M]]:
         yield from ()
@@ -416,32 +416,32 @@ class Subscription(AsyncIterated, Generic[M]):
 
     # ---------------------------------------------------------------- being fed
 
-    def settle(self, count: int, octets: int, excess: int, deadline: float = 0.0) -> None:
+    def _account(self, count: int, nbytes: int, excess: int, deadline: float = 0.0) -> None:
         """Accounts for ``count`` messages that one chunk put into the inbox; the last ``excess`` of them
         came behind the limit of an auto-unsubscribe and are taken out again.
 
-        A ``def`` callback is called here, until the deadline (of time.monotonic; 0: for SLICE seconds); a task handles
-        what is left then.
+        A ``def`` callback is called here, until the deadline (of time.monotonic; 0: for CALLBACK_TIME_SLICE_S);
+        a task handles the rest.
         """
-        inbox = self.inbox
+        inbox = self._inbox
         for _ in range(excess):
-            octets -= inbox.pop().size
+            nbytes -= inbox.pop().size
         count -= excess
         self._arrived += count
         waiting = len(inbox)
         if waiting == count:  # everything older has been read
-            self._chunks, self._chunk_bytes = None, octets
+            self._chunks, self._chunk_bytes = None, nbytes
             if self._lost:
                 self._end_episode()
         elif count:
-            self._add_chunk(count, octets)
+            self._add_chunk(count, nbytes)
         if (0 < self.pending_msgs_limit < waiting * 2 or 0 < self.pending_bytes_limit < self._chunk_bytes) and waiting:
             self._check_limits()
-        if self.on_change is not None:
-            self.on_change()
+        if self._on_change is not None:
+            self._on_change()
         elif self._handler is None:
-            if self._waiters:
-                self._waiters.wake()
+            if self._notifier:
+                self._notifier.wake()
         elif self._worker is None and inbox:
             if self._is_async:
                 self._start_worker()
@@ -449,17 +449,17 @@ class Subscription(AsyncIterated, Generic[M]):
                 assert self._context is not None
                 self._context.run(self._call_now, deadline)
 
-    def _add_chunk(self, count: int, octets: int) -> None:
+    def _add_chunk(self, count: int, nbytes: int) -> None:
         """Keeps the account by chunks, as older messages wait: nothing has to be done when one is read."""
         if self._chunks is None:
             self._chunks = deque(((self._arrived - count, self._chunk_bytes),))
         self._forget_read_chunks()
-        self._chunks.append((self._arrived, octets))
-        self._chunk_bytes += octets
+        self._chunks.append((self._arrived, nbytes))
+        self._chunk_bytes += nbytes
 
     def _forget_read_chunks(self) -> None:
         chunks = self._chunks
-        left = self._arrived - len(self.inbox)  # how many have left the inbox at its old end
+        left = self._arrived - len(self._inbox)  # how many have left the inbox at its old end
         while chunks and chunks[0][0] <= left:
             self._chunk_bytes -= chunks.popleft()[1]
 
@@ -468,30 +468,30 @@ class Subscription(AsyncIterated, Generic[M]):
         if self._is_over():
             self._enforce_limits()
         # One turn of the event loop can read more than an inbox holds: who has read something gets a turn to go on.
-        gone = self._arrived - len(self.inbox)
+        gone = self._arrived - len(self._inbox)
         if gone != self._waited_for:
             self._waited_for = gone
-            self._keeper.let_readers_run()
+            self._engine.let_readers_run()
 
     def _is_over(self) -> bool:
-        return 0 < self.pending_msgs_limit < len(self.inbox) or 0 < self.pending_bytes_limit < self._exact_bytes()
+        return 0 < self.pending_msgs_limit < len(self._inbox) or 0 < self.pending_bytes_limit < self._exact_bytes()
 
     def _exact_bytes(self) -> int:
         """Bytes pending, without adding up the whole inbox: only the oldest chunk can be partly read."""
-        if not self.inbox:
+        if not self._inbox:
             return 0
         if self._chunks is None:
             self._chunks = deque(((self._arrived, self._chunk_bytes),))
         self._forget_read_chunks()
-        end, octets = self._chunks[0]
-        left = end - (self._arrived - len(self.inbox))
-        return self._chunk_bytes - octets + sum(message.size for message in islice(self.inbox, left))
+        end, nbytes = self._chunks[0]
+        left = end - (self._arrived - len(self._inbox))
+        return self._chunk_bytes - nbytes + sum(message.size for message in islice(self._inbox, left))
 
     def _enforce_limits(self) -> None:
         if self.policy is SlowPolicy.PAUSE:
             if not self._holding and not self._ending:
                 self._holding = True
-                self._keeper.hold(self, True)
+                self._engine.hold(self, True)
             return
         before, begins = self.dropped, not self._lost
         self._exact_bytes()  # from here on there is an account by chunks
@@ -502,33 +502,33 @@ class Subscription(AsyncIterated, Generic[M]):
         self._lost += dropped
         self._read_at_loss = self.delivered
         if begins:
-            error = SlowConsumer(self.subject, dropped, len(self.inbox), self._exact_bytes())
-            self._keeper.slow(self, error)
+            error = SlowConsumer(self.subject, dropped, len(self._inbox), self._exact_bytes())
+            self._engine.slow(self, error)
             if self.policy is SlowPolicy.ERROR:
-                self._keeper.forget(self)
-                self.end(error)
+                self._engine.forget(self)
+                self._close(error)
 
     def _end_episode(self) -> None:
         """The inbox is empty: whoever has read it so is slow no more. What never fitted in was not read."""
         if self.delivered != self._read_at_loss:
             lost, self._lost = self._lost, 0
-            self._keeper.caught_up(self, lost)
+            self._engine.caught_up(self, lost)
 
     def _drop_newest(self) -> None:
         assert self._chunks is not None
-        size = self.inbox.pop().size
+        size = self._inbox.pop().size
         self.dropped += 1
         self._arrived -= 1
-        end, octets = self._chunks.pop()
+        end, nbytes = self._chunks.pop()
         self._chunk_bytes -= size
-        begin = self._chunks[-1][0] if self._chunks else self._arrived - len(self.inbox)
+        begin = self._chunks[-1][0] if self._chunks else self._arrived - len(self._inbox)
         if end - 1 > begin:
-            self._chunks.append((end - 1, octets - size))
+            self._chunks.append((end - 1, nbytes - size))
         else:
-            self._chunk_bytes -= octets - size
+            self._chunk_bytes -= nbytes - size
 
     def _drop_oldest(self) -> None:
-        self.inbox.popleft()
+        self._inbox.popleft()
         self.dropped += 1
         self._passed_over += 1
         self._forget_read_chunks()
@@ -542,15 +542,15 @@ class Subscription(AsyncIterated, Generic[M]):
     def _at_end(self) -> bool:
         """With the inbox empty: whether it stays so. Raises the error that ended it."""
         self._relax()
-        if self._end is None:
+        if self._close_reason is None:
             return False
-        if self._failed:
-            raise self._end.with_traceback(None)
+        if self._has_failed:
+            raise self._close_reason.with_traceback(None)
         return True
 
     def _relax(self) -> None:
         """The inbox may be empty: nobody is slow then."""
-        if not self.inbox:
+        if not self._inbox:
             if self._holding:
                 self._release_hold()
             if self._lost:
@@ -559,7 +559,7 @@ class Subscription(AsyncIterated, Generic[M]):
     def _release_hold(self) -> None:
         if self._holding:
             self._holding = False
-            self._keeper.hold(self, False)
+            self._engine.hold(self, False)
 
     def _start_worker(self, begun: Awaitable[object] | None = None) -> None:
         worker = self._loop.create_task(self._work(begun), name=self._task_name(), context=self._context)
@@ -575,21 +575,22 @@ class Subscription(AsyncIterated, Generic[M]):
             self._start_worker()
             return
         awaitable = self._call(deadline)
-        if awaitable is not None or self.inbox:
+        if awaitable is not None or self._inbox:
             self._start_worker(awaitable)
         elif self._lost or self._holding:
             self._relax()
 
     def _call(self, deadline: float) -> Awaitable[object] | None:
-        """Calls a ``def`` callback with what waits, until the deadline or for TURN messages; returns the first
-        awaitable that it returns, which is to be awaited before it is called again.
+        """Call a ``def`` callback with the waiting messages, until the deadline or for MAX_MESSAGES_PER_TURN messages.
+
+        Returns the first awaitable that it returns, which must be awaited before the callback is called again.
         """
-        inbox, handler = self.inbox, self._handler
+        inbox, handler = self._inbox, self._handler
         assert handler is not None
         watched = self._loop.get_debug()
         if not deadline and (watched or len(inbox) > 1):
-            deadline = monotonic() + SLICE
-        for _ in range(TURN):
+            deadline = monotonic() + CALLBACK_TIME_SLICE_S
+        for _ in range(MAX_MESSAGES_PER_TURN):
             message = inbox.popleft()
             began = monotonic() if watched else 0.0
             try:
@@ -597,7 +598,7 @@ class Subscription(AsyncIterated, Generic[M]):
             except (KeyboardInterrupt, SystemExit) as exc:
                 return _raised(exc)  # the end of the program, for which a task is the place
             except BaseException as exc:
-                self._keeper.handler_failed(f"callback of {self.subject!r}", exc)
+                self._engine.handler_failed(f"callback of {self.subject!r}", exc)
                 result = None
             if watched and (took := monotonic() - began) > self._loop.slow_callback_duration:
                 log.warning("callback of %r kept the event loop for %.3f seconds", self.subject, took)
@@ -612,14 +613,14 @@ class Subscription(AsyncIterated, Generic[M]):
 
         What a ``def`` callback has ``begun`` in the read is awaited first.
         """
-        inbox, handler = self.inbox, self._handler
+        inbox, handler = self._inbox, self._handler
         assert handler is not None
         try:
             if begun is not None:
                 await self._finish(begun)
             while inbox:
                 if self._is_async:
-                    for _ in range(TURN):
+                    for _ in range(MAX_MESSAGES_PER_TURN):
                         try:
                             await handler(inbox.popleft())  # type: ignore[misc]  # awaitable, as was found out
                         except BaseException as exc:
@@ -634,7 +635,7 @@ class Subscription(AsyncIterated, Generic[M]):
         finally:
             self._worker = None
             self._relax()
-            self._waiters.wake()
+            self._notifier.wake()
 
     async def _finish(self, result: Awaitable[object]) -> None:
         """Awaits what a ``def`` callback has returned."""
@@ -650,14 +651,14 @@ class Subscription(AsyncIterated, Generic[M]):
             return False
         if isinstance(exc, asyncio.CancelledError) and not self._survives_cancelling():
             return False
-        self._keeper.handler_failed(f"callback of {self.subject!r}", exc)
+        self._engine.handler_failed(f"callback of {self.subject!r}", exc)
         return True
 
     def _survives_cancelling(self) -> bool:
         """Whether only this task was cancelled, which a callback does to itself; not all at the end of a program."""
         task = asyncio.current_task()
         assert task is not None
-        if task.cancelling() and not self._keeper.living:
+        if task.cancelling() and not self._engine.living:
             return False
         while task.cancelling():
             task.uncancel()

@@ -15,10 +15,10 @@ from functools import partial
 from typing import Protocol
 
 from natsproto._core import events
-from natsproto._core.herald import Herald
-from natsproto._core.runtime import Runtime
-from natsproto._core.session import Session, SessionClient
-from natsproto._core.waiting import release
+from natsproto._core.event_bus import EventBus
+from natsproto._core.notifier import release
+from natsproto._core.session import Session, SessionCallbacks
+from natsproto._core.wire import Runtime
 from natsproto._options import Options
 from natsproto.errors import (
     ConnectFailed,
@@ -27,20 +27,21 @@ from natsproto.errors import (
     LoginRefused,
     NotAuthorized,
 )
+from natsproto.protocol.addresses import ServerAddress
 from natsproto.protocol.frames import NO_INFO, ServerInfo
 from natsproto.protocol.link import Link
-from natsproto.protocol.pool import Attempt, ServerAddress, ServerPool
+from natsproto.protocol.pool import Attempt, ServerPool
 
 log = logging.getLogger("natsproto")
 
-LAME_DUCK_SPREAD = 1.0
+LAME_DUCK_SPREAD_S = 1.0
 """Seconds over which clients spread when their server announces its end; it waits 10 before it cuts any."""
 
-RETIRE_WITHIN = 2.0
+OLD_CONNECTION_TIMEOUT_S = 2.0
 """Seconds a connection that was left may still bring what its server had sent."""
 
 
-class Supervised(SessionClient, Protocol):
+class SupervisorCallbacks(SessionCallbacks, Protocol):
     """Whom a supervisor works for."""
 
     @property
@@ -82,11 +83,11 @@ class Supervised(SessionClient, Protocol):
 class Supervisor:
     """Keeps ``client`` connected, from the first server to the last."""
 
-    def __init__(self, options: Options, runtime: Runtime, client: Supervised, herald: Herald) -> None:
+    def __init__(self, options: Options, runtime: Runtime, client: SupervisorCallbacks, event_bus: EventBus) -> None:
         self.pool: ServerPool = options.server_pool(runtime.rng.shuffle)
         self.reconnects = 0
         self._loop = asyncio.get_running_loop()
-        self._options, self._runtime, self._client, self._herald = options, runtime, client, herald
+        self._options, self._runtime, self._client, self._event_bus = options, runtime, client, event_bus
         self._task: asyncio.Task[None] | None = None
         self._hurry: asyncio.Future[None] | None = None
         self._stirred: asyncio.Future[None] = self._loop.create_future()
@@ -128,14 +129,14 @@ class Supervisor:
             self._note_failure(address, exc)
             failures.pop(server, None)
             failures[server] = exc
-            self._herald.announce(events.AttemptFailed(server=server, cause=exc))
+            self._event_bus.emit(events.AttemptFailed(server=server, cause=exc))
             return None
 
     async def _try_in(
         self, delay: float, number: int, address: ServerAddress, failures: dict[str, Exception]
     ) -> Session | None:
         """The same in so many seconds, and announced."""
-        self._herald.announce(events.Reconnecting(server=str(address), attempt=number, delay=delay))
+        self._event_bus.emit(events.Reconnecting(server=str(address), attempt=number, delay=delay))
         await self._pause(delay)
         return await self._try(address, failures)
 
@@ -148,7 +149,7 @@ class Supervisor:
             info=self._client.info,
         )
         if plan is not None and plan.fault is not None:
-            self._herald.handler_failed("reconnect callback", plan.fault)
+            self._event_bus.handler_failed("reconnect callback", plan.fault)
         return plan
 
     def _out_of_servers(self, failures: Mapping[str, Exception], started: float) -> ConnectFailed:
@@ -293,11 +294,11 @@ class Supervisor:
                 self._note_failure(plan.address, failures[server])
                 continue
             if first:  # retry_on_failed_connect got there at last
-                self._herald.announce(events.Connected(server=server))
+                self._event_bus.emit(events.Connected(server=server))
                 return session, None
             self.reconnects += 1
             outage = self._loop.time() - started
-            self._herald.announce(events.Reconnected(server=server, outage=outage))
+            self._event_bus.emit(events.Reconnected(server=server, outage=outage))
             return session, None
 
     def hurry(self) -> None:
@@ -329,7 +330,7 @@ class Supervisor:
         The wait before it is random, because all clients of the server are told in the same moment. Returns the
         session in use afterwards: the old one if no other server could be had.
         """
-        wait = min(LAME_DUCK_SPREAD * self._runtime.rng.random(), self._options.ping_interval)
+        wait = min(LAME_DUCK_SPREAD_S * self._runtime.rng.random(), self._options.ping_interval)
         await asyncio.wait((session.ended,), timeout=wait)
         for address in self.pool.one_pass():
             if session.ended.done() or not self._client.may_move:
@@ -364,12 +365,12 @@ class Supervisor:
         """Makes ``new`` the current session while ``old`` still works; returns the one that is current."""
         self._client.leaving(old)
         self._retiring.add(old)
-        self._loop.call_later(RETIRE_WITHIN, self.retire, old)
+        self._loop.call_later(OLD_CONNECTION_TIMEOUT_S, self.retire, old)
         old.ended.add_done_callback(lambda _: self._bury(old))
         if not await self._client.opened(new):
             old.end(new.ended.result())  # it was told to send nothing more
             return old
-        self._herald.announce(events.Moved(left=str(old.address), server=str(new.address)))
+        self._event_bus.emit(events.Moved(left=str(old.address), server=str(new.address)))
         return new
 
     @staticmethod

@@ -11,15 +11,15 @@ import socket
 import ssl
 from typing import cast
 
-from natsproto._core.runtime import DialPlan, Wire, WireHandler
+from natsproto._core.wire import DialPlan, Wire, WireHandler
 from natsproto.errors import ConfigError
-from natsproto.protocol.pool import ServerAddress
+from natsproto.protocol.addresses import ServerAddress
 
-READ_BUFFER = 65_536
+READ_BUFFER_SIZE = 65_536
 """A plain Protocol is handed 250 KB objects by uvloop, each above malloc's mmap threshold: page faults cost
 174 to 285 ns a message. One buffer of this size that is reused costs none."""
 
-FIRST_READ_BUFFER = 4096
+FIRST_READ_BUFFER_SIZE = 4096
 """What a connection begins with: the handshake fits, and clearing a large one costs more than all of it."""
 
 
@@ -97,7 +97,7 @@ class SocketWire(asyncio.BufferedProtocol):
     def __init__(self, plan: DialPlan, handler: WireHandler) -> None:
         self._handler = handler
         self._probed = plan.probed
-        self._view = memoryview(bytearray(FIRST_READ_BUFFER))
+        self._view = memoryview(bytearray(FIRST_READ_BUFFER_SIZE))
         self._room: memoryview | None = None
         self._transport: asyncio.Transport | None = None
         self._upgrading = False
@@ -167,8 +167,8 @@ class SocketWire(asyncio.BufferedProtocol):
             return
         view = self._view
         self._handler.received(bytes(view[:nbytes]))
-        if nbytes == FIRST_READ_BUFFER == len(view):
-            self._view = memoryview(bytearray(READ_BUFFER))
+        if nbytes == FIRST_READ_BUFFER_SIZE == len(view):
+            self._view = memoryview(bytearray(READ_BUFFER_SIZE))
 
     def pause_writing(self) -> None:
         self._handler.paused()

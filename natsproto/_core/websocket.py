@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Protocol
 
-from natsproto._core.runtime import DialPlan, Wire, WireHandler
+from natsproto._core.wire import DialPlan, Wire, WireHandler
 from natsproto.errors import ConfigError, ConnectionLost, RemoteProtocolError
-from natsproto.protocol.pool import ServerAddress
+from natsproto.protocol.addresses import ServerAddress
 
 try:
     from websockets.client import ClientProtocol
@@ -31,11 +31,11 @@ try:
 except ImportError as exc:
     raise ConfigError("ws:// URL", "ws", "needs the package websockets: pip install natsproto[ws]") from exc
 
-PIECE = 65_536
+MAX_CHUNK_SIZE = 65_536
 """Bytes handed on at once. A frame can hold everything a server had pending, and readers need their turn."""
 
-_LARGEST_PENDING = 64 << 20  # nats-server's max_pending, all of which it may send in one frame
-_OVERHEAD = 65_536
+_SERVER_MAX_PENDING = 64 << 20  # nats-server's max_pending, all of which it may send in one frame
+_FRAME_OVERHEAD = 65_536
 
 _mute = logging.Logger("natsproto.websocket")
 _mute.disabled = True
@@ -69,7 +69,7 @@ class WebSocketWire:
         self._protocol = ClientProtocol(
             parse_uri(f"{address.scheme}://{address}{plan.path}"),
             extensions=extensions if plan.compression else None,
-            max_size=max(plan.max_message, _LARGEST_PENDING) + _OVERHEAD,
+            max_size=max(plan.max_message, _SERVER_MAX_PENDING) + _FRAME_OVERHEAD,
             logger=_mute,
         )
         self._server = str(address)
@@ -163,7 +163,9 @@ class WebSocketWire:
             if isinstance(event, Frame):
                 if event.opcode in (Opcode.BINARY, Opcode.TEXT, Opcode.CONT) and event.data and not self._closing:
                     whole = memoryview(event.data)
-                    self._backlog.extend(whole[start : start + PIECE] for start in range(0, len(whole), PIECE))
+                    self._backlog.extend(
+                        whole[start : start + MAX_CHUNK_SIZE] for start in range(0, len(whole), MAX_CHUNK_SIZE)
+                    )
             elif isinstance(event, Response) and protocol.handshake_exc is None and not self._upgraded.done():
                 self._upgraded.set_result(None)
         if protocol.handshake_exc is not None and not self._upgraded.done():

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
+from natsproto._durations import seconds
 from natsproto._value import Value
 from natsproto.auth._keys import KeyPair, decode_public, verify
 from natsproto.errors import ConfigError, InvalidCredentials
-from natsproto.protocol.pool import seconds
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 

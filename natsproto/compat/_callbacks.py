@@ -63,7 +63,7 @@ class Callbacks:
                 if self._connected:
                     self.last_error = translated(event.reason) if event.reason is not None else self.last_error
                     await self.ended()
-            case natsproto.Denied() | natsproto.ServerComplained() | natsproto.MessageDropped():
+            case natsproto.PermissionViolation() | natsproto.ServerErrorEvent() | natsproto.MessageDropped():
                 await self.failed(event.error)
             case natsproto.HandlerFailed():
                 await self.failed(event.error)

@@ -150,7 +150,7 @@ class Admin:
         inbox = api.connection.new_inbox()
         async with api.connection.subscribe(inbox) as answers:
             await api.connection.publish(f"{api.prefix}.META.RESCUE", dumps({"quorum_needed": quorum}), reply=inbox)
-            while came := await answers.take(RESCUE_QUIET_S if agreed or refused else wait):
+            while came := await answers._read_batch(RESCUE_QUIET_S if agreed or refused else wait):
                 for answer in came:
                     if answer.is_no_responders:
                         raise JetStreamNotEnabled(

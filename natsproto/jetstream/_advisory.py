@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from natsproto._async_hints import AsyncIterated
+from natsproto._async_hints import AsyncForHint
 from natsproto._core.connection import Connection
 from natsproto.errors import InvalidReply
 from natsproto.jetstream._codec import (
@@ -341,7 +341,7 @@ def read_advisory(data: bytes) -> Advisory:
         return Advisory(extra={"data": data.decode("utf-8", "replace")})
 
 
-class Advisories(AsyncIterated):
+class Advisories(AsyncForHint):
     """The events of an account from the moment this was made: read them with ``async for``, leave with ``stop``.
 
     Use it as ``async with js.advisories() as events`` to have it stopped at the end. Events that are not read wait, up

@@ -16,6 +16,7 @@ from typing import NoReturn, TypeVar
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._core.subscription import Subscription
+from natsproto._durations import positive_seconds
 from natsproto.errors import (
     ConfigError,
     ConnectionClosed,
@@ -32,7 +33,6 @@ from natsproto.jetstream._codec import Duration, Record, decode, dumps, parse
 from natsproto.jetstream._info import AccountInfo, api_level
 from natsproto.jetstream._retry_request import retry_request
 from natsproto.protocol.frames import Message
-from natsproto.protocol.pool import positive_seconds
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 
 R = TypeVar("R", bound=Record)
@@ -106,7 +106,7 @@ class Api:
     def new_inbox(self) -> str:
         """A subject that nobody else uses, to have messages delivered to."""
         connection = self.connection
-        return connection.new_inbox() if self._inbox_prefix is None else f"{self._inbox_prefix}.{connection.new_id()}"
+        return connection.new_inbox() if self._inbox_prefix is None else f"{self._inbox_prefix}.{connection._new_id()}"
 
     async def call(
         self,
@@ -186,13 +186,13 @@ class Api:
         if self._trace is not None:
             subscribe_subject(subject)  # with a bad one nothing is asked that could be told of
             return self._traced_request(self._trace, subject, payload, wait, headers)
-        return self.connection.request_literally(subject, payload, timeout=wait, headers=headers)
+        return self.connection._request_literal(subject, payload, timeout=wait, headers=headers)
 
-    def request_empty(self, subject: str, wire: bytes, timeout: Duration | None) -> Awaitable[Message]:
+    def request_encoded(self, subject: str, wire: bytes, timeout: Duration | None) -> Awaitable[Message]:
         """``request`` without a payload to a subject of which the wire form is known, prefix included."""
         if self._trace is not None:
             return self.request(subject[len(self.prefix) + 1 :], timeout=timeout)
-        return self.connection.request_empty(subject, wire, self.timeout if timeout is None else timeout)
+        return self.connection._request_encoded(subject, wire, self.timeout if timeout is None else timeout)
 
     async def _traced_request(
         self, trace: TraceCallback, subject: str, payload: bytes, timeout: Duration, headers: Mapping[str, str] | None
@@ -201,7 +201,7 @@ class Api:
         response, status = b"", 0
         error: BaseException | None = None
         try:
-            reply = await self.connection.request_literally(subject, payload, timeout=timeout, headers=headers)
+            reply = await self.connection._request_literal(subject, payload, timeout=timeout, headers=headers)
             response, status = redacted(subject, reply.data), reply.headers.status
             return reply
         except BaseException as exc:
@@ -220,7 +220,7 @@ class Api:
                 trace(api_trace)
             except Exception as exc:  # whatever it does, the call goes on
                 log.error("trace of %s failed: %r", subject, exc, exc_info=exc)
-                self.connection.announce(HandlerFailed(where="trace of the JetStream API", error=exc))
+                self.connection._emit(HandlerFailed(where="trace of the JetStream API", error=exc))
 
     async def require_api_level(self, level: int, version: str, asked: str, timeout: Duration | None) -> None:
         """UnsupportedByServer when the API is older than ``level``: it would not answer to a call it does not know."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from natsproto._core.events import Closed, Denied, Disconnected, Event, Moved
+from natsproto._core.events import Closed, Disconnected, Event, Moved, PermissionViolation
 from natsproto._core.subscription import Subscription
 from natsproto._value import Value
 from natsproto.errors import (
@@ -76,7 +76,7 @@ async def save(
         if not 1024 <= size <= most:
             raise ConfigError(what, size, f"must be from 1,024 to {most:,} bytes")
     target = Path(path)
-    partial = target.with_name(f"{target.name}.{api.connection.new_id()}.partial")
+    partial = target.with_name(f"{target.name}.{api.connection._new_id()}.partial")
     partial.mkdir()
     try:
         with _open(partial / DATA_FILE, "xb") as file:
@@ -270,16 +270,16 @@ class _TransferInbox:
             self._error = ConnectionLost(f"{self.asked} cannot go on", event.server)
         elif isinstance(event, Moved):
             self._error = ConnectionLost(f"{self.asked} cannot go on", event.left)
-        elif isinstance(event, Denied) and event.error.subject.startswith("$JS.SNAPSHOT."):
+        elif isinstance(event, PermissionViolation) and event.error.subject.startswith("$JS.SNAPSHOT."):
             self._error = event.error
         elif not isinstance(event, Closed):
             return
-        self._subscription.poke()
+        self._subscription._wake_reader()
 
     async def take(self) -> list[Message]:
         """What has come, at least one message; raises when none came in time or none will come any more."""
         if self._error is None:
-            came = await self._subscription.take(self._timeout)
+            came = await self._subscription._read_batch(self._timeout)
             if came and self._error is None:
                 return came
         if self._error is not None:
@@ -292,4 +292,4 @@ class _TransferInbox:
         """What has come, if anything has."""
         if self._error is not None:
             raise self._error
-        return self._subscription.take_nowait()
+        return self._subscription._read_batch_nowait()

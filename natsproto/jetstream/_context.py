@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar, overload
 
 from natsproto._async_hints import items
 from natsproto._core.connection import Connection
+from natsproto._durations import positive_seconds, seconds
 from natsproto.errors import ConfigError, NoStream, StreamNameInUse, StreamNotFound
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration, amended
@@ -40,7 +41,6 @@ from natsproto.jetstream._publish.schedule import SCHEDULE_NEXT_HEADER, SCHEDULE
 from natsproto.jetstream._stream import Stream, write_stream
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers
-from natsproto.protocol.pool import positive_seconds, seconds
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from datetime import datetime
 from operator import attrgetter
 from typing import cast
 
-from natsproto._async_hints import AsyncIterated
-from natsproto._core.events import Closed, Denied, Disconnected, Event, Moved
+from natsproto._async_hints import AsyncForHint
+from natsproto._core.events import Closed, Disconnected, Event, Moved, PermissionViolation
+from natsproto._durations import seconds
 from natsproto.errors import (
     ApiError,
     BadRequest,
@@ -37,7 +38,6 @@ from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import NO_HEADERS, Headers
-from natsproto.protocol.pool import seconds
 from natsproto.protocol.subject import subscribe_subject
 
 MAX_PAGE_MESSAGES = 4096
@@ -285,7 +285,7 @@ class LastGet:
 
     def request(self, timeout: Duration | None) -> Awaitable[Message]:
         """Sends the request; await the reply at once. NoResponders when the stream does not allow it, or is gone."""
-        return self._api.request_empty(self._request, self._wire, timeout)
+        return self._api.request_encoded(self._request, self._wire, timeout)
 
     def headerless(self, reply: Message) -> bytes | None:
         """The headers of a reply that is a message to which its publisher gave none; None for any other."""
@@ -407,7 +407,7 @@ class PageCursor:
         return pending > 0 and not self.done
 
 
-class StoredMessages(AsyncIterated):
+class StoredMessages(AsyncForHint):
     """Many stored messages, in the order of the stream: ``async for`` gives one at a time, ``batches()`` what is there.
 
     Sends nothing before it is read, and can be read once; leaving the loop early ends it.
@@ -528,11 +528,11 @@ class BatchGet:
         def on_event(event: Event) -> None:
             if isinstance(event, Disconnected | Moved):
                 self._needs_page = True
-            elif isinstance(event, Denied) and event.error.subject == self._subject:
+            elif isinstance(event, PermissionViolation) and event.error.subject == self._subject:
                 self._refused = event.error
             elif not isinstance(event, Closed):
                 return
-            subscription.poke()
+            subscription._wake_reader()
 
         async def ask() -> None:
             self.pages += 1
@@ -544,7 +544,7 @@ class BatchGet:
             while self._reply or (self._needs_page and not cursor.done):
                 if self._needs_page:
                     await ask()
-                came = cast("list[DirectReply]", await subscription.take(self._timeout))
+                came = cast("list[DirectReply]", await subscription._read_batch(self._timeout))
                 if self._refused is not None:
                     raise self._refused
                 if not came and not self._needs_page:

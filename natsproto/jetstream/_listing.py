@@ -9,14 +9,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from typing import Generic, TypeVar
 
-from natsproto._async_hints import AsyncIterated
+from natsproto._async_hints import AsyncForHint
 
 T = TypeVar("T")
 
 Page = tuple[Iterable[T], Iterable[str], Mapping[str, str]]
 
 
-class Listing(AsyncIterated, Generic[T]):
+class Listing(AsyncForHint, Generic[T]):
     """The streams of an account, or the consumers of a stream, as ``async for`` gives them; asked for page by page.
 
     ``missing`` names those that did not answer in time, ``offline`` those that no running server can serve and why.

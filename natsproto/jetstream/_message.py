@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from natsproto._durations import positive_seconds, seconds
 from natsproto._value import Value
 from natsproto.errors import (
     AlreadyAcked,
@@ -32,7 +33,6 @@ from natsproto.jetstream._codec import Duration, decode, nanoseconds, parse
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import Message
-from natsproto.protocol.pool import positive_seconds, seconds
 
 if TYPE_CHECKING:
     from natsproto._core.connection import Connection
@@ -185,8 +185,8 @@ class JsMessage(Message):
 
     async def ack(self) -> None:
         """It is handled. Not confirmed: see ``ack_sync``. Waits only while the connection is congested."""
-        if (origin := self._origin) is not None and (outbox := origin.outbox).wait_first:  # type: ignore[attr-defined]
-            await outbox.turn()
+        if (origin := self._origin) is not None and (outbox := origin._outbox).must_wait:  # type: ignore[attr-defined]
+            await outbox.wait_writable()
         self.ack_nowait()
 
     def ack_nowait(self) -> None:
@@ -196,7 +196,7 @@ class JsMessage(Message):
         if type(self._note) is bytes or type(reply) is not bytes or origin is None or reply[:8] != _ACK_PREFIX:
             self._send_ack_nowait(b"+ACK")  # raises, or the reply was looked at
         else:
-            origin.answer_nowait(reply, b"+ACK")  # type: ignore[attr-defined]
+            origin._send_reply_nowait(reply, b"+ACK")  # type: ignore[attr-defined]
             self._note = b"+ACK"
 
     async def ack_sync(self, timeout: float | None = None) -> None:
@@ -212,7 +212,7 @@ class JsMessage(Message):
         before = self._claim(b"+ACK")
         try:
             connection = self._connection()
-            wait = connection.request_timeout if timeout is None else positive_seconds("timeout", timeout)
+            wait = connection._request_timeout if timeout is None else positive_seconds("timeout", timeout)
             await self._confirm(
                 connection, wait, before.api_prefix if isinstance(before, AckWait) else _DEFAULT_API_PREFIX
             )
@@ -325,13 +325,13 @@ class JsMessage(Message):
 
     async def _send_ack(self, words: bytes) -> None:
         if not self.is_acked:
-            await self._connection().breathe()
+            await self._connection()._yield_if_needed()
         self._send_ack_nowait(words)
 
     def _send_ack_nowait(self, words: bytes) -> None:
         self._check_unanswered(words)
         reply = self._ack_subject()
-        self._connection().answer_nowait(reply, words)
+        self._connection()._send_reply_nowait(reply, words)
         self._note = words
 
     def _claim(self, words: bytes) -> float | bytes | None:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
-from natsproto._async_hints import Awaited
+from natsproto._async_hints import AwaitHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto.errors import LocalProtocolError, SubscriptionClosed
@@ -50,7 +50,7 @@ class Watcher(Protocol[E_co]):
         ...
 
 
-class WatchCallback(Awaited, Generic[E]):
+class WatchCallback(AwaitHint, Generic[E]):
     """A watch whose entries go to a callback, one after the other. Enter it, or ``await`` it to run until it ends.
 
     The callback is ``def`` or ``async def``; one that raises is logged and told by a HandlerFailed event, and the next
@@ -58,7 +58,7 @@ class WatchCallback(Awaited, Generic[E]):
     ``wait``, ``ready``, the ``await`` and at the end of the block.
     """
 
-    _forgotten = "watch(cb=...) was never awaited or entered"
+    _unused_warning = "watch(cb=...) was never awaited or entered"
 
     def __init__(
         self, watcher: Watcher[E], callback: Callable[[E], Awaitable[object] | object], connection: Connection
@@ -159,4 +159,4 @@ class WatchCallback(Awaited, Generic[E]):
         except Exception as exc:
             where = f"callback of {self._watcher.what}"
             log.error("%s failed: %r", where, exc, exc_info=exc)
-            self._connection.announce(HandlerFailed(where=where, error=exc))
+            self._connection._emit(HandlerFailed(where=where, error=exc))

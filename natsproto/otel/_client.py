@@ -9,8 +9,8 @@ from datetime import timedelta
 from opentelemetry.trace import SpanKind
 
 from natsproto._client import Client, Connecting
-from natsproto._core.runtime import Runtime
 from natsproto._core.subscription import Handler, SlowPolicy, Subscription
+from natsproto._core.wire import Runtime
 from natsproto._options import Options
 from natsproto.jetstream._api_trace import TraceCallback
 from natsproto.jetstream._context import JetStream
@@ -110,18 +110,18 @@ class TracedClient(TracedClientBase):
             made.client = self
         return made
 
-    async def answer(self, reply: str, payload: Payload, headers: HeadersLike | None) -> None:
-        """``Connection.answer`` with the trace context in the headers."""
-        await super().answer(reply, payload, inject_trace(headers))
+    async def _send_reply(self, reply: str, payload: Payload, headers: HeadersLike | None) -> None:
+        """``Connection._send_reply`` with the trace context in the headers."""
+        await super()._send_reply(reply, payload, inject_trace(headers))
 
-    def answer_nowait(self, reply: bytes, payload: bytes) -> None:
-        """``Connection.answer_nowait``, in a span when it acknowledges a JetStream message."""
+    def _send_reply_nowait(self, reply: bytes, payload: bytes) -> None:
+        """``Connection._send_reply_nowait``, in a span when it acknowledges a JetStream message."""
         spans = self.spans
         if spans is None or not reply.startswith(_ACK.encode()):
-            super().answer_nowait(reply, payload)
+            super()._send_reply_nowait(reply, payload)
             return
         with self._settle_span(spans, reply.decode("utf-8", "surrogateescape"), payload):
-            super().answer_nowait(reply, payload)
+            super()._send_reply_nowait(reply, payload)
 
     def jetstream(
         self,
@@ -164,7 +164,7 @@ class TracedConnecting(Connecting):
         self._spans, self._metrics = spans, metrics
 
     async def _open(self) -> Client:
-        client = await TracedClient.open(self._options, self._runtime)
+        client = await TracedClient._connect(self._options, self._runtime)
         assert isinstance(client, TracedClient)
         client.spans = self._spans
         self._metrics.add_client(client)

@@ -10,7 +10,7 @@ from opentelemetry import propagate
 from opentelemetry.metrics import MeterProvider, get_meter
 from opentelemetry.trace import Span, SpanKind, TracerProvider, get_tracer
 
-from natsproto._client import THE_WORLD, Connecting, options_for
+from natsproto._client import DEFAULT_RUNTIME, Connecting, options_for
 from natsproto._options import OptionArgs, Options
 from natsproto._version import __version__
 from natsproto.middleware import Call, with_middleware
@@ -55,7 +55,7 @@ class Telemetry:
     ) -> Connecting:
         """``natsproto.connect`` for a client that records spans and metrics."""
         chosen = options_for(servers, context, options)
-        return TracedConnecting(chosen, THE_WORLD, self._spans, self._metrics)
+        return TracedConnecting(chosen, DEFAULT_RUNTIME, self._spans, self._metrics)
 
     @contextmanager
     def processing(self, message: Message, *, consumer: str | None = None) -> Iterator[Span]:

@@ -6,39 +6,38 @@ that reads frames, ``commands`` writes them.
 """
 
 from natsproto.protocol import commands
+from natsproto.protocol.addresses import ServerAddress, parse_servers
 from natsproto.protocol.auth import Credentials, connect_fields
-from natsproto.protocol.frames import Message, Payload, ServerInfo, Sink
+from natsproto.protocol.frames import Message, Payload, Route, ServerInfo
 from natsproto.protocol.headers import Headers, HeadersLike, encode_headers
-from natsproto.protocol.lines import Limits
+from natsproto.protocol.line_parser import Limits
 from natsproto.protocol.link import (
-    Broken,
-    Complaint,
     InfoChanged,
     Link,
     LinkEvent,
+    LinkFailed,
     LinkState,
     NeedCredentials,
     PongFor,
     Ready,
+    ServerErr,
     UpgradeTls,
 )
 from natsproto.protocol.parser import MAX_MESSAGE, Parser
-from natsproto.protocol.pool import ServerAddress, ServerPool, parse_servers
+from natsproto.protocol.pool import ServerPool
 from natsproto.protocol.subject import matches, publish_subject, queue_group, subscribe_subject
-from natsproto.protocol.table import Interest, SubscriptionTable
+from natsproto.protocol.subscription_table import SubscriptionEntry, SubscriptionTable
 
 __all__ = [
     "MAX_MESSAGE",
-    "Broken",
-    "Complaint",
     "Credentials",
     "Headers",
     "HeadersLike",
     "InfoChanged",
-    "Interest",
     "Limits",
     "Link",
     "LinkEvent",
+    "LinkFailed",
     "LinkState",
     "Message",
     "NeedCredentials",
@@ -46,10 +45,12 @@ __all__ = [
     "Payload",
     "PongFor",
     "Ready",
+    "Route",
     "ServerAddress",
+    "ServerErr",
     "ServerInfo",
     "ServerPool",
-    "Sink",
+    "SubscriptionEntry",
     "SubscriptionTable",
     "UpgradeTls",
     "commands",

@@ -1,7 +1,7 @@
 """What a client can say: values in, bytes out.
 
 Every command that carries user input validates it first, so that no byte is written for bad input.
-What is the same in the next message to a subject is kept; see Heads.
+What is the same in the next message to a subject is kept; see ControlLines.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ CRLF = b"\r\n"
 PING = b"PING\r\n"
 PONG = b"PONG\r\n"
 
-_MAX_SUBJECTS = 4096
-_MAX_KEPT_START = 1024
+_MAX_CACHED_SUBJECTS = 4096
+_MAX_CACHED_PREFIX_LENGTH = 1024
 """Bytes of verb and subject with which no control line is too long, whatever else is in it."""
-_MAX_KEPT_SIZE = 8192
+_MAX_CACHED_SIZE = 8192
 """Formatting a length takes 60 ns more than looking it up: 8 % of a small message, nothing beside a large one."""
-_GENERATED = "_INBOX."
-_SURELY_SHORT = MAX_CONTROL_LINE - 64
+_INBOX_PREFIX = "_INBOX."
+_SAFE_LINE_LENGTH = MAX_CONTROL_LINE - 64
 """Bytes of subject and reply subject beside which two lengths have room."""
 
 _compact = json.JSONEncoder(separators=(",", ":")).encode
@@ -47,58 +47,58 @@ def unsub(sid: int, max_msgs: int | None = None) -> bytes:
     return b"UNSUB %d\r\n" % sid if max_msgs is None else b"UNSUB %d %d\r\n" % (sid, max_msgs)
 
 
-class Heads:
+class ControlLines:
     """Control lines of outgoing messages.
 
     Publishers use some subjects again and again, and lengths that differ. So two things are kept, each on its own: what
     stands in front of a length, which says that the subject is valid, and short lengths as they are written.
     """
 
-    __slots__ = ("max_payload", "sizes", "starts")
+    __slots__ = ("max_payload", "pub_prefixes", "pub_sizes")
 
     def __init__(self) -> None:
         self.max_payload: int = 0
         """Bytes of headers and payload the server accepts; 0 while unknown."""
-        self.starts: dict[str, bytes] = {}
+        self.pub_prefixes: dict[str, bytes] = {}
         """``PUB subject `` by the subject; cleared when full. No control line that begins so is too long."""
-        self.sizes: dict[int, bytes] = {}
+        self.pub_sizes: dict[int, bytes] = {}
         """What ends the line of a payload of so many bytes. The publish path reads both directly."""
 
-    def limit(self, max_payload: int) -> None:
+    def set_max_payload(self, max_payload: int) -> None:
         """Takes over the connected server's max_payload."""
         self.max_payload = max_payload
 
-    def start(self, subject: str) -> bytes:
+    def pub_prefix(self, subject: str) -> bytes:
         """``PUB subject ``, validated once; InvalidSubject. Very long subjects are not kept, and neither are generated
         ones, which are used once.
         """
-        start = self.starts.get(subject) if isinstance(subject, str) else None
-        return self._new_start(subject) if start is None else start
+        start = self.pub_prefixes.get(subject) if isinstance(subject, str) else None
+        return self._new_pub_prefix(subject) if start is None else start
 
-    def _new_start(self, subject: str) -> bytes:
+    def _new_pub_prefix(self, subject: str) -> bytes:
         start = b"PUB %b " % publish_subject(subject)
-        if len(start) <= _MAX_KEPT_START and not subject.startswith(_GENERATED):
-            if len(self.starts) >= _MAX_SUBJECTS:
-                self.starts.clear()
-            self.starts[subject] = start
+        if len(start) <= _MAX_CACHED_PREFIX_LENGTH and not subject.startswith(_INBOX_PREFIX):
+            if len(self.pub_prefixes) >= _MAX_CACHED_SUBJECTS:
+                self.pub_prefixes.clear()
+            self.pub_prefixes[subject] = start
         return start
 
-    def wire(self, subject: str) -> bytes:
+    def encode_subject(self, subject: str) -> bytes:
         """A subject to publish to as it is sent; InvalidSubject. It is kept as in ``start``."""
-        return self.start(subject)[4:-1]
+        return self.pub_prefix(subject)[4:-1]
 
-    def plain(self, subject: str, size: int) -> bytes:
+    def pub_line(self, subject: str, size: int) -> bytes:
         """The line of a message without reply and headers, whose subject or size is not kept yet."""
         if size > self.max_payload:
-            self.check(size)
-        start, end = self.starts.get(subject) or self._new_start(subject), b"%d\r\n" % size
-        if len(start) > _SURELY_SHORT:
+            self.check_size(size)
+        start, end = self.pub_prefixes.get(subject) or self._new_pub_prefix(subject), b"%d\r\n" % size
+        if len(start) > _SAFE_LINE_LENGTH:
             self._check_line(len(start) + len(end) - 6, subject)
-        if size < _MAX_KEPT_SIZE:
-            self.sizes[size] = end
+        if size < _MAX_CACHED_SIZE:
+            self.pub_sizes[size] = end
         return start + end
 
-    def full(self, subject: bytes, reply: bytes | None, block: bytes | None, size: int) -> bytes:
+    def message_line(self, subject: bytes, reply: bytes | None, block: bytes | None, size: int) -> bytes:
         """The line, and the header block behind it, for any message; nothing is remembered.
 
         ``subject`` and ``reply`` are wire forms that have been validated, ``size`` is that of the payload.
@@ -111,12 +111,12 @@ class Heads:
             total = len(block) + size
             head = b"HPUB %b %d %d\r\n%b" % (names, len(block), total, block)
         if total > self.max_payload:
-            self.check(total)
-        if len(names) > _SURELY_SHORT:
+            self.check_size(total)
+        if len(names) > _SAFE_LINE_LENGTH:
             self._check_line(head.index(b"\r") - head.index(b" ") - 1, names)
         return head
 
-    def check(self, size: int) -> None:
+    def check_size(self, size: int) -> None:
         """PayloadTooLarge when the server would not take so many bytes of headers and payload."""
         if size > self.max_payload > 0:
             raise PayloadTooLarge(size, self.max_payload)

@@ -21,7 +21,7 @@ Payload: TypeAlias = bytes | bytearray | memoryview
 class Responder(Protocol):
     """Where a message came from, as far as answering it needs."""
 
-    def answer(self, reply: str, payload: Payload, headers: HeadersLike | None) -> Awaitable[None]:
+    def _send_reply(self, reply: str, payload: Payload, headers: HeadersLike | None) -> Awaitable[None]:
         """Publishes to a subject that will not come again."""
         ...
 
@@ -104,7 +104,7 @@ class Message:
         reply = self.reply
         if reply is None or self._origin is None:
             raise LocalProtocolError(f"message on {self.subject!r} asks for no answer: it has no reply subject")
-        await self._origin.answer(reply, payload, headers)
+        await self._origin._send_reply(reply, payload, headers)
 
     def __copy__(self) -> Self:
         return restored(type(self), self._origin, self._state())
@@ -133,7 +133,7 @@ def restored(kind: type[M], origin: Responder | None, state: tuple[object, ...])
     return made
 
 
-class Sink:
+class Route:
     """Where the messages of one sid go, and what has arrived there since somebody settled the account.
 
     ``deliver`` is any callable that takes a message, ``make`` the class of it: Message, or a subclass, whose
@@ -141,18 +141,18 @@ class Sink:
     answered, and ``note``, which is for a layer on top.
     """
 
-    __slots__ = ("arrived", "deliver", "make", "nbytes", "note", "origin")
+    __slots__ = ("arrived", "deliver", "message_class", "nbytes", "note", "origin")
 
     def __init__(
         self,
         deliver: Callable[[Message], object],
         *,
-        make: type[Message] = Message,
+        message_class: type[Message] = Message,
         origin: Responder | None = None,
         note: object = None,
     ) -> None:
         self.deliver: Callable[[Message], object] = deliver
-        self.make: type[Message] = make
+        self.message_class: type[Message] = message_class
         self.origin: Responder | None = origin
         self.note: object = note
         self.arrived: int = 0

@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from natsproto._value import Value
 from natsproto.errors import LocalProtocolError, NatsError, RemoteProtocolError, UnsupportedByServer
 from natsproto.protocol import commands
-from natsproto.protocol.frames import NO_INFO, Err, Frame, Ping, Pong, ServerInfo, Sink
+from natsproto.protocol.frames import NO_INFO, Err, Frame, Ping, Pong, Route, ServerInfo
 from natsproto.protocol.parser import MAX_MESSAGE, Parser
-from natsproto.protocol.refusals import read_error
+from natsproto.protocol.server_errors import parse_server_error
 
 _INJECTED = "bytes in clear behind an INFO that announced TLS"
 # Whoever sits in the middle could have put them there: refused, never kept (CVE-2021-23222).
 
 T = TypeVar("T")
 
-MAX_PONGS_OWED = 1024
+MAX_PENDING_PONGS = 1024
 """PINGs answered for one read; a peer that sends more in one chunk is not alive but flooding."""
 
 
@@ -86,7 +86,7 @@ _FOREIGN = (
 """How other servers begin, and what is said of them."""
 
 
-def looks_like(begun: bytes) -> str:
+def describe_peer(begun: bytes) -> str:
     """What a peer may be that begins so where a NATS server sends INFO."""
     return next((words for start, words in _FOREIGN if begun.startswith(start)), "is it a NATS server at all?")
 
@@ -119,19 +119,19 @@ class PongFor(Value):
     token: object
 
 
-class Complaint(Value):
+class ServerErr(Value):
     """The server sent -ERR. Whether it ends the connection is for the server to show."""
 
     error: NatsError
 
 
-class Broken(Value):
+class LinkFailed(Value):
     """The connection cannot go on; always the last event of a link."""
 
     error: NatsError
 
 
-LinkEvent: TypeAlias = UpgradeTls | NeedCredentials | Ready | InfoChanged | PongFor | Complaint | Broken
+LinkEvent: TypeAlias = UpgradeTls | NeedCredentials | Ready | InfoChanged | PongFor | ServerErr | LinkFailed
 
 
 class Link:
@@ -144,7 +144,7 @@ class Link:
 
     def __init__(
         self,
-        route: Mapping[bytes, Sink],
+        routes: Mapping[bytes, Route],
         *,
         tls_required: bool = False,
         secured: bool = False,
@@ -154,21 +154,21 @@ class Link:
         self.parser: Parser = Parser({}, max_message=max_message, inbox_prefix=inbox_prefix)
         self.state: LinkState = LinkState.AWAIT_INFO
         self.info: ServerInfo = NO_INFO
-        self.complaint: NatsError | None = None
+        self.server_err: NatsError | None = None
         """The last -ERR: what the end of the connection is blamed on if it follows."""
         self.info_in_clear: bool = False
         """Whether ``info`` came before TLS: anybody in between may have written it."""
-        self._route = route
+        self._routes = routes
         self._tls_required, self._secured = tls_required, secured
         self._pings: deque[object] = deque()
-        self.pongs_owed: int = 0
+        self.pending_pongs: int = 0
         """PINGs of the server that were not answered yet; take_output() answers them."""
         self._silent_ticks = 0
 
     def receive(self, chunk: bytes) -> list[LinkEvent]:
         """Takes bytes from the server and returns what follows from the control frames in them.
 
-        Never raises for what the peer does: an offence is the event Broken, and everything in front of it has
+        Never raises for what the peer does: an offence is the event LinkFailed, and everything in front of it has
         been delivered. The sinks that received messages are in ``parser.touched``.
         """
         return self._receive(self.parser.feed, chunk)
@@ -192,14 +192,14 @@ class Link:
             return self._read_frames()
         return []
 
-    def take_touched(self) -> list[Sink]:
+    def take_touched(self) -> list[Route]:
         """The sinks that received messages since the last call, in the order of each one's first."""
         touched, self.parser.touched = self.parser.touched, []
         return touched
 
     def take_output(self) -> bytes:
         """What must go to the server before anything else: the pongs owed."""
-        owed, self.pongs_owed = self.pongs_owed, 0
+        owed, self.pending_pongs = self.pending_pongs, 0
         return commands.PONG * owed
 
     def secured(self) -> NeedCredentials:
@@ -260,14 +260,14 @@ class Link:
         if isinstance(frame, ServerInfo):
             return self._read_info(frame, events)
         if isinstance(frame, Ping):
-            self.pongs_owed = min(self.pongs_owed + 1, MAX_PONGS_OWED)
+            self.pending_pongs = min(self.pending_pongs + 1, MAX_PENDING_PONGS)
         elif isinstance(frame, Err):
-            self.complaint = read_error(frame.text)
-            events.append(Complaint(error=self.complaint))
+            self.server_err = parse_server_error(frame.text)
+            events.append(ServerErr(error=self.server_err))
         elif isinstance(frame, Pong):
             if self.state is LinkState.AUTHENTICATING:
                 self._move(Trigger.PONG)
-                self.parser.route = self._route
+                self.parser.routes = self._routes
                 events.append(Ready(info=self.info))
             elif self._pings:
                 events.append(PongFor(token=self._pings.popleft()))
@@ -303,16 +303,16 @@ class Link:
     def _offence(self, reason: str) -> RemoteProtocolError:
         return RemoteProtocolError(reason, self.parser.position)
 
-    def _break(self, error: NatsError) -> Broken:
+    def _break(self, error: NatsError) -> LinkFailed:
         if (
             self.state is LinkState.AWAIT_INFO
             and isinstance(error, RemoteProtocolError)
             and not error.reason.startswith("INFO")
         ):
-            reason = f"{error.reason} ({looks_like(error.excerpt)})"
+            reason = f"{error.reason} ({describe_peer(error.excerpt)})"
             error = RemoteProtocolError(reason, error.position, error.excerpt)
         self._move(Trigger.FAILURE)
-        return Broken(error=error)
+        return LinkFailed(error=error)
 
     def _move(self, trigger: Trigger) -> None:
         """The only place where the state changes."""

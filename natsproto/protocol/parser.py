@@ -7,9 +7,9 @@ There is one loop. A chunk is an immutable ``bytes`` that is walked once with an
 from its front. What repeats in real traffic is looked up, each on its own: the subject, the sid, the sizes. A line for
 which that fails, or that looks odd in any way, is read from scratch by ``read_line``, which alone finds fault.
 
-Bytes of an unfinished frame wait in one bytearray. It is looked at again only when the missing line end or the missing
-byte count has arrived, so the work is linear whatever the chunks are. A message above LARGE waits in a buffer of its
-size, unless that is more than the server has announced; ``room`` lets a transport read into it.
+Bytes of an unfinished frame wait in one bytearray. It is read again only when the missing line end or the missing byte
+count has arrived, so the work is linear for any chunk sizes. A message above LARGE_FRAME_SIZE waits in a buffer of its
+own size, unless that is more than the server has announced; ``room`` lets a transport read into it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from natsproto.errors import RemoteProtocolError
-from natsproto.protocol.frames import Frame, Message, Sink
-from natsproto.protocol.large import LARGE, NO_LINE_END, LargeMessage, MessageHead
-from natsproto.protocol.lines import Limits, check_open_line, read_line
+from natsproto.protocol.frames import Frame, Message, Route
+from natsproto.protocol.large_message import LARGE_FRAME_SIZE, NO_LINE_END, LargeMessage, MessageHead
+from natsproto.protocol.line_parser import Limits, check_open_line, read_line
 
 MAX_LINE = 65_536
 MAX_INFO = 1_048_576
@@ -27,7 +27,7 @@ MAX_MESSAGE = 67_108_864
 
 _MAX_CACHED = 4096
 _MAX_CACHED_SUBJECT = 1024  # longer ones are rare, and thousands of them would let the peer fill the memory
-_UNKNOWN = 1 << 62  # as the size of headers: larger than any message
+_UNKNOWN_SIZE = 1 << 62  # as the size of headers: larger than any message
 
 
 class Parser:
@@ -43,12 +43,12 @@ class Parser:
 
     __slots__ = (
         "_failure", "_large", "_limits", "_need", "_offset", "_prefix", "_sizes", "_subjects", "_tail", "_unrouted",
-        "events", "max_payload", "route", "touched",
+        "events", "max_payload", "routes", "touched",
     )  # fmt: skip
 
     def __init__(
         self,
-        route: Mapping[bytes, Sink],
+        routes: Mapping[bytes, Route],
         *,
         inbox_prefix: bytes = b"_INBOX.",
         max_message: int = MAX_MESSAGE,
@@ -56,8 +56,8 @@ class Parser:
         max_info: int = MAX_INFO,
     ) -> None:
         self.events: list[Frame] = []
-        self.touched: list[Sink] = []
-        self.route: Mapping[bytes, Sink] = route
+        self.touched: list[Route] = []
+        self.routes: Mapping[bytes, Route] = routes
         """sid → sink. Messages of sids that are not in it are read and forgotten; may be replaced at any time."""
         self.max_payload: int = 0
         """Bytes of headers and payload that the server has announced to take: no larger buffer is made in advance."""
@@ -65,7 +65,7 @@ class Parser:
         self._prefix = inbox_prefix
         self._subjects: dict[bytes, str] = {}
         self._sizes: dict[bytes, int] = {}
-        self._unrouted = Sink(_forget)
+        self._unrouted = Route(_forget)
         self._unrouted.arrived = 1  # so that it is never touched
         self._tail = bytearray()
         self._need = 0  # bytes the waiting frame has in all; 0: its control line is not complete yet
@@ -126,10 +126,10 @@ class Parser:
     def _walk(self, chunk: bytes) -> None:
         """Handles every whole frame, and keeps the rest."""
         # The one long function of the package: each call taken out of it costs 5 to 10 % of the throughput.
-        find, route, subjects, sizes, touched = chunk.find, self.route, self._subjects, self._sizes, self.touched
+        find, routes, subjects, sizes, touched = chunk.find, self.routes, self._subjects, self._sizes, self.touched
         max_line, new = self._limits.line, object.__new__
         pos, end = 0, len(chunk)
-        sink: Sink
+        route: Route
         while pos < end:
             eol = find(b"\r\n", pos)
             if eol < 0:
@@ -139,41 +139,41 @@ class Parser:
             if verb == b"MSG" and 3 < count < 6:
                 head_size, reply = 0, words[3] if count == 5 else None
             elif verb == b"HMSG" and 4 < count < 7:
-                head_size, reply = sizes.get(words[-2], _UNKNOWN), words[3] if count == 6 else None
+                head_size, reply = sizes.get(words[-2], _UNKNOWN_SIZE), words[3] if count == 6 else None
             else:
-                head_size, reply = _UNKNOWN, None
+                head_size, reply = _UNKNOWN_SIZE, None
             total, subject = sizes.get(words[-1], -1), ""
-            if head_size <= total and reply != b"" and eol - pos <= max_line and words[2] in route:
-                sink = route[words[2]]
+            if head_size <= total and reply != b"" and eol - pos <= max_line and words[2] in routes:
+                route = routes[words[2]]
                 subject = subjects.get(words[1]) or self._subject(words[1])
             if not subject:
                 line = self._read_line(chunk[pos:eol], pos)
                 if line is None:
                     pos = eol + 2
                     continue
-                sink, subject, reply, head_size, total = line
+                route, subject, reply, head_size, total = line
             body = eol + 2
             split, stop = body + head_size, body + total
             if stop + 2 > end:
-                if stop - pos > LARGE and total <= self.max_payload:
-                    self._large.begin((sink, subject, reply, head_size, total), body - pos, chunk[pos:])
+                if stop - pos > LARGE_FRAME_SIZE and total <= self.max_payload:
+                    self._large.begin((route, subject, reply, head_size, total), body - pos, chunk[pos:])
                 else:
                     self._need = stop + 2 - pos
                 break
             if chunk[stop : stop + 2] != b"\r\n":
                 raise RemoteProtocolError(NO_LINE_END, self._offset + stop, chunk[stop : stop + 2])
-            message: Message = new(sink.make)
+            message: Message = new(route.message_class)
             message.subject = subject
             message._reply = reply
             message.data = chunk[split:stop]
             message._head = chunk[body:split] if head_size else None
-            message._origin = sink.origin
-            message._note = sink.note
-            sink.deliver(message)
-            if not sink.arrived:
-                touched.append(sink)
-            sink.arrived += 1
-            sink.nbytes += len(words[1]) + total if reply is None else len(words[1]) + len(reply) + total
+            message._origin = route.origin
+            message._note = route.note
+            route.deliver(message)
+            if not route.arrived:
+                touched.append(route)
+            route.arrived += 1
+            route.nbytes += len(words[1]) + total if reply is None else len(words[1]) + len(reply) + total
             pos = stop + 2
         self._offset += pos
         if pos < end and not self._large.need:
@@ -187,12 +187,12 @@ class Parser:
         if need := large.need:
             chunk = large.add(chunk)
             if large.filled == need:
-                sink, message = large.take(self._offset)
-                sink.deliver(message)
-                if not sink.arrived:
-                    self.touched.append(sink)
-                sink.arrived += 1
-                sink.nbytes += message.size
+                route, message = large.take(self._offset)
+                route.deliver(message)
+                if not route.arrived:
+                    self.touched.append(route)
+                route.arrived += 1
+                route.nbytes += message.size
                 self._offset += need
             return chunk
         need = self._need
@@ -218,7 +218,7 @@ class Parser:
         self._sizes[words[2]] = total
         if line[0] in b"Hh":
             self._sizes[words[1]] = head_size
-        return self.route.get(sid, self._unrouted), self._subject(name), reply, head_size, total
+        return self.routes.get(sid, self._unrouted), self._subject(name), reply, head_size, total
 
     def _subject(self, name: bytes) -> str:
         """The subject, remembered unless it is a generated one."""

@@ -89,7 +89,7 @@ class Endpoint:
         self._cancelled = False
         self.reset()
         self._subscription = connection.subscribe(subject, queue=queue_group, message_type=Request)
-        self._subscription.on_change = self._dispatch
+        self._subscription._on_change = self._dispatch
 
     def __repr__(self) -> str:
         return f"Endpoint({self.name!r}, subject={self.subject!r})"
@@ -157,7 +157,7 @@ class Endpoint:
     def cancel(self, caller: asyncio.Task[object] | None) -> None:
         """Unsubscribe and cancel all requests at once, except the one whose task is ``caller``."""
         self._cancelled = True
-        self._connection.unsubscribe_nowait(self._subscription)
+        self._connection._unsubscribe_nowait(self._subscription)
         for task in self._tasks:
             if task is not caller:
                 task.cancel()
@@ -167,7 +167,7 @@ class Endpoint:
     def _dispatch(self) -> None:
         """Start tasks for waiting requests. Called when a request arrives or ends, and when the subscription ends."""
         subscription = self._subscription
-        inbox = subscription.inbox
+        inbox = subscription._inbox
         while inbox and len(self._tasks) < self._concurrency and not self._cancelled:
             request = inbox.popleft()
             assert isinstance(request, Request)
@@ -176,7 +176,7 @@ class Endpoint:
             )
             self._tasks.add(task)
             task.add_done_callback(self._done)
-            subscription.enlist(task)
+            subscription._track_task(task)
         if subscription.error is not None and not self._cancelled:
             self._on_error(subscription.error)
 
@@ -202,7 +202,7 @@ class Endpoint:
                     raise  # this task was cancelled, not a future that the handler awaited
             where = f"endpoint {self.name!r}"
             log.error("%s failed: %r", where, exc, exc_info=exc)
-            self._connection.announce(HandlerFailed(where=where, error=exc))
+            self._connection._emit(HandlerFailed(where=where, error=exc))
             await self._respond_error(request, ServiceError(500, f"{type(exc).__name__}: {exc}"))
         finally:
             self._handled += 1

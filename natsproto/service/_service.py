@@ -14,13 +14,13 @@ from enum import Enum
 from types import MappingProxyType, TracebackType
 from typing import Final, Literal, TypeAlias, TypeVar
 
-from natsproto._async_hints import Unbegun
+from natsproto._async_hints import WarnIfUnused
 from natsproto._core.connection import Connection
 from natsproto._core.events import Closed, Event
 from natsproto._core.subscription import Subscription
+from natsproto._durations import seconds
 from natsproto.errors import ConfigError, DrainTimeout, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.protocol.frames import Message
-from natsproto.protocol.pool import seconds
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 from natsproto.protocol.subject import queue_group as checked_queue_group
 from natsproto.service._discovery import control_subject
@@ -143,7 +143,7 @@ class Group:
         return queue_group
 
 
-class Service(Unbegun, Group):
+class Service(WarnIfUnused, Group):
     """An instance of a service, made by ``Client.add_service``. Await it to start it, or use it with ``async with``,
     which also stops it.
     """
@@ -173,7 +173,7 @@ class Service(Unbegun, Group):
             checked_queue_group(queue_group)
         publish_subject(prefix, "prefix")
         super().__init__(None, "", queue_group)
-        self.id: str = connection.new_id()
+        self.id: str = connection._new_id()
         """The unique id of this instance."""
         self.name = name
         self.version = version
@@ -189,7 +189,7 @@ class Service(Unbegun, Group):
         self._stopped: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._control: list[Subscription] = []
         self._unlisten: Callable[[], None] | None = None
-        self._forgotten = f"service {name!r} was never started: await it, or enter it with async with"
+        self._unused_warning = f"service {name!r} was never started: await it, or enter it with async with"
         self._begun = False
 
     def __repr__(self) -> str:
@@ -306,7 +306,7 @@ class Service(Unbegun, Group):
             return
         self._is_stopping = True
         for subscription in self._control:
-            self._connection.unsubscribe_nowait(subscription)
+            self._connection._unsubscribe_nowait(subscription)
         if self._unlisten is not None:
             self._unlisten()
         self._stopped.set_result(error)

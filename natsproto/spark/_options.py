@@ -26,7 +26,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._config import stream_name
 from natsproto.jetstream._timestamp import Timestamp
-from natsproto.protocol.pool import parse_servers
+from natsproto.protocol.addresses import parse_servers
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 from natsproto.spark._schema import check_server_headers
 

@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from natsproto._client import Client
+from natsproto._durations import positive_seconds
 from natsproto._value import Value
 from natsproto.errors import (
     ConfigError,
@@ -33,7 +34,6 @@ from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._keys import key_name
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers
-from natsproto.protocol.pool import positive_seconds
 from natsproto.protocol.subject import publish_subject
 from natsproto.spark._client import CLEANUP_TIMEOUT_S, exchange, stop_and_wait, take_rows, worker
 from natsproto.spark._options import SparkNats

@@ -18,14 +18,14 @@ from typing import Final, NamedTuple, Self, Unpack
 from natsproto import _client as client
 from natsproto import service
 from natsproto._core.connection import Stats
-from natsproto._core.engine import LINGER, State
+from natsproto._core.engine import CLOSE_TIMEOUT_S, State
 from natsproto._core.subscription import SlowPolicy
+from natsproto._durations import seconds
 from natsproto._options import OptionArgs, Options
 from natsproto.errors import ConnectionClosed, PayloadTooLarge
 from natsproto.jetstream._publish.headers import as_bytes
 from natsproto.protocol.frames import Payload, ServerInfo
 from natsproto.protocol.headers import Headers, HeadersLike, block_of
-from natsproto.protocol.pool import seconds
 from natsproto.protocol.subject import publish_subject
 from natsproto.sync._admin import System
 from natsproto.sync._jetstream import JetStream
@@ -82,7 +82,7 @@ class Client(SyncWrapper[client.Client]):
         """
         portal, connected, queue, _ = self._connection()
         portal.check()
-        connected.heads.wire(subject)
+        connected._control_lines.encode_subject(subject)
         if reply is not None:
             publish_subject(reply, "reply subject")
         payload = as_bytes(payload)
@@ -313,7 +313,7 @@ class _Process:
         try:
             if not portal.is_loop_thread:  # the loop's own thread cannot wait for the loop: it just stops
                 try:
-                    portal.call(queue.join, timeout if drain else LINGER)
+                    portal.call(queue.join, timeout if drain else CLOSE_TIMEOUT_S)
                 finally:
                     if drain:
                         portal.run(tracker.stop_waiting_for, threading.current_thread())

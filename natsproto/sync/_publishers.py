@@ -13,14 +13,14 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar, Unpack
 
-from natsproto._core.waiting import Waiters
+from natsproto._core.notifier import Notifier
+from natsproto._durations import seconds
 from natsproto.errors import ConnectionClosed, LocalProtocolError, NatsError, PublishFailed, RequestTimeout
 from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._publish import ack_future, async_publish, atomic_batch, fast_batch
 from natsproto.jetstream._publish.headers import ExpectationArgs, as_bytes, header_block
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers, HeadersLike
-from natsproto.protocol.pool import seconds
 from natsproto.protocol.subject import publish_subject
 from natsproto.sync._portal import Portal
 from natsproto.sync._publish_queue import WAIT_FROM_BYTES, PublishQueue, merge_errors
@@ -47,7 +47,7 @@ class AckFuture:
         self._portal = portal
         self._inner: ack_future.AckFuture | None = None
         self._error: Exception | None = None
-        self._waiters: Waiters | None = None
+        self._waiters: Notifier | None = None
 
     def done(self) -> bool:
         """Return True when the message was acknowledged or has failed."""
@@ -102,7 +102,7 @@ class AckFuture:
         try:
             async with expiry:
                 while self._inner is None and self._error is None:
-                    self._waiters = self._waiters or Waiters()
+                    self._waiters = self._waiters or Notifier()
                     await self._waiters.wait()
                 if self._inner is not None:
                     await self._inner

@@ -78,7 +78,7 @@ class ThreadTracker:
                 del self._iterating[done]
 
         self._iterating[done] = thread
-        inner.enlist(asyncio.get_running_loop().create_task(wait_done(), name="natsproto sync reader"))
+        inner._track_task(asyncio.get_running_loop().create_task(wait_done(), name="natsproto sync reader"))
         return done
 
     async def wait_handled(self, thread: threading.Thread, done: asyncio.Future[None]) -> None:
@@ -173,7 +173,7 @@ class Subscription(BufferedReader[subscription.Subscription, frames.Message]):
         return await self._inner.next(timeout)
 
     def _available_items(self) -> list[frames.Message]:
-        return self._inner.take_nowait()
+        return self._inner._read_batch_nowait()
 
     def __enter__(self) -> Self:
         return self

@@ -16,8 +16,8 @@ from time import monotonic
 from types import TracebackType
 from typing import ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
+from natsproto._durations import seconds
 from natsproto.errors import ConnectionClosed, SubscriptionClosed
-from natsproto.protocol.pool import seconds
 from natsproto.sync._portal import Portal
 
 W = TypeVar("W", covariant=True)

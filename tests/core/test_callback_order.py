@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.protocol.frames import Message
-from tests.core.world import until, world
+from tests.core.helpers import until, world
 from tests.kit.examples import examples
 
 SUBSCRIPTIONS = 6

@@ -23,8 +23,8 @@ from natsproto.errors import (
     SubscriptionClosed,
 )
 from natsproto.testing import Server, run_server
-from tests.core.world import HOST, PORT, world
-from tests.faults.world import Diary
+from tests.core.helpers import HOST, PORT, world
+from tests.faults.helpers import EventRecorder
 from tests.kit.clock import virtual_clock
 from tests.kit.scripted import Behaviour
 
@@ -77,7 +77,7 @@ async def test_login_refused_by_some_only() -> None:
 
 @virtual_clock
 async def test_attempt_failed_at_first_connect() -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with world() as place:
         await place.connect(f"nats://10.0.0.7,nats://{HOST}:{PORT}", randomize=False, on_event=diary)
         assert [type(event) for event in diary.events] == [AttemptFailed, Connected]
@@ -88,7 +88,7 @@ async def test_attempt_failed_at_first_connect() -> None:
 
 @virtual_clock
 async def test_retry_connect_for() -> None:
-    diary = Diary()
+    diary = EventRecorder()
     loop = asyncio.get_running_loop()
     async with world() as place:
         place.down()
@@ -130,7 +130,7 @@ def test_retry_connect_for_a_real_server(nats_server: Server) -> None:
     nats_server.kill()
 
     async def main() -> None:
-        diary = Diary(AttemptFailed)
+        diary = EventRecorder(AttemptFailed)
         connecting = asyncio.ensure_future(_connected(nats_server.url, diary))
         await diary.wait(AttemptFailed, 2)
         await nats_server.restart()
@@ -141,7 +141,7 @@ def test_retry_connect_for_a_real_server(nats_server: Server) -> None:
     asyncio.run(main())
 
 
-async def _connected(url: str, diary: Diary) -> natsproto.Client:
+async def _connected(url: str, diary: EventRecorder) -> natsproto.Client:
     return await natsproto.connect(url, retry_connect_for=60, on_event=diary)
 
 
@@ -191,7 +191,7 @@ async def test_next_when_the_client_is_closed(end: str) -> None:
 
 @virtual_clock
 async def test_closed_reason_is_an_error_of_ours() -> None:
-    diary = Diary(Closed)
+    diary = EventRecorder(Closed)
     async with world() as place:
         nc = await place.connect(max_reconnect_attempts=2, on_event=diary)
         place.down()

@@ -10,23 +10,23 @@ from functools import partial
 import pytest
 
 from natsproto._client import Client
-from natsproto._core.engine import LINGER, TRANSITIONS, State
+from natsproto._core.engine import CLOSE_TIMEOUT_S, TRANSITIONS, State
 from natsproto._core.events import (
     AttemptFailed,
     Closed,
     Connected,
-    Denied,
     Disconnected,
     Event,
     HandlerFailed,
     LameDuck,
+    PermissionViolation,
     Reconnected,
     Reconnecting,
-    ServerComplained,
+    ServerErrorEvent,
     ServersDiscovered,
     SlowConsumerDetected,
 )
-from natsproto._core.outbox import CONGESTED_AT
+from natsproto._core.outbox import CONGESTED_SIZE
 from natsproto._core.subscription import SlowPolicy
 from natsproto.errors import (
     ConnectFailed,
@@ -41,8 +41,8 @@ from natsproto.errors import (
     SubscriptionClosed,
 )
 from natsproto.protocol.frames import Message
-from tests.core.world import HOST, PORT, World, turns, until, world
-from tests.faults.world import Diary
+from tests.core.helpers import HOST, PORT, World, turns, until, world
+from tests.faults.helpers import EventRecorder
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour, Op
 
@@ -68,7 +68,7 @@ def test_every_state_but_the_last_leads_on_and_none_leads_back_from_the_end() ->
 
 @virtual_clock
 async def test_a_life_in_events_and_states() -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with world() as place:
         nc = await place.connect(on_event=diary)
         assert (nc.state, nc.is_connected) == (State.OPEN, True)
@@ -227,7 +227,7 @@ async def test_nothing_published_after_the_break_is_written_to_the_dead_connecti
 
 @virtual_clock
 async def test_what_was_handed_over_and_not_confirmed_is_counted_at_the_break() -> None:
-    diary = Diary(Disconnected)
+    diary = EventRecorder(Disconnected)
     async with world() as place:
         nc = await place.connect(on_event=diary)
         for _ in range(3):
@@ -349,7 +349,7 @@ async def test_a_request_made_while_down_times_out_when_it_stays_down() -> None:
 
 @virtual_clock
 async def test_the_next_server_of_the_list_takes_over() -> None:
-    diary = Diary(Reconnected, AttemptFailed)
+    diary = EventRecorder(Reconnected, AttemptFailed)
     async with world() as place:
         place.network.listen(HOST, 4223, place.server.accept)
         nc = await place.connect(f"nats://{HOST}:4222,nats://{HOST}:4223", randomize=False, on_event=diary)
@@ -365,7 +365,7 @@ async def test_the_next_server_of_the_list_takes_over() -> None:
 
 @virtual_clock
 async def test_when_every_attempt_is_used_up_the_client_is_closed_and_everybody_told_why() -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with world() as place:
         nc = await place.connect(on_event=diary, max_reconnect_attempts=3)
         sub = await nc.subscribe("a")
@@ -424,7 +424,7 @@ async def test_without_reconnecting_the_first_break_is_the_end() -> None:
 
 @virtual_clock
 async def test_retrying_the_first_connect_goes_on_in_the_background() -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with world() as place:
         place.down()
         nc = await place.connect(retry_on_failed_connect=True, on_event=diary)
@@ -440,7 +440,7 @@ async def test_retrying_the_first_connect_goes_on_in_the_background() -> None:
 
 @virtual_clock
 async def test_a_failed_first_connect_names_every_address_and_cause() -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with world() as place:
         place.network.black_hole("10.0.0.9", 4222)
         loop = asyncio.get_running_loop()
@@ -461,7 +461,7 @@ async def test_a_failed_first_connect_names_every_address_and_cause() -> None:
 
 @virtual_clock
 async def test_reconnect_on_demand_changes_the_server_and_does_not_wait() -> None:
-    diary = Diary(Reconnected)
+    diary = EventRecorder(Reconnected)
     async with world() as place:
         place.network.listen(HOST, 4223, place.server.accept)
         nc = await place.connect(f"nats://{HOST}:4222,nats://{HOST}:4223", randomize=False, on_event=diary)
@@ -480,7 +480,7 @@ async def test_reconnect_on_demand_changes_the_server_and_does_not_wait() -> Non
 
 @virtual_clock
 async def test_servers_that_are_announced_are_used_when_the_given_one_is_gone() -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with world(Behaviour(greeting={"connect_urls": [f"{HOST}:4224", f"{HOST}:4222"]})) as place:
         place.network.listen(HOST, 4224, place.server.accept)
         nc = await place.connect(on_event=diary)
@@ -572,7 +572,7 @@ async def test_a_denied_request_ends_at_once_and_only_that_one() -> None:
         with pytest.raises(PermissionDenied) as error:
             await denied
         assert (error.value.operation, error.value.subject) == ("publish to", "secret")
-        assert isinstance(await anext(diary), Denied)
+        assert isinstance(await anext(diary), PermissionViolation)
         place.server.deliver(1, op.args[1], b"ok")
         assert (await other).data == b"ok"
 
@@ -620,7 +620,7 @@ async def test_other_complaints_are_told_by_an_event() -> None:
         await place.server.connection()
         place.server.err("Invalid Subject")
         event = await anext(events)
-        assert isinstance(event, ServerComplained)
+        assert isinstance(event, ServerErrorEvent)
         assert "Invalid Subject" in str(event.error)
         assert nc.is_connected
 
@@ -658,7 +658,7 @@ async def test_a_reader_of_events_that_goes_away_costs_nothing() -> None:
             reader = nc.events()
             await reader.aclose()
         del reader
-        assert not list(nc._engine.herald._streams or ())
+        assert not list(nc._engine.event_bus._streams or ())
 
 
 class Odd(BaseException):
@@ -717,7 +717,7 @@ def _reconnected(nc: Client, times: int) -> bool:
 
 @virtual_clock
 async def test_a_slow_reader_is_reported_once_an_episode_and_counted() -> None:
-    diary = Diary(SlowConsumerDetected)
+    diary = EventRecorder(SlowConsumerDetected)
     async with world(Behaviour(route=False)) as place:
         nc = await place.connect(on_event=diary)
         sub = await nc.subscribe("a", pending_msgs_limit=10)
@@ -737,7 +737,7 @@ async def test_a_slow_reader_is_reported_once_an_episode_and_counted() -> None:
 @virtual_clock
 async def test_slow_consumer_episodes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Four bursts that overflow with their first chunk, the queue read empty in between: four of everything."""
-    diary = Diary(SlowConsumerDetected)
+    diary = EventRecorder(SlowConsumerDetected)
     caplog.set_level(logging.WARNING, "natsproto")
     async with world(Behaviour(route=False)) as place:
         nc = await place.connect(on_event=diary)
@@ -758,7 +758,7 @@ async def test_slow_consumer_episodes_are_logged(caplog: pytest.LogCaptureFixtur
 
 @virtual_clock
 async def test_a_message_beyond_the_limit_in_bytes_costs_the_message_and_nothing_else() -> None:
-    diary = Diary(Disconnected)
+    diary = EventRecorder(Disconnected)
     async with world() as place:
         nc = await place.connect(on_event=diary)
         sub = await nc.subscribe("a", pending_bytes_limit=100)
@@ -860,7 +860,7 @@ async def test_close_gives_a_stuck_server_two_seconds_and_then_cuts(caplog: pyte
         began = loop.time()
         with caplog.at_level(logging.WARNING, "natsproto"):
             await nc.close()
-        assert loop.time() - began == pytest.approx(LINGER, abs=1e-6)
+        assert loop.time() - began == pytest.approx(CLOSE_TIMEOUT_S, abs=1e-6)
         assert "unsent" in caplog.text
         await turns(2)
         assert place.peer.at_end
@@ -874,7 +874,7 @@ async def test_who_waits_for_a_stuck_server_is_told_of_the_end_at_once() -> None
         sub = await nc.subscribe("a")
         await nc.flush()
         place.peer.stall()
-        while nc.stats.waiting_bytes < CONGESTED_AT:
+        while nc.stats.waiting_bytes < CONGESTED_SIZE:
             nc.publish_nowait("x", bytes(50_000))
         waiting = [asyncio.create_task(nc.publish("x", b"y")) for _ in range(5)]
         await turns(5)
@@ -989,7 +989,7 @@ async def test_close_cancels_callbacks_at_work_those_of_ended_subscriptions_too(
             ended.append(message.subject)
             raise
 
-    diary = Diary(HandlerFailed)
+    diary = EventRecorder(HandlerFailed)
     async with world() as place:
         nc = await place.connect(on_event=diary)
         left = await nc.subscribe("left", cb=hang)
@@ -1146,7 +1146,7 @@ async def test_drain_stops_at_its_deadline_and_says_what_was_left() -> None:
         began = loop.time()
         with pytest.raises(DrainTimeout) as late:
             await nc.drain(timeout=2)
-        assert 2 <= loop.time() - began <= 2 + LINGER
+        assert 2 <= loop.time() - began <= 2 + CLOSE_TIMEOUT_S
         assert "3 messages of 'a' not handled" in str(late.value)
         assert nc.state is State.CLOSED
 
@@ -1258,7 +1258,7 @@ def _wire_size(op: Op) -> int:
 
 @virtual_clock
 async def test_a_lame_duck_is_announced_once() -> None:
-    diary = Diary(LameDuck)
+    diary = EventRecorder(LameDuck)
     async with world() as place:
         await place.connect(on_event=diary)
         await place.server.connection()

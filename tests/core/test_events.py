@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 
 import natsproto
-from natsproto._core.engine import LINGER
+from natsproto._core.engine import CLOSE_TIMEOUT_S
 from natsproto._core.events import Closed, Connected, Disconnected, Event, Reconnected, Reconnecting
 from natsproto.errors import ConnectFailed, DrainTimeout
 from natsproto.testing import Server
-from tests.core.world import turns, until, world
+from tests.core.helpers import turns, until, world
 from tests.kit.clock import virtual_clock
 
 
@@ -42,7 +42,7 @@ async def test_closed_event_is_awaited(end: str) -> None:
     seen: list[Event] = []
 
     async def watch(event: Event) -> None:
-        await asyncio.sleep(LINGER / 4)
+        await asyncio.sleep(CLOSE_TIMEOUT_S / 4)
         seen.append(event)
 
     async with world() as place:
@@ -86,7 +86,7 @@ async def test_slow_on_event_at_close_and_drain() -> None:
         assert loop.time() - began == pytest.approx(3, abs=1e-6)
         began = loop.time()
         await nc.close()
-        assert loop.time() - began == pytest.approx(LINGER, abs=1e-6)
+        assert loop.time() - began == pytest.approx(CLOSE_TIMEOUT_S, abs=1e-6)
         asleep.set()
         await turns(5)
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 import pytest
 
 from natsproto._client import Client
-from natsproto._core.runtime import Runtime
+from natsproto._core.wire import Runtime
 from natsproto._options import Options
 from natsproto.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from natsproto.protocol.auth import Credentials
-from tests.core.world import HOST, PORT, turns, world
+from tests.core.helpers import HOST, PORT, turns, world
 from tests.kit.clock import virtual_clock
 from tests.kit.identity import Key, Operator
 from tests.kit.scripted import Behaviour
@@ -52,7 +52,7 @@ _SOMEBODY: Mapping[str, Options] = {
 async def test_connect_waits_for_info(who: str) -> None:
     async with world(SILENT) as place:
         with pytest.raises(ConnectFailed) as failed:
-            await Client.open(_SOMEBODY[who], Runtime(dial=place.dial, rng=random.Random(1)))
+            await Client._connect(_SOMEBODY[who], Runtime(dial=place.dial, rng=random.Random(1)))
         assert isinstance(cause_of(failed.value), RequestTimeout)
         assert "waiting for INFO" in str(cause_of(failed.value))
         assert place.peer.received == b""

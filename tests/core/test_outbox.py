@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproto._core.outbox import CONGESTED_AT, FLUSH_AT, Outbox
+from natsproto._core.outbox import CONGESTED_SIZE, FLUSH_SIZE, Outbox
 from natsproto.errors import ConnectionClosed, OutboxFull
-from tests.core.world import turns
+from tests.core.helpers import turns
 
 
 class Turn:
@@ -108,8 +108,8 @@ def test_what_was_announced_leaves_together_at_the_end_of_the_turn() -> None:
     outbox, turn = make()
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
-    outbox.collect()
-    outbox.collect()
+    outbox.cork()
+    outbox.cork()
     for number in range(3):
         outbox.put(head(number), b"data")
     assert (wire.written, len(turn.calls)) == ([], 1)
@@ -118,12 +118,12 @@ def test_what_was_announced_leaves_together_at_the_end_of_the_turn() -> None:
     outbox.put(head(3), b"data")
     assert wire.written[1:] == [frame(3)]
     turn.over()
-    outbox.collect()
-    outbox.put(head(4), bytes(FLUSH_AT))
+    outbox.cork()
+    outbox.put(head(4), bytes(FLUSH_SIZE))
     assert len(wire.written) == 3  # that much goes at once
-    outbox.seal()
+    outbox.close()
     turn.over()
-    outbox.collect()
+    outbox.cork()
     assert turn.calls == []
 
 
@@ -132,9 +132,9 @@ def test_a_full_batch_does_not_wait_for_the_end_of_the_turn() -> None:
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
     outbox.put(head(0), b"data")
-    outbox.put(head(1), bytes(FLUSH_AT))
+    outbox.put(head(1), bytes(FLUSH_SIZE))
     assert len(wire.written) == 2
-    assert outbox.wait_first, "a publisher that never suspends has to give way now and then"
+    assert outbox.must_wait, "a publisher that never suspends has to give way now and then"
 
 
 # ---------------------------------------------------------------- bounds
@@ -171,18 +171,18 @@ def test_a_busy_wire_bounds_it_too() -> None:
     outbox, _ = make(limit=1000)
     wire = Pipe(outbox, room=1)
     outbox.attach(wire, paused=False)
-    while outbox.size < CONGESTED_AT:
+    while outbox.size < CONGESTED_SIZE:
         outbox.put(head(0), b"data")
     with pytest.raises(OutboxFull):
         outbox.put(head(0), b"data")
-    assert outbox.size <= CONGESTED_AT + len(frame(0))
+    assert outbox.size <= CONGESTED_SIZE + len(frame(0))
 
 
 def test_sealed_it_takes_nothing_and_says_why() -> None:
     outbox, _ = make()
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
-    outbox.seal()
+    outbox.close()
     with pytest.raises(ConnectionClosed):
         outbox.put(head(1), b"data")
     with pytest.raises(ConnectionClosed):
@@ -224,14 +224,14 @@ def test_uncertain_counts_what_no_pong_has_confirmed_on_this_wire() -> None:
     for number in range(3):
         outbox.put(head(number), b"data")
     turn.over()
-    assert outbox.uncertain == 3
+    assert outbox.unconfirmed == 3
     outbox.confirm(2)
     outbox.confirm(1)  # an older pong
-    assert outbox.uncertain == 1
+    assert outbox.unconfirmed == 1
     outbox.detach()
     outbox.put(head(3), b"data")
     outbox.attach(Pipe(outbox), paused=False)
-    assert outbox.uncertain == 1, "what the old wire lost is not this one's to lose; what it was just handed is"
+    assert outbox.unconfirmed == 1, "what the old wire lost is not this one's to lose; what it was just handed is"
 
 
 # ---------------------------------------------------------------- those who wait
@@ -241,15 +241,15 @@ async def test_turn_waits_for_room_and_no_longer() -> None:
     outbox, _ = make()
     wire = Pipe(outbox, room=1)
     outbox.attach(wire, paused=False)
-    outbox.put(head(0), bytes(CONGESTED_AT))
-    outbox.put(head(1), bytes(CONGESTED_AT))
-    assert outbox.wait_first
-    waiting = asyncio.ensure_future(outbox.turn())
+    outbox.put(head(0), bytes(CONGESTED_SIZE))
+    outbox.put(head(1), bytes(CONGESTED_SIZE))
+    assert outbox.must_wait
+    waiting = asyncio.ensure_future(outbox.wait_writable())
     await turns(3)
     assert not waiting.done()
     wire.take(1 << 40)
     await waiting
-    assert not outbox.wait_first
+    assert not outbox.must_wait
 
 
 async def test_who_goes_on_after_its_turn_is_collected() -> None:
@@ -257,9 +257,9 @@ async def test_who_goes_on_after_its_turn_is_collected() -> None:
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
     for _ in range(2):
-        outbox.put(head(0), bytes(FLUSH_AT))
-    assert outbox.wait_first
-    await outbox.turn()
+        outbox.put(head(0), bytes(FLUSH_SIZE))
+    assert outbox.must_wait
+    await outbox.wait_writable()
     outbox.put(head(1), b"data")
     outbox.put(head(2), b"data")
     assert len(wire.written) == 2
@@ -270,9 +270,9 @@ async def test_who_goes_on_after_its_turn_is_collected() -> None:
 async def test_turn_ends_when_the_wire_goes() -> None:
     outbox, _ = make()
     outbox.attach(Pipe(outbox, room=1), paused=False)
-    outbox.put(head(0), bytes(CONGESTED_AT))
-    outbox.put(head(1), bytes(CONGESTED_AT))
-    waiting = asyncio.ensure_future(outbox.turn())
+    outbox.put(head(0), bytes(CONGESTED_SIZE))
+    outbox.put(head(1), bytes(CONGESTED_SIZE))
+    waiting = asyncio.ensure_future(outbox.wait_writable())
     await turns(3)
     outbox.detach()
     await waiting
@@ -281,7 +281,7 @@ async def test_turn_ends_when_the_wire_goes() -> None:
 async def test_a_crowd_of_publishers_stays_within_the_bound() -> None:
     """Each of them may look at the flag in the turn in which another one has just passed."""
     loop = asyncio.get_running_loop()
-    outbox = Outbox(CONGESTED_AT, loop, lambda: None)
+    outbox = Outbox(CONGESTED_SIZE, loop, lambda: None)
     wire = Pipe(outbox, room=1)
     outbox.attach(wire, paused=False)
     payload = bytes(32_768)
@@ -290,8 +290,8 @@ async def test_a_crowd_of_publishers_stays_within_the_bound() -> None:
     async def publish() -> None:
         nonlocal highest
         for _ in range(3):
-            if outbox.wait_first:
-                await outbox.turn()
+            if outbox.must_wait:
+                await outbox.wait_writable()
             outbox.put(head(0), payload)
             highest = max(highest, outbox.size)
 
@@ -302,7 +302,7 @@ async def test_a_crowd_of_publishers_stays_within_the_bound() -> None:
         wire.take(100_000)
         await turns(4)
     await asyncio.gather(*crowd)
-    assert highest <= CONGESTED_AT + len(payload) + 64
+    assert highest <= CONGESTED_SIZE + len(payload) + 64
     assert outbox.frames_out + outbox.frames == 300
 
 
@@ -312,7 +312,7 @@ async def test_drained_does_not_wait_for_what_others_publish_meanwhile() -> None
     outbox.attach(wire, paused=False)
     outbox.put(head(0), b"data")
     outbox.put(head(1), b"data")
-    waiting = asyncio.ensure_future(outbox.drained())
+    waiting = asyncio.ensure_future(outbox.wait_flushed())
     await turns(2)
     for number in range(2, 6):
         assert not waiting.done()
@@ -331,7 +331,7 @@ async def test_drained_ends_when_the_wire_goes() -> None:
     outbox.attach(Pipe(outbox, room=1), paused=False)
     outbox.put(head(0), b"data")
     outbox.put(head(1), b"data")
-    waiting = asyncio.ensure_future(outbox.drained())
+    waiting = asyncio.ensure_future(outbox.wait_flushed())
     await turns(2)
     assert not waiting.done()
     outbox.detach()
@@ -342,14 +342,14 @@ async def test_cancelled_waiters_leave_nothing_behind() -> None:
     outbox, _ = make()
     wire = Pipe(outbox, room=1)
     outbox.attach(wire, paused=False)
-    outbox.put(head(0), bytes(CONGESTED_AT))
-    outbox.put(head(1), bytes(CONGESTED_AT))
-    tasks = [asyncio.ensure_future(wait()) for wait in [outbox.turn, outbox.drained] * 10]
+    outbox.put(head(0), bytes(CONGESTED_SIZE))
+    outbox.put(head(1), bytes(CONGESTED_SIZE))
+    tasks = [asyncio.ensure_future(wait()) for wait in [outbox.wait_writable, outbox.wait_flushed] * 10]
     await turns(3)
     for task in tasks:
         task.cancel()
     assert all(isinstance(r, asyncio.CancelledError) for r in await asyncio.gather(*tasks, return_exceptions=True))
-    assert not outbox._waiters
+    assert not outbox._notifier
     wire.take(1 << 40)
     assert wire.bytes.count(b"PUB ") == 2
 
@@ -389,7 +389,7 @@ def test_every_taken_message_is_written_once_whole_and_in_order(events: list[tup
         elif name == "turn":
             turn.over()
         elif name == "collect":
-            outbox.collect()
+            outbox.cork()
         elif name == "attach" and not attached:
             attached = True
             wires.append(Pipe(outbox, number))

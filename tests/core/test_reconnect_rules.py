@@ -9,27 +9,27 @@ import pytest
 
 from natsproto._core.events import Disconnected, MessageDropped, Reconnected
 from natsproto.errors import PayloadTooLarge
-from natsproto.protocol.pool import STABLE_AFTER
+from natsproto.protocol.pool import STABLE_AFTER_S
 from natsproto.testing import run_server
-from tests.core.world import turns, until, world
-from tests.faults.world import SOON, Diary
+from tests.core.helpers import turns, until, world
+from tests.faults.helpers import SOON, EventRecorder
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour
-from tests.server.ground import both_loops, client
-from tests.server.ground import until as really
+from tests.server.helpers import both_loops, client
+from tests.server.helpers import until as really
 
 
 @virtual_clock
 async def test_backoff_after_a_healthy_connection() -> None:
     """Twelve cuts in a row, then three seconds of health: the next outage is the first of its kind."""
-    diary = Diary(Disconnected, Reconnected)
+    diary = EventRecorder(Disconnected, Reconnected)
     async with world() as place:
         nc = await place.connect(on_event=diary)
         for number in range(1, 13):
             await asyncio.sleep(0.005)
             place.peer.reset()
             await diary.wait(Reconnected, number, timeout=60)
-        assert diary.of(Reconnected)[-1].outage > STABLE_AFTER, "cuts in a row do make it climb"
+        assert diary.of(Reconnected)[-1].outage > STABLE_AFTER_S, "cuts in a row do make it climb"
         await advance(3)
         place.peer.reset()
         assert (await diary.wait(Reconnected, 13, timeout=60)).outage < 0.2
@@ -47,7 +47,7 @@ async def test_max_payload_lowered_while_down() -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
     limit = rng.randrange(20, 500)
-    diary = Diary(MessageDropped, Disconnected)
+    diary = EventRecorder(MessageDropped, Disconnected)
     async with world(Behaviour(), Behaviour(greeting={"max_payload": limit})) as place:
         nc = await place.connect(on_event=diary)
         place.down()
@@ -70,7 +70,7 @@ async def test_max_payload_lowered_while_down() -> None:
 
 @virtual_clock
 async def test_request_too_large_for_the_next_server() -> None:
-    diary = Diary(MessageDropped)
+    diary = EventRecorder(MessageDropped)
     async with world(Behaviour(), Behaviour(greeting={"max_payload": 100})) as place:
         nc = await place.connect(on_event=diary)
         place.down()
@@ -91,7 +91,7 @@ async def test_request_too_large_for_the_next_server() -> None:
 @both_loops
 async def test_max_payload_lowered_at_a_reconnect() -> None:
     """What is too large costs itself, not its neighbours and not the connection."""
-    diary = Diary(MessageDropped, Disconnected)
+    diary = EventRecorder(MessageDropped, Disconnected)
     with run_server() as roomy, run_server(config="max_payload: 1000\n") as strict:
         async with client(strict.url) as other, client(roomy.url, on_event=diary) as nc:
             sub = await other.subscribe("a")

@@ -14,8 +14,8 @@ from typing import Unpack
 import pytest
 
 from natsproto._core.events import Disconnected, Reconnected
-from natsproto._core.runtime import DialPlan, Runtime, Wire, WireHandler
 from natsproto._core.session import Session
+from natsproto._core.wire import DialPlan, Runtime, Wire, WireHandler
 from natsproto._options import OptionArgs, Options
 from natsproto.errors import (
     ConnectFailed,
@@ -28,11 +28,11 @@ from natsproto.errors import (
     StaleConnection,
     UnsupportedByServer,
 )
-from natsproto.protocol.frames import Message, ServerInfo, Sink
+from natsproto.protocol.addresses import ServerAddress, parse_servers
+from natsproto.protocol.frames import Message, Route, ServerInfo
 from natsproto.protocol.link import Link, LinkEvent
-from natsproto.protocol.pool import ServerAddress, parse_servers
-from tests.core.world import HOST, PORT, World, turns, until, world
-from tests.faults.world import Diary
+from tests.core.helpers import HOST, PORT, World, turns, until, world
+from tests.faults.helpers import EventRecorder
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.memory import MemoryPeer
 from tests.kit.scripted import Behaviour, info_line
@@ -239,7 +239,7 @@ class _Paper:
 class _Nobody:
     """Whom a session works for in tests that are about its handshake."""
 
-    def arrived(self, touched: list[Sink]) -> None: ...
+    def arrived(self, touched: list[Route]) -> None: ...
     def happened(self, session: Session, event: LinkEvent) -> None: ...
     def wire_paused(self, session: Session) -> None: ...
     def wire_resumed(self, session: Session) -> None: ...
@@ -336,7 +336,7 @@ async def test_connect_with_credentials_is_made_for_the_info_it_answers() -> Non
 @virtual_clock
 async def test_a_silent_server_is_pinged_and_given_up_in_time() -> None:
     loop = asyncio.get_running_loop()
-    diary = Diary()
+    diary = EventRecorder()
     async with world(Behaviour(), Behaviour()) as place:
         await place.connect(on_event=diary, ping_interval=10, max_outstanding_pings=2)
         connection = await place.server.connection()
@@ -352,7 +352,7 @@ async def test_a_silent_server_is_pinged_and_given_up_in_time() -> None:
 
 @virtual_clock
 async def test_any_byte_is_a_sign_of_life() -> None:
-    diary = Diary(Disconnected)
+    diary = EventRecorder(Disconnected)
     async with world() as place:
         await place.connect(on_event=diary, ping_interval=10, max_outstanding_pings=1)
         connection = await place.server.connection()
@@ -365,7 +365,7 @@ async def test_any_byte_is_a_sign_of_life() -> None:
 
 @virtual_clock
 async def test_a_server_that_talks_and_takes_nothing_is_given_up() -> None:
-    diary = Diary(Disconnected)
+    diary = EventRecorder(Disconnected)
     async with world() as place:
         nc = await place.connect(on_event=diary, ping_interval=10, max_outstanding_pings=2)
         connection = await place.server.connection()
@@ -461,7 +461,7 @@ async def test_whatever_fails_while_receiving_ends_the_session_and_not_the_clien
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Clumsy:
-        def arrived(self, touched: list[Sink]) -> None:
+        def arrived(self, touched: list[Route]) -> None:
             raise ZeroDivisionError("a bug")
 
         def happened(self, session: Session, event: LinkEvent) -> None: ...
@@ -471,7 +471,7 @@ async def test_whatever_fails_while_receiving_ends_the_session_and_not_the_clien
 
     async with world() as place:
         got: list[Message] = []
-        link = Link({b"1": Sink(got.append)})
+        link = Link({b"1": Route(got.append)})
         [address] = parse_servers(f"nats://{HOST}:{PORT}")
         session = Session(address, Options(), Runtime(dial=place.dial, rng=random.Random(1)), Clumsy(), link)
         await session.open(asyncio.get_running_loop().time() + 5)
@@ -489,7 +489,7 @@ async def test_a_connection_that_cannot_be_looked_after_ends(
     def stumble(link: Link) -> int:
         raise ZeroDivisionError("a bug")
 
-    diary = Diary()
+    diary = EventRecorder()
     async with world() as place:
         nc = await place.connect(on_event=diary, ping_interval=5)
         with monkeypatch.context() as patch:
@@ -521,7 +521,7 @@ async def test_a_session_ends_once_and_remembers_its_first_cause() -> None:
 )
 @virtual_clock
 async def test_the_end_of_a_connection_is_blamed_on_what_the_server_said_last(said: str) -> None:
-    diary = Diary(Disconnected)
+    diary = EventRecorder(Disconnected)
     async with world() as place:
         await place.connect(on_event=diary)
         connection = await place.server.connection()
@@ -533,7 +533,7 @@ async def test_the_end_of_a_connection_is_blamed_on_what_the_server_said_last(sa
 
 @virtual_clock
 async def test_a_complaint_that_does_not_end_the_connection_is_not_blamed_later() -> None:
-    diary = Diary(Disconnected)
+    diary = EventRecorder(Disconnected)
     async with world() as place:
         await place.connect(on_event=diary)
         connection = await place.server.connection()
@@ -547,7 +547,7 @@ async def test_a_complaint_that_does_not_end_the_connection_is_not_blamed_later(
 
 @virtual_clock
 async def test_bytes_that_are_no_protocol_end_the_connection_and_the_next_one_works() -> None:
-    diary = Diary(Disconnected, Reconnected)
+    diary = EventRecorder(Disconnected, Reconnected)
     async with world() as place:
         nc = await place.connect(on_event=diary)
         for number, offence in enumerate(itertools.repeat(b"NONSENSE\r\n", 3), 1):

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproto._core.subscription import TURN, Handler, SlowPolicy, Subscription
+from natsproto._core.subscription import MAX_MESSAGES_PER_TURN, Handler, SlowPolicy, Subscription
 from natsproto.errors import (
     ConfigError,
     ConnectionLost,
@@ -27,11 +27,11 @@ from natsproto.errors import (
     SubscriptionClosed,
 )
 from natsproto.protocol.frames import Message
-from tests.core.world import turns
+from tests.core.helpers import turns
 from tests.kit.clock import run_virtual, virtual_clock
 
 
-class Keeper:
+class SubscriptionCallbacks:
     """What a subscription asks of its engine, written down; ``confirmed`` is when the server answers."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Keeper:
     def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
         self.trace.append(("unsubscribe", max_msgs))
         if max_msgs is None:
-            subscription.end(None, discard=True)
+            subscription._close(None, discard=True)
 
     def stop_interest(self, subscription: Subscription) -> None:
         self.trace.append("stop_interest")
@@ -82,10 +82,10 @@ def make(
     msgs_limit: int = 0,
     bytes_limit: int = 0,
     policy: SlowPolicy = SlowPolicy.DROP_NEWEST,
-) -> tuple[Subscription, Keeper]:
-    keeper = Keeper()
-    sub = Subscription(keeper, "s", None, handler, msgs_limit=msgs_limit, bytes_limit=bytes_limit, policy=policy)
-    return sub, keeper
+) -> tuple[Subscription, SubscriptionCallbacks]:
+    engine = SubscriptionCallbacks()
+    sub = Subscription(engine, "s", None, handler, msgs_limit=msgs_limit, bytes_limit=bytes_limit, policy=policy)
+    return sub, engine
 
 
 def message(size: int, number: int = 0) -> Message:
@@ -96,8 +96,8 @@ def message(size: int, number: int = 0) -> Message:
 def feed(sub: Subscription, *sizes: int, excess: int = 0) -> list[Message]:
     """A chunk with these messages arrives; the last ``excess`` came behind the limit of an auto-unsubscribe."""
     messages = [message(size, number) for number, size in enumerate(sizes)]
-    sub.inbox.extend(messages)
-    sub.settle(len(sizes), sum(sizes), excess)
+    sub._inbox.extend(messages)
+    sub._account(len(sizes), sum(sizes), excess)
     return messages
 
 
@@ -158,7 +158,7 @@ def test_any_interleaving_of_arrivals_and_reads_adds_up(
     steps: list[tuple[str, object]], msgs_limit: int, bytes_limit: int, policy: SlowPolicy
 ) -> None:
     async def main() -> None:
-        sub, keeper = make(msgs_limit=msgs_limit, bytes_limit=bytes_limit, policy=policy)
+        sub, engine = make(msgs_limit=msgs_limit, bytes_limit=bytes_limit, policy=policy)
         model = Model(msgs_limit, bytes_limit, policy)
         for name, what in steps:
             if name == "arrive" and not sub.closed and not model.held:
@@ -168,24 +168,24 @@ def test_any_interleaving_of_arrivals_and_reads_adds_up(
             elif name == "limits":
                 assert isinstance(what, tuple)
                 sub.pending_msgs_limit, sub.pending_bytes_limit = model.msgs_limit, model.bytes_limit = what
-            elif name in ("next", "iterate", "batch") and sub.inbox:
+            elif name in ("next", "iterate", "batch") and sub._inbox:
                 model.take(await read(sub, name, what))
                 model.held = model.held and bool(model.pending)
-            check(sub, keeper, model)
+            check(sub, engine, model)
         if sub.closed:
             await check_end(sub, model)
 
     run_virtual(main)
 
 
-def check(sub: Subscription, keeper: Keeper, model: Model) -> None:
+def check(sub: Subscription, engine: SubscriptionCallbacks, model: Model) -> None:
     assert sub.delivered + sub.dropped + sub.pending_msgs == model.received
     assert (sub.delivered, sub.dropped) == (len(model.read), model.dropped)
-    assert list(sub.inbox) == model.pending
+    assert list(sub._inbox) == model.pending
     assert sub.pending_bytes == sum(m.size for m in model.pending)
-    assert len(keeper.slow_errors) == model.episodes, "one report an episode"
-    assert (keeper.holds[-1:] == [True]) == model.held
-    assert all(held != following for held, following in zip(keeper.holds, keeper.holds[1:], strict=False))
+    assert len(engine.slow_errors) == model.episodes, "one report an episode"
+    assert (engine.holds[-1:] == [True]) == model.held
+    assert all(held != following for held, following in zip(engine.holds, engine.holds[1:], strict=False))
     assert sub.closed == model.ended
 
 
@@ -199,7 +199,7 @@ async def read(sub: Subscription, name: str, what: object) -> list[Message]:
         sub._relax()
         return batch
     assert isinstance(what, int)
-    wanted = min(what, len(sub.inbox))
+    wanted = min(what, len(sub._inbox))
     if name == "next":
         return [await sub.next(timeout=1) for _ in range(wanted)]
     messages = aiter(sub)
@@ -232,12 +232,12 @@ def test_what_comes_behind_the_limit_of_an_auto_unsubscribe_counts_as_never_rece
         wanted: list[Message] = []
         for sizes, reads in chunks:
             wanted += feed(sub, *sizes)
-            for _ in range(min(reads, len(sub.inbox))):
+            for _ in range(min(reads, len(sub._inbox))):
                 assert await sub.next() is wanted[sub.delivered - 1]
         last = data.draw(st.lists(_SIZES, min_size=1, max_size=8))
         excess = data.draw(st.integers(0, len(last)))
         wanted += feed(sub, *last, excess=excess)[: len(last) - excess]
-        sub.end(None)
+        sub._close(None)
         assert sub.delivered + sub.pending_msgs == len(wanted)
         rest = [message async for message in sub]
         assert rest == wanted[len(wanted) - len(rest) :]
@@ -248,42 +248,42 @@ def test_what_comes_behind_the_limit_of_an_auto_unsubscribe_counts_as_never_rece
 
 @pytest.mark.parametrize("policy", [SlowPolicy.DROP_NEWEST, SlowPolicy.DROP_OLDEST, SlowPolicy.ERROR])
 async def test_a_message_bigger_than_the_limit_is_dropped_and_nothing_else_happens(policy: SlowPolicy) -> None:
-    sub, keeper = make(bytes_limit=10, policy=policy)
+    sub, engine = make(bytes_limit=10, policy=policy)
     feed(sub, 11)
     assert (sub.dropped, sub.pending_msgs, sub.pending_bytes) == (1, 0, 0)
-    [error] = keeper.slow_errors
+    [error] = engine.slow_errors
     assert (error.subject, error.dropped, error.pending_msgs, error.pending_bytes) == ("s", 1, 0, 0)
 
 
 async def test_the_report_says_what_was_dropped_and_what_waits() -> None:
-    sub, keeper = make(msgs_limit=3)
+    sub, engine = make(msgs_limit=3)
     feed(sub, 10, 10, 10, 10, 10)
     feed(sub, 10, 10)
-    [error] = keeper.slow_errors
+    [error] = engine.slow_errors
     assert (error.dropped, error.pending_msgs, error.pending_bytes) == (2, 3, 30)
     assert sub.dropped == 4
 
 
 @pytest.mark.parametrize(("msgs_limit", "bytes_limit"), [(4, 0), (0, 40), (4, 40), (1, 0), (0, 10)])
 async def test_a_reader_that_caught_up_begins_a_new_episode(msgs_limit: int, bytes_limit: int) -> None:
-    sub, keeper = make(msgs_limit=msgs_limit, bytes_limit=bytes_limit)
+    sub, engine = make(msgs_limit=msgs_limit, bytes_limit=bytes_limit)
     for episode in (1, 2, 3):
         for _ in range(10):
             feed(sub, 10, 10, 10)
-        assert len(keeper.slow_errors) == episode
-        while sub.inbox:
+        assert len(engine.slow_errors) == episode
+        while sub._inbox:
             await sub.next()
-        assert sum(keeper.episodes) == sub.dropped, "each episode ends with what it has cost"
+        assert sum(engine.episodes) == sub.dropped, "each episode ends with what it has cost"
 
 
 async def test_slow_episode_ends_when_emptied() -> None:
     """Each burst begins with a chunk that overflows; in between the reader has read everything."""
-    sub, keeper = make(msgs_limit=3)
+    sub, engine = make(msgs_limit=3)
     for _ in range(4):
         feed(sub, *[10] * 8)
         for _ in range(3):
             await sub.next()
-    assert (len(keeper.slow_errors), keeper.episodes) == (4, [5, 5, 5, 5])
+    assert (len(engine.slow_errors), engine.episodes) == (4, [5, 5, 5, 5])
 
 
 async def test_def_callback_runs_in_the_read() -> None:
@@ -294,12 +294,12 @@ async def test_def_callback_runs_in_the_read() -> None:
     def handler(message: Message) -> None:
         seen.append((message.data, variable.get(), asyncio.current_task()))
 
-    sub, keeper = make(handler)
+    sub, engine = make(handler)
     variable.set("later")
     me = asyncio.current_task()
     messages = feed(sub, 2, 3)
     assert seen == [(one.data, "subscribed", me) for one in messages]
-    assert (sub.pending_msgs, sub.delivered, keeper.failures) == (0, 2, [])
+    assert (sub.pending_msgs, sub.delivered, engine.failures) == (0, 2, [])
 
 
 async def test_slow_def_callback_goes_on_in_a_task() -> None:
@@ -320,8 +320,8 @@ async def test_slow_def_callback_goes_on_in_a_task() -> None:
 async def test_quick_def_callback_goes_on_in_a_task() -> None:
     seen: list[Message] = []
     sub, _ = make(seen.append)
-    messages = feed(sub, *[1] * (TURN + 5))
-    assert len(seen) <= TURN
+    messages = feed(sub, *[1] * (MAX_MESSAGES_PER_TURN + 5))
+    assert len(seen) <= MAX_MESSAGES_PER_TURN
     await sub.drain()
     assert seen == messages
 
@@ -336,12 +336,12 @@ async def test_awaitable_of_a_def_callback_is_awaited() -> None:
         await asyncio.sleep(0)
         trace.append(("end", message.size))
 
-    sub, keeper = make(lambda message: handle(message))
+    sub, engine = make(lambda message: handle(message))
     feed(sub, 1, 2)
     feed(sub, 3)
     await sub.drain()
     assert trace == [(what, size) for size in (1, 2, 3) for what in ("begin", "end")]
-    assert keeper.failures == []
+    assert engine.failures == []
 
 
 async def test_slow_callback_is_told_in_debug_mode(caplog: pytest.LogCaptureFixture) -> None:
@@ -359,15 +359,15 @@ async def test_slow_callback_is_told_in_debug_mode(caplog: pytest.LogCaptureFixt
 
 async def test_reading_rests_before_an_inbox_overflows() -> None:
     """Once for each time something was read: a reader that never reads does not hold the connection up."""
-    sub, keeper = make(msgs_limit=10)
+    sub, engine = make(msgs_limit=10)
     feed(sub, *[1] * 5)
-    assert keeper.turns == 0
+    assert engine.turns == 0
     feed(sub, 1)
     feed(sub, 1)
-    assert keeper.turns == 1
+    assert engine.turns == 1
     await sub.next()
     feed(sub, 1)
-    assert keeper.turns == 2
+    assert engine.turns == 2
 
 
 async def test_unsubscribing_drops_what_is_unread_and_counts_it_neither_read_nor_lost() -> None:
@@ -384,22 +384,22 @@ async def test_unsubscribing_drops_what_is_unread_and_counts_it_neither_read_nor
 
 
 async def test_pause_takes_all_and_holds_until_everything_was_read() -> None:
-    sub, keeper = make(msgs_limit=2, policy=SlowPolicy.PAUSE)
+    sub, engine = make(msgs_limit=2, policy=SlowPolicy.PAUSE)
     feed(sub, 1, 1)
-    assert keeper.holds == []
+    assert engine.holds == []
     feed(sub, 1, 1, 1)
-    assert (keeper.holds, sub.pending_msgs, sub.dropped) == ([True], 5, 0)
+    assert (engine.holds, sub.pending_msgs, sub.dropped) == ([True], 5, 0)
     for _ in range(4):
         await sub.next()
-    assert keeper.holds == [True]
+    assert engine.holds == [True]
     await sub.next()
-    assert keeper.holds == [True, False]
-    assert keeper.slow_errors == []
+    assert engine.holds == [True, False]
+    assert engine.slow_errors == []
 
 
 @pytest.mark.parametrize("way", ["iterate", "batches"])
 async def test_a_running_reader_releases_the_hold(way: str) -> None:
-    sub, keeper = make(msgs_limit=1, policy=SlowPolicy.PAUSE)
+    sub, engine = make(msgs_limit=1, policy=SlowPolicy.PAUSE)
     got: list[Message] = []
 
     async def reader() -> None:
@@ -414,16 +414,16 @@ async def test_a_running_reader_releases_the_hold(way: str) -> None:
     await turns(2)
     feed(sub, 1, 1, 1)
     await turns(3)
-    assert (len(got), keeper.holds) == (3, [True, False])
-    sub.end(None)
+    assert (len(got), engine.holds) == (3, [True, False])
+    sub._close(None)
     await task
 
 
 async def test_one_that_ends_lets_the_others_read_on_even_if_nobody_reads_what_it_has() -> None:
-    sub, keeper = make(msgs_limit=1, policy=SlowPolicy.PAUSE)
+    sub, engine = make(msgs_limit=1, policy=SlowPolicy.PAUSE)
     feed(sub, 1, 1, 1)
-    sub.end(None)
-    assert keeper.holds == [True, False]
+    sub._close(None)
+    assert engine.holds == [True, False]
     assert sub.pending_msgs == 3
 
 
@@ -480,7 +480,7 @@ async def test_a_cancelled_reader_takes_no_message_with_it() -> None:
         with pytest.raises(asyncio.CancelledError):
             await reader
         assert await sub.next() is one
-    assert not sub._waiters
+    assert not sub._notifier
     assert sub.delivered == 20
 
 
@@ -506,7 +506,7 @@ async def test_a_cancelled_batch_takes_no_message_with_it() -> None:
 async def test_iteration_ends_behind_the_last_message() -> None:
     sub, _ = make()
     sent = feed(sub, 1, 2, 3)
-    sub.end(None)
+    sub._close(None)
     assert [message async for message in sub] == sent
     assert [message async for message in sub] == []
 
@@ -515,7 +515,7 @@ async def test_iteration_ends_behind_the_last_message() -> None:
 async def test_the_error_that_ended_it_comes_behind_the_last_message(way: str) -> None:
     sub, _ = make()
     sent = feed(sub, 1, 2, 3)
-    sub.end(ConnectionLost("gone"))
+    sub._close(ConnectionLost("gone"))
     got: list[Message] = []
 
     async def reader() -> None:
@@ -537,7 +537,7 @@ async def test_the_error_that_ended_it_comes_behind_the_last_message(way: str) -
 
 async def test_an_error_raised_again_and_again_does_not_grow() -> None:
     sub, _ = make()
-    sub.end(ConnectionLost("gone"))
+    sub._close(ConnectionLost("gone"))
     depths = []
     for _ in range(5):
         try:
@@ -570,7 +570,7 @@ async def test_batches_hold_all_that_has_arrived() -> None:
     assert len(await anext(batches)) == 3
     feed(sub, 1, 1)
     assert len(await anext(batches)) == 2
-    sub.end(None)
+    sub._close(None)
     with pytest.raises(StopAsyncIteration):
         await anext(batches)
 
@@ -578,7 +578,7 @@ async def test_batches_hold_all_that_has_arrived() -> None:
 async def test_batches_of_a_given_size_are_never_bigger() -> None:
     sub, _ = make()
     sent = feed(sub, *[1] * 10)
-    sub.end(None)
+    sub._close(None)
     batches = [batch async for batch in sub.batches(4)]
     assert [len(batch) for batch in batches] == [4, 4, 2]
     assert [one for batch in batches for one in batch] == sent
@@ -586,12 +586,12 @@ async def test_batches_of_a_given_size_are_never_bigger() -> None:
 
 @pytest.mark.parametrize("max_msgs", [0, -1, True, 1.5, "5"], ids=str)
 async def test_batches_and_unsubscribe_refuse_a_bad_count_at_once(max_msgs: int) -> None:
-    sub, keeper = make()
+    sub, engine = make()
     with pytest.raises(ConfigError, match="max_msgs"):
         sub.batches(max_msgs)
     with pytest.raises(ConfigError, match="max_msgs"):
         await sub.unsubscribe(max_msgs)
-    assert keeper.trace == []
+    assert engine.trace == []
 
 
 # ---------------------------------------------------------------- callbacks
@@ -650,11 +650,11 @@ async def _coroutine(got: list[Message], one: Message) -> None:
 )
 async def test_any_kind_of_callable_is_a_callback(kind: Callable[[list[Message]], Handler]) -> None:
     got: list[Message] = []
-    sub, keeper = make(kind(got))
+    sub, engine = make(kind(got))
     sent = feed(sub, 1, 1)
     await turns(10)
     assert got == sent
-    assert keeper.failures == []
+    assert engine.failures == []
 
 
 async def test_a_callback_that_never_suspends_lets_others_run() -> None:
@@ -667,7 +667,7 @@ async def test_a_callback_that_never_suspends_lets_others_run() -> None:
             await turns(1)
 
     sub, _ = make(lambda _: None)
-    feed(sub, *[1] * (TURN * 4))
+    feed(sub, *[1] * (MAX_MESSAGES_PER_TURN * 4))
     await count()
     assert other >= 3
 
@@ -739,11 +739,11 @@ def _raise_later(kind: Callable[[], BaseException]) -> Handler:
 async def test_what_a_callback_raises_is_reported_and_the_next_message_is_handled(
     handler: Callable[[Callable[[], BaseException]], Handler], kind: type[BaseException]
 ) -> None:
-    sub, keeper = make(handler(kind))
+    sub, engine = make(handler(kind))
     feed(sub, 2, 1, 2, 1)
     await turns(20)
     assert sub.pending_msgs == 0
-    assert [(where, type(error)) for where, error in keeper.failures] == [("callback of 's'", kind)] * 2
+    assert [(where, type(error)) for where, error in engine.failures] == [("callback of 's'", kind)] * 2
 
 
 async def test_a_callback_that_cancels_itself_is_reported_and_the_next_message_is_handled() -> None:
@@ -757,27 +757,27 @@ async def test_a_callback_that_cancels_itself_is_reported_and_the_next_message_i
             await turns(1)
         got.append(one)
 
-    sub, keeper = make(handler)
+    sub, engine = make(handler)
     sent = feed(sub, 2, 1, 2, 1)
     await turns(20)
     assert got == [sent[1], sent[3]]
-    assert [type(error) for _, error in keeper.failures] == [asyncio.CancelledError] * 2
+    assert [type(error) for _, error in engine.failures] == [asyncio.CancelledError] * 2
 
 
 async def test_when_the_whole_program_is_cancelled_so_is_the_callback() -> None:
     async def handler(one: Message) -> None:
         await asyncio.get_running_loop().create_future()
 
-    sub, keeper = make(handler)
+    sub, engine = make(handler)
     feed(sub, 1, 1)
     await turns(2)
-    keeper.living = False
+    engine.living = False
     worker = sub._worker
     assert worker is not None
     worker.cancel()
     with pytest.raises(asyncio.CancelledError):
         await worker
-    assert keeper.failures == []
+    assert engine.failures == []
 
 
 @pytest.mark.parametrize("read", ["next", "iterate", "batches"])
@@ -793,15 +793,15 @@ async def test_a_subscription_with_a_callback_cannot_be_read_as_well(read: str) 
 
 @virtual_clock
 async def test_drain_stops_the_interest_waits_for_the_server_and_forgets() -> None:
-    sub, keeper = make()
-    keeper.confirmed = asyncio.get_running_loop().create_future()
+    sub, engine = make()
+    engine.confirmed = asyncio.get_running_loop().create_future()
     draining = asyncio.create_task(sub.drain(timeout=5))
     await turns(3)
-    assert keeper.trace == ["stop_interest", ("confirm", 5.0)]
+    assert engine.trace == ["stop_interest", ("confirm", 5.0)]
     sent = feed(sub, 1, 1)  # the server had sent it before it heard of the end
-    keeper.confirmed.set_result(None)
+    engine.confirmed.set_result(None)
     await draining
-    assert keeper.trace[2:] == ["forget"]
+    assert engine.trace[2:] == ["forget"]
     assert sub.closed
     assert [message async for message in sub] == sent
 
@@ -846,33 +846,33 @@ async def test_a_callback_may_drain_its_own_subscription() -> None:
         drained.set()
 
     drained = asyncio.Event()
-    sub, keeper = make(handler)
+    sub, engine = make(handler)
     feed(sub, 1)
     await drained.wait()
-    assert keeper.failures == []
+    assert engine.failures == []
 
 
 @pytest.mark.parametrize("error", [RequestTimeout("flush", 1), ConnectionLost("gone")])
 async def test_a_drain_that_the_server_does_not_confirm_ends_the_subscription_all_the_same(error: NatsError) -> None:
-    sub, keeper = make()
-    keeper.confirmed = asyncio.get_running_loop().create_future()
-    keeper.confirmed.set_exception(error)
+    sub, engine = make()
+    engine.confirmed = asyncio.get_running_loop().create_future()
+    engine.confirmed.set_exception(error)
     with pytest.raises(type(error)):
         await sub.drain()
     assert sub.closed
-    assert keeper.trace[-1] == "forget"
+    assert engine.trace[-1] == "forget"
 
 
 async def test_a_cancelled_drain_ends_the_subscription() -> None:
-    sub, keeper = make()
-    keeper.confirmed = asyncio.get_running_loop().create_future()
+    sub, engine = make()
+    engine.confirmed = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(sub.drain())
     await turns(2)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert sub.closed
-    assert keeper.trace[-1] == "forget"
+    assert engine.trace[-1] == "forget"
 
 
 async def test_reading_out_waits_for_the_running_iterator() -> None:
@@ -888,8 +888,8 @@ async def test_reading_out_waits_for_the_running_iterator() -> None:
     task = asyncio.create_task(reader())
     await turns(1)
     feed(sub, 1, 1, 1)
-    sub.end(None)
-    assert await sub.read_out(loop.time() + 10) == 0
+    sub._close(None)
+    assert await sub._join(loop.time() + 10) == 0
     assert len(got) == 3
     await task
 
@@ -905,19 +905,19 @@ async def test_reading_out_does_not_wait_for_an_iterator_that_outlived_its_task(
 
     feed(sub, 1, 1)
     await asyncio.create_task(reader())
-    sub.end(None)
+    sub._close(None)
     loop = asyncio.get_running_loop()
     began = loop.time()
-    await sub.read_out(began + 30)
+    await sub._join(began + 30)
     assert loop.time() == began
     await aclose(held[0])
 
 
 async def test_a_subscription_can_be_awaited_and_entered() -> None:
-    sub, keeper = make()
+    sub, engine = make()
     assert await sub is sub
     async with sub as entered:
         assert entered is sub
-    assert keeper.trace == [("unsubscribe", None)]
+    assert engine.trace == [("unsubscribe", None)]
     await sub.unsubscribe()  # nothing happens on one that has ended
-    assert keeper.trace == [("unsubscribe", None)]
+    assert engine.trace == [("unsubscribe", None)]

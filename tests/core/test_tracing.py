@@ -10,7 +10,7 @@ import pytest
 
 from natsproto.errors import ConnectionClosed, RequestTimeout
 from natsproto.protocol.frames import Message
-from tests.core.world import World, turns, world
+from tests.core.helpers import World, turns, world
 from tests.kit.clock import advance, virtual_clock
 
 TREE = {"2.1": 0, "10": 0, "2": 1, "1": 0, "": 10, **{str(number): 0 for number in range(3, 10)}}

@@ -15,10 +15,11 @@ import natsproto
 from natsproto._client import Client
 from natsproto._core.events import Disconnected, LameDuck, Moved, Reconnected, ServersDiscovered
 from natsproto.errors import ConnectionLost, NatsError, NoResponders, StaleConnection
+from natsproto.protocol.addresses import ServerAddress
 from natsproto.protocol.frames import ServerInfo
-from natsproto.protocol.pool import ServerAddress, ServerState
+from natsproto.protocol.pool import ServerState
 from natsproto.testing import Cluster, Server, run_cluster
-from tests.faults.world import SOON, Diary, monitoring, settled, worded
+from tests.faults.helpers import SOON, EventRecorder, monitoring, settled, worded
 
 pytestmark = pytest.mark.slow
 
@@ -153,7 +154,7 @@ async def resident(node: Server) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def pair(cluster: Cluster, diary: Diary, **options: float) -> AsyncIterator[tuple[Client, Client]]:
+async def pair(cluster: Cluster, diary: EventRecorder, **options: float) -> AsyncIterator[tuple[Client, Client]]:
     """A client on the first node and a helper on the second."""
     first, second, _ = cluster.servers
     async with (
@@ -166,7 +167,7 @@ async def pair(cluster: Cluster, diary: Diary, **options: float) -> AsyncIterato
 
 @pytest.mark.smoke
 async def test_after_a_kill_of_its_node_a_client_goes_on_at_once_on_another(cluster: Cluster) -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with pair(cluster, diary) as (nc, helper):
         traffic = Traffic(nc, helper)
         async with traffic.flow():
@@ -186,7 +187,7 @@ async def test_after_a_kill_of_its_node_a_client_goes_on_at_once_on_another(clus
 
 @pytest.mark.parametrize("unsent", [0, 8_000_000], ids=["idle", "megabytes unsent"])
 async def test_a_frozen_node_is_left_within_the_ping_budget(cluster: Cluster, unsent: int) -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with pair(cluster, diary, ping_interval=0.2, max_outstanding_pings=2, connect_timeout=1) as (nc, _):
         frozen = where(nc, cluster)
         await nc.flush()
@@ -213,7 +214,7 @@ async def test_a_frozen_node_is_left_within_the_ping_budget(cluster: Cluster, un
 
 
 async def test_a_lame_duck_is_left_before_it_cuts_and_nobody_notices(cluster: Cluster) -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with pair(cluster, diary) as (nc, helper), AsyncExitStack() as stack:
         duck = where(nc, cluster)
         traffic = Traffic(nc, helper, [await stack.enter_async_context(resident(node)) for node in cluster.servers])
@@ -236,7 +237,7 @@ async def test_a_lame_duck_is_left_before_it_cuts_and_nobody_notices(cluster: Cl
 
 
 async def test_leaving_a_lame_duck_counts_auto_unsubscribe_on_and_keeps_queue_groups(cluster: Cluster) -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with pair(cluster, diary) as (nc, helper):
         limited, shared = nc.subscribe("limited", max_msgs=5), nc.subscribe("shared", queue="group")
         await _known_everywhere(helper, nc)
@@ -245,7 +246,7 @@ async def test_leaving_a_lame_duck_counts_auto_unsubscribe_on_and_keeps_queue_gr
         duck = where(nc, cluster)
         await duck.lame_duck()
         await diary.wait(Moved)
-        await _forgotten(duck, where(helper, cluster), "shared")
+        await _unused_warning(duck, where(helper, cluster), "shared")
         await _known_everywhere(helper, nc)
         for number in range(1, 10):
             await helper.publish("limited", b"%d" % number)
@@ -254,7 +255,7 @@ async def test_leaving_a_lame_duck_counts_auto_unsubscribe_on_and_keeps_queue_gr
         assert [int((await shared.next(20)).data) for _ in range(9)] == list(range(1, 10))
 
 
-async def _forgotten(node: Server, elsewhere: Server, subject: str) -> None:
+async def _unused_warning(node: Server, elsewhere: Server, subject: str) -> None:
     """Nobody listens to the subject on the node any more, and the other one has heard of that."""
     async with asyncio.timeout(20):
         while True:
@@ -275,7 +276,7 @@ async def _known_everywhere(helper: Client, nc: Client) -> None:
 
 
 async def test_a_node_that_restarts_again_and_again_costs_a_moment_each(cluster: Cluster) -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with pair(cluster, diary) as (nc, helper):
         traffic = Traffic(nc, helper)
         stable = cluster.servers[1]
@@ -293,7 +294,7 @@ async def test_a_node_that_restarts_again_and_again_costs_a_moment_each(cluster:
 async def test_nodes_that_come_and_go_are_added_and_dropped_and_given_ones_are_kept(cluster: Cluster) -> None:
     first, second, third = cluster.servers
     addresses = {server: server.url.removeprefix("nats://") for server in cluster.servers}
-    diary = Diary()
+    diary = EventRecorder()
     async with natsproto.connect([first.url, second.url], randomize=False, on_event=diary) as nc:
         await settled(lambda: set(nc.servers) == set(addresses.values()))
         assert nc.discovered_servers == (addresses[third],)
@@ -309,7 +310,7 @@ async def test_nodes_that_come_and_go_are_added_and_dropped_and_given_ones_are_k
 
 async def test_without_discovery_only_the_given_servers_are_used(cluster: Cluster) -> None:
     first = cluster.servers[0]
-    diary = Diary()
+    diary = EventRecorder()
     async with natsproto.connect(first.url, ignore_discovered_servers=True, on_event=diary) as nc:
         await nc.flush()
         assert nc.servers == (first.url.removeprefix("nats://"),)
@@ -320,7 +321,7 @@ async def test_without_discovery_only_the_given_servers_are_used(cluster: Cluste
 
 async def test_set_servers_is_where_the_next_connection_goes(cluster: Cluster) -> None:
     first, _, third = cluster.servers
-    diary = Diary()
+    diary = EventRecorder()
     async with natsproto.connect(first.url, ignore_discovered_servers=True, on_event=diary) as nc:
         nc.set_servers([third.url])
         await nc.flush()
@@ -340,7 +341,7 @@ async def test_the_chooser_decides_where_to_and_when(cluster: Cluster) -> None:
         wanted = third if len(asked) == 1 else second
         return next(server.address for server in servers if server.address.port == wanted.port), 0.1
 
-    diary = Diary()
+    diary = EventRecorder()
     async with natsproto.connect(first.url, reconnect_to_server=choose, on_event=diary) as nc:
         await settled(lambda: len(nc.servers) == 3)
         first.kill()
@@ -353,7 +354,7 @@ async def test_the_chooser_decides_where_to_and_when(cluster: Cluster) -> None:
 
 
 async def test_servers_are_tried_in_the_given_order_when_asked(cluster: Cluster) -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with natsproto.connect(cluster.urls, randomize=False, ignore_discovered_servers=True, on_event=diary) as nc:
         visited = [where(nc, cluster)]
         for number in range(1, 6):
@@ -365,7 +366,7 @@ async def test_servers_are_tried_in_the_given_order_when_asked(cluster: Cluster)
 
 
 async def test_when_every_node_is_gone_the_client_waits_and_comes_back_with_the_first(cluster: Cluster) -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with pair(cluster, diary, reconnect_wait_max=0.1) as (nc, _):
         got: list[bytes] = []
         nc.subscribe("later", cb=lambda message: got.append(message.data))

@@ -14,7 +14,7 @@ from natsproto._core.events import Disconnected, Reconnected
 from natsproto.errors import ConnectionClosed, ConnectionLost, DrainTimeout
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server, run_server
-from tests.faults.world import SOON, Diary, nothing_left, only_these_are_left, settled, worded
+from tests.faults.helpers import SOON, EventRecorder, nothing_left, only_these_are_left, settled, worded
 from tests.kit.proxy import End, FaultProxy
 
 
@@ -185,7 +185,7 @@ async def test_drain_while_there_is_no_connection_sends_what_waits_when_there_is
     got = peer.subscribe("later")
     await peer.flush()
     async with FaultProxy(server.host, server.port) as proxy:
-        diary = Diary()
+        diary = EventRecorder()
         nc = await natsproto.connect(proxy.url, on_event=diary)
         nc.subscribe("work", cb=lambda message: None)
         await nc.flush()
@@ -205,7 +205,7 @@ async def test_drain_while_there_is_no_connection_ends_at_its_deadline_and_says_
     server: Server,
 ) -> None:
     async with FaultProxy(server.host, server.port) as proxy, nothing_left():
-        diary = Diary()
+        diary = EventRecorder()
         nc = await natsproto.connect(proxy.url, on_event=diary)
         await nc.flush()
         proxy.refuse()
@@ -224,7 +224,7 @@ async def test_drain_goes_on_over_a_cut(server: Server, peer: Client) -> None:
     peer.subscribe("answers", cb=lambda message: answers.append(int(message.data)))
     await peer.flush()
     async with FaultProxy(server.host, server.port) as proxy:
-        diary = Diary()
+        diary = EventRecorder()
         nc = await natsproto.connect(proxy.url, on_event=diary, reconnect_delay=lambda _: 0.01)
         half_way, go_on = asyncio.Event(), asyncio.Event()
 
@@ -275,7 +275,7 @@ async def test_close_never_raises_and_drain_only_in_words_when_the_peer_ends_in_
 
 async def test_close_while_reconnecting_is_immediate_and_ends_everybody(server: Server) -> None:
     async with FaultProxy(server.host, server.port) as proxy, nothing_left():
-        diary = Diary()
+        diary = EventRecorder()
         nc = await natsproto.connect(proxy.url, on_event=diary, fail_requests_on_disconnect=False)
         reading = asyncio.create_task(nc.subscribe("work").next())
         await nc.flush()

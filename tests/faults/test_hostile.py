@@ -14,10 +14,10 @@ import pytest
 import natsproto
 from natsproto._client import Client
 from natsproto._core.events import Disconnected, Reconnected
-from natsproto._core.runtime import WireHandler
 from natsproto._core.subscription import Subscription
+from natsproto._core.wire import WireHandler
 from natsproto.errors import ConnectFailed, LocalProtocolError
-from tests.faults.world import SOON, Diary, connect_in, memory_runtime, nothing_left, resident, worded
+from tests.faults.helpers import SOON, EventRecorder, connect_in, memory_runtime, nothing_left, resident, worded
 from tests.kit.clock import run_virtual
 from tests.kit.hostile import HOSTILE, Hostile, Outcome
 from tests.kit.memory import MemoryNetwork
@@ -93,7 +93,9 @@ async def _works(nc: Client, subscription: Subscription) -> None:
                 return
 
 
-async def _play_handshake(diary: Diary, server: ScriptedServer, network: MemoryNetwork, watch: Stopwatch) -> Outcome:
+async def _play_handshake(
+    diary: EventRecorder, server: ScriptedServer, network: MemoryNetwork, watch: Stopwatch
+) -> Outcome:
     began = asyncio.get_running_loop().time()
     try:
         nc = await connect_in(
@@ -121,7 +123,7 @@ async def _play_handshake(diary: Diary, server: ScriptedServer, network: MemoryN
 
 
 async def _play_stream(
-    entry: Hostile, diary: Diary, server: ScriptedServer, network: MemoryNetwork, watch: Stopwatch
+    entry: Hostile, diary: EventRecorder, server: ScriptedServer, network: MemoryNetwork, watch: Stopwatch
 ) -> Outcome:
     nc = await connect_in(
         memory_runtime(network, watch.wrap),
@@ -160,7 +162,7 @@ async def _play_stream(
 
 
 async def _play(entry: Hostile, watch: Stopwatch) -> Outcome:
-    network, diary = MemoryNetwork(), Diary(Disconnected, Reconnected)
+    network, diary = MemoryNetwork(), EventRecorder(Disconnected, Reconnected)
     server = ScriptedServer(entry.behaviour(), Behaviour())
     network.listen("hostile", 4222, server.accept)
     server.host = "hostile"

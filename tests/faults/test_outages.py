@@ -19,9 +19,9 @@ from natsproto._client import Client
 from natsproto._core.events import Disconnected, Reconnected
 from natsproto.errors import ConnectFailed, ConnectionLost, NatsError, OutboxFull, RequestTimeout, StaleConnection
 from natsproto.testing import Server, run_server
-from tests.faults.world import (
+from tests.faults.helpers import (
     SOON,
-    Diary,
+    EventRecorder,
     connect_in,
     memory_runtime,
     nothing_left,
@@ -74,7 +74,7 @@ async def witness(server: Server, subject: str) -> AsyncIterator[Witness]:
 class Feed:
     """Publishes 0, 1, 2 … and remembers which connection each is for, and which were published while there was none."""
 
-    def __init__(self, nc: Client, diary: Diary, subject: str) -> None:
+    def __init__(self, nc: Client, diary: EventRecorder, subject: str) -> None:
         self.connection: list[int] = []
         self.down: set[int] = set()
         self._nc, self._diary, self._subject = nc, diary, subject
@@ -105,7 +105,7 @@ async def test_150_cuts_at_random_bytes_lose_little_tell_it_and_leave_nothing_be
     chance = random.Random(seed)
     async with proxied(server) as proxy, witness(server, "cut.out") as seen, natsproto.connect(server.url) as direct:
         async with nothing_left():
-            diary = Diary(Disconnected, Reconnected)
+            diary = EventRecorder(Disconnected, Reconnected)
             nc = await natsproto.connect(proxy.url, on_event=diary, reconnect_delay=lambda _: 0.002)
             incoming: list[int] = []
             nc.subscribe("cut.in", cb=lambda message: incoming.append(int(message.data)))
@@ -137,7 +137,7 @@ async def test_150_cuts_at_random_bytes_lose_little_tell_it_and_leave_nothing_be
 @pytest.mark.smoke
 async def test_what_is_published_while_there_is_no_connection_arrives(server: Server) -> None:
     async with proxied(server) as proxy, witness(server, "down") as seen:
-        diary = Diary(Disconnected, Reconnected)
+        diary = EventRecorder(Disconnected, Reconnected)
         async with natsproto.connect(proxy.url, on_event=diary, reconnect_delay=lambda _: 0.005) as nc:
             feed = Feed(nc, diary, "down")
             for number in range(1, 31):
@@ -156,7 +156,7 @@ async def test_what_is_published_while_there_is_no_connection_arrives(server: Se
 
 async def test_the_outbox_is_bounded_while_there_is_no_connection_and_refuses_in_words(server: Server) -> None:
     async with proxied(server) as proxy, witness(server, "full") as seen:
-        diary = Diary(Disconnected, Reconnected)
+        diary = EventRecorder(Disconnected, Reconnected)
         async with natsproto.connect(proxy.url, on_event=diary, outbox_limit=10_000) as nc:
             proxy.refuse()
             proxy.cut()
@@ -178,7 +178,7 @@ async def test_the_outbox_is_bounded_while_there_is_no_connection_and_refuses_in
 
 async def test_subscribe_unsubscribe_and_drain_work_while_reconnecting(server: Server) -> None:
     async with proxied(server) as proxy, natsproto.connect(server.url) as direct:
-        diary = Diary(Disconnected, Reconnected)
+        diary = EventRecorder(Disconnected, Reconnected)
         async with natsproto.connect(proxy.url, on_event=diary) as nc:
             kept, given_up, limited = nc.subscribe("a"), nc.subscribe("b"), nc.subscribe("c", max_msgs=3)
             await nc.flush()
@@ -207,7 +207,7 @@ async def test_subscribe_unsubscribe_and_drain_work_while_reconnecting(server: S
 
 async def test_a_half_open_connection_is_found_out_within_the_ping_budget_and_left(server: Server) -> None:
     async with proxied(server) as proxy:
-        diary = Diary()
+        diary = EventRecorder()
         async with natsproto.connect(
             proxy.url, on_event=diary, ping_interval=0.1, max_outstanding_pings=2, connect_timeout=0.5
         ) as nc:
@@ -226,7 +226,7 @@ async def test_a_half_open_connection_is_found_out_within_the_ping_budget_and_le
 
 async def test_a_peer_that_talks_and_does_not_read_is_found_out_though_it_talks(server: Server) -> None:
     async with proxied(server, receive_buffer=65_536) as proxy, natsproto.connect(server.url) as direct:
-        diary = Diary()
+        diary = EventRecorder()
         nc = await natsproto.connect(
             proxy.url, on_event=diary, ping_interval=0.2, max_outstanding_pings=2, connect_timeout=1
         )
@@ -300,7 +300,7 @@ async def test_everything_works_byte_by_byte(server: Server) -> None:
 async def test_a_corrupted_byte_is_detected_or_harmless(server: Server, at: int, direction: Direction) -> None:
     async with proxied(server) as proxy:
         proxy.corrupt_at(direction, at)
-        diary = Diary(Disconnected, Reconnected)
+        diary = EventRecorder(Disconnected, Reconnected)
         refusal: NatsError | None = None
         try:
             nc = await natsproto.connect(proxy.url, on_event=diary, connect_timeout=1, ping_interval=0.2)

@@ -11,10 +11,10 @@ import natsproto
 from natsproto._core.events import (
     AttemptFailed,
     Closed,
-    Denied,
     Disconnected,
+    PermissionViolation,
     Reconnected,
-    ServerComplained,
+    ServerErrorEvent,
 )
 from natsproto.errors import (
     NotAuthorized,
@@ -22,7 +22,7 @@ from natsproto.errors import (
     ServerError,
 )
 from natsproto.testing import run_server
-from tests.faults.world import SOON, Diary, connect_in, memory_runtime, settled, worded
+from tests.faults.helpers import SOON, EventRecorder, connect_in, memory_runtime, settled, worded
 from tests.kit.clock import virtual_clock
 from tests.kit.memory import MemoryNetwork
 from tests.kit.proxy import Direction, FaultProxy
@@ -70,7 +70,7 @@ class Place:
     """A client in memory, connected to a scripted server that says what the test wants."""
 
     def __init__(self) -> None:
-        self.network, self.server, self.diary = MemoryNetwork(), ScriptedServer(), Diary()
+        self.network, self.server, self.diary = MemoryNetwork(), ScriptedServer(), EventRecorder()
         self.network.listen("a", 4222, self.server.accept)
 
     async def connect(self) -> natsproto.Client:
@@ -93,7 +93,7 @@ async def test_an_error_that_ends_the_connection_is_its_reason_and_the_client_co
     cause = (await here.diary.wait(Disconnected)).cause
     assert case(text) in worded(cause)
     assert isinstance(cause, NotAuthorized if text in REFUSALS else ServerError)
-    assert len(here.diary.of(ServerComplained)) == 1
+    assert len(here.diary.of(ServerErrorEvent)) == 1
     await here.diary.wait(Reconnected)
     await nc.publish("a", b"1")
     assert (await got.next(5)).data == b"1"
@@ -107,7 +107,7 @@ async def test_an_error_that_usually_ends_the_connection_leaves_it_to_the_server
     here = Place()
     nc = await here.connect()
     here.server.err(text)
-    await here.diary.wait(ServerComplained)
+    await here.diary.wait(ServerErrorEvent)
     await nc.flush()
     assert not here.diary.of(Disconnected)
     await nc.close()
@@ -122,7 +122,7 @@ async def test_an_error_that_is_about_nobody_we_know_is_told_and_does_no_harm(te
     got = nc.subscribe("a")
     await nc.flush()
     here.server.err(text)
-    error = (await here.diary.wait(ServerComplained)).error
+    error = (await here.diary.wait(ServerErrorEvent)).error
     assert isinstance(error, ServerError)
     assert error.text == text
     await nc.publish("a", b"1")
@@ -144,7 +144,7 @@ async def test_a_permission_error_names_what_was_denied_and_spares_the_rest(
     asking = asyncio.create_task(nc.request("a", timeout=5))
     await got.next(5)
     here.server.err(text)
-    error = (await here.diary.wait(Denied)).error
+    error = (await here.diary.wait(PermissionViolation)).error
     assert (error.operation, error.subject, error.queue, error.text) == (operation, subject, queue, text)
     assert subject in worded(error)
     await nc.flush()
@@ -161,7 +161,7 @@ async def test_a_permission_error_names_what_was_denied_and_spares_the_rest(
 
 async def test_an_unknown_operation_on_the_wire_ends_the_connection_with_the_servers_words() -> None:
     async with run_server() as server, FaultProxy(server.host, server.port) as proxy:
-        diary = Diary()
+        diary = EventRecorder()
         async with natsproto.connect(proxy.url, on_event=diary) as nc:
             await nc.flush()
             proxy.inject(Direction.TO_SERVER, b"FOO\r\n")
@@ -174,7 +174,7 @@ async def test_an_unknown_operation_on_the_wire_ends_the_connection_with_the_ser
 
 async def test_a_payload_limit_that_was_lowered_meanwhile_ends_the_connection_with_the_servers_words() -> None:
     async with run_server(config="max_payload: 1048576") as server:
-        diary = Diary()
+        diary = EventRecorder()
         async with natsproto.connect(server.url, on_event=diary) as nc:
             await server.reconfigure("max_payload: 1000")  # the server does not tell its clients
             await nc.publish("a", bytes(2000))
@@ -189,7 +189,7 @@ async def test_a_payload_limit_that_was_lowered_meanwhile_ends_the_connection_wi
 
 async def test_a_control_line_the_server_does_not_take_ends_the_connection_with_the_servers_words() -> None:
     async with run_server(config="max_control_line: 1024") as server:
-        diary = Diary()
+        diary = EventRecorder()
         async with natsproto.connect(server.url, on_event=diary) as nc:
             await nc.publish("a" * 2000)
             cause = (await diary.wait(Disconnected)).cause
@@ -204,7 +204,7 @@ async def test_a_server_that_hears_nothing_says_so_before_it_cuts() -> None:
         run_server(config='ping_interval: "100ms", ping_max: 1') as server,
         FaultProxy(server.host, server.port) as proxy,
     ):
-        diary = Diary()
+        diary = EventRecorder()
         async with natsproto.connect(proxy.url, on_event=diary):
             proxy.stall(Direction.TO_SERVER)
             cause = (await diary.wait(Disconnected)).cause
@@ -216,12 +216,12 @@ async def test_a_server_that_hears_nothing_says_so_before_it_cuts() -> None:
 
 async def test_more_subscriptions_than_allowed_are_told_and_the_connection_lives() -> None:
     async with run_server(config="max_subscriptions: 2") as server:
-        diary = Diary()
+        diary = EventRecorder()
         async with natsproto.connect(server.url, on_event=diary) as nc:
             for number in range(3):
                 nc.subscribe(f"a.{number}")
             await nc.flush()
-            error = (await diary.wait(ServerComplained)).error
+            error = (await diary.wait(ServerErrorEvent)).error
             assert isinstance(error, ServerError)
             assert error.text == "maximum subscriptions exceeded"
             assert not diary.of(Disconnected)
@@ -247,7 +247,7 @@ def _permissions(publish: str = '">"', subscribe: str = '">"') -> str:
 async def test_a_denied_request_ends_at_once_and_the_others_go_on() -> None:
     config = _permissions(publish='{ deny: ["secret.>"] }')
     async with run_server(config=config) as server:
-        diary = Diary()
+        diary = EventRecorder()
         async with (
             natsproto.connect(server.url, user="all", password="all") as helper,
             natsproto.connect(server.url, user="some", password="some", on_event=diary) as nc,
@@ -266,7 +266,7 @@ async def test_a_denied_request_ends_at_once_and_the_others_go_on() -> None:
                 await nc.request('secret."quoted"', timeout=30)  # quoted twice on the wire
             await nc.publish("secret.two")
             await nc.flush()
-            assert [event.error.subject for event in diary.of(Denied)][-1] == "secret.two"
+            assert [event.error.subject for event in diary.of(PermissionViolation)][-1] == "secret.two"
             assert not going_on.done()
             assert not diary.of(Disconnected)
             going_on.cancel()
@@ -274,7 +274,7 @@ async def test_a_denied_request_ends_at_once_and_the_others_go_on() -> None:
 
 async def test_a_request_whose_inbox_is_denied_ends_at_once() -> None:
     async with run_server(config=_permissions(subscribe='{ deny: ["_INBOX.>"] }')) as server:
-        diary = Diary()
+        diary = EventRecorder()
         async with natsproto.connect(server.url, user="some", password="some", on_event=diary) as nc:
             began = time.monotonic()
             with pytest.raises(PermissionDenied) as caught:
@@ -292,7 +292,7 @@ async def test_a_request_whose_inbox_is_denied_ends_at_once() -> None:
 
 async def test_a_request_whose_reply_subject_is_denied_ends_at_once() -> None:
     async with run_server() as server:
-        diary = Diary()
+        diary = EventRecorder()
         async with natsproto.connect(server.url, on_event=diary, inbox_prefix="_R_") as nc:  # the server's own
             nc.subscribe("a", cb=lambda message: message.respond(b"1"))
             began = time.monotonic()
@@ -306,7 +306,7 @@ async def test_a_request_whose_reply_subject_is_denied_ends_at_once() -> None:
 @pytest.mark.parametrize("queue", [None, "workers"])
 async def test_a_denied_subscription_ends_at_once_with_the_reason_and_the_others_go_on(queue: str | None) -> None:
     async with run_server(config=_permissions(subscribe='{ deny: ["secret.>"] }')) as server:
-        diary = Diary()
+        diary = EventRecorder()
         async with natsproto.connect(server.url, user="some", password="some", on_event=diary) as nc:
             allowed = nc.subscribe("open")
             began = time.monotonic()
@@ -320,16 +320,16 @@ async def test_a_denied_subscription_ends_at_once_with_the_reason_and_the_others
                 _ = [message async for message in denied]
             await nc.publish("open", b"1")
             assert (await allowed.next(30)).data == b"1"
-            assert len(diary.of(Denied)) == 1
+            assert len(diary.of(PermissionViolation)) == 1
             await nc.reconnect()
             await diary.wait(Reconnected)
             await nc.flush()
-            assert len(diary.of(Denied)) == 1  # it is not asked for again
+            assert len(diary.of(PermissionViolation)) == 1  # it is not asked for again
 
 
 async def test_a_subscription_that_a_reload_revokes_ends_at_once_and_its_namesakes_with_it() -> None:
     async with run_server(config=_permissions()) as server:
-        diary = Diary()
+        diary = EventRecorder()
         async with natsproto.connect(server.url, user="some", password="some", on_event=diary) as nc:
             first, second, allowed = nc.subscribe("secret"), nc.subscribe("secret"), nc.subscribe("open")
             await nc.flush()
@@ -338,11 +338,14 @@ async def test_a_subscription_that_a_reload_revokes_ends_at_once_and_its_namesak
             began = time.monotonic()
             with pytest.raises(PermissionDenied, match="secret"):
                 await reading
-            await diary.wait(Denied, 2)
+            await diary.wait(PermissionViolation, 2)
             assert time.monotonic() - began <= SOON
             assert first.closed
             assert second.closed
-            assert {event.error.text.rpartition("(sid ")[2] for event in diary.of(Denied)} == {'"1")', '"2")'}
+            assert {event.error.text.rpartition("(sid ")[2] for event in diary.of(PermissionViolation)} == {
+                '"1")',
+                '"2")',
+            }
             await nc.publish("open", b"1")
             assert (await allowed.next(30)).data == b"1"
             assert not diary.of(Disconnected)
@@ -355,7 +358,7 @@ async def test_a_subscription_that_a_reload_revokes_ends_at_once_and_its_namesak
 async def test_credentials_withdrawn_by_a_reload_and_restored_soon_bring_the_client_back() -> None:
     good = "authorization { user: me, password: right }"
     async with run_server(config=good) as server:
-        diary = Diary()
+        diary = EventRecorder()
         async with natsproto.connect(server.url, user="me", password="right", on_event=diary) as nc:
             got = nc.subscribe("a")
             await nc.flush()
@@ -374,7 +377,7 @@ async def test_credentials_withdrawn_by_a_reload_and_restored_soon_bring_the_cli
 @pytest.mark.slow
 async def test_a_server_that_goes_on_refusing_ends_the_client_with_the_reason() -> None:
     async with run_server(config="authorization { user: me, password: right }") as server:
-        diary = Diary()
+        diary = EventRecorder()
         nc = await natsproto.connect(server.url, user="me", password="right", on_event=diary)
         await nc.flush()
         reading = asyncio.create_task(nc.subscribe("a").next())

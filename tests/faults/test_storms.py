@@ -16,7 +16,7 @@ from natsproto._client import Client
 from natsproto._core.events import Disconnected
 from natsproto.errors import ConnectionLost, NatsError
 from natsproto.testing import run_server
-from tests.faults.world import Diary, nothing_left, only_these_are_left, resident
+from tests.faults.helpers import EventRecorder, nothing_left, only_these_are_left, resident
 from tests.kit.proxy import Direction, End, FaultProxy
 
 TASKS = 1000
@@ -135,7 +135,7 @@ async def test_a_thousand_cancellations_leave_a_connection_that_works(cuts: int,
         await helper.flush()
         before = resident()
         async with nothing_left():
-            diary = Diary(Disconnected)
+            diary = EventRecorder(Disconnected)
             nc = await natsproto.connect(proxy.url, on_event=diary, reconnect_delay=lambda _: 0.002)
 
             def disturb(left: int) -> None:

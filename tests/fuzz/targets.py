@@ -8,25 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from natsproto.errors import ConfigError, RemoteProtocolError
-from natsproto.protocol.frames import Message, ServerInfo, Sink
+from natsproto.protocol.addresses import parse_servers
+from natsproto.protocol.frames import Message, Route, ServerInfo
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.link import (
-    MAX_PONGS_OWED,
-    Broken,
-    Complaint,
+    MAX_PENDING_PONGS,
     InfoChanged,
     Link,
+    LinkFailed,
     LinkState,
     NeedCredentials,
     PongFor,
     Ready,
+    ServerErr,
     UpgradeTls,
 )
 from natsproto.protocol.parser import MAX_INFO, MAX_LINE
-from natsproto.protocol.pool import parse_servers
-from natsproto.protocol.refusals import ends_connection, read_error
+from natsproto.protocol.server_errors import ends_connection, parse_server_error
 from tests.kit.hostile import HOSTILE
-from tests.protocol.test_parser import PublisherOptions, Rig, read_slowly
+from tests.protocol.test_parser import Limits, Rig, read_slowly
 
 MAX_MESSAGE = 1 << 20
 
@@ -42,7 +42,7 @@ def _cut(data: bytes) -> tuple[int, list[bytes]]:
 def parser(data: bytes) -> None:
     """Any bytes in any pieces: the outcome of the slow reader, or its error, and never another exception."""
     choice, chunks = _cut(data)
-    limits = PublisherOptions(line=64, info=256, message=1024) if choice & 1 else PublisherOptions()
+    limits = Limits(line=64, info=256, message=1024) if choice & 1 else Limits()
     assert Rig(limits).feed(chunks) == read_slowly(b"".join(chunks), limits)
 
 
@@ -51,13 +51,13 @@ def link(data: bytes) -> None:
     choice, chunks = _cut(data)
     got: list[Message] = []
     one = Link(
-        {b"1": Sink(got.append)}, tls_required=bool(choice & 1), secured=bool(choice & 2), max_message=MAX_MESSAGE
+        {b"1": Route(got.append)}, tls_required=bool(choice & 1), secured=bool(choice & 2), max_message=MAX_MESSAGE
     )
     tokens, answered = 0, list[object]()
     for number, chunk in enumerate(chunks):
         before = one.state
         for event in one.receive(chunk):
-            assert one.state is LinkState.FAILED or not isinstance(event, Broken)
+            assert one.state is LinkState.FAILED or not isinstance(event, LinkFailed)
             if isinstance(event, UpgradeTls) and one.state is LinkState.UPGRADING:
                 assert isinstance(one.secured(), NeedCredentials)
                 one.authenticate({})
@@ -65,14 +65,14 @@ def link(data: bytes) -> None:
                 one.authenticate({})
             elif isinstance(event, PongFor):
                 answered.append(event.token)
-            elif isinstance(event, Broken | Complaint):
+            elif isinstance(event, LinkFailed | ServerErr):
                 assert str(event.error)
             else:
                 assert isinstance(event, Ready | InfoChanged | NeedCredentials | UpgradeTls)
         if before is not LinkState.READY and one.state is not LinkState.READY:
             assert not got, "a message before the handshake"
-        owed = one.pongs_owed
-        assert owed <= MAX_PONGS_OWED
+        owed = one.pending_pongs
+        assert owed <= MAX_PENDING_PONGS
         assert one.take_output() == b"PONG\r\n" * owed
         assert one.parser.waiting <= MAX_MESSAGE + MAX_LINE + MAX_INFO
         if one.state is LinkState.READY and number % 3 == 0:
@@ -108,7 +108,7 @@ def info(data: bytes) -> None:
 def refusal(data: bytes) -> None:
     """Any text of -ERR has a name and a sentence."""
     text = data.decode("utf-8", "replace")
-    assert str(read_error(text))
+    assert str(parse_server_error(text))
     ends_connection(text)
 
 

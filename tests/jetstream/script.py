@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from tests.core.world import World
+from tests.core.helpers import World
 from tests.kit.clock import advance
 from tests.kit.scripted import Op
 

@@ -17,7 +17,7 @@ from natsproto.jetstream._message import JsMessage, Metadata, read_ack_subject
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import Message
 from natsproto.testing import run_server
-from tests.core.world import world
+from tests.core.helpers import world
 from tests.jetstream.reading import known, make, store
 from tests.kit.clock import advance, virtual_clock
 

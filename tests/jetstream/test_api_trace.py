@@ -18,8 +18,8 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream._api_trace import ApiTrace, redacted
-from tests.core.world import world
-from tests.faults.world import Diary
+from tests.core.helpers import world
+from tests.faults.helpers import EventRecorder
 from tests.kit.scripted import Behaviour
 
 
@@ -102,7 +102,7 @@ async def test_a_trace_that_raises_harms_nothing_and_is_told(
     def fail(exchange: ApiTrace) -> None:
         raise ZeroDivisionError(exchange.subject)
 
-    diary = Diary()
+    diary = EventRecorder()
     silence = nats_client.listen(diary)
     with caplog.at_level(logging.ERROR, "natsproto"):
         assert (await nats_client.jetstream(trace=fail).account_info()).streams == 0

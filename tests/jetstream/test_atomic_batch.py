@@ -24,7 +24,7 @@ from natsproto.errors import (
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._publish.atomic_batch import AtomicBatch
 from natsproto.jetstream._stream import Stream
-from tests.core.world import World, world
+from tests.core.helpers import World, world
 from tests.jetstream.script import STEP, StreamScript
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour, Op

@@ -29,7 +29,7 @@ from tests.jetstream.reading import (
     subscriptions,
 )
 from tests.kit.interruption import interruptions
-from tests.server.ground import both_loops
+from tests.server.helpers import both_loops
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream

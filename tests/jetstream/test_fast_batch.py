@@ -34,8 +34,8 @@ from natsproto.jetstream._publish.async_publish import Publisher
 from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.jetstream._stream import Stream
 from natsproto.testing import Server, run_server
-from tests.core.world import world
-from tests.faults.world import Diary
+from tests.core.helpers import world
+from tests.faults.helpers import EventRecorder
 from tests.jetstream.script import STEP, StreamScript
 from tests.jetstream.test_publish import through_a_proxy
 from tests.jetstream.test_publisher import stage
@@ -358,7 +358,7 @@ async def test_with_gaps_allowed_cuts_cost_what_is_counted(nats_server: Server) 
 
 @pytest.mark.slow
 async def test_a_restarted_server_is_met_with_ids_or_with_doubt(nats_server: Server) -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with natsproto.connect(nats_server.url, on_event=diary, reconnect_wait=0.02, max_reconnect_attempts=-1) as nc:
         js = nc.jetstream(timeout=30)
         stream = await js.create_stream(name="F", subjects=["f"], storage="file", allow_batched=True, allow_direct=True)

@@ -15,7 +15,7 @@ from natsproto.errors import PublishFailed, PublishUncertain, RequestTimeout, Un
 from natsproto.jetstream import Schedule
 from natsproto.testing import run_server
 from natsproto.testing._server import Server
-from tests.faults.world import Diary
+from tests.faults.helpers import EventRecorder
 from tests.kit.servers import binary_of
 
 pytestmark = pytest.mark.slow
@@ -90,7 +90,7 @@ async def test_a_window_sends_an_older_server_nothing_again_that_it_would_not_he
             await (await pub.publish("s.0", ttl=60))
             server.freeze()
             futures = [await pub.publish("s.1", ttl=60), await pub.publish("s.2")]
-            await nc.outbox.drained()
+            await nc._outbox.wait_flushed()
             server.kill()
             with pytest.raises(PublishUncertain, match=r"ttl: nats-server 2\.11 is needed, this is 2\.10"):
                 await futures[0]
@@ -104,7 +104,7 @@ async def test_a_message_is_not_sent_again_to_an_older_server_that_would_not_hee
         sent = nc.stats.out_msgs
         publishing = asyncio.create_task(nc.jetstream(timeout=30).publish("s.1", ttl=60, msg_id="m"))
         while nc.stats.out_msgs == sent:
-            await nc.outbox.turn()
+            await nc._outbox.wait_writable()
         server.kill()
         with pytest.raises(PublishUncertain, match=r"ttl: needs nats-server 2\.11 or newer"):
             await publishing
@@ -153,7 +153,7 @@ async def test_an_atomic_batch_that_no_server_was_there_for_is_not_sent_later() 
 @pytest.mark.parametrize("more", [0, 1, 2])
 async def test_an_atomic_batch_does_not_go_on_with_an_older_server(more: int) -> None:
     async with heard("2.14", "2.11") as (server, nc):
-        diary = Diary(Disconnected)
+        diary = EventRecorder(Disconnected)
         nc.listen(diary)
         with pytest.raises(UnsupportedByServer, match=r"atomic batch: nats-server 2\.12 is needed, this is 2\.11"):  # noqa: PT012
             async with nc.jetstream(timeout=30).atomic_batch() as batch:

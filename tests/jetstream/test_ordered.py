@@ -12,7 +12,7 @@ import pytest
 
 import natsproto
 from natsproto import Client, errors
-from natsproto._core.events import Denied, Event
+from natsproto._core.events import Event, PermissionViolation
 from natsproto.errors import ConfigError, HeartbeatMissed, LocalProtocolError, StreamNotFound
 from natsproto.jetstream._codec import NEVER
 from natsproto.jetstream._consumer import prefetch, pull_state
@@ -67,7 +67,7 @@ async def batches_pulled(nc: Client, stream: Stream) -> list[int]:
             seen = [await messages.next() for _ in range(3000)]
         await nc.flush()
         assert numbers(seen) == list(range(1, 3001))
-        return [json.loads(message.data)["batch"] for message in await asked.take()]
+        return [json.loads(message.data)["batch"] for message in await asked._read_batch()]
 
 
 async def test_a_fast_reader_gets_more_ahead_than_a_slow_one(
@@ -111,7 +111,7 @@ async def test_who_waits_for_acknowledgements_has_no_more_ahead_however_fast_it_
             for _ in range(3000):
                 await (await messages.next()).ack()
         await nats_client.flush()
-        assert max(json.loads(message.data)["batch"] for message in await asked.take()) == 500
+        assert max(json.loads(message.data)["batch"] for message in await asked._read_batch()) == 500
 
 
 async def test_what_ended_one_reader_is_forgotten_with_the_next(jetstream: JetStream) -> None:
@@ -502,7 +502,7 @@ async def test_who_may_not_ask_about_the_stream_asks_once_and_reads_on() -> None
     denied: list[str] = []
 
     def watch(event: Event) -> None:
-        if isinstance(event, Denied):
+        if isinstance(event, PermissionViolation):
             denied.append(event.error.subject)
 
     async with (

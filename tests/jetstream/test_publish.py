@@ -30,7 +30,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._context import JetStream
 from natsproto.testing import Server, run_server
-from tests.faults.world import Diary
+from tests.faults.helpers import EventRecorder
 from tests.jetstream.script import StreamScript
 from tests.jetstream.test_publisher import stage
 from tests.kit.clock import advance, virtual_clock
@@ -337,9 +337,9 @@ async def test_several_publishers_and_requests_do_not_disturb_each_other(js: Jet
 
 
 @asynccontextmanager
-async def through_a_proxy(server: Server) -> AsyncIterator[tuple[FaultProxy, Client, Diary]]:
+async def through_a_proxy(server: Server) -> AsyncIterator[tuple[FaultProxy, Client, EventRecorder]]:
     host, _, port = server.url.removeprefix("nats://").partition(":")
-    diary = Diary()
+    diary = EventRecorder()
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(FaultProxy(host, int(port)))
         nc = await stack.enter_async_context(natsproto.connect(proxy.url, on_event=diary, reconnect_wait=0.01))
@@ -419,7 +419,7 @@ async def test_a_window_without_ids_reports_what_it_does_not_know_and_stores_not
 
 
 async def test_a_restarted_server_gets_what_it_had_not_stored(nats_server: Server) -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with natsproto.connect(nats_server.url, on_event=diary, reconnect_wait=0.02, max_reconnect_attempts=-1) as nc:
         js = nc.jetstream(timeout=30)
         stream = await js.create_stream(name="S", subjects=["s"], storage="file", allow_direct=True)

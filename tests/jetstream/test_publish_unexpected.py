@@ -138,7 +138,7 @@ async def test_bug_in_a_window_that_loses_its_connection_leaves_the_client_as_it
     await store(jetstream)
     async with asyncio.timeout(LONG):
         pub = await jetstream.publisher(timeout=5).__aenter__()
-        stumbled = stumble_once(monkeypatch, Outbox, "withdraw")
+        stumbled = stumble_once(monkeypatch, Outbox, "take_back")
         await jetstream._connection.reconnect()
         await stumbled.wait()
         await raises_it(lambda: pub.publish("s"))

@@ -31,7 +31,7 @@ from natsproto.errors import (
     WrongLastSequence,
 )
 from natsproto.jetstream._publish.ack_future import AckFuture
-from tests.core.world import World, turns, world
+from tests.core.helpers import World, turns, world
 from tests.jetstream.script import STEP, StreamScript
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour, Op

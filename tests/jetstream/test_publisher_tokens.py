@@ -13,7 +13,7 @@ from natsproto._core.connection import Connection
 from natsproto._core.outbox import Outbox
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.async_publish import PublisherOptions, PublishWindow
-from natsproto.protocol.commands import Heads
+from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import Message
 from tests.kit.examples import examples
 
@@ -24,26 +24,26 @@ class Line:
     """A connection on which everything published lies ready to be looked at."""
 
     is_connected = True
-    heads = Heads()
+    _control_lines = ControlLines()
 
     def __init__(self) -> None:
-        self.outbox = Outbox(1 << 20, self, lambda: None, lambda: self)
+        self._outbox = Outbox(1 << 20, self, lambda: None, lambda: self)
 
     def call_soon(self, callback: Callable[[], None], /) -> None:
         """Without a wire the end of a turn does not matter."""
 
     def reply(self) -> str:
         """The reply subject of the message that was published."""
-        [head] = self.outbox.withdraw(b"PUB")
+        [head] = self._outbox.take_back(b"PUB")
         return head.split(b" ")[2].decode()
 
     def new_inbox(self) -> str:
         return "_INBOX.x"
 
-    def open_inbox(self, inbox: PublishWindow) -> None:
+    def _add_reply_handler(self, inbox: PublishWindow) -> None:
         """It is answered by hand."""
 
-    def close_inbox(self, inbox: PublishWindow) -> None:
+    def _remove_reply_handler(self, inbox: PublishWindow) -> None:
         """It is answered by hand."""
 
 
@@ -73,8 +73,8 @@ class Streams:
     def answer(self, place: int) -> None:
         """Any of the answers so far, once more."""
         if self.answers:
-            self.window.deliver(self.answers[-1 - place % len(self.answers)])
-            self.window.settled()
+            self.window.on_message(self.answers[-1 - place % len(self.answers)])
+            self.window.on_batch_end()
 
     def check(self) -> None:
         for payload, future in self.futures:
@@ -125,10 +125,10 @@ def test_with_one_answer_to_each_message_all_are_settled_in_whatever_order_the_a
             streams.publish(0, lost=False, both=False)
             if len(streams.answers) > 6:  # never in order, and something is always pending
                 for _ in range(2):
-                    streams.window.deliver(streams.answers.pop(place % 6))
-                streams.window.settled()
+                    streams.window.on_message(streams.answers.pop(place % 6))
+                streams.window.on_batch_end()
         for answer in streams.answers:
-            streams.window.deliver(answer)
+            streams.window.on_message(answer)
         streams.check()
         assert all(future.done() for _, future in streams.futures)
         streams.window.close()

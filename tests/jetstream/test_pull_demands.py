@@ -147,8 +147,8 @@ async def test_pull_replies_fill_no_cache(jetstream: JetStream, nats_client: Cli
     stream = await make(jetstream, 30)
     consumer = await stream.create_consumer(durable_name="d")
     await consumer.fetch(1)
-    before = dict(nats_client.heads.starts)
+    before = dict(nats_client._control_lines.pub_prefixes)
     for _ in range(20):
         await consumer.fetch(1)
     assert await asyncio.gather(*(consumer.fetch(3, timeout=0.1) for _ in range(5)))
-    assert nats_client.heads.starts == before
+    assert nats_client._control_lines.pub_prefixes == before

@@ -11,7 +11,7 @@ import natsproto
 from natsproto import Client
 from natsproto.errors import ConfigError, ConsumerGone, ConsumerNotFound, HeartbeatMissed, StreamNotFound
 from natsproto.jetstream._consumer.push import PushConsumer
-from tests.core.world import World, until, world
+from tests.core.helpers import World, until, world
 from tests.jetstream.reading import (
     api_calls,
     crash,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from natsproto.errors import ConsumerGone, RequestTimeout
-from tests.core.world import World, world
+from tests.core.helpers import World, world
 from tests.jetstream.reading import events, notices
 from tests.kit.clock import advance, virtual_clock
 

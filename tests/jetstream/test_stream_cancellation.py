@@ -55,13 +55,13 @@ async def test_cancelled_call_leaves_nothing(
     for number in range(20):
         await nats_client.request(f"s.{number}", bytes(500))
     engine = nats_client._engine
-    inboxes, listeners = len(engine.table), len(engine.herald._listeners)
+    inboxes, listeners = len(engine.table), len(engine.event_bus._listeners)
     tasks = asyncio.all_tasks()
     async for run in interruptions(lambda: call(jetstream, stream, tmp_path)):
         run.check()
         assert len(engine.mux()) == 0, "a request was left"
         assert len(engine.table) == inboxes, "an inbox was left"
-        assert len(engine.herald._listeners) == listeners, "a listener was left"
+        assert len(engine.event_bus._listeners) == listeners, "a listener was left"
         assert asyncio.all_tasks() <= tasks
         assert os.listdir(tmp_path) == []
         assert (await stream.get_message(3)).seq == 3
@@ -73,7 +73,7 @@ async def test_cancelled_restore_leaves_nothing_here(jetstream: JetStream, nats_
     await stream.backup(tmp_path / "s")
     await jetstream.delete_stream("S")
     engine = nats_client._engine
-    inboxes, listeners = len(engine.table), len(engine.herald._listeners)
+    inboxes, listeners = len(engine.table), len(engine.event_bus._listeners)
     count = 0
 
     async def restore() -> object:
@@ -85,7 +85,7 @@ async def test_cancelled_restore_leaves_nothing_here(jetstream: JetStream, nats_
         run.check()
         assert len(engine.mux()) == 0
         assert len(engine.table) == inboxes
-        assert len(engine.herald._listeners) == listeners
+        assert len(engine.event_bus._listeners) == listeners
 
 
 # ---------------------------------------------------------------- publishing
@@ -134,7 +134,7 @@ async def test_cancelled_publishing_leaves_nothing_and_stores_in_order_and_once(
     )
     engine = nats_client._engine
     await jetstream.publish("p.first")
-    inboxes, listeners, tasks = len(engine.table), len(engine.herald._listeners), asyncio.all_tasks()
+    inboxes, listeners, tasks = len(engine.table), len(engine.event_bus._listeners), asyncio.all_tasks()
     count = 0
 
     async def once() -> None:
@@ -146,7 +146,7 @@ async def test_cancelled_publishing_leaves_nothing_and_stores_in_order_and_once(
         run.check()
         assert len(engine.mux()) == 0, "a request was left"
         assert len(engine.table) == inboxes, "an inbox was left"
-        assert len(engine.herald._listeners) == listeners, "a listener was left"
+        assert len(engine.event_bus._listeners) == listeners, "a listener was left"
         assert asyncio.all_tasks() <= tasks
         await jetstream.publish("p.last")  # what was sent before it is stored, or never will be
         held = [message.data async for message in stream.get_batch(subject=f"p.{count}")]

@@ -95,13 +95,13 @@ async def test_cancelled_call_leaves_nothing(jetstream: JetStream, nats_client: 
     with pytest.raises(KeyNotFound):
         await kv.get("warm")
     engine = nats_client._engine
-    inboxes, listeners = len(engine.table), len(engine.herald._listeners)
+    inboxes, listeners = len(engine.table), len(engine.event_bus._listeners)
     tasks = asyncio.all_tasks()
     async for run in interruptions(lambda: call(kv)):
         run.check()
         assert len(engine.mux()) == 0, "a request was left"
         assert len(engine.table) == inboxes, "an inbox was left"
-        assert len(engine.herald._listeners) == listeners, "a listener was left"
+        assert len(engine.event_bus._listeners) == listeners, "a listener was left"
         await end_of_tasks(tasks)  # unread pulls end on the server in the background
         assert (await kv.get("k.3")).key == "k.3"
 

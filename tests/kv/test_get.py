@@ -185,9 +185,9 @@ async def test_get_waits_its_turn_on_a_congested_connection(jetstream: JetStream
     await kv.put("k", b"v")
     for _ in range(40):
         nats_client.publish_nowait("elsewhere", b"x" * 10_000)
-    assert nats_client.outbox.wait_first
+    assert nats_client._outbox.must_wait
     assert (await kv.get("k")).value == b"v"
-    assert not nats_client.outbox.wait_first
+    assert not nats_client._outbox.must_wait
 
 
 TENANT: ContextVar[str] = ContextVar("TENANT")

@@ -61,7 +61,7 @@ async def test_a_bucket_of_small_values_is_read_far_ahead(nats_client: natsproto
         async with kv.watch() as watcher:
             assert [entry.key async for entry in watcher.initial()] == [str(number) for number in range(3000)]
         await nats_client.flush()
-        pulls = [json.loads(message.data)["batch"] for message in await pulled.take()]
+        pulls = [json.loads(message.data)["batch"] for message in await pulled._read_batch()]
     assert pulls[0] == 500
     assert max(pulls) > 3000
 

@@ -100,7 +100,7 @@ class Trickle(io.RawIOBase):
         return piece
 
 
-class Awaited:
+class AwaitHint:
     """What is read with ``await``."""
 
     def __init__(self, data: bytes) -> None:
@@ -141,7 +141,7 @@ async def test_content_comes_from_anything_that_gives_bytes(jetstream: JetStream
             "BytesIO": io.BytesIO(data),
             "a file that trickles": Trickle(data),
             "StreamReader": stream,
-            "async file": Awaited(data),
+            "async file": AwaitHint(data),
             "list": [data[:1], b"", data[1:200_000], data[200_000:]],
             "one piece": [data],
             "generator": (data[start : start + 7] for start in range(0, len(data), 7)),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from natsproto.errors import InvalidSubject, PayloadTooLarge
 from natsproto.protocol import commands
-from natsproto.protocol.commands import Heads
+from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.headers import Headers, encode_headers
 from natsproto.protocol.subject import MAX_CONTROL_LINE, publish_subject
 
@@ -75,12 +75,12 @@ blocks = st.dictionaries(st.sampled_from(("A", "b", "Nats-Msg-Id")), st.text("xy
 
 @given(subjects, payloads)
 def test_a_plain_message_is_read_as_it_was_meant(subject: str, payload: bytes) -> None:
-    heads = Heads()
-    head = heads.plain(subject, len(payload))
+    lines = ControlLines()
+    head = lines.pub_line(subject, len(payload))
     assert read_commands(head + payload + b"\r\n") == [Command("PUB", (subject,), b"", payload)]
-    assert heads.plain(subject, len(payload)) == heads.starts[subject] + heads.sizes[len(payload)] == head
-    assert heads.wire(subject) == subject.encode()
-    assert heads.full(publish_subject(subject), None, None, len(payload)) == head
+    assert lines.pub_line(subject, len(payload)) == lines.pub_prefixes[subject] + lines.pub_sizes[len(payload)] == head
+    assert lines.encode_subject(subject) == subject.encode()
+    assert lines.message_line(publish_subject(subject), None, None, len(payload)) == head
 
 
 @given(subjects, st.none() | subjects, st.none() | blocks, payloads)
@@ -89,7 +89,7 @@ def test_any_message_is_read_as_it_was_meant(
 ) -> None:
     block = None if headers is None else encode_headers(headers)
     wire_reply = None if reply is None else publish_subject(reply, "reply subject")
-    head = Heads().full(publish_subject(subject), wire_reply, block, len(payload))
+    head = ControlLines().message_line(publish_subject(subject), wire_reply, block, len(payload))
     (command,) = read_commands(head + payload + b"\r\n")
     names = (subject,) if reply is None else (subject, reply)
     assert command == Command("PUB" if block is None else "HPUB", names, block or b"", payload)
@@ -135,44 +135,44 @@ def test_any_text_subscribes_to_itself_or_is_refused(subject: str, queue: str | 
 
 
 BLOCK = encode_headers({})
-LONG_LINES: dict[str, Callable[[Heads, int], bytes]] = {
-    "SUB": lambda heads, size: commands.sub("s" * (size - 2), None, 7),
-    "SUB with queue": lambda heads, size: commands.sub("s" * (size - 4), "q", 7),
-    "PUB of a new subject": lambda heads, size: heads.plain("s" * (size - 2), 0),
-    "PUB": lambda heads, size: heads.full(b"s" * (size - 2), None, None, 0),
-    "PUB with reply": lambda heads, size: heads.full(b"s" * (size - 4), b"r", None, 0),
-    "HPUB": lambda heads, size: heads.full(b"s" * (size - 6), None, BLOCK, 0),
-    "HPUB with reply": lambda heads, size: heads.full(b"s" * (size - 8), b"r", BLOCK, 0),
+LONG_LINES: dict[str, Callable[[ControlLines, int], bytes]] = {
+    "SUB": lambda lines, size: commands.sub("s" * (size - 2), None, 7),
+    "SUB with queue": lambda lines, size: commands.sub("s" * (size - 4), "q", 7),
+    "PUB of a new subject": lambda lines, size: lines.pub_line("s" * (size - 2), 0),
+    "PUB": lambda lines, size: lines.message_line(b"s" * (size - 2), None, None, 0),
+    "PUB with reply": lambda lines, size: lines.message_line(b"s" * (size - 4), b"r", None, 0),
+    "HPUB": lambda lines, size: lines.message_line(b"s" * (size - 6), None, BLOCK, 0),
+    "HPUB with reply": lambda lines, size: lines.message_line(b"s" * (size - 8), b"r", BLOCK, 0),
 }
 
 
 @pytest.mark.parametrize("build", LONG_LINES.values(), ids=LONG_LINES.keys())
 def test_a_control_line_may_be_as_long_as_the_server_reads_and_not_a_byte_longer(
-    build: Callable[[Heads, int], bytes],
+    build: Callable[[ControlLines, int], bytes],
 ) -> None:
     """4096 bytes between verb and line end; nats-server 2.15 closes the connection at 4097."""
-    heads = Heads()
-    line = build(heads, MAX_CONTROL_LINE).partition(b"\r\n")[0]
+    lines = ControlLines()
+    line = build(lines, MAX_CONTROL_LINE).partition(b"\r\n")[0]
     assert len(line.partition(b" ")[2]) == MAX_CONTROL_LINE
-    kept = dict(heads.starts)
+    kept = dict(lines.pub_prefixes)
     with pytest.raises(InvalidSubject, match="makes a control line longer than 4096 bytes"):
-        build(heads, MAX_CONTROL_LINE + 1)
-    assert heads.starts == kept
+        build(lines, MAX_CONTROL_LINE + 1)
+    assert lines.pub_prefixes == kept
 
 
 def test_max_payload_counts_headers_and_is_met_exactly() -> None:
-    heads = Heads()
-    heads.limit(100)
+    lines = ControlLines()
+    lines.set_max_payload(100)
     block = encode_headers({"a": "b"})
     room = 100 - len(block)
-    assert heads.max_payload == 100
-    assert heads.plain("a", 100) == b"PUB a 100\r\n"
-    assert heads.full(b"a", b"r", None, 100) == b"PUB a r 100\r\n"
-    assert heads.full(b"a", None, block, room) == b"HPUB a %d 100\r\n%b" % (len(block), block)
+    assert lines.max_payload == 100
+    assert lines.pub_line("a", 100) == b"PUB a 100\r\n"
+    assert lines.message_line(b"a", b"r", None, 100) == b"PUB a r 100\r\n"
+    assert lines.message_line(b"a", None, block, room) == b"HPUB a %d 100\r\n%b" % (len(block), block)
     calls: tuple[Callable[[], bytes], ...] = (
-        lambda: heads.plain("a", 101),
-        lambda: heads.full(b"a", b"r", None, 101),
-        lambda: heads.full(b"a", None, block, room + 1),
+        lambda: lines.pub_line("a", 101),
+        lambda: lines.message_line(b"a", b"r", None, 101),
+        lambda: lines.message_line(b"a", None, block, room + 1),
     )
     for call in calls:
         with pytest.raises(PayloadTooLarge) as refused:
@@ -181,49 +181,49 @@ def test_max_payload_counts_headers_and_is_met_exactly() -> None:
 
 
 def test_without_a_known_max_payload_any_size_passes() -> None:
-    assert Heads().plain("a", 10**9) == b"PUB a 1000000000\r\n"
+    assert ControlLines().pub_line("a", 10**9) == b"PUB a 1000000000\r\n"
 
 
 def test_kept_subjects_are_bounded_and_stay_right() -> None:
-    heads = Heads()
+    lines = ControlLines()
     for number in range(10_000):
         subject = f"a.{number}"
-        assert heads.plain(subject, number) == b"PUB a.%d %d\r\n" % (number, number)
-        assert heads.starts[subject] == heads.start(subject) == b"PUB a.%d " % number
-        assert heads.wire(subject) == b"a.%d" % number
-        assert len(heads.starts) <= 4096
-    assert len(heads.sizes) <= 8192
+        assert lines.pub_line(subject, number) == b"PUB a.%d %d\r\n" % (number, number)
+        assert lines.pub_prefixes[subject] == lines.pub_prefix(subject) == b"PUB a.%d " % number
+        assert lines.encode_subject(subject) == b"a.%d" % number
+        assert len(lines.pub_prefixes) <= 4096
+    assert len(lines.pub_sizes) <= 8192
 
 
 def test_long_subject_is_not_kept() -> None:
-    heads = Heads()
+    lines = ControlLines()
     subject = "s" * (MAX_CONTROL_LINE - 2)
-    heads.plain(subject, 0)
-    assert heads.starts == {}  # with another length the line may be too long
+    lines.pub_line(subject, 0)
+    assert lines.pub_prefixes == {}  # with another length the line may be too long
     with pytest.raises(InvalidSubject, match="control line"):
-        heads.plain(subject, 10)
+        lines.pub_line(subject, 10)
 
 
 @pytest.mark.parametrize("subject", ["", "a b", "a.*", ">", "a\r\nPUB b 0"])
 def test_a_bad_subject_leaves_no_line_behind(subject: str) -> None:
-    heads = Heads()
+    lines = ControlLines()
     with pytest.raises(InvalidSubject):
-        heads.plain(subject, 0)
-    assert heads.starts == {}
+        lines.pub_line(subject, 0)
+    assert lines.pub_prefixes == {}
 
 
 def test_one_off_reply_subjects_are_not_kept() -> None:
-    heads = Heads()
+    lines = ControlLines()
     for number in range(10):
-        assert heads.plain(f"_INBOX.x.{number}", 1) == b"PUB _INBOX.x.%d 1\r\n" % number
-        assert heads.wire(f"_INBOX.y.{number}") == b"_INBOX.y.%d" % number
-    assert heads.starts == {}
+        assert lines.pub_line(f"_INBOX.x.{number}", 1) == b"PUB _INBOX.x.%d 1\r\n" % number
+        assert lines.encode_subject(f"_INBOX.y.{number}") == b"_INBOX.y.%d" % number
+    assert lines.pub_prefixes == {}
 
 
 @pytest.mark.parametrize("subject", [None, 1, b"a", ["a"]])
 def test_subject_that_is_no_text_is_a_type_error(subject: object) -> None:
     with pytest.raises(TypeError, match="must be a str"):
-        Heads().wire(subject)  # type: ignore[arg-type]
+        ControlLines().encode_subject(subject)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("subject", "queue"), [("", None), ("a b", None), ("a", ""), ("a", "q q"), ("a.>.b", "q")])

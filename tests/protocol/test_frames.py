@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import LocalProtocolError, RemoteProtocolError
-from natsproto.protocol.frames import Err, Message, Payload, ServerInfo, Sink
+from natsproto.protocol.frames import Err, Message, Payload, Route, ServerInfo
 from natsproto.protocol.headers import NO_HEADERS, HeadersLike
 
 
@@ -20,7 +20,7 @@ class Origin:
     def __init__(self) -> None:
         self.answers: list[tuple[str, bytes, HeadersLike | None]] = []
 
-    def answer(self, reply: str, payload: Payload, headers: HeadersLike | None) -> Awaitable[None]:
+    def _send_reply(self, reply: str, payload: Payload, headers: HeadersLike | None) -> Awaitable[None]:
         self.answers.append((reply, bytes(payload), headers))
         return self._done()
 
@@ -114,8 +114,8 @@ def test_repr_tells_messages_apart_without_their_payload() -> None:
 
 
 def test_a_sink_starts_with_a_clean_account() -> None:
-    sink = Sink(lambda message: None)
-    assert (sink.arrived, sink.nbytes, sink.make, sink.origin, sink.note) == (0, 0, Message, None, None)
+    route = Route(lambda message: None)
+    assert (route.arrived, route.nbytes, route.message_class, route.origin, route.note) == (0, 0, Message, None, None)
 
 
 def test_err_keeps_its_text() -> None:

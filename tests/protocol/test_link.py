@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from natsproto.errors import LocalProtocolError, NotAuthorized, RemoteProtocolError, ServerError, UnsupportedByServer
-from natsproto.protocol.frames import Message, Sink
+from natsproto.protocol.frames import Message, Route
 from natsproto.protocol.link import (
-    MAX_PONGS_OWED,
+    MAX_PENDING_PONGS,
     TRANSITIONS,
-    Broken,
-    Complaint,
     InfoChanged,
     Link,
     LinkEvent,
+    LinkFailed,
     LinkState,
     NeedCredentials,
     PongFor,
     Ready,
+    ServerErr,
     Trigger,
     UpgradeTls,
 )
@@ -51,13 +51,13 @@ def described(event: LinkEvent) -> tuple[object, ...]:
     """An event as something that can be compared."""
     if isinstance(event, NeedCredentials | Ready | InfoChanged):
         return type(event), event.info.server_name
-    if isinstance(event, Complaint):
+    if isinstance(event, ServerErr):
         assert isinstance(event.error, ServerError | NotAuthorized)
-        return Complaint, event.error.text if isinstance(event.error, ServerError) else event.error.reason
+        return ServerErr, event.error.text if isinstance(event.error, ServerError) else event.error.reason
     if isinstance(event, PongFor):
         return PongFor, event.token
-    if isinstance(event, Broken):
-        return Broken, type(event.error)
+    if isinstance(event, LinkFailed):
+        return LinkFailed, type(event.error)
     return (UpgradeTls,)
 
 
@@ -76,7 +76,7 @@ class Model:
     secured: bool
     state: LinkState = S.AWAIT_INFO
     name: str = ""
-    complaint: str | None = None
+    server_err: str | None = None
     owed: int = 0
     half: bool = False
 
@@ -105,10 +105,10 @@ class Model:
             elif kind == PONG and self.pings:
                 events.append((PongFor, self.pings.popleft()))
             elif kind == PING:
-                self.owed = min(self.owed + 1, MAX_PONGS_OWED)
+                self.owed = min(self.owed + 1, MAX_PENDING_PONGS)
             elif kind == ERR:
-                self.complaint = name
-                events.append((Complaint, name))
+                self.server_err = name
+                events.append((ServerErr, name))
             elif kind == HALF:
                 self.half = True
             elif kind in (BAD_INFO, GARBAGE):
@@ -133,7 +133,7 @@ class Model:
 
     def broken(self, kind: type[Exception]) -> tuple[object, ...]:
         self.state = S.FAILED
-        return Broken, kind
+        return LinkFailed, kind
 
 
 def on_the_wire(kind: str, name: str) -> bytes:
@@ -162,13 +162,13 @@ class LinkMachine(RuleBasedStateMachine):
         super().__init__()
         self.delivered: list[bytes] = []
         self.expected: list[bytes] = []
-        self.sink = Sink(lambda message: self.delivered.append(message.data))
+        self.route = Route(lambda message: self.delivered.append(message.data))
         self.number = 0
         self.silent = 0
 
     @initialize(tls_required=st.booleans(), secured=st.booleans())
     def connect(self, tls_required: bool, secured: bool) -> None:
-        self.link = Link({b"1": self.sink}, tls_required=tls_required, secured=secured)
+        self.link = Link({b"1": self.route}, tls_required=tls_required, secured=secured)
         self.model = Model(tls_required, secured)
         self.silent = 0
 
@@ -294,8 +294,8 @@ class LinkMachine(RuleBasedStateMachine):
 
     @rule()
     def take_touched(self) -> None:
-        assert self.link.take_touched() in ([], [self.sink])
-        self.sink.arrived = 0
+        assert self.link.take_touched() in ([], [self.route])
+        self.route.arrived = 0
         assert self.link.take_touched() == []
 
     @precondition(lambda self: self.model.state is not S.AWAIT_INFO)
@@ -313,8 +313,8 @@ class LinkMachine(RuleBasedStateMachine):
         assert link.state is model.state
         assert link.info.server_name == model.name
         assert link.pings_in_flight == len(model.pings)
-        assert link.pongs_owed == model.owed
-        assert model.complaint == (link.complaint and described(Complaint(error=link.complaint))[1])
+        assert link.pending_pongs == model.owed
+        assert model.server_err == (link.server_err and described(ServerErr(error=link.server_err))[1])
 
     @invariant()
     def only_what_came_after_the_handshake_was_delivered(self) -> None:
@@ -341,7 +341,7 @@ def test_receive_never_raises_and_keeps_its_promises_whatever_comes(
     data: st.DataObject, stream: bytes, tls_required: bool, secured: bool, obliging: bool
 ) -> None:
     delivered: list[Message] = []
-    link = Link({b"1": Sink(delivered.append)}, tls_required=tls_required, secured=secured)
+    link = Link({b"1": Route(delivered.append)}, tls_required=tls_required, secured=secured)
     tokens, answered, events = 0, [], []
     position = 0
     while position < len(stream):
@@ -365,7 +365,7 @@ def test_receive_never_raises_and_keeps_its_promises_whatever_comes(
         if link.state is S.READY:
             link.ping(tokens)
             tokens += 1
-    broken = [event for event in events if isinstance(event, Broken)]
+    broken = [event for event in events if isinstance(event, LinkFailed)]
     assert broken == events[-1:] if link.state is S.FAILED else not broken
     assert answered == list(range(len(answered)))
     assert answered + link.abandon() == list(range(tokens))
@@ -375,7 +375,7 @@ def test_receive_never_raises_and_keeps_its_promises_whatever_comes(
 
 
 def ready_link(delivered: list[Message] | None = None) -> Link:
-    link = Link({b"1": Sink((delivered if delivered is not None else []).append)})
+    link = Link({b"1": Route((delivered if delivered is not None else []).append)})
     link.receive(info())
     link.authenticate({})
     link.receive(b"PONG\r\n")
@@ -426,7 +426,7 @@ def test_bytes_in_clear_behind_an_info_with_tls_break_the_link_and_start_no_tls(
     for chunks in ([before + info(tls_required=True) + behind], [before + info(tls_required=True), behind]):
         link = Link({})
         *earlier, last = [event for chunk in chunks for event in link.receive(chunk)]
-        assert isinstance(last, Broken)
+        assert isinstance(last, LinkFailed)
         assert "in clear" in str(last.error)
         assert (UpgradeTls() in earlier) is (len(chunks) == 2)
         assert link.state is S.FAILED
@@ -437,7 +437,7 @@ def test_bytes_in_clear_behind_an_info_with_tls_break_the_link_and_start_no_tls(
 def test_tls_that_the_user_wants_and_the_server_lacks_breaks_the_link_before_a_byte_is_sent() -> None:
     link = Link({}, tls_required=True)
     broken = only(link.receive(info()))
-    assert isinstance(broken, Broken)
+    assert isinstance(broken, LinkFailed)
     assert isinstance(broken.error, UnsupportedByServer)
     with pytest.raises(LocalProtocolError):
         link.authenticate({"pass": "secret"})
@@ -481,10 +481,10 @@ def test_a_transport_that_is_secured_already_upgrades_nothing(fields: dict[str, 
 
 def test_messages_before_the_handshake_break_the_link_and_reach_nobody() -> None:
     delivered: list[Message] = []
-    link = Link({b"1": Sink(delivered.append)})
+    link = Link({b"1": Route(delivered.append)})
     need, broken = link.receive(info() + b"MSG a 1 1\r\nx\r\n")
     assert isinstance(need, NeedCredentials)
-    assert isinstance(broken, Broken)
+    assert isinstance(broken, LinkFailed)
     assert "message before anything was subscribed" in str(broken.error)
     assert delivered == []
     assert link.take_touched() == []
@@ -495,12 +495,12 @@ def test_a_message_in_one_piece_with_the_handshake_breaks_the_link_and_reaches_n
     """Nothing is subscribed on this connection yet, so no sid can be meant."""
     said = {"MSG": b"MSG a 1 1\r\nx\r\n", "PONG": b"PONG\r\n"}
     delivered: list[Message] = []
-    link = Link({b"1": Sink(delivered.append)})
+    link = Link({b"1": Route(delivered.append)})
     link.receive(info())
     link.authenticate({})
     ready, broken = link.receive(b"".join(said[frame] for frame in frames.split()))
     assert isinstance(ready, Ready)
-    assert isinstance(broken, Broken)
+    assert isinstance(broken, LinkFailed)
     assert "message before anything was subscribed" in str(broken.error)
     assert delivered == []
 
@@ -517,7 +517,7 @@ def test_what_stands_in_front_of_an_offence_is_delivered() -> None:
     link.ping("token")
     events = link.receive(b"MSG a 1 1\r\nx\r\nPONG\r\nPING\r\nx\r\nPING\r\n")
     assert events[0] == PongFor(token="token")
-    assert isinstance(events[1], Broken)
+    assert isinstance(events[1], LinkFailed)
     assert len(events) == 2
     assert [message.data for message in delivered] == [b"x"]
     assert len(link.take_touched()) == 1
@@ -539,8 +539,8 @@ def test_pongs_are_matched_to_pings_in_order_and_a_surplus_pong_is_nobodys() -> 
 
 def test_a_flood_of_pings_is_not_answered_without_bound() -> None:
     link = ready_link()
-    link.receive(b"PING\r\n" * (MAX_PONGS_OWED + 5))
-    assert link.take_output() == b"PONG\r\n" * MAX_PONGS_OWED
+    link.receive(b"PING\r\n" * (MAX_PENDING_PONGS + 5))
+    assert link.take_output() == b"PONG\r\n" * MAX_PENDING_PONGS
     assert link.take_output() == b""
 
 
@@ -553,10 +553,10 @@ def test_any_byte_is_a_sign_of_life() -> None:
 
 def test_the_last_complaint_is_kept_for_the_end_of_the_connection() -> None:
     link = Link({})
-    assert link.complaint is None
+    assert link.server_err is None
     link.receive(b"-ERR 'maximum connections exceeded'\r\n")
     link.receive(info() + b"-ERR 'Authorization Violation'\r\n")
-    assert isinstance(link.complaint, NotAuthorized)
+    assert isinstance(link.server_err, NotAuthorized)
 
 
 def test_messages_alone_make_no_events() -> None:
@@ -571,4 +571,4 @@ def test_the_size_limit_of_messages_is_the_parsers() -> None:
     link.receive(info())
     link.authenticate({})
     link.receive(b"PONG\r\n")
-    assert isinstance(only(link.receive(b"MSG a 1 11\r\n")), Broken)
+    assert isinstance(only(link.receive(b"MSG a 1 11\r\n")), LinkFailed)

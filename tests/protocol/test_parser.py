@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from natsproto.errors import RemoteProtocolError
 from natsproto.protocol import parser as parser_module
-from natsproto.protocol.frames import Err, Frame, Message, Ok, Payload, Ping, Pong, ServerInfo, Sink
+from natsproto.protocol.frames import Err, Frame, Message, Ok, Payload, Ping, Pong, Route, ServerInfo
 from natsproto.protocol.parser import MAX_INFO, MAX_LINE, MAX_MESSAGE, Parser
 from tests.kit.examples import examples
 
@@ -37,7 +37,7 @@ Failure = tuple[str, int, bytes]
 
 
 @dataclass(frozen=True)
-class PublisherOptions:
+class Limits:
     line: int = MAX_LINE
     info: int = MAX_INFO
     message: int = MAX_MESSAGE
@@ -71,19 +71,19 @@ def seen(sid: bytes, message: Message) -> Delivered:
 class Rig:
     """A parser with a sink for every known sid, and what came of it."""
 
-    def __init__(self, limits: PublisherOptions = PublisherOptions()) -> None:
+    def __init__(self, limits: Limits = Limits()) -> None:
         self.messages: list[Delivered] = []
-        self.sinks: dict[bytes, Sink] = {}
+        self.routes: dict[bytes, Route] = {}
         for sid in SIDS:
-            self.sinks[sid] = Sink(self._taker(sid))
+            self.routes[sid] = Route(self._taker(sid))
         self.parser = self.new_parser(limits)
         self.limits = limits
 
     def _taker(self, sid: bytes) -> Callable[[Message], object]:
         return lambda message: self.messages.append(seen(sid, message))
 
-    def new_parser(self, limits: PublisherOptions) -> Parser:
-        parser = Parser(self.sinks, max_line=limits.line, max_info=limits.info, max_message=limits.message)
+    def new_parser(self, limits: Limits) -> Parser:
+        parser = Parser(self.routes, max_line=limits.line, max_info=limits.info, max_message=limits.message)
         parser.max_payload = MAX_MESSAGE
         return parser
 
@@ -106,12 +106,12 @@ class Rig:
         return self.outcome(self.parser, failure)
 
     def outcome(self, parser: Parser, failure: RemoteProtocolError | None) -> Outcome:
-        touched = {sid for sid, sink in self.sinks.items() if sink in parser.touched}
+        touched = {sid for sid, route in self.routes.items() if route in parser.touched}
         assert len(parser.touched) == len(touched)
         return Outcome(
             self.messages,
             [shown(frame) for frame in parser.events],
-            {sid: (sink.arrived, sink.nbytes) for sid, sink in self.sinks.items()},
+            {sid: (route.arrived, route.nbytes) for sid, route in self.routes.items()},
             touched,
             None if failure is None else (failure.reason, failure.position, failure.excerpt),
             parser.waiting,
@@ -126,7 +126,7 @@ class Wrong(Exception):
         self.failure = (reason, position, excerpt[:64])
 
 
-def read_slowly(stream: bytes, limits: PublisherOptions = PublisherOptions()) -> Outcome:
+def read_slowly(stream: bytes, limits: Limits = Limits()) -> Outcome:
     """The outcome of a stream, from the rules of the protocol alone."""
     outcome = Outcome(counts=dict.fromkeys(SIDS, (0, 0)))
     rest, position = stream, 0
@@ -142,7 +142,7 @@ def read_slowly(stream: bytes, limits: PublisherOptions = PublisherOptions()) ->
     return outcome
 
 
-def read_frame(rest: bytes, position: int, limits: PublisherOptions, outcome: Outcome) -> int:
+def read_frame(rest: bytes, position: int, limits: Limits, outcome: Outcome) -> int:
     """Reads the frame at the front; how many bytes it has, 0 when some are missing."""
     line, ended, behind = rest.partition(b"\r\n")
     is_info = re.match(rb"INFO( |\Z)", line, re.IGNORECASE)
@@ -343,11 +343,11 @@ def streams(draw: st.DrawFn) -> bytes:
 
 limits_used = st.sampled_from(
     (
-        PublisherOptions(),
-        PublisherOptions(),
-        PublisherOptions(line=40, info=60, message=20),
-        PublisherOptions(line=41, info=41, message=64),
-        PublisherOptions(20, 10, 5),
+        Limits(),
+        Limits(),
+        Limits(line=40, info=60, message=20),
+        Limits(line=41, info=41, message=64),
+        Limits(20, 10, 5),
     )
 )
 
@@ -389,7 +389,7 @@ ENCORES = {
 @examples(400)
 @given(st.data(), streams(), limits_used)
 def test_any_split_of_any_stream_has_the_outcome_of_the_slow_reader(
-    data: st.DataObject, stream: bytes, limits: PublisherOptions
+    data: st.DataObject, stream: bytes, limits: Limits
 ) -> None:
     """Messages and their order, events, error (reason, position, excerpt), counts and what is left over."""
     expected = read_slowly(stream, limits)
@@ -400,14 +400,14 @@ def test_any_split_of_any_stream_has_the_outcome_of_the_slow_reader(
 @examples(200)
 @given(st.data(), streams(), limits_used, st.sampled_from((0, 8, MAX_MESSAGE)))
 def test_large_messages_have_the_outcome_of_the_slow_reader(
-    data: st.DataObject, stream: bytes, limits: PublisherOptions, max_payload: int
+    data: st.DataObject, stream: bytes, limits: Limits, max_payload: int
 ) -> None:
     """Every message above 16 bytes in all is a large one, and a transport writes it where it belongs or does not."""
     expected = read_slowly(stream, limits)
     rig = Rig(limits)
     rig.parser.max_payload = max_payload
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parser_module, "LARGE", 14)
+        patch.setattr(parser_module, "LARGE_FRAME_SIZE", 14)
         assert rig.feed(data.draw(splits(stream)), into_room=data.draw(st.booleans())) == expected
 
 
@@ -427,7 +427,7 @@ def test_caches_never_change_the_outcome(frames: list[bytes], ending: list[bytes
         except RemoteProtocolError as exc:
             failure = (exc.reason, exc.position + position, exc.excerpt)
         events += parser.events
-        touched |= {sid for sid, sink in rig.sinks.items() if sink in parser.touched}
+        touched |= {sid for sid, route in rig.routes.items() if route in parser.touched}
         parser.touched.clear()
         left = parser.waiting
         position += len(frame)
@@ -438,13 +438,9 @@ def test_caches_never_change_the_outcome(frames: list[bytes], ending: list[bytes
     assert Rig().feed([b"".join([*frames, *ending])]) == one_by_one
 
 
-@pytest.mark.parametrize(
-    "limits", [PublisherOptions(), PublisherOptions(line=40, info=60, message=20)], ids=["default", "small"]
-)
+@pytest.mark.parametrize("limits", [Limits(), Limits(line=40, info=60, message=20)], ids=["default", "small"])
 @pytest.mark.parametrize("flaw", FLAWED)
-def test_every_flaw_is_found_behind_what_is_remembered_and_however_it_comes(
-    flaw: bytes, limits: PublisherOptions
-) -> None:
+def test_every_flaw_is_found_behind_what_is_remembered_and_however_it_comes(flaw: bytes, limits: Limits) -> None:
     known = (
         ENCORES["inbox"] * 2
         + ENCORES["plain"]
@@ -734,7 +730,7 @@ def test_a_line_that_was_right_once_is_measured_again_behind_other_sizes() -> No
 
 def test_a_remembered_head_does_not_pass_a_longer_line_than_the_limit() -> None:
     """Found as a difference between one chunk and many: known words, known sizes, but one byte too long."""
-    limits = PublisherOptions(line=12)
+    limits = Limits(line=12)
     frames = [b"MSG a 1 02\r\n..\r\n", b"HMSG a 1 2 2\r\n..\r\n", b"HMSG a 1 02 2\r\n..\r\n"]
     outcome = Rig(limits).feed([b"".join(frames)])
     assert outcome.failure == ("control line longer than 12 bytes", 34, b"HMSG a 1 02 ")
@@ -747,14 +743,14 @@ def test_messages_of_an_unknown_sid_are_read_and_forgotten() -> None:
     rig = Rig()
     outcome = rig.feed([msg(b"a", b"99", b"gone") * 3 + msg(b"a", b"1", b"here")])
     assert [data for *_, data in outcome.messages] == [b"here"]
-    assert (rig.parser.touched, rig.parser.unrouted) == ([rig.sinks[b"1"]], 3)
+    assert (rig.parser.touched, rig.parser.unrouted) == ([rig.routes[b"1"]], 3)
 
 
 def test_a_sid_is_looked_up_again_as_long_as_nobody_holds_it() -> None:
     taken: list[Message] = []
     parser = Parser({})
     parser.feed(msg(b"a", b"1", b"too early") * 2)
-    parser.route = {b"1": Sink(taken.append)}
+    parser.routes = {b"1": Route(taken.append)}
     parser.feed(msg(b"a", b"1", b"in time 1") * 2)
     assert [message.data for message in taken] == [b"in time 1"] * 2
 
@@ -776,12 +772,12 @@ def test_more_lines_than_are_remembered_are_all_read_right() -> None:
 
 def test_a_message_knows_its_origin() -> None:
     class Client:
-        async def answer(self, reply: str, payload: Payload, headers: object) -> None:
+        async def _send_reply(self, reply: str, payload: Payload, headers: object) -> None:
             raise AssertionError
 
     taken: list[Message] = []
     origin = Client()
-    parser = Parser({b"1": Sink(taken.append, origin=origin)})
+    parser = Parser({b"1": Route(taken.append, origin=origin)})
     run = msg(b"a", b"1", b"x") * 3 + hmsg(b"a", b"1", b"NATS/1.0\r\n\r\n", b"x") * 3 + msg(b"a", b"1", b"x", b"r") * 2
     parser.feed(run)
     assert [message._origin for message in taken] == [origin] * 8
@@ -793,7 +789,7 @@ def test_a_sink_gets_messages_of_its_own_class(frame: bytes) -> None:
         __slots__ = ()
 
     taken: list[Message] = []
-    parser = Parser({sid: Sink(taken.append, make=Special) for sid in (*SIDS, b"99")})
+    parser = Parser({sid: Route(taken.append, message_class=Special) for sid in (*SIDS, b"99")})
     parser.feed(frame * 3)
     assert [type(message) for message in taken] == [Special] * 3
 
@@ -823,7 +819,7 @@ def test_control_frames_are_events_of_their_own_class() -> None:
 
 # ---------------------------------------------------------------- limits
 
-SMALL = PublisherOptions(line=64, info=128, message=100)
+SMALL = Limits(line=64, info=128, message=100)
 
 
 def padded(start: bytes, end: bytes, length: int) -> bytes:
@@ -858,13 +854,13 @@ def test_a_line_may_be_as_long_as_its_limit_and_not_a_byte_longer(longest: bytes
 
 def test_the_excerpt_of_a_long_line_is_no_longer_than_a_small_limit() -> None:
     for stream in (b"x" * 30, b"x" * 30 + b"\r\n"):
-        assert Rig(PublisherOptions(20, 10, 5)).feed([stream]).failure == (
+        assert Rig(Limits(20, 10, 5)).feed([stream]).failure == (
             "control line longer than 20 bytes",
             0,
             b"x" * 20,
         )
     for stream in (b"INFO " + b"x" * 30, b"INFO " + b"x" * 30 + b"\r\n"):
-        assert Rig(PublisherOptions(20, 10, 5)).feed([stream]).failure == (
+        assert Rig(Limits(20, 10, 5)).feed([stream]).failure == (
             "INFO line longer than 10 bytes",
             0,
             b"INFO xxxxx",
@@ -909,7 +905,7 @@ def test_the_defaults_take_what_a_server_sends() -> None:
 def growth(stream: bytes, times: int) -> int:
     tracemalloc.start()
     try:
-        parser = Parser({b"1": Sink(lambda message: None)})
+        parser = Parser({b"1": Route(lambda message: None)})
         before = tracemalloc.get_traced_memory()[0]
         for number in range(times):
             parser.feed(stream % number)
@@ -932,7 +928,7 @@ def test_generated_subjects_are_not_remembered() -> None:
 def test_no_buffer_is_larger_than_announced() -> None:
     """Whoever announces 60 MB and sends nothing has cost nothing, unless INFO had allowed that."""
     for max_payload, least, most in ((0, 0, 200_000), (1_000_000, 0, 200_000), (MAX_MESSAGE, 60_000_000, 70_000_000)):
-        parser = Parser({b"1": Sink(lambda message: None)})
+        parser = Parser({b"1": Route(lambda message: None)})
         parser.max_payload = max_payload
         tracemalloc.start()
         try:
@@ -947,7 +943,7 @@ def test_no_buffer_is_larger_than_announced() -> None:
 
 def cpu(chunks: Sequence[bytes]) -> float:
     """Processor time of feeding these chunks. The garbage collector's own walks over what was made don't count."""
-    parser = Parser({b"1": Sink(lambda message: None), INBOX: Sink(lambda message: None)})
+    parser = Parser({b"1": Route(lambda message: None), INBOX: Route(lambda message: None)})
     parser.max_payload = MAX_MESSAGE
     feed = parser.feed
     gc.collect()

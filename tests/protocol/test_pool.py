@@ -12,19 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from natsproto._durations import seconds
 from natsproto.errors import ConfigError, NotAuthorized
+from natsproto.protocol.addresses import ServerAddress, parse_servers
 from natsproto.protocol.frames import ServerInfo
 from natsproto.protocol.pool import (
     MAX_DISCOVERED,
-    PATIENCE,
-    REFUSED_FOR,
+    MAX_SHORT_CONNECTIONS,
+    REFUSAL_CONFIRM_S,
     Attempt,
     Discovery,
-    ServerAddress,
     ServerPool,
     ServerState,
-    parse_servers,
-    seconds,
 )
 from tests.kit.examples import examples
 
@@ -325,10 +324,10 @@ def test_success_resets_the_back_off() -> None:
 def test_server_that_accepts_and_drops_does_not_make_the_client_spin() -> None:
     pool = pool_of("a")
     waits = []
-    for now in range(PATIENCE + 6):
+    for now in range(MAX_SHORT_CONNECTIONS + 6):
         pool.succeeded(one("a"), now=now)
         waits.append(step(pool, now=now + 0.001)[1])
-    assert waits == [0] * PATIENCE + [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]
+    assert waits == [0] * MAX_SHORT_CONNECTIONS + [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]
     pool.succeeded(one("a"), now=1000)
     assert step(pool, now=1010)[1] == 0
 
@@ -660,7 +659,7 @@ class PoolLives(RuleBasedStateMachine):
             words, since = self.refused.get(host, ("", 0.0))
             if refusal is None or words != refusal:
                 self.refused[host] = (refusal or "", self.now)
-            elif self.now - since >= REFUSED_FOR:
+            elif self.now - since >= REFUSAL_CONFIRM_S:
                 self.out.add(host)
 
     @precondition(lambda self: self.last is not None and self.connected is None)

@@ -21,13 +21,13 @@ from natsproto._core.events import (
     Disconnected,
     Event,
     Reconnected,
-    ServerComplained,
+    ServerErrorEvent,
 )
 from natsproto._options import AuthChallenge, Options
 from natsproto.errors import ConnectFailed, InvalidCredentials, NotAuthorized, RequestTimeout, ServerError
 from natsproto.protocol.auth import Credentials
 from natsproto.testing import Server, run_server
-from tests.core.world import world
+from tests.core.helpers import world
 from tests.kit.clock import virtual_clock
 from tests.kit.identity import Key, Operator, User
 from tests.kit.scripted import Behaviour, ScriptedServer
@@ -268,7 +268,7 @@ async def test_password_changed_on_the_server_is_followed(tmp_path: Path) -> Non
             await nc.publish("news", b"still here")
             assert (await news.next(timeout=5)).data == b"still here"
     assert watch.all(AttemptFailed) == []
-    assert [str(event.error) for event in watch.all(ServerComplained)] == [
+    assert [str(event.error) for event in watch.all(ServerErrorEvent)] == [
         "the server refused the credentials: Authorization Violation"
     ]
 
@@ -313,7 +313,7 @@ async def test_expired_jwt_is_reported_once_and_the_renewed_one_is_used(how: str
             assert (await news.next(timeout=5)).data == b"still here"
             assert (await watch.until(Disconnected)).in_flight == 0
     assert watch.all(AttemptFailed) == []
-    (complaint,) = watch.all(ServerComplained)
+    (complaint,) = watch.all(ServerErrorEvent)
     assert isinstance(complaint.error, NotAuthorized)
     assert complaint.error.reason == "User Authentication Expired"
 
@@ -326,7 +326,7 @@ async def test_renewal_that_waits_for_the_report_is_in_time(tmp_path: Path) -> N
     watch = Watch()
 
     def hear(event: Event) -> None:
-        if isinstance(event, ServerComplained):
+        if isinstance(event, ServerErrorEvent):
             renew()
         watch(event)
 
@@ -350,7 +350,7 @@ async def test_jwt_that_is_not_renewed_is_reported_and_ends_the_client(tmp_path:
             reason = await nc.closed()
         assert isinstance(reason, NotAuthorized)
         assert reason.server == f"127.0.0.1:{server.port}"
-        first = watch.all(ServerComplained)[0].error
+        first = watch.all(ServerErrorEvent)[0].error
         assert isinstance(first, NotAuthorized)
         assert first.reason == "User Authentication Expired"
         assert watch.all(Closed)[0].reason is reason
@@ -450,7 +450,7 @@ async def test_revoked_user_is_told_and_turned_away() -> None:
         async with asyncio.timeout(15):
             reason = await nc.closed()
         assert isinstance(reason, NotAuthorized)
-        assert [str(event.error) for event in watch.all(ServerComplained)] == [
+        assert [str(event.error) for event in watch.all(ServerErrorEvent)] == [
             "the server refused the credentials: User Authentication Revoked"
         ]
 
@@ -770,4 +770,4 @@ async def test_environment_connects(kind: str, tmp_path: Path) -> None:
 
 
 def test_the_events_of_a_login_are_public() -> None:
-    assert all(issubclass(kind, Event) for kind in (Connected, Closed, Reconnected, ServerComplained))
+    assert all(issubclass(kind, Event) for kind in (Connected, Closed, Reconnected, ServerErrorEvent))

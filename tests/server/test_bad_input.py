@@ -18,7 +18,7 @@ from natsproto.errors import NatsError
 from natsproto.testing import Server, run_server
 from tests.kit.arguments import ACCEPTED, REFUSED, Argument, Target
 from tests.kit.proxy import Direction, FaultProxy
-from tests.server.ground import also_uvloop, client, until
+from tests.server.helpers import also_uvloop, client, until
 
 HARMLESS = (b"PING\r\n", b"PONG\r\n")
 """What a client may write on its own while it refuses an argument."""

@@ -17,14 +17,14 @@ import pytest
 import natsproto
 from natsproto._client import Client
 from natsproto._core.engine import State
-from natsproto._core.outbox import CONGESTED_AT
+from natsproto._core.outbox import CONGESTED_SIZE
 from natsproto.errors import NatsError
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server
-from tests.core.world import World, until, world
+from tests.core.helpers import World, until, world
 from tests.kit.clock import virtual_clock
 from tests.kit.interruption import Interruption, Moment, interruptions
-from tests.server.ground import also_uvloop, client
+from tests.server.helpers import also_uvloop, client
 
 
 async def check(nc: Client, run: Interruption, tasks: set[asyncio.Task[object]]) -> None:
@@ -32,7 +32,7 @@ async def check(nc: Client, run: Interruption, tasks: set[asyncio.Task[object]])
     run.check()
     await works(nc)
     assert len(nc._engine.mux()) == 0, "a pending request was left"
-    assert not nc._outbox._waiters
+    assert not nc._outbox._notifier
     assert not nc._engine._changed
     assert asyncio.all_tasks() <= tasks
 
@@ -236,7 +236,7 @@ async def test_an_end_cancelled_at_any_await_is_an_end_all_the_same(nats_server:
 async def congested(place: World, nc: Client) -> None:
     """The server takes nothing until later; what publish() could take at once has been taken."""
     place.peer.stall()
-    while nc.stats.waiting_bytes < CONGESTED_AT:
+    while nc.stats.waiting_bytes < CONGESTED_SIZE:
         nc.publish_nowait("full", bytes(50_000))
     asyncio.get_running_loop().call_later(1.0, place.peer.unstall)
 
@@ -305,7 +305,7 @@ async def test_a_flush_cancelled_over_an_outage_leaves_nothing() -> None:
             run.check()
             await works(nc)
             assert not nc._engine._changed
-            assert not nc._outbox._waiters
+            assert not nc._outbox._notifier
 
 
 @virtual_clock

@@ -15,7 +15,7 @@ import natsproto
 from natsproto import sync
 from natsproto._core.engine import State
 from natsproto._core.events import Closed, Connected, Event
-from natsproto._core.subscription import TURN
+from natsproto._core.subscription import MAX_MESSAGES_PER_TURN
 from natsproto._core.transport import SocketWire
 from natsproto._options import Options
 from natsproto.errors import (
@@ -29,7 +29,7 @@ from natsproto.errors import (
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import HeadersLike
 from natsproto.testing import Server, run_server
-from tests.server.ground import both_loops, client, until
+from tests.server.helpers import both_loops, client, until
 
 # ---------------------------------------------------------------- connecting
 
@@ -490,7 +490,7 @@ async def test_draining_the_client_handles_and_answers_everything(nats_server: S
 
 @both_loops
 async def test_draining_a_client_whose_callbacks_are_many_and_quick(nats_server: Server) -> None:
-    count = TURN * 4
+    count = MAX_MESSAGES_PER_TURN * 4
     handled = 0
 
     def handler(_: Message) -> None:

@@ -16,11 +16,11 @@ import natsproto
 from natsproto._core.events import AttemptFailed, Reconnected
 from natsproto._options import Dialer
 from natsproto.errors import ConfigError, ConnectFailed, RequestTimeout
-from natsproto.protocol.pool import ServerAddress
+from natsproto.protocol.addresses import ServerAddress
 from natsproto.testing import Server, ServerTls, run_server
 from tests.kit.pki import Authority
 from tests.kit.watch import Watch
-from tests.server.ground import also_uvloop, client, descriptors
+from tests.server.helpers import also_uvloop, client, descriptors
 
 
 def at_once(server: ServerAddress) -> socket.socket:

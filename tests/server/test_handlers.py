@@ -19,8 +19,8 @@ from natsproto._core.subscription import Handler
 from natsproto.errors import DrainTimeout
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server
-from tests.faults.world import Diary
-from tests.server.ground import also_uvloop, client
+from tests.faults.helpers import EventRecorder
+from tests.server.helpers import also_uvloop, client
 
 
 class Odd(BaseException):
@@ -77,7 +77,7 @@ async def test_what_a_callback_raises_is_told_and_costs_nothing(
     kind: Callable[[BaseException], Handler],
     error: BaseException,
 ) -> None:
-    diary = Diary()
+    diary = EventRecorder()
     caplog.set_level(logging.ERROR, "natsproto")
     async with client(nats_server.url, on_event=diary) as nc:
         handler = kind(error)
@@ -149,7 +149,7 @@ async def test_draining_the_client_with_a_hanging_callback_ends_at_the_deadline(
 async def test_a_hanging_callback_does_not_keep_close_waiting(
     nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "LINGER", 60)
+    monkeypatch.setattr(engine, "CLOSE_TIMEOUT_S", 60)
     nc = await natsproto.connect(nats_server.url)
     started = asyncio.Event()
 
@@ -168,7 +168,7 @@ async def test_a_hanging_callback_does_not_keep_close_waiting(
 
 @also_uvloop
 async def test_a_callback_may_use_every_verb_of_the_client_it_belongs_to(nats_server: Server) -> None:
-    diary = Diary(HandlerFailed)
+    diary = EventRecorder(HandlerFailed)
     async with client(nats_server.url, on_event=diary) as nc:
         done = asyncio.Event()
 
@@ -269,7 +269,7 @@ async def test_async_handler_runs_in_a_task(
         "future": lambda message: asyncio.ensure_future(plain(message)),
     }
     handler = handlers[kind]
-    diary = Diary(HandlerFailed)
+    diary = EventRecorder(HandlerFailed)
     async with client(nats_server.url, on_event=diary) as nc:
         token = USER.set("subscriber")
         sub = await nc.subscribe("a", cb=handler)
@@ -288,8 +288,8 @@ async def test_async_handler_runs_in_a_task(
 async def test_a_callback_may_end_what_calls_it(
     nats_server: Server, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "LINGER", 60)
-    diary = Diary(HandlerFailed)
+    monkeypatch.setattr(engine, "CLOSE_TIMEOUT_S", 60)
+    diary = EventRecorder(HandlerFailed)
     nc = await natsproto.connect(nats_server.url, on_event=diary)
     done = asyncio.Event()
 

@@ -15,7 +15,7 @@ from tests.kit.identity import Key, Operator
 from tests.kit.pki import Authority
 from tests.kit.proxy import Direction, FaultProxy, Link
 from tests.kit.watch import Watch
-from tests.server.ground import also_uvloop, client
+from tests.server.helpers import also_uvloop, client
 
 HELLO = b"\x16\x03"
 """How a TLS handshake begins."""

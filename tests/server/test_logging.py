@@ -13,7 +13,7 @@ from natsproto._core.events import AttemptFailed, Closed, Event, HandlerFailed, 
 from natsproto.errors import ConnectFailed, ConsumerGone
 from natsproto.jetstream._consumer.messages import ConsumerNotice
 from natsproto.testing import Server, run_server
-from tests.server.ground import also_uvloop, client, until
+from tests.server.helpers import also_uvloop, client, until
 
 EVENTS = [ConsumerNotice, *(kind for kind in Event.__subclasses__() if kind.__module__ == "natsproto._core.events")]
 

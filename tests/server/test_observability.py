@@ -23,7 +23,7 @@ from natsproto.errors import (
 )
 from natsproto.system import ServerKind
 from natsproto.testing import Server, run_cluster, run_server
-from tests.server.ground import also_uvloop, client, until
+from tests.server.helpers import also_uvloop, client, until
 
 ACCOUNTS = """
 accounts {

@@ -33,7 +33,7 @@ from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.protocol.frames import Message
 from natsproto.service import Request
 from natsproto.testing import Server
-from tests.server.ground import also_uvloop, client, until
+from tests.server.helpers import also_uvloop, client, until
 
 
 class Recorder:

@@ -15,7 +15,7 @@ from natsproto.errors import RequestTimeout, SubscriptionClosed
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server
-from tests.server.ground import also_uvloop, client
+from tests.server.helpers import also_uvloop, client
 from tests.server.test_otel import Recorder, contexts, identity, linked, parent
 
 

@@ -18,7 +18,7 @@ from natsproto.testing import Server, ServerTls, run_server
 from tests.kit.pki import Authority
 from tests.kit.proxies import PASSWORD, USER, Kind, run_proxy
 from tests.kit.watch import Watch
-from tests.server.ground import client
+from tests.server.helpers import client
 
 KINDS: tuple[Kind, ...] = ("http", "socks5")
 

@@ -25,9 +25,9 @@ from natsproto.errors import (
 )
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server, run_server
-from tests.faults.world import Diary, free_port
+from tests.faults.helpers import EventRecorder, free_port
 from tests.kit.proxy import FaultProxy
-from tests.server.ground import both_loops, client, until
+from tests.server.helpers import both_loops, client, until
 
 
 async def kill(server: Server, *clients: Client) -> None:
@@ -48,7 +48,7 @@ async def restart(server: Server, *clients: Client) -> None:
 
 @both_loops
 async def test_after_a_kill_everything_goes_on_where_it_was(nats_server: Server) -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with client(nats_server.url, on_event=diary) as nc:
         called: list[bytes] = []
         read = await nc.subscribe("a.*")
@@ -330,7 +330,7 @@ async def test_readers_wait_over_the_outage_without_noticing(nats_server: Server
 @both_loops
 async def test_the_next_server_of_the_list_takes_over_at_once() -> None:
     async with run_server() as first, run_server() as second:
-        diary = Diary(Reconnected)
+        diary = EventRecorder(Reconnected)
         servers = [first.url, second.url]
         nc = await natsproto.connect(servers, randomize=False, on_event=diary, reconnect_wait=60, reconnect_wait_max=60)
         async with nc.subscribe("a") as sub:
@@ -357,7 +357,7 @@ async def test_a_server_that_does_not_answer_does_not_keep_the_others_from_being
 @both_loops
 async def test_set_servers_moves_the_client_at_the_next_reconnect() -> None:
     async with run_server() as first, run_server() as second:
-        diary = Diary(Reconnected)
+        diary = EventRecorder(Reconnected)
         nc = await natsproto.connect(first.url, on_event=diary)
         nc.set_servers(second.url)
         assert nc.connected_url == first.url

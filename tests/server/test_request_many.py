@@ -18,7 +18,7 @@ from natsproto.errors import (
 )
 from natsproto.testing import Server, run_server
 from tests.kit.interruption import interruptions
-from tests.server.ground import both_loops, client
+from tests.server.helpers import both_loops, client
 
 
 async def answering(nc: Client, subject: str, *payloads: bytes) -> None:
@@ -109,7 +109,7 @@ async def test_cancelled_at_any_await_it_leaves_nothing(nats_server: Server) -> 
             runs += run.delivered
             assert run.delivered or run.value == 3
             assert len(nc._engine.subscriptions) == 1
-            assert nc._engine.herald._listeners == []
+            assert nc._engine.event_bus._listeners == []
             await nc.flush()
             assert asyncio.all_tasks() <= tasks
         assert runs >= 3

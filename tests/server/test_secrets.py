@@ -18,9 +18,10 @@ import natsproto
 from natsproto._core.events import Closed, Event, Reconnected, ServersDiscovered
 from natsproto._options import AuthChallenge, Options
 from natsproto.errors import NatsError
+from natsproto.protocol.addresses import ServerAddress
 from natsproto.protocol.auth import Credentials, connect_fields
 from natsproto.protocol.frames import ServerInfo
-from natsproto.protocol.pool import ServerAddress, ServerState
+from natsproto.protocol.pool import ServerState
 from natsproto.testing import ServerTls, run_cluster, run_server
 from tests.kit.identity import Key, Operator
 from tests.kit.pki import Authority

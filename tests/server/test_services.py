@@ -28,7 +28,7 @@ from natsproto.protocol.frames import Message
 from natsproto.service import INHERITED, Endpoint, Request, error_headers, error_of
 from natsproto.testing import Server, run_server
 from tests.kit.watch import Watch
-from tests.server.ground import both_loops, client, until
+from tests.server.helpers import both_loops, client, until
 
 
 async def add(request: Request) -> None:
@@ -382,7 +382,7 @@ async def test_stop_handles_received_requests(nats_server: Server) -> None:
         await nc.flush()
         assert [ping.id async for ping in other.ping_services("calc", stall=0.1)] == []
         assert nc._engine.subscriptions == []
-        assert nc._engine.herald._listeners == []
+        assert nc._engine.event_bus._listeners == []
         with pytest.raises(ConfigError, match="has stopped"):
             service.add_endpoint("late", slow)
 
@@ -581,7 +581,7 @@ async def test_service_arguments_are_checked_first(nats_client: Client) -> None:
     refused(NatsError, "a", "1.0.0", queue_group="a b")
     refused(InvalidSubject, "a", "1.0.0", prefix="a.>")
     assert nc._engine.subscriptions == []
-    assert nc._engine.herald._listeners == []
+    assert nc._engine.event_bus._listeners == []
 
     service = await nc.add_service("a", "1.0.0")
     with pytest.raises(ConfigError):

@@ -7,12 +7,12 @@ import random
 
 import pytest
 
-from natsproto._core.events import ServerComplained
+from natsproto._core.events import ServerErrorEvent
 from natsproto._core.subscription import Subscription
 from natsproto.errors import TooManySubscriptions
 from natsproto.testing import run_server
-from tests.faults.world import SOON, Diary
-from tests.server.ground import both_loops, client, until
+from tests.faults.helpers import SOON, EventRecorder
+from tests.server.helpers import both_loops, client, until
 
 LIMIT = 10
 CONFIG = f"max_subscriptions: {LIMIT}\n"
@@ -26,7 +26,7 @@ async def settled(subscriptions: list[Subscription], open_ones: int) -> list[Sub
 
 @both_loops
 async def test_max_subscriptions_ends_the_refused() -> None:
-    diary = Diary(ServerComplained)
+    diary = EventRecorder(ServerErrorEvent)
     with run_server(config=CONFIG) as server:
         async with client(server.url, on_event=diary) as nc:
             subs = [await nc.subscribe(f"a.{number}") for number in range(LIMIT + 5)]
@@ -38,7 +38,7 @@ async def test_max_subscriptions_ends_the_refused() -> None:
                     await sub.next(timeout=SOON)
                 assert refused.value is sub.error
                 assert refused.value.subject == sub.subject
-            assert [event.error for event in diary.of(ServerComplained)] == [sub.error for sub in subs[LIMIT:]]
+            assert [event.error for event in diary.of(ServerErrorEvent)] == [sub.error for sub in subs[LIMIT:]]
             for sub in subs[:LIMIT]:
                 await nc.publish(sub.subject, b"x")
                 assert (await sub.next(timeout=SOON)).data == b"x"

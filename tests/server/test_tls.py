@@ -358,7 +358,7 @@ async def echoed(asking: natsproto.Client, answering: natsproto.Client, payload:
 
 def test_close_is_quick(run: Run, pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
-        monkeypatch.setattr(engine, "LINGER", 60)
+        monkeypatch.setattr(engine, "CLOSE_TIMEOUT_S", 60)
         async with run_server(tls=pki.server()) as server:
             nc = await natsproto.connect(server.url, tls=pki.ca.client())
             started = asyncio.get_running_loop().time()

@@ -13,7 +13,7 @@ from natsproto.protocol.frames import Message
 from natsproto.testing import Server
 from natsproto.typed import TypedMessage
 from tests.kit.watch import Watch
-from tests.server.ground import also_uvloop, client, until
+from tests.server.helpers import also_uvloop, client, until
 
 
 @dataclass

@@ -403,7 +403,7 @@ async def test_reader_that_pauses_the_server_gets_everything() -> None:
 
 
 async def test_client_that_pauses_the_server_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "LINGER", 60)
+    monkeypatch.setattr(engine, "CLOSE_TIMEOUT_S", 60)
     async with WebSocketServer() as server:
         nc = await natsproto.connect(server.url)
         messages = nc.subscribe("a", pending_msgs_limit=100, slow_policy="pause")
@@ -442,7 +442,7 @@ async def test_frame_that_comes_slowly_is_a_sign_of_life() -> None:
 
 def test_close_says_goodbye_and_waits_for_the_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
-        monkeypatch.setattr(engine, "LINGER", 60)
+        monkeypatch.setattr(engine, "CLOSE_TIMEOUT_S", 60)
         async with WebSocketServer() as server:
             nc = await natsproto.connect(server.url)
             await nc.publish("a", b"last words")
@@ -459,7 +459,7 @@ def test_close_says_goodbye_and_waits_for_the_answer(run: Run, monkeypatch: pyte
 
 @pytest.mark.slow
 async def test_close_does_not_wait_long_for_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "LINGER", 0.3)
+    monkeypatch.setattr(engine, "CLOSE_TIMEOUT_S", 0.3)
     async with run_server(websocket=True) as server:
         nc = await natsproto.connect(server.websocket_url)
         server.freeze()

@@ -15,14 +15,14 @@ from collections.abc import Awaitable, Callable, Generator, Hashable, Sequence
 from types import TracebackType
 from typing import Literal, TypeAlias
 
-from natsproto._async_hints import Awaited
+from natsproto._async_hints import AwaitHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
+from natsproto._durations import seconds
 from natsproto.errors import AlreadyAcked, ConfigError, LocalProtocolError, NatsError
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._message import JsMessage
-from natsproto.protocol.pool import seconds
 
 log = logging.getLogger("natsproto")
 
@@ -214,7 +214,7 @@ class HandlerTasks:
         self.failed += 1
         where = f"handler of {self._what}"
         log.error("%s failed for a message of %r: %r", where, message.subject, error, exc_info=error)
-        self._connection.announce(HandlerFailed(where=where, error=error))
+        self._connection._emit(HandlerFailed(where=where, error=error))
         how = self._options.on_error
         if how != "nothing" and not message.is_acked:
             try:
@@ -237,7 +237,7 @@ class HandlerTasks:
             return self._options.nak_delay_for(message)
         except Exception as exc:
             log.error("nak_delay of %s failed: %r", self._what, exc, exc_info=exc)
-            self._connection.announce(HandlerFailed(where=f"nak_delay of {self._what}", error=exc))
+            self._connection._emit(HandlerFailed(where=f"nak_delay of {self._what}", error=exc))
             return MAX_NAK_DELAY_S
 
     def _on_ack_failed(self, how: OnSuccess | OnError, error: NatsError) -> None:
@@ -245,7 +245,7 @@ class HandlerTasks:
             # No connection: the server delivers it again, and whoever listens is told.
             where = f"{how} of a message of {self._what}"
             log.warning("%s failed: %s", where, error)
-            self._connection.announce(HandlerFailed(where=where, error=error))
+            self._connection._emit(HandlerFailed(where=where, error=error))
 
     @staticmethod
     def _nak_cancelled(message: JsMessage) -> None:
@@ -257,7 +257,7 @@ class HandlerTasks:
             return  # the server delivers it again after ack_wait
 
 
-class ConsumeContext(Awaited):
+class ConsumeContext(AwaitHint):
     """Messages being given to a handler. Enter it, or ``await`` it to run until it ends by itself.
 
     It ends after ``stop_after`` messages, by ``stop`` or ``drain``, with the client, or when the consumer becomes
@@ -265,7 +265,7 @@ class ConsumeContext(Awaited):
     an error also cancels the calls at work.
     """
 
-    _forgotten = "consume(...) was never awaited or entered"
+    _unused_warning = "consume(...) was never awaited or entered"
 
     def __init__(
         self, connection: Connection, what: str, messages: Messages, handler: Handler, options: HandlerOptions

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from natsproto._core.connection import Connection
 from natsproto._core.engine import State
+from natsproto._durations import seconds
 from natsproto.errors import ConfigError, ConnectionClosed, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import UINT64, Duration
@@ -29,7 +30,6 @@ from natsproto.jetstream._consumer.pull_options import (
 from natsproto.jetstream._info import ConsumerInfo, ConsumerPause, ConsumerReset
 from natsproto.jetstream._message import AckWait, JsMessage
 from natsproto.jetstream._timestamp import Timestamp
-from natsproto.protocol.pool import seconds
 
 
 class Consumer:

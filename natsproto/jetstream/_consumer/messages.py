@@ -16,14 +16,14 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Protocol
 
-from natsproto._async_hints import AsyncIterated, Awaited
+from natsproto._async_hints import AsyncForHint, AwaitHint
 from natsproto._core.events import Event
-from natsproto._core.waiting import elsewhere, release, running_loop
+from natsproto._core.notifier import release, running_loop, wrong_loop_error
+from natsproto._durations import seconds
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
 from natsproto.jetstream._message import JsMessage, consumer_seq
-from natsproto.protocol.pool import seconds
 
 DRAIN_TIMEOUT_S: Final = 2.0
 """Seconds that leaving waits for the server to confirm that it sends no more."""
@@ -150,7 +150,7 @@ class Buffer:
     def next_change(self) -> asyncio.Future[None]:
         """What to await when there is nothing: done when something came, or ``wake`` was called."""
         if running_loop() is not self._loop:
-            raise elsewhere()
+            raise wrong_loop_error()
         waiter: asyncio.Future[None] = self._loop.create_future()
         if len(self._waiters) > 8:  # who was cancelled has left one behind
             self._waiters = [one for one in self._waiters if not one.done()]
@@ -160,7 +160,7 @@ class Buffer:
     def wait_end(self) -> asyncio.Future[None]:
         """What to await for the end alone."""
         if running_loop() is not self._loop:
-            raise elsewhere()
+            raise wrong_loop_error()
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._end_waiters.append(waiter)
         return waiter
@@ -212,7 +212,7 @@ class MessageSource(Protocol):
         ...
 
 
-class Messages(AsyncIterated):
+class Messages(AsyncForHint):
     """An endless, pre-buffered stream of messages: enter it, then iterate it.
 
     ``async for`` gives one message at a time, ``batches()`` all that is there, ``next()`` one within a time. Several
@@ -470,16 +470,16 @@ class Messages(AsyncIterated):
         return buffer.ended
 
 
-class Fetch(Awaited, AsyncIterated, Coroutine[object, None, list[JsMessage]]):
+class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
     """One pull of a bounded number of messages: await it for a list, or iterate it to have them as they come.
 
     Cancelling the wait, or leaving the iteration early, ends it and loses nothing: what had come, and what comes late,
     is what the next reader of the same consumer handle gets first: ``put_back`` takes it.
     """
 
-    _forgotten = "fetch(...) was never awaited or entered with async for"
-    _iterate_with = "await it for a list, or use async for"
-    _begin_with = "await it, or iterate it with async for"
+    _unused_warning = "fetch(...) was never awaited or entered with async for"
+    _iterate_hint = "await it for a list, or use async for"
+    _start_hint = "await it, or iterate it with async for"
 
     def __init__(self, source: MessageSource, put_back: Callable[[list[JsMessage]], None]) -> None:
         self._source, self._buffer, self._put_back = source, source.buffer, put_back

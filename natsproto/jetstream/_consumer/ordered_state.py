@@ -64,7 +64,7 @@ class OrderedState:
     ) -> None:
         self.api, self.connection = api, api.connection
         self.stream, self.push = stream, push
-        unique = api.connection.new_id()
+        unique = api.connection._new_id()
         self.prefix = consumer_name(name_prefix) if name_prefix else unique
         if name_prefix:  # another reader's consumer of this name is not taken for ours then
             config = config.replace(metadata={**config.metadata, READER_ID_METADATA: unique})
@@ -212,4 +212,4 @@ class OrderedState:
 
     def emit_notice(self, error: NatsError) -> None:
         """Tells who listens what was survived, or ended it."""
-        self.connection.announce(ConsumerNotice(stream=self.stream, consumer=self.cursor.name, error=error))
+        self.connection._emit(ConsumerNotice(stream=self.stream, consumer=self.cursor.name, error=error))

@@ -149,7 +149,7 @@ class PullSource:
         replies, inbox = self._replies, self._inbox
         if replies is None:
             return
-        arrived = replies.subscription.inbox
+        arrived = replies.subscription._inbox
         try:
             if arrived:
                 received = cast("list[JsMessage]", list(arrived))
@@ -361,7 +361,7 @@ class PullSource:
 
     def _emit_notice(self, error: NatsError) -> None:
         inbox = self._inbox
-        inbox.connection.announce(ConsumerNotice(stream=inbox.stream, consumer=inbox.consumer, error=error))
+        inbox.connection._emit(ConsumerNotice(stream=inbox.stream, consumer=inbox.consumer, error=error))
 
     def _lose_consumer(self, error: NatsError | None) -> None:
         """Nothing more is to be had from this consumer; another one may go on."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from natsproto._core.events import Connected, Denied, Disconnected, Event, Moved, Reconnected
+from natsproto._core.events import Connected, Disconnected, Event, Moved, PermissionViolation, Reconnected
 from natsproto.errors import NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig
@@ -76,15 +76,15 @@ class PullSubscription:
         self.reader = reader
         self._serial += 1
         self.prefix = f"{self._subject}.{self._serial}."
-        self.subscription.on_change = reader.on_change
+        self.subscription._on_change = reader.on_change
 
     def detach(self) -> None:
         """Nobody's: what comes is kept for the next reader."""
         self.reader = None
-        self.subscription.on_change = self._on_unclaimed
+        self.subscription._on_change = self._on_unclaimed
 
     def _on_unclaimed(self) -> None:
-        received = cast("list[JsMessage]", self.subscription.take_nowait())
+        received = cast("list[JsMessage]", self.subscription._read_batch_nowait())
         if messages := [message for message in received if not message.is_status]:
             self._inbox.keep_leftover(messages)
         if self.subscription.closed:
@@ -179,7 +179,7 @@ class PullInbox:
         if not self.connection.is_connected:
             self.remove(replies)
             return None
-        self.connection.stop_interest_nowait(replies.subscription)
+        self.connection._stop_interest_nowait(replies.subscription)
         task = self.loop.create_task(self._end(replies), name="natsproto end of pulls")
         self._ending[replies] = task
         return task
@@ -205,8 +205,8 @@ class PullInbox:
         self._ending.pop(replies, None)
         if replies in self._idle:
             self._idle.remove(replies)
-        replies.subscription.on_change = None
-        self.connection.unsubscribe_nowait(replies.subscription)
+        replies.subscription._on_change = None
+        self.connection._unsubscribe_nowait(replies.subscription)
         if not self._open and self._unlisten is not None:
             self._unlisten()
             self._unlisten = None
@@ -293,7 +293,7 @@ class PullInbox:
                     reader.on_disconnect()
                 elif isinstance(event, (Connected, Reconnected, Moved)):
                     reader.on_reconnect()
-                elif isinstance(event, Denied) and event.error.subject == self.subject:
+                elif isinstance(event, PermissionViolation) and event.error.subject == self.subject:
                     reader.end(event.error)
             except Exception as exc:
                 reader.fail(exc)

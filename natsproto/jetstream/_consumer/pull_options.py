@@ -9,10 +9,10 @@ import json
 from enum import Enum
 from typing import Final, NamedTuple
 
+from natsproto._durations import seconds
 from natsproto.errors import ConfigError
 from natsproto.jetstream._codec import Duration, Record, integer, text
 from natsproto.jetstream._config import priority_group
-from natsproto.protocol.pool import seconds
 
 UNBOUNDED_BATCH: Final = 1_000_000
 """What is asked for when only bytes are bounded; a server takes a missing count for one message (ADR-37)."""

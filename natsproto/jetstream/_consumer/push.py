@@ -14,6 +14,7 @@ from typing import Final, cast
 from natsproto._core.connection import Connection
 from natsproto._core.events import Connected, Disconnected, Event, Moved, Reconnected
 from natsproto._core.subscription import Subscription
+from natsproto._durations import seconds
 from natsproto.errors import (
     AlreadyBound,
     ConfigError,
@@ -40,7 +41,6 @@ from natsproto.jetstream._consumer.pull import ConsumerEnd
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import JsMessage, consumer_seq, none_has_headers
 from natsproto.jetstream._unexpected import wrap_unexpected
-from natsproto.protocol.pool import seconds
 from natsproto.protocol.subject import queue_group, subscribe_subject
 
 MAX_MISSED_HEARTBEATS: Final = 3
@@ -125,7 +125,7 @@ class PushSource:
             message_type=JsMessage,
             message_note=self._ack_wait,
         )
-        self._subscription.on_change = self._on_change
+        self._subscription._on_change = self._on_change
         self._unlisten = connection.listen(self._on_event)
         self._last_heard = self._loop.time()
         self._arm()
@@ -172,8 +172,8 @@ class PushSource:
             self._unlisten = None
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
-            subscription.on_change = None
-            self._connection.unsubscribe_nowait(subscription)
+            subscription._on_change = None
+            self._connection._unsubscribe_nowait(subscription)
 
     # ---------------------------------------------------------------- what comes
 
@@ -183,7 +183,7 @@ class PushSource:
         if subscription is None:
             return
         try:
-            received = cast("list[JsMessage]", subscription.take_nowait())
+            received = cast("list[JsMessage]", subscription._read_batch_nowait())
             if received:
                 self._last_heard = self._loop.time()
                 if none_has_headers(received):
@@ -319,7 +319,7 @@ class PushSource:
         return f"consumer {self._consumer!r} of stream {self._stream!r}"
 
     def _emit_notice(self, error: NatsError) -> None:
-        self._connection.announce(ConsumerNotice(stream=self._stream, consumer=self._consumer, error=error))
+        self._connection._emit(ConsumerNotice(stream=self._stream, consumer=self._consumer, error=error))
 
     def _stop_timers(self) -> None:
         if self._timer is not None:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from natsproto._async_hints import AsyncIterated
+from natsproto._async_hints import AsyncForHint
+from natsproto._durations import seconds
 from natsproto.errors import (
     BucketNotFound,
     LocalProtocolError,
@@ -26,7 +27,6 @@ from natsproto.jetstream._consumer.messages import Buffer, Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._unexpected import wrap_unexpected
-from natsproto.protocol.pool import seconds
 
 H = TypeVar("H")
 
@@ -34,7 +34,7 @@ POLL_INTERVAL_S = 1.0
 """Seconds of silence after which the server is asked whether initial messages are still to come: some may be gone."""
 
 
-class WatchBase(AsyncIterated, Generic[H]):
+class WatchBase(AsyncForHint, Generic[H]):
     """Holds an H for what was read ahead. ``what`` names the watch in errors."""
 
     def __init__(self, ordered: OrderedConsumer, bucket: str, what: str, *, updates_only: bool) -> None:

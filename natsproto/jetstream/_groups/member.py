@@ -13,7 +13,7 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from natsproto._async_hints import Awaited
+from natsproto._async_hints import AwaitHint
 from natsproto.errors import (
     ApiError,
     ConfigError,
@@ -96,14 +96,14 @@ class MemberHandler:
             await result
 
 
-class Member(Awaited):
+class Member(AwaitHint):
     """One instance of a member. Made by ``consume`` of a group: enter it, or ``await`` it to run until it ends.
 
     It ends by ``stop``, when the group is deleted, or when it cannot go on: then ``wait``, the ``await`` and leaving
     the block raise why (GroupChanged, PermissionDenied, BucketNotFound …). Leaving the block stops.
     """
 
-    _forgotten = "consume(...) of a group was never awaited or entered"
+    _unused_warning = "consume(...) of a group was never awaited or entered"
 
     def __init__(
         self,

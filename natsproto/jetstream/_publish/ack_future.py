@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 
-from natsproto._core.waiting import release
+from natsproto._core.notifier import release
 from natsproto.errors import NatsError
 from natsproto.jetstream._info import PubAck, pub_ack
 

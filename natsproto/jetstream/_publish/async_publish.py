@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import NamedTuple, Unpack
 
 from natsproto._core.connection import Connection
-from natsproto._core.replies import Replies
-from natsproto._core.waiting import Waiters
+from natsproto._core.notifier import Notifier
+from natsproto._core.pending_replies import PendingReplies
 from natsproto.errors import (
     ApiError,
     ConnectionLost,
@@ -125,9 +125,10 @@ class PublishWindow:
 
     def __init__(self, connection: Connection, limits: PublisherOptions) -> None:
         self._connection = connection
-        self._outbox, self._heads = connection.outbox, connection.heads
+        self._outbox, self._control_lines = connection._outbox, connection._control_lines
         self._limits = limits
-        self._replies: Replies[AckFuture] = Replies(f"{connection.new_inbox()}.", self._check_time, self._on_due)
+        self._replies: PendingReplies[AckFuture]
+        self._replies = PendingReplies(f"{connection.new_inbox()}.", self._check_time, self._on_due)
         self._pending = self._replies.pending
         self.nbytes = 0
         """Bytes of payload that are not acknowledged."""
@@ -138,11 +139,11 @@ class PublishWindow:
         self._failures = Failures()
         self._sending = False  # new messages go out at once: nothing waits, and there is a connection
         self._pause: asyncio.TimerHandle | None = None  # while nothing is sent
-        self._changed = Waiters()
+        self._changed = Notifier()
 
     def open(self) -> None:
         """Takes messages from now on. ConnectionClosed when the client is."""
-        self._connection.open_inbox(self)
+        self._connection._add_reply_handler(self)
         self._time = asyncio.get_running_loop().time
         self._failures.end = None
 
@@ -173,8 +174,8 @@ class PublishWindow:
 
         PublishFailed when as many messages as the window holds have failed and nobody has looked at their futures.
         """
-        if self._outbox.wait_first:
-            await self._outbox.turn()
+        if self._outbox.must_wait:
+            await self._outbox.wait_writable()
         self._wake_waiters()  # what was acknowledged while nobody waited
         while self.full and self._failures.end is None:
             if self._has_too_many_failures:
@@ -200,7 +201,7 @@ class PublishWindow:
     def close(self) -> None:
         """Takes and waits for nothing more."""
         self._finish(LocalProtocolError("the publisher has ended: its block was left"), "the publisher was given up")
-        self._connection.close_inbox(self)
+        self._connection._remove_reply_handler(self)
 
     def require_feature(self, required: RequiredFeature) -> None:
         """The message that was taken last is not to be sent again, or later, to a server that would store it without
@@ -217,7 +218,7 @@ class PublishWindow:
             self._check_open()
         replies = self._replies
         number = replies.count + 1
-        start = self._heads.starts.get(subject) or self._cache_start(subject)
+        start = self._control_lines.pub_prefixes.get(subject) or self._cache_start(subject)
         size = len(payload)
         if block is None:
             total = size
@@ -225,8 +226,8 @@ class PublishWindow:
         else:
             total = len(block) + size
             head = b"H%b%b%d %d %d\r\n%b" % (start, replies.prefix, number, len(block), total, block)
-        if total > self._heads.max_payload:
-            self._heads.check(total)
+        if total > self._control_lines.max_payload:
+            self._control_lines.check_size(total)
         if self._sending:
             self._outbox.put(head, payload)
         else:
@@ -250,12 +251,13 @@ class PublishWindow:
 
     def _cache_start(self, subject: str) -> bytes:
         """Validates a subject, and with it the length of the control line."""
-        self._heads.full(self._heads.wire(subject), self._replies.prefix + _MAX_REPLY, None, 0)
-        return self._heads.start(subject)
+        lines = self._control_lines
+        lines.message_line(lines.encode_subject(subject), self._replies.prefix + _MAX_REPLY, None, 0)
+        return lines.pub_prefix(subject)
 
     # ------------------------------------------------------------ what the engine reports
 
-    def deliver(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         """A reply came: nearly always an acknowledgement, which is read when somebody looks."""
         token = message.subject[len(self._replies.prefix) :]
         future = self._pending.get(token)
@@ -271,7 +273,7 @@ class PublishWindow:
         except Exception as exc:
             self.on_unexpected_error(exc)
 
-    def settled(self) -> None:
+    def on_batch_end(self) -> None:
         """All replies of one chunk are in."""
         try:
             if self._changed:
@@ -280,10 +282,10 @@ class PublishWindow:
             self.on_unexpected_error(exc)
 
     @fail_on_unexpected
-    def lost(self, error: ConnectionLost) -> None:
+    def on_disconnect(self, error: ConnectionLost) -> None:
         """The connection has ended: what has an id is sent again, the rest is reported unless it never left."""
         self._sending = False
-        unsent = {self._read_token(head) for head in self._outbox.withdraw(self._replies.prefix)}
+        unsent = {self._read_token(head) for head in self._outbox.take_back(self._replies.prefix)}
         for token, future in list(self._pending.items()):
             if token in unsent or token in self._waiting:
                 continue
@@ -295,14 +297,14 @@ class PublishWindow:
         self._wake_waiters()
 
     @fail_on_unexpected
-    def restored(self) -> None:
+    def on_reconnect(self) -> None:
         """There is a connection again, perhaps to a server with other limits."""
         self._check_required_features()
         self._send_waiting()
         self._wake_waiters()
 
     @fail_on_unexpected
-    def denied(self, error: PermissionDenied) -> None:
+    def on_permission_error(self, error: PermissionDenied) -> None:
         """The server refuses messages to a subject."""
         for token, future in list(self._pending.items()):
             if future.subject == error.subject:
@@ -310,7 +312,7 @@ class PublishWindow:
         self._wake_waiters()
 
     @fail_on_unexpected
-    def ended(self, error: NatsError) -> None:
+    def on_end(self, error: NatsError) -> None:
         """No reply will come any more."""
         self._finish(error, str(error))
 
@@ -406,7 +408,7 @@ class PublishWindow:
         """Sends what waits, in order, and goes back to sending new messages at once when nothing is left."""
         if not self._can_send:
             return
-        check = self._heads.check
+        check = self._control_lines.check_size
         for token in sorted(self._waiting, key=int):
             future = self._pending[token]
             head, payload = future._head, future._payload
@@ -482,7 +484,7 @@ class PublishWindow:
         if self.full and self._has_room():
             self.full = False
             if self._changed:
-                self._outbox.collect()  # they are about to go on
+                self._outbox.cork()  # they are about to go on
         if self._changed and (
             not self.full or self._has_too_many_failures or self._failures.end is not None or not self._pending
         ):
@@ -526,7 +528,7 @@ class Publisher:
     def __init__(self, connection: Connection, limits: PublisherOptions, *, auto_msg_id: bool) -> None:
         self._window = PublishWindow(connection, limits)
         self._connection = connection
-        self._outbox = connection.outbox
+        self._outbox = connection._outbox
         self._entered = False
         self._id = f"{connection.new_inbox().rpartition('.')[2]}-" if auto_msg_id else ""
 
@@ -548,7 +550,7 @@ class Publisher:
         ConnectionClosed when the client is. Cancelling while it waits publishes nothing.
         """
         window = self._window
-        if window.full or self._outbox.wait_first:
+        if window.full or self._outbox.must_wait:
             await window.wait_for_room()
         if type(payload) is not bytes:
             payload = as_bytes(payload)

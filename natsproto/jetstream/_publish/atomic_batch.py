@@ -32,7 +32,7 @@ from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, RetryCount
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import HeadersLike, encode_headers
-from natsproto.protocol.refusals import SubscriptionDenied
+from natsproto.protocol.server_errors import SubscriptionDenied
 
 ATOMIC_API_LEVEL = 2
 """Of the first servers that know atomic batches."""
@@ -197,8 +197,8 @@ class AtomicBatch:
     def _check_message(self, message: _Message) -> None:
         """Raises for what cannot be sent, so that it does not end the batch half way."""
         block = encode_headers([*message.pairs, *self._headers(self._max + 1, "1")])
-        wire = self._connection.heads.wire(message.subject)
-        self._connection.heads.full(wire, b"_" * 96, block, len(message.payload))
+        wire = self._connection._control_lines.encode_subject(message.subject)
+        self._connection._control_lines.message_line(wire, b"_" * 96, block, len(message.payload))
 
     def _headers(self, sequence: int, commit: str = "") -> list[tuple[str, str]]:
         self._id = self._id or self._connection.new_inbox().rpartition(".")[2]

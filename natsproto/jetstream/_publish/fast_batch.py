@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Unpack
 
 from natsproto._core.connection import Connection
-from natsproto._core.waiting import Waiters
+from natsproto._core.notifier import Notifier
 from natsproto.errors import ConnectionLost, LocalProtocolError, NatsError, OutboxFull, PermissionDenied
 from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._publish.fast_batch_state import (
@@ -54,7 +54,7 @@ class FastBatchSender:
 
     def __init__(self, connection: Connection, options: FastOptions) -> None:
         self._connection, self._options = connection, options
-        self._outbox, self._heads = connection.outbox, connection.heads
+        self._outbox, self._control_lines = connection._outbox, connection._control_lines
         inbox = f"{connection.new_inbox()}."
         self.subject = f"{inbox}>"
         self._inbox = inbox.encode()
@@ -64,26 +64,26 @@ class FastBatchSender:
         self.state = FastBatchState(self._inbox[-9:-1], options, self.messages)
         self._pause: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._waiters = Waiters()
+        self._waiters = Notifier()
 
     def open(self) -> None:
         """Hears replies from now on. ConnectionClosed when the client is."""
-        self._connection.open_inbox(self)
+        self._connection._add_reply_handler(self)
 
     def close(self) -> None:
         """Takes and waits for nothing more."""
         left = LocalProtocolError("the publisher has ended: its block was left")
         self.state.give_up("the publisher was given up", left)
         self._stop()
-        self._connection.close_inbox(self)
+        self._connection._remove_reply_handler(self)
 
     # ------------------------------------------------------------ what the publisher wants
 
     async def wait_for_room(self) -> None:
         """Waits until another message is taken, or there is an outcome to be told. Cancelling takes nothing."""
         state = self.state
-        if self._outbox.wait_first:
-            await self._outbox.turn()
+        if self._outbox.must_wait:
+            await self._outbox.wait_writable()
         while state.full and self.messages.end is None and not state.has_too_many_failures:
             state.commit_if_short()
             self.send_due()
@@ -94,11 +94,11 @@ class FastBatchSender:
 
         Raises for what cannot be sent.
         """
-        state, heads = self.state, self._heads
-        start = heads.starts.get(subject) or self._cache_start(subject)
+        state, lines = self.state, self._control_lines
+        start = lines.pub_prefixes.get(subject) or self._cache_start(subject)
         size = len(payload) if block is None else len(block) + len(payload)
-        if size > heads.max_payload:
-            heads.check(size)
+        if size > lines.max_payload:
+            lines.check_size(size)
         if last:
             state.commit()
         if state.sent < state.append_until:
@@ -110,9 +110,9 @@ class FastBatchSender:
 
     def append(self, subject: str, payload: bytes) -> int | None:
         """``add`` of a message without headers where that needs nothing but to send it; None where it needs more."""
-        state, heads = self.state, self._heads
-        start = heads.starts.get(subject)
-        if state.sent >= state.append_until or start is None or len(payload) > heads.max_payload:
+        state, lines = self.state, self._control_lines
+        start = lines.pub_prefixes.get(subject)
+        if state.sent >= state.append_until or start is None or len(payload) > lines.max_payload:
             return None
         self._outbox.put(b"%b%b%d.1.$FI %d\r\n" % (start, self._reply, state.sent + 1, len(payload)), payload)
         return state.append(subject, payload, None)
@@ -135,7 +135,7 @@ class FastBatchSender:
 
     def send_due(self) -> None:
         """Sends what is due."""
-        state, heads = self.state, self._heads
+        state, lines = self.state, self._control_lines
         if self.messages.end is not None:
             self._stop()
             return
@@ -148,8 +148,8 @@ class FastBatchSender:
                 self._reply = self._inbox + state.batch + self._reply_suffix
                 operation, sequence, (subject, payload, block) = command
                 size = len(payload) + (0 if block is None else len(block))
-                heads.check(size)  # the server may have other limits now
-                self._outbox.put(self._head(heads.start(subject), operation, sequence, block, size), payload)
+                lines.check_size(size)  # the server may have other limits now
+                self._outbox.put(self._head(lines.pub_prefix(subject), operation, sequence, block, size), payload)
                 state.on_sent(command)
             state.allow_append()
         except OutboxFull:
@@ -170,13 +170,13 @@ class FastBatchSender:
 
     def _cache_start(self, subject: str) -> bytes:
         """Validates a subject, and with it the length of the control line."""
-        self._heads.full(self._heads.wire(subject), self._inbox + _MAX_REPLY, None, 0)
-        return self._heads.start(subject)
+        self._control_lines.message_line(self._control_lines.encode_subject(subject), self._inbox + _MAX_REPLY, None, 0)
+        return self._control_lines.pub_prefix(subject)
 
     # ------------------------------------------------------------ what the engine reports
 
     @fail_on_unexpected
-    def deliver(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         """A reply came, or nobody listened; its subject is what the message said of itself."""
         words = message.subject[len(self._inbox) :].encode("utf-8", "surrogateescape").split(b".")
         if len(words) != 6 or not words[3].isdigit() or len(words[3]) > 20:
@@ -189,37 +189,37 @@ class FastBatchSender:
             self._pause_sending(pause)
         self.send_due()
 
-    def settled(self) -> None:
+    def on_batch_end(self) -> None:
         """All replies of one chunk are in, or a timer or the connection has changed something."""
         if self._waiters:
             self._waiters.wake()
-            self._outbox.collect()  # they are about to go on
+            self._outbox.cork()  # they are about to go on
 
     @fail_on_unexpected
-    def lost(self, error: ConnectionLost) -> None:
+    def on_disconnect(self, error: ConnectionLost) -> None:
         """The connection has ended. Messages that had not left are as if they had never been sent."""
-        heads = self._outbox.withdraw(self._inbox + self.state.batch + b".")
+        heads = self._outbox.take_back(self._inbox + self.state.batch + b".")
         self.state.on_disconnect([self._operation_of(head) for head in heads], str(error))
         self.send_due()
-        self.settled()
+        self.on_batch_end()
 
     @fail_on_unexpected
-    def restored(self) -> None:
+    def on_reconnect(self) -> None:
         """There is a connection again, perhaps to a server with other limits, or one that knows nothing of all this."""
         if (refusal := _FEATURE.error_for(self._connection.server_info)) is not None:
             self.state.give_up(str(refusal), refusal)
         self.state.on_reconnect()
         self.send_due()
-        self.settled()
+        self.on_batch_end()
 
     @fail_on_unexpected
-    def denied(self, error: PermissionDenied) -> None:
+    def on_permission_error(self, error: PermissionDenied) -> None:
         """The server refuses messages to a subject."""
         self.state.on_permission_error(error)
         self.send_due()
 
     @fail_on_unexpected
-    def ended(self, error: NatsError) -> None:
+    def on_end(self, error: NatsError) -> None:
         """No reply will come any more."""
         self.state.give_up(str(error), error)
         self.send_due()
@@ -247,7 +247,7 @@ class FastBatchSender:
         self._pause = None
         self.state.on_pause_end()
         self.send_due()
-        self.settled()
+        self.on_batch_end()
 
     @fail_on_unexpected
     def _on_tick(self) -> None:
@@ -256,14 +256,14 @@ class FastBatchSender:
         if not self.state.idle:
             self.state.on_tick(can_send=self._can_send)
             self.send_due()
-            self.settled()
+            self.on_batch_end()
 
     def _stop(self) -> None:
         for timer in (self._tick_timer, self._pause):
             if timer is not None:
                 timer.cancel()
         self._tick_timer = self._pause = None
-        self.settled()
+        self.on_batch_end()
 
 
 class FastPublisher:
@@ -275,11 +275,11 @@ class FastPublisher:
     """
 
     def __init__(self, connection: Connection, options: FastOptions, *, auto_msg_id: bool) -> None:
-        self._connection, self._outbox = connection, connection.outbox
+        self._connection, self._outbox = connection, connection._outbox
         self._sender = FastBatchSender(connection, options)
         self._messages, self._state = self._sender.messages, self._sender.state
         self._entered = False
-        self._id = f"{connection.new_id()}-" if auto_msg_id else ""
+        self._id = f"{connection._new_id()}-" if auto_msg_id else ""
 
     async def publish(
         self,
@@ -305,7 +305,7 @@ class FastPublisher:
             and not args
             and not self._id
             and type(payload) is bytes
-            and not self._outbox.wait_first
+            and not self._outbox.must_wait
             and (sent := self._sender.append(subject, payload)) is not None
         ):
             return sent  # the way of nearly every message
@@ -314,7 +314,7 @@ class FastPublisher:
         if not self._state.accepted_once:
             await self._sender.wait_accepted(number)
             if not self._state.accepted_once and (refusal := self._messages.refusal(number)) is not None:
-                self._sender.settled()  # a failure that was told makes room
+                self._sender.on_batch_end()  # a failure that was told makes room
                 raise refusal
         return number
 
@@ -373,7 +373,7 @@ class FastPublisher:
     async def _ready(self) -> None:
         """Waits until another message is taken. Raises why none is, and of which messages nobody was told."""
         self._check_entered()
-        if self._state.full or self._outbox.wait_first:
+        if self._state.full or self._outbox.must_wait:
             await self._sender.wait_for_room()
         if self._state.has_too_many_failures or self._messages.end is not None:
             self._raise_outcome()
@@ -381,7 +381,7 @@ class FastPublisher:
     def _raise_outcome(self) -> None:
         """Raises PublishFailed for messages that failed since the last time, or what ended it."""
         error = self._messages.outcome()
-        self._sender.settled()  # failures that were told make room
+        self._sender.on_batch_end()  # failures that were told make room
         if error is not None:
             raise error.with_traceback(None)
 

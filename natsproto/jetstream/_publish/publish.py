@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from natsproto._core.connection import Connection
 from natsproto._core.engine import State
 from natsproto._core.events import Closed, Connected, Event, Reconnected
-from natsproto._core.waiting import release
+from natsproto._core.notifier import release
 from natsproto.errors import ConnectionLost, NatsError, PublishUncertain, UnsupportedByServer
 from natsproto.jetstream._info import PubAck, pub_ack
 from natsproto.jetstream._publish.headers import MSG_ID_HEADER, MessageArgs, header_pairs
@@ -42,7 +42,7 @@ async def publish(
     while True:
         try:
             if has_id:
-                reply = await connection.request_again(
+                reply = await connection._request_resending(
                     subject, payload, timeout=left, headers=pairs, interval=RESEND_AFTER_S
                 )
             else:

@@ -21,7 +21,7 @@ from natsproto.errors import (
     RequestTimeout,
 )
 from natsproto.jetstream._api_errors import ErrCode
-from natsproto.protocol.refusals import SubscriptionDenied
+from natsproto.protocol.server_errors import SubscriptionDenied
 
 RETRY_ATTEMPTS = 2
 RETRY_WAIT_S = 0.25

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Generic, Literal, overload
 
 from natsproto._async_hints import items
+from natsproto._durations import positive_seconds, seconds
 from natsproto.codecs import JSON, Codec
 from natsproto.errors import (
     BucketNotFound,
@@ -38,7 +39,6 @@ from natsproto.jetstream.kv._lock import Lock
 from natsproto.jetstream.kv._status import KeyValueStatus
 from natsproto.jetstream.kv._watch import KeyWatcher, watch
 from natsproto.protocol.frames import Payload
-from natsproto.protocol.pool import positive_seconds, seconds
 
 if TYPE_CHECKING:
     from natsproto.jetstream._info import StreamInfo

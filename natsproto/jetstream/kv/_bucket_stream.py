@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Generic
 
+from natsproto._durations import seconds
 from natsproto.errors import (
     BucketNotFound,
     KeyNotFound,
@@ -29,7 +30,6 @@ from natsproto.jetstream.kv._bucket_subjects import BucketSubjects, V
 from natsproto.jetstream.kv._entry import StoredEntry
 from natsproto.jetstream.kv._keys import key_name
 from natsproto.protocol.frames import Message
-from natsproto.protocol.pool import seconds
 
 Headers = dict[str, str]
 

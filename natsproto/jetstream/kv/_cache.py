@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Generic
 
+from natsproto._durations import seconds
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._unexpected import wrap_unexpected
 from natsproto.jetstream.kv._bucket_subjects import V
 from natsproto.jetstream.kv._entry import KeyValueEntry
 from natsproto.jetstream.kv._watch import KeyWatcher
-from natsproto.protocol.pool import seconds
 
 
 class KeyValueCache(Mapping[str, V], Generic[V]):

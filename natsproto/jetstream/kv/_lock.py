@@ -11,6 +11,7 @@ import asyncio
 from math import ceil
 from types import TracebackType
 
+from natsproto._durations import seconds
 from natsproto.errors import (
     ConfigError,
     ConnectionLost,
@@ -28,7 +29,6 @@ from natsproto.jetstream.kv._bucket_stream import BucketStream
 from natsproto.jetstream.kv._entry import OPERATION, Operation, StoredEntry
 from natsproto.jetstream.kv._watch import watch
 from natsproto.protocol.frames import Payload
-from natsproto.protocol.pool import seconds
 
 ID = "Natsproto-Lock"
 """Header that tells whose entry it is, whatever the holder writes as the value."""
@@ -57,7 +57,7 @@ class Lock:
         if self._ttl < 1:
             raise ConfigError("ttl", ttl, "must be at least one second")
         self._loop = asyncio.get_running_loop()
-        self._id = {ID: store.api.connection.new_id()}
+        self._id = {ID: store.api.connection._new_id()}
         self._patience = min(store.api.timeout, self._ttl / RENEWALS)
         self._token = self._revision = 0  # revision: of the last renewal, 0 when it is not held
         self._until = 0.0

@@ -80,7 +80,7 @@ class _File:
         self._index, self._info, self._target = index, info, target
         self._resume, self._timeout, self._tell = resume, timeout, tell
         # What can be resumed is found by the version of the object that it is a part of.
-        mark = info.nuid if resume else index.api.connection.new_id()
+        mark = info.nuid if resume else index.api.connection._new_id()
         self._partial = target.with_name(f"{target.name}.{mark}.partial")
 
     async def fetch(self) -> ObjectInfo:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import UTC
 from typing import Any, NamedTuple, TypeVar
 
+from natsproto._durations import positive_seconds
 from natsproto.errors import (
     BucketNotFound,
     ConnectionClosed,
@@ -38,7 +39,6 @@ from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, meta_subject, read_info
-from natsproto.protocol.pool import positive_seconds
 
 T = TypeVar("T")
 
@@ -185,7 +185,7 @@ class ObjectIndex:
             meta_subject(self.bucket, name),
             dumps(info),
             None,
-            {"msg_id": self.api.connection.new_id(), "rollup": "sub", "expected_last_subject_seq": expected},
+            {"msg_id": self.api.connection._new_id(), "rollup": "sub", "expected_last_subject_seq": expected},
             timeout=wait,
             retry_attempts=RETRY_ATTEMPTS,
             retry_wait=RETRY_WAIT_S,

@@ -11,7 +11,7 @@ from hashlib import sha256
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from natsproto._async_hints import AsyncIterated
+from natsproto._async_hints import AsyncForHint
 from natsproto.errors import (
     BucketNotFound,
     ConfigError,
@@ -77,7 +77,7 @@ async def _existing(index: ObjectIndex, name: str, timeout: Duration | None) -> 
     return found.info
 
 
-class ObjectReader(AsyncIterated):
+class ObjectReader(AsyncForHint):
     """The content of an object, chunk by chunk. Made by ``ObjectStore.get``; enter it, then iterate it once.
 
     It reads ahead a few MiB and survives restarts and reconnects. The last chunk is given out when the whole is what

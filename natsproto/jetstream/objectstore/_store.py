@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypedDict, overload
 
 from natsproto._async_hints import items
+from natsproto._durations import seconds
 from natsproto.errors import (
     ConfigError,
     NatsError,
@@ -48,7 +49,6 @@ from natsproto.jetstream.objectstore._status import ObjectStoreStatus
 from natsproto.jetstream.objectstore._upload import Upload
 from natsproto.jetstream.objectstore._watch import ObjectWatcher
 from natsproto.protocol.headers import HeadersLike
-from natsproto.protocol.pool import seconds
 
 ENVELOPE = 512
 """Bytes of a message to leave for what is not content: its headers, or the size and digest in a description."""
@@ -458,7 +458,7 @@ class ObjectStore:
             metadata={} if metadata is None else metadata,
             options=options,
             bucket=self.bucket,
-            nuid=self._api.connection.new_id(),
+            nuid=self._api.connection._new_id(),
         )
         return self._fitting(info if headers is None else info.replace(headers=headers))
 

@@ -365,8 +365,8 @@ class Client:
     async def _answer(self, reply: str, words: bytes) -> None:
         """Answers for a message of a stream."""
         client = self._opened
-        await client.breathe()
-        client.answer_nowait(reply.encode("utf-8", "surrogateescape"), words)
+        await client._yield_if_needed()
+        client._send_reply_nowait(reply.encode("utf-8", "surrogateescape"), words)
 
     def _forget(self, source: natsproto.Subscription) -> None:
         self._subs.pop(source, None)

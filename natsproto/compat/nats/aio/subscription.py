@@ -51,7 +51,7 @@ class Subscription:
 
     @property
     def pending_bytes(self) -> int:
-        return sum(len(message.data) for message in self._opened.inbox)
+        return sum(len(message.data) for message in self._opened._inbox)
 
     @property
     def delivered(self) -> int:

@@ -43,7 +43,7 @@ class JetStreamManager:
         """Asks the API. Errors are those of ``nats.js.errors``."""
         payload = json.dumps(body).encode() if body else b""
         try:
-            reply = await self._nc._opened.request_literally(
+            reply = await self._nc._opened._request_literal(
                 f"{self._prefix}.{endpoint}", payload, timeout=timeout or self._timeout
             )
         except ours.NoResponders as exc:

@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager
 from typing import Unpack
 
 from natsproto._client import Client
-from natsproto._core.runtime import DialPlan, Runtime, Wire, WireHandler
 from natsproto._core.transport import SocketWire
+from natsproto._core.wire import DialPlan, Runtime, Wire, WireHandler
 from natsproto._options import OptionArgs, Options
-from natsproto.protocol.pool import ServerAddress
+from natsproto.protocol.addresses import ServerAddress
 from tests.kit.memory import MemoryNetwork, MemoryPeer
 from tests.kit.scripted import Behaviour, ScriptedServer
 
@@ -42,7 +42,7 @@ class World:
     async def connect(self, servers: str = f"nats://{HOST}:{PORT}", **options: Unpack[OptionArgs]) -> Client:
         """A client; closed with the world."""
         runtime = Runtime(dial=self.dial, rng=random.Random(1))
-        client = await Client.open(Options(servers, **options), runtime)
+        client = await Client._connect(Options(servers, **options), runtime)
         self.clients.append(client)
         return client
 

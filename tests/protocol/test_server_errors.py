@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from natsproto.errors import NatsError, NotAuthorized, PermissionDenied, ServerError, TooManySubscriptions
 from natsproto.protocol.frames import Err
 from natsproto.protocol.parser import Parser
-from natsproto.protocol.refusals import LONGEST, SubscriptionDenied, ends_connection, read_error
+from natsproto.protocol.server_errors import (
+    MAX_ERROR_TEXT_LENGTH,
+    SubscriptionDenied,
+    ends_connection,
+    parse_server_error,
+)
 
 REFUSED = (
     "Authorization Violation",
@@ -72,7 +77,7 @@ def heard(said: str) -> NatsError:
     parser.feed(b"-ERR " + said.encode() + b"\r\n")
     (frame,) = parser.events
     assert isinstance(frame, Err)
-    return read_error(frame.text)
+    return parse_server_error(frame.text)
 
 
 def spelled(text: str, spelling: Callable[[str], str]) -> str:
@@ -123,15 +128,15 @@ def test_a_missing_permission_names_what_was_denied(
 
 def test_a_text_goes_on_behind_what_is_known_of_it() -> None:
     assert ends_connection("Stale Connection, really")
-    assert type(read_error("Authorization Violation - account disabled")) is NotAuthorized
-    assert type(read_error("No Authorization Violation")) is ServerError
+    assert type(parse_server_error("Authorization Violation - account disabled")) is NotAuthorized
+    assert type(parse_server_error("No Authorization Violation")) is ServerError
 
 
 def test_a_text_is_kept_up_to_a_length_that_has_room_for_any_subject() -> None:
-    error = read_error("x" * (LONGEST + 1))
+    error = parse_server_error("x" * (MAX_ERROR_TEXT_LENGTH + 1))
     assert isinstance(error, ServerError)
-    assert error.text == "x" * LONGEST
-    denied = read_error('Permissions Violation for Publish to "' + "s" * 4096 + '"')
+    assert error.text == "x" * MAX_ERROR_TEXT_LENGTH
+    denied = parse_server_error('Permissions Violation for Publish to "' + "s" * 4096 + '"')
     assert isinstance(denied, PermissionDenied)
     assert denied.subject == "s" * 4096
 
@@ -170,12 +175,12 @@ names = st.binary(max_size=12).map(lambda data: data.decode("utf-8", "surrogatee
 @example('say "hi"', "back\\slash")
 @example("\udcff\x01\u200b\U000e0001", "\t")
 def test_subjects_and_queues_come_out_of_gos_quotes_as_they_went_in(subject: str, queue: str) -> None:
-    denied = read_error(
+    denied = parse_server_error(
         f"Permissions Violation for Subscription to {go_quoted(subject)} using queue {go_quoted(queue)}"
     )
     assert isinstance(denied, SubscriptionDenied)
     assert (denied.subject, denied.queue) == (subject, queue)
-    published = read_error(f"permissions violation for publish to {go_quoted(subject)}")
+    published = parse_server_error(f"permissions violation for publish to {go_quoted(subject)}")
     assert isinstance(published, PermissionDenied)
     assert published.subject == subject
 
@@ -184,7 +189,7 @@ def test_subjects_and_queues_come_out_of_gos_quotes_as_they_went_in(subject: str
     ("quoted", "subject"), [(r"\U00110000", "U00110000"), (r"\q", "q"), (r"\u12", "u12"), (r"\x4", "x4")]
 )
 def test_an_escape_go_does_not_write_is_left_readable(quoted: str, subject: str) -> None:
-    error = read_error(f'Permissions Violation for Publish to "{quoted}"')
+    error = parse_server_error(f'Permissions Violation for Publish to "{quoted}"')
     assert isinstance(error, PermissionDenied)
     assert error.subject == subject
 
@@ -200,7 +205,7 @@ FRAGMENTS = (
 @given(st.one_of(st.text(max_size=30), st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join)))
 @example('permissions violation for publ\u0131sh to "a"')
 def test_every_text_has_an_error(text: str) -> None:
-    assert isinstance(read_error(text), (ServerError, NotAuthorized))
+    assert isinstance(parse_server_error(text), (ServerError, NotAuthorized))
     assert ends_connection(text) in (True, False)
 
 
@@ -210,7 +215,7 @@ def test_every_err_line_has_an_error(data: bytes) -> None:
     parser.feed(b"-ERR " + data + b"\r\n")
     (frame,) = parser.events
     assert isinstance(frame, Err)
-    assert str(read_error(frame.text))
+    assert str(parse_server_error(frame.text))
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)

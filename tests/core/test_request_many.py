@@ -11,7 +11,7 @@ import pytest
 from natsproto._client import Client
 from natsproto.errors import ConfigError, ConnectionClosed, ConnectionLost, PermissionDenied, RequestTimeout
 from natsproto.protocol.frames import Message
-from tests.core.world import World, turns, until, world
+from tests.core.helpers import World, turns, until, world
 from tests.kit.clock import advance, virtual_clock
 
 
@@ -142,7 +142,7 @@ async def test_leaving_in_any_way_ends_the_interest_and_the_timer() -> None:
         task.cancel()
         await asyncio.wait([task])
         assert len(nc._engine.subscriptions) == 1
-        assert nc._engine.herald._listeners == []
+        assert nc._engine.event_bus._listeners == []
         nc.request_many("a")  # never read: nothing was sent
         await nc.flush()
         connection = await place.server.connection()

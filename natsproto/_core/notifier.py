@@ -10,7 +10,7 @@ running_loop = asyncio._get_running_loop
 """The event loop that is running here, or None. The public function costs an error where there is none."""
 
 
-def elsewhere() -> LocalProtocolError:
+def wrong_loop_error() -> LocalProtocolError:
     """For whoever uses a client where it is not at home: what is waited for there would never come, or too late."""
     return LocalProtocolError(
         "the client belongs to the event loop that it was made in, and this is another one, another thread or a forked "
@@ -24,7 +24,7 @@ def release(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-class Waiters:
+class Notifier:
     """Coroutines that wait for the same thing, in order."""
 
     __slots__ = ("_loop", "_waiters")
@@ -40,7 +40,7 @@ class Waiters:
     def join(self) -> asyncio.Future[None]:
         """What to await until the next wake(), which whoever gives up has to call. LocalProtocolError as for wait()."""
         if running_loop() is not self._loop:
-            raise elsewhere()
+            raise wrong_loop_error()
         assert self._loop is not None
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append(waiter)
@@ -52,7 +52,7 @@ class Waiters:
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            raise elsewhere()
+            raise wrong_loop_error()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.append(waiter)
         timer = None if deadline is None else loop.call_at(deadline, release, waiter)

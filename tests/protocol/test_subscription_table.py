@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from natsproto.errors import InvalidSubject
-from natsproto.protocol.frames import Message, Sink
+from natsproto.protocol.frames import Message, Route
 from natsproto.protocol.parser import Parser
 from natsproto.protocol.subject import matches
-from natsproto.protocol.table import Interest, SubscriptionTable
+from natsproto.protocol.subscription_table import SubscriptionEntry, SubscriptionTable
 from tests.kit.examples import examples
 
 
@@ -91,24 +91,24 @@ class SubscriptionTableMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.table: SubscriptionTable[Owner] = SubscriptionTable()
-        self.parser = Parser(self.table.sinks)
+        self.parser = Parser(self.table.routes)
         self.server = Server()
         self.commands: deque[bytes] = deque()
-        self.interests: list[Interest[Owner]] = []
+        self.entries: list[SubscriptionEntry[Owner]] = []
         self.stopped: set[int] = set()
         self.slices: Iterator[bytes] | None = None
         self.number = 0
 
     @property
-    def live(self) -> list[Interest[Owner]]:
-        return [interest for interest in self.interests if not interest.owner.ended]
+    def live(self) -> list[SubscriptionEntry[Owner]]:
+        return [entry for entry in self.entries if not entry.owner.ended]
 
     def send(self, wire: bytes) -> None:
         if wire:
             self.commands.append(wire)
 
-    def pick(self, data: st.DataObject, interests: list[Interest[Owner]]) -> Interest[Owner]:
-        return data.draw(st.sampled_from(interests))
+    def pick(self, data: st.DataObject, entries: list[SubscriptionEntry[Owner]]) -> SubscriptionEntry[Owner]:
+        return data.draw(st.sampled_from(entries))
 
     # ------------------------------------------------------------ the user
 
@@ -119,37 +119,37 @@ class SubscriptionTableMachine(RuleBasedStateMachine):
     @rule(subject=st.sampled_from(("a", "b", "*", ">")), queue=st.sampled_from((None, "q")))
     def subscribe(self, subject: str, queue: str | None) -> None:
         owner = Owner(subject, queue)
-        interest, wire = self.table.add(subject, queue, owner.inbox.append, owner)
-        assert interest.owner is owner
-        assert all(interest.sid > other.sid for other in self.interests), "a sid was given twice"
-        self.interests.append(interest)
+        entry, wire = self.table.add(subject, queue, owner.inbox.append, owner)
+        assert entry.owner is owner
+        assert all(entry.sid > other.sid for other in self.entries), "a sid was given twice"
+        self.entries.append(entry)
         self.send(wire)
 
     @rule()
     def subscribe_badly(self) -> None:
-        before = dict(self.table.sinks)
+        before = dict(self.table.routes)
         with pytest.raises(InvalidSubject):
             self.table.add("a..b", None, ignore, Owner("", None))
-        assert self.table.sinks == before
+        assert self.table.routes == before
 
-    @precondition(lambda self: self.interests)
+    @precondition(lambda self: self.entries)
     @rule(data=st.data())
     def unsubscribe(self, data: st.DataObject) -> None:
-        interest = self.pick(data, self.interests)
-        wire = self.table.remove(interest)
-        assert bool(wire) is not interest.owner.ended
-        interest.owner.ended = True
+        entry = self.pick(data, self.entries)
+        wire = self.table.remove(entry)
+        assert bool(wire) is not entry.owner.ended
+        entry.owner.ended = True
         self.send(wire)
 
-    @precondition(lambda self: self.interests)
+    @precondition(lambda self: self.entries)
     @rule(data=st.data(), max_msgs=st.integers(0, 6))
     def limit(self, data: st.DataObject, max_msgs: int) -> None:
-        interest = self.pick(data, self.interests)
-        owner = interest.owner
-        before = interest.max_msgs
+        entry = self.pick(data, self.entries)
+        owner = entry.owner
+        before = entry.max_msgs
         if before is not None and max_msgs > before and (self.commands or self.server.sent):
             return  # a limit the server may have reached already cannot be raised any more
-        wire = self.table.limit(interest, max_msgs)
+        wire = self.table.limit(entry, max_msgs)
         if owner.ended:
             assert wire == b""
             return
@@ -161,14 +161,14 @@ class SubscriptionTableMachine(RuleBasedStateMachine):
         else:
             self.send(wire)
 
-    @precondition(lambda self: self.interests)
+    @precondition(lambda self: self.entries)
     @rule(data=st.data())
     def stop(self, data: st.DataObject) -> None:
-        interest = self.pick(data, self.interests)
-        stopped = interest.stopped or interest.owner.ended  # a second one says nothing more
-        wire = self.table.stop(interest)
+        entry = self.pick(data, self.entries)
+        stopped = entry.stopped or entry.owner.ended  # a second one says nothing more
+        wire = self.table.stop(entry)
         assert bool(wire) is not stopped
-        self.stopped.add(interest.sid)
+        self.stopped.add(entry.sid)
         self.send(wire)
 
     # ------------------------------------------------------------ the server and the wire
@@ -194,14 +194,14 @@ class SubscriptionTableMachine(RuleBasedStateMachine):
         self.receive(chunk)
 
     def receive(self, chunk: bytes) -> None:
-        before = {interest.sid: len(interest.owner.inbox) for interest in self.interests}
+        before = {entry.sid: len(entry.owner.inbox) for entry in self.entries}
         self.parser.feed(chunk)
         touched, self.parser.touched = self.parser.touched, []
-        for sink in touched:
-            assert isinstance(sink, Interest)
-            owner: Owner = sink.owner
-            fresh = len(owner.inbox) - before[sink.sid]
-            count, octets, excess, ended = self.table.settle(sink)
+        for route in touched:
+            assert isinstance(route, SubscriptionEntry)
+            owner: Owner = route.owner
+            fresh = len(owner.inbox) - before[route.sid]
+            count, octets, excess, ended = self.table.settle(route)
             assert count == fresh
             assert octets == sum(message.size for message in owner.inbox[-fresh:]) if fresh else octets == 0
             assert 0 <= excess <= count
@@ -210,13 +210,13 @@ class SubscriptionTableMachine(RuleBasedStateMachine):
             owner.settled += count - excess
             owner.ended |= ended
             assert ended is (owner.most is not None and owner.settled == owner.most and count > 0)
-            assert self.table.settle(sink) == (0, 0, 0, False), "an account is settled once"
+            assert self.table.settle(route) == (0, 0, 0, False), "an account is settled once"
 
     @rule()
     def reconnect(self) -> None:
         """All that was on its way is lost, in both directions."""
         self.commands.clear()
-        self.server, self.parser = Server(), Parser(self.table.sinks)
+        self.server, self.parser = Server(), Parser(self.table.routes)
         self.slices = self.table.resubscribe(most=2)
         self.send_slice()
 
@@ -244,15 +244,15 @@ class SubscriptionTableMachine(RuleBasedStateMachine):
 
     @invariant()
     def auto_unsubscribe_never_delivers_more_than_max_in_all(self) -> None:
-        for interest in self.interests:
-            owner = interest.owner
+        for entry in self.entries:
+            owner = entry.owner
             assert owner.most is None or len(owner.inbox) <= owner.most
             assert len(owner.inbox) == owner.settled
 
     @invariant()
     def every_message_is_the_owners_and_in_order(self) -> None:
-        for interest in self.interests:
-            owner = interest.owner
+        for entry in self.entries:
+            owner = entry.owner
             assert all(matches(owner.subject, message.subject) for message in owner.inbox)
             numbers = [message.data for message in owner.inbox]
             assert numbers == sorted(set(numbers))
@@ -262,22 +262,22 @@ class SubscriptionTableMachine(RuleBasedStateMachine):
         live = self.live
         assert list(self.table) == live
         assert len(self.table) == len(live)
-        assert self.table.sinks == {b"%d" % interest.sid: interest for interest in live}
-        for interest in self.interests:
-            assert self.table.by_sid(str(interest.sid)) is (None if interest.owner.ended else interest)
+        assert self.table.routes == {b"%d" % entry.sid: entry for entry in live}
+        for entry in self.entries:
+            assert self.table.by_sid(str(entry.sid)) is (None if entry.owner.ended else entry)
 
     @invariant()
     def client_and_server_agree_when_nothing_is_on_its_way(self) -> None:
         if self.commands or self.server.sent or self.slices is not None:
             return
         expected = {
-            str(interest.sid): (
-                interest.subject,
-                interest.queue,
-                None if interest.max_msgs is None else interest.max_msgs - interest.received,
+            str(entry.sid): (
+                entry.subject,
+                entry.queue,
+                None if entry.max_msgs is None else entry.max_msgs - entry.received,
             )
-            for interest in self.live
-            if interest.sid not in self.stopped
+            for entry in self.live
+            if entry.sid not in self.stopped
         }
         known = {
             sid: (sub.subject, sub.queue, None if sub.limit is None else sub.limit - sub.delivered)
@@ -308,7 +308,7 @@ def test_the_plan_says_live_interests_again_with_what_is_left_of_their_limits() 
     assert table.limit(limited, 5) == b"UNSUB 5 5\r\n"
     assert table.remove(gone) == b"UNSUB 3\r\n"
     assert table.stop(stopped) == b"UNSUB 4\r\n"
-    parser = Parser(table.sinks)
+    parser = Parser(table.routes)
     parser.feed(message(5, 1) + message(5, 2))
     assert table.settle(limited) == (2, 4, 0, False)
     assert list(table.resubscribe()) == [b"SUB a 1\r\nSUB b.* q 2\r\nSUB a 5\r\nUNSUB 5 3\r\n"]
@@ -320,36 +320,36 @@ def test_messages_behind_the_limit_do_not_cost_the_ones_in_front_of_it() -> None
     """The server had sent eight when it heard of the limit of five, and they come in two chunks."""
     table: SubscriptionTable[None] = SubscriptionTable()
     inbox: list[Message] = []
-    interest, _ = table.add("a", None, inbox.append, None)
-    parser = Parser(table.sinks)
-    table.limit(interest, 5)
+    entry, _ = table.add("a", None, inbox.append, None)
+    parser = Parser(table.routes)
+    table.limit(entry, 5)
     parser.feed(b"".join(message(1, number) for number in range(6)))
-    assert table.settle(interest) == (6, 12, 1, True)
+    assert table.settle(entry) == (6, 12, 1, True)
     del inbox[-1:]
     parser.feed(message(1, 6) + message(1, 7))
-    assert table.settle(interest) == (0, 0, 0, False)
+    assert table.settle(entry) == (0, 0, 0, False)
     assert [item.data for item in inbox] == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_what_still_comes_for_a_removed_subscription_is_dropped_though_parsers_remember_it() -> None:
     table: SubscriptionTable[None] = SubscriptionTable()
     inbox: list[Message] = []
-    interest, _ = table.add("a", None, inbox.append, None)
-    parser = Parser(table.sinks)
+    entry, _ = table.add("a", None, inbox.append, None)
+    parser = Parser(table.routes)
     parser.feed(message(1, 0))
-    assert table.remove(interest) == b"UNSUB 1\r\n"
+    assert table.remove(entry) == b"UNSUB 1\r\n"
     parser.feed(message(1, 1))
     assert len(inbox) == 1
-    assert table.remove(interest) == table.stop(interest) == table.limit(interest, 3) == b""
+    assert table.remove(entry) == table.stop(entry) == table.limit(entry, 3) == b""
 
 
 def test_a_limit_reached_already_ends_the_subscription_at_once() -> None:
     table: SubscriptionTable[None] = SubscriptionTable()
-    interest, _ = table.add("a", None, ignore, None)
-    parser = Parser(table.sinks)
+    entry, _ = table.add("a", None, ignore, None)
+    parser = Parser(table.routes)
     parser.feed(message(1, 0) + message(1, 1))
-    table.settle(interest)
-    assert table.limit(interest, 2) == b"UNSUB 1\r\n"
+    table.settle(entry)
+    assert table.limit(entry, 2) == b"UNSUB 1\r\n"
     assert len(table) == 0
     assert list(table.resubscribe()) == []
 
@@ -366,13 +366,13 @@ def test_the_table_may_change_while_it_is_walked_over() -> None:
     table: SubscriptionTable[None] = SubscriptionTable()
     for _ in range(3):
         table.add("a", None, ignore, None)
-    for interest in table:
-        table.remove(interest)
+    for entry in table:
+        table.remove(entry)
     assert len(table) == 0
 
 
 def test_an_interest_is_a_sink() -> None:
     table: SubscriptionTable[str] = SubscriptionTable()
-    interest, wire = table.add("a", "q", ignore, "owner", note="note")
-    assert isinstance(interest, Sink)
-    assert (interest.make, interest.note, interest.owner, wire) == (Message, "note", "owner", b"SUB a q 1\r\n")
+    entry, wire = table.add("a", "q", ignore, "owner", note="note")
+    assert isinstance(entry, Route)
+    assert (entry.message_class, entry.note, entry.owner, wire) == (Message, "note", "owner", b"SUB a q 1\r\n")

@@ -10,9 +10,9 @@ from natsproto._client import Client
 from natsproto._core.events import Disconnected, Moved, Reconnected
 from natsproto.errors import ConnectionClosed, ConnectionLost, NatsError, PermissionDenied
 from natsproto.protocol.frames import Message
-from tests.core.world import turns, world
-from tests.faults.test_seams import A, place
-from tests.faults.world import Diary, connect_in
+from tests.core.helpers import turns, world
+from tests.faults.helpers import EventRecorder, connect_in
+from tests.faults.test_races import A, place
 from tests.kit.clock import virtual_clock
 from tests.kit.scripted import Behaviour
 
@@ -32,23 +32,23 @@ class Box:
     def answer(self, token: bytes, payload: bytes) -> None:
         self.told.append(("reply", token, payload))
 
-    def deliver(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         token = message.subject.rpartition(".")[2].encode()
         self.told.append(("reply", token, message.data, *message.headers.pairs()))
 
-    def settled(self) -> None:
+    def on_batch_end(self) -> None:
         self.told.append(("settled",))
 
-    def lost(self, error: ConnectionLost) -> None:
+    def on_disconnect(self, error: ConnectionLost) -> None:
         self.told.append(("lost", self.nc.is_connected))
 
-    def restored(self) -> None:
+    def on_reconnect(self) -> None:
         self.told.append(("restored", self.nc.is_connected))
 
-    def denied(self, error: PermissionDenied) -> None:
+    def on_permission_error(self, error: PermissionDenied) -> None:
         self.told.append(("denied", error.subject))
 
-    def ended(self, error: NatsError) -> None:
+    def on_end(self, error: NatsError) -> None:
         self.told.append(("ended", type(error)))
 
     async def ask(self, token: str) -> None:
@@ -57,7 +57,7 @@ class Box:
 
 async def opened(nc: Client) -> Box:
     box = Box(nc)
-    nc.open_inbox(box)
+    nc._add_reply_handler(box)
     await nc.flush()
     return box
 
@@ -76,8 +76,8 @@ async def test_replies_come_as_they_are_read_and_the_chunk_is_settled_once() -> 
         replies += [("reply", b"2", b"2"), ("reply", b"3", b"3")]
         assert box.told == [*replies, ("settled",)]
         assert nc.stats.in_msgs == 5
-        nc.close_inbox(box)
-        nc.close_inbox(box)
+        nc._remove_reply_handler(box)
+        nc._remove_reply_handler(box)
         stage.server.send(lines[0].encode() + lines[1].encode())
         await nc.flush()
         assert box.told[-1] == ("settled",)
@@ -87,7 +87,7 @@ async def test_replies_come_as_they_are_read_and_the_chunk_is_settled_once() -> 
 
 @virtual_clock
 async def test_an_inbox_hears_of_an_outage_in_the_step_in_which_it_happens() -> None:
-    diary = Diary()
+    diary = EventRecorder()
     async with world() as stage:
         nc = await stage.connect(on_event=diary)
         box = await opened(nc)
@@ -96,7 +96,7 @@ async def test_an_inbox_hears_of_an_outage_in_the_step_in_which_it_happens() -> 
         assert box.told == [("lost", False)]
         await box.ask("kept")
         await nc.publish("other", b"kept too")
-        assert [head for head in nc.outbox.withdraw(box.stem.encode()) if b"kept" in head] != []
+        assert [head for head in nc._outbox.take_back(box.stem.encode()) if b"kept" in head] != []
         assert nc.stats.waiting_msgs == 1
         stage.up()
         await diary.wait(Reconnected)
@@ -143,7 +143,7 @@ async def test_an_inbox_hears_of_refusals_and_of_the_end() -> None:
         assert box.told[-1] == ("ended", ConnectionClosed)
         assert [told for told in other.told if told[0] == "ended"] == [other.told[-1]]
         with pytest.raises(ConnectionClosed):
-            nc.open_inbox(Box(nc))
+            nc._add_reply_handler(Box(nc))
 
 
 @virtual_clock

@@ -13,7 +13,7 @@ from natsproto.errors import ConnectionLost, NatsError, PermissionDenied
 from natsproto.protocol.frames import Message
 
 
-class ReplyInbox(Protocol):
+class ReplyHandler(Protocol):
     """Who is told of replies as they are read.
 
     All of this is called inside the receive path or the engine's own steps: it must be quick, must not raise and
@@ -25,26 +25,26 @@ class ReplyInbox(Protocol):
         """What to subscribe to: an inbox that ends in ``.*`` or ``.>``; what the wildcard stands for is the token."""
         ...
 
-    def deliver(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         """A reply came."""
         ...
 
-    def settled(self) -> None:
+    def on_batch_end(self) -> None:
         """All replies of one chunk have been handed over; the moment to wake those who wait."""
         ...
 
-    def lost(self, error: ConnectionLost) -> None:
+    def on_disconnect(self, error: ConnectionLost) -> None:
         """The connection has ended. What waits in the outbox will go out on the next one unless it is withdrawn."""
         ...
 
-    def restored(self) -> None:
+    def on_reconnect(self) -> None:
         """There is a connection again, or another one after a move: interest is back, the outbox is being sent."""
         ...
 
-    def denied(self, error: PermissionDenied) -> None:
+    def on_permission_error(self, error: PermissionDenied) -> None:
         """The server refuses messages to ``error.subject``."""
         ...
 
-    def ended(self, error: NatsError) -> None:
+    def on_end(self, error: NatsError) -> None:
         """No reply will come any more: the client is closed, or the server refuses the inbox."""
         ...

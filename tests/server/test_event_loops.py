@@ -13,7 +13,7 @@ from natsproto._core.engine import State
 from natsproto._core.events import Closed, Event
 from natsproto.errors import ConnectionClosed, ConnectionLost, LocalProtocolError
 from natsproto.testing import Server
-from tests.server.ground import also_uvloop, client
+from tests.server.helpers import also_uvloop, client
 
 
 @also_uvloop

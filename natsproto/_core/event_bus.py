@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 
 from natsproto._core import events
-from natsproto._core.waiting import running_loop
+from natsproto._core.notifier import running_loop
 
 log = logging.getLogger("natsproto")
 
 
-class Herald:
+class EventBus:
     """Gives every event to every reader. ``callback`` is the option ``on_event``."""
 
     def __init__(self, callback: Callable[..., object] | None) -> None:
@@ -33,7 +33,7 @@ class Herald:
         self._end: events.Closed | None = None
         self._written: dict[type[events.Event], float] = {}
 
-    def announce(self, event: events.Event, *, level: int | None = None) -> None:
+    def emit(self, event: events.Event, *, level: int | None = None) -> None:
         """Something happened; after Closed nothing does. ``level`` is that of its line, if not the usual one."""
         usual, line = event.log_line()
         level = usual if level is None else level
@@ -52,7 +52,7 @@ class Herald:
         if self._callback is not None:
             self._call(self._callback, event, "on_event")
 
-    def audible(self, kind: type[events.Event]) -> bool:
+    def wants(self, kind: type[events.Event]) -> bool:
         """Whether anybody is there to whom such an event would matter. To make one nobody hears of takes time."""
         heard = self._callback is not None or self._listeners or self._streams is not None
         return bool(heard) or log.isEnabledFor(kind.level)
@@ -68,7 +68,7 @@ class Herald:
     def handler_failed(self, where: str, error: BaseException) -> None:
         """A callback of the application raised."""
         log.error("%s failed: %r", where, error, exc_info=error)
-        self.announce(events.HandlerFailed(where=where, error=error))
+        self.emit(events.HandlerFailed(where=where, error=error))
 
     def listen(self, callback: Callable[[events.Event], object]) -> Callable[[], None]:
         """Calls back at every event, in the step in which it happens; returns what ends that."""

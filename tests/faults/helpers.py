@@ -17,11 +17,11 @@ from typing import TypeVar, Unpack, cast
 
 from natsproto._client import Client
 from natsproto._core.events import Event
-from natsproto._core.runtime import DialPlan, Runtime, Wire, WireHandler
 from natsproto._core.transport import SocketWire
+from natsproto._core.wire import DialPlan, Runtime, Wire, WireHandler
 from natsproto._options import OptionArgs, Options
 from natsproto.errors import NatsError
-from natsproto.protocol.pool import ServerAddress
+from natsproto.protocol.addresses import ServerAddress
 from natsproto.testing import Server
 from tests.kit.memory import MemoryNetwork
 
@@ -31,7 +31,7 @@ SOON = 5.0
 """Seconds that what takes a moment may take on a busy machine. Who was not told waits longer, or for ever."""
 
 
-class Diary:
+class EventRecorder:
     """Every event of a client, in order, or those of some kinds. Give it as ``on_event``."""
 
     def __init__(self, *kinds: type[Event]) -> None:
@@ -79,7 +79,7 @@ def memory_runtime(
 
 async def connect_in(runtime: Runtime, servers: str | Sequence[str], **options: Unpack[OptionArgs]) -> Client:
     """``natsproto.connect`` in a world of one's own."""
-    return await Client.open(Options(servers, **options), runtime)
+    return await Client._connect(Options(servers, **options), runtime)
 
 
 def resident() -> int:

@@ -16,15 +16,15 @@ from operator import itemgetter
 from typing import Generic, TypeVar
 
 from natsproto.errors import NatsError, NoResponders, OutboxFull, RequestTimeout
-from natsproto.protocol.commands import Heads
+from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import Message
 
 P = TypeVar("P")
 
-_TIDY_AT = 256  # pending replies, or deadlines, that are worth a look for those nobody waits for
+_CLEANUP_THRESHOLD = 256  # pending replies, or deadlines, that are worth a look for those nobody waits for
 
 
-class Replies(Generic[P]):
+class PendingReplies(Generic[P]):
     """Everything that waits for a reply, by the token that ends its reply subject: a number, of which none comes twice.
 
     ``prefix`` is the inbox without its last token, with the final dot. Whoever uses it counts up ``count``, puts
@@ -107,7 +107,7 @@ class Replies(Generic[P]):
                 break
             heappush(deadlines, (self._due_of(pending[token]), token))
         self._ranked, self.next_new = self.count, inf
-        if len(deadlines) > max(_TIDY_AT, 4 * len(pending)):
+        if len(deadlines) > max(_CLEANUP_THRESHOLD, 4 * len(pending)):
             deadlines[:] = [entry for entry in deadlines if entry[1] in pending]
             heapify(deadlines)
 
@@ -122,27 +122,31 @@ _Request = tuple[asyncio.Future[Message], str, float, float, _Again | None]
 class RequestMux:
     """The requests of a client.
 
-    ``put`` takes the head and the payload of a message that is to be sent. ``deliver`` is the sink of the subscription
-    on ``subject``. Late replies, and those of cancelled requests, are dropped.
+    ``put`` takes the control line and the payload of a message to send. ``on_message`` receives the messages of the
+    subscription on ``subject``. Late replies, and those of cancelled requests, are dropped.
     """
 
     def __init__(
-        self, prefix: str, loop: asyncio.AbstractEventLoop, heads: Heads, put: Callable[[bytes, bytes], None]
+        self,
+        prefix: str,
+        loop: asyncio.AbstractEventLoop,
+        control_lines: ControlLines,
+        put: Callable[[bytes, bytes], None],
     ) -> None:
-        self._replies: Replies[_Request] = Replies(prefix, itemgetter(3), self._on_due)
+        self._replies: PendingReplies[_Request] = PendingReplies(prefix, itemgetter(3), self._on_due)
         self.subject = self._replies.subject
         self._pending = self._replies.pending
         self._prefix = prefix
         self._skip = len(prefix)
         self._loop = loop
-        self._heads, self._put = heads, put
-        self._tidy_at = _TIDY_AT
+        self._control_lines, self._put = control_lines, put
+        self._tidy_at = _CLEANUP_THRESHOLD
 
     def __len__(self) -> int:
         """How many requests somebody waits for."""
         return sum(not future.done() for future, *_ in self._pending.values())
 
-    def ask(
+    def send_request(
         self, subject: str, wire: bytes, payload: bytes, block: bytes | None, timeout: float, resend_after: float = 0.0
     ) -> asyncio.Future[Message]:
         """Sends a request, and returns the future of its reply.
@@ -155,7 +159,7 @@ class RequestMux:
         replies, pending = self._replies, self._pending
         replies.count = count = replies.count + 1
         token = str(count)
-        head = self._heads.full(wire, b"%b%d" % (replies.prefix, count), block, len(payload))
+        head = self._control_lines.message_line(wire, b"%b%d" % (replies.prefix, count), block, len(payload))
         loop = self._loop
         future: asyncio.Future[Message] = loop.create_future()
         due = loop.time() + timeout
@@ -175,7 +179,7 @@ class RequestMux:
             raise
         return future
 
-    def deliver(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         """A reply came."""
         try:
             future, subject, *_ = self._pending.pop(message.subject[self._skip :])
@@ -208,7 +212,7 @@ class RequestMux:
         pending = self._pending
         for token in [token for token, (future, *_) in pending.items() if future.done()]:
             del pending[token]
-        self._tidy_at = max(_TIDY_AT, 2 * len(pending))
+        self._tidy_at = max(_CLEANUP_THRESHOLD, 2 * len(pending))
 
     def _on_due(self, tokens: list[str], now: float) -> None:
         for token in tokens:
@@ -225,4 +229,4 @@ class RequestMux:
                     self._put(head, payload)
                 except OutboxFull:
                     pass  # it goes on waiting, and is sent again when there is room
-        self._tidy_at = max(_TIDY_AT, min(self._tidy_at, 2 * len(self._pending)))
+        self._tidy_at = max(_CLEANUP_THRESHOLD, min(self._tidy_at, 2 * len(self._pending)))

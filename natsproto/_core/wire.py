@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from natsproto._value import Value
-from natsproto.protocol.pool import ServerAddress
+from natsproto.protocol.addresses import ServerAddress
 
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 

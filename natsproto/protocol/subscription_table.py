@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
 from natsproto.protocol import commands
-from natsproto.protocol.frames import Message, Responder, Sink
+from natsproto.protocol.frames import Message, Responder, Route
 
 Owner = TypeVar("Owner")
 
-SLICE: Final = 1000
+RESUBSCRIBE_BATCH: Final = 1000
 """Subscriptions that a new connection is told in one go: about 2 ms."""
 
 
-class Interest(Sink, Generic[Owner]):
+class SubscriptionEntry(Route, Generic[Owner]):
     """One subscription as the server knows it.
 
     ``received`` counts all messages that ever arrived for it; ``max_msgs`` is the number after which it ends
@@ -39,11 +39,11 @@ class Interest(Sink, Generic[Owner]):
         queue: str | None,
         deliver: Callable[[Message], object],
         owner: Owner,
-        make: type[Message] = Message,
+        message_class: type[Message] = Message,
         origin: Responder | None = None,
         note: object = None,
     ) -> None:
-        super().__init__(deliver, make=make, origin=origin, note=note)
+        super().__init__(deliver, message_class=message_class, origin=origin, note=note)
         self.sid, self.subject, self.queue, self.owner = sid, subject, queue, owner
         self.max_msgs: int | None = None
         self.received: int = 0
@@ -57,9 +57,9 @@ class SubscriptionTable(Generic[Owner]):
     """Every live subscription of a client."""
 
     def __init__(self) -> None:
-        self.sinks: dict[bytes, Sink] = {}
+        self.routes: dict[bytes, Route] = {}
         """The route a Parser reads: sid as it stands on the wire → sink."""
-        self._interests: dict[int, Interest[Owner]] = {}
+        self._entries: dict[int, SubscriptionEntry[Owner]] = {}
         self._last_sid = 0
 
     @property
@@ -68,10 +68,10 @@ class SubscriptionTable(Generic[Owner]):
         return self._last_sid
 
     def __len__(self) -> int:
-        return len(self._interests)
+        return len(self._entries)
 
-    def __iter__(self) -> Iterator[Interest[Owner]]:
-        return iter(list(self._interests.values()))
+    def __iter__(self) -> Iterator[SubscriptionEntry[Owner]]:
+        return iter(list(self._entries.values()))
 
     def add(
         self,
@@ -80,101 +80,101 @@ class SubscriptionTable(Generic[Owner]):
         deliver: Callable[[Message], object],
         owner: Owner,
         *,
-        make: type[Message] = Message,
+        message_class: type[Message] = Message,
         origin: Responder | None = None,
         note: object = None,
-    ) -> tuple[Interest[Owner], bytes]:
+    ) -> tuple[SubscriptionEntry[Owner], bytes]:
         """Registers a subscription; returns it and the SUB to send. InvalidSubject for bad names, nothing kept.
 
-        The rest is as for a Sink.
+        The rest is as for a Route.
         """
         sid = self._last_sid + 1
         wire = commands.sub(subject, queue, sid)
         self._last_sid = sid
-        interest = Interest(sid, subject, queue, deliver, owner, make, origin, note)
-        self._interests[sid] = interest
-        self.sinks[b"%d" % sid] = interest
-        return interest, wire
+        entry = SubscriptionEntry(sid, subject, queue, deliver, owner, message_class, origin, note)
+        self._entries[sid] = entry
+        self.routes[b"%d" % sid] = entry
+        return entry, wire
 
-    def remove(self, interest: Interest[Owner]) -> bytes:
+    def remove(self, entry: SubscriptionEntry[Owner]) -> bytes:
         """Forgets a subscription; returns the UNSUB to send, or nothing when it had ended already."""
-        if self._interests.pop(interest.sid, None) is None:
+        if self._entries.pop(entry.sid, None) is None:
             return b""
-        del self.sinks[b"%d" % interest.sid]
-        interest.deliver = _drop  # for the rest of a chunk that is being read
-        return commands.unsub(interest.sid)
+        del self.routes[b"%d" % entry.sid]
+        entry.deliver = _drop  # for the rest of a chunk that is being read
+        return commands.unsub(entry.sid)
 
-    def limit(self, interest: Interest[Owner], max_msgs: int) -> bytes:
+    def limit(self, entry: SubscriptionEntry[Owner], max_msgs: int) -> bytes:
         """Ends a subscription after max_msgs received in all (those of the past included).
 
         Returns the UNSUB to send; a limit already reached removes it at once.
         """
-        if interest.sid not in self._interests:
+        if entry.sid not in self._entries:
             return b""
-        interest.max_msgs = max_msgs
-        if interest.received >= max_msgs:
-            return self.remove(interest)
-        return commands.unsub(interest.sid, max_msgs - interest.carried)
+        entry.max_msgs = max_msgs
+        if entry.received >= max_msgs:
+            return self.remove(entry)
+        return commands.unsub(entry.sid, max_msgs - entry.carried)
 
-    def stop(self, interest: Interest[Owner]) -> bytes:
+    def stop(self, entry: SubscriptionEntry[Owner]) -> bytes:
         """Returns the UNSUB after which the server sends no more; what is on its way is still delivered.
 
         Returns nothing when the subscription had ended already, or the server was told so before.
         """
-        if interest.stopped or interest.sid not in self._interests:
+        if entry.stopped or entry.sid not in self._entries:
             return b""
-        interest.stopped = True
-        return commands.unsub(interest.sid)
+        entry.stopped = True
+        return commands.unsub(entry.sid)
 
-    def settle(self, interest: Interest[Owner]) -> tuple[int, int, int, bool]:
+    def settle(self, entry: SubscriptionEntry[Owner]) -> tuple[int, int, int, bool]:
         """Takes what arrived since the last call.
 
         Returns messages, bytes, how many of the messages came behind the limit and are not the owner's to see,
         and whether the subscription has ended by reaching it. What comes for a subscription that had ended
         before was dropped on arrival and does not count.
         """
-        count, octets = interest.arrived, interest.nbytes
-        interest.arrived = interest.nbytes = 0
-        if interest.sid not in self._interests:
+        count, nbytes = entry.arrived, entry.nbytes
+        entry.arrived = entry.nbytes = 0
+        if entry.sid not in self._entries:
             return 0, 0, 0, False
-        interest.received += count
-        limit = interest.max_msgs
-        if limit is None or interest.received < limit:
-            return count, octets, 0, False
-        self.remove(interest)
-        excess = min(count, interest.received - limit)
-        interest.received -= excess
-        return count, octets, excess, True
+        entry.received += count
+        limit = entry.max_msgs
+        if limit is None or entry.received < limit:
+            return count, nbytes, 0, False
+        self.remove(entry)
+        excess = min(count, entry.received - limit)
+        entry.received -= excess
+        return count, nbytes, excess, True
 
-    def by_sid(self, sid: str) -> Interest[Owner] | None:
+    def by_sid(self, sid: str) -> SubscriptionEntry[Owner] | None:
         """The live subscription with this sid as the server writes it."""
-        return self._interests.get(int(sid)) if sid.isascii() and sid.isdigit() and len(sid) < 19 else None
+        return self._entries.get(int(sid)) if sid.isascii() and sid.isdigit() and len(sid) < 19 else None
 
-    def resubscribe(self, most: int = SLICE) -> Iterator[bytes]:
+    def resubscribe(self, most: int = RESUBSCRIBE_BATCH) -> Iterator[bytes]:
         """Yields what to tell a new connection, in slices of at most ``most`` subscriptions: SUB for each, and UNSUB
         with the remaining count where there is a limit.
 
         The table may change between two slices, as long as the lines it returns are sent at once: a subscription that
         ends is left out, and a new one has sent its own SUB.
         """
-        known = list(self._interests.values())
+        known = list(self._entries.values())
         for begin in range(0, len(known), most):
             plan: list[bytes] = []
-            for interest in known[begin : begin + most]:
-                if not interest.stopped and interest.sid in self._interests:
-                    plan += self._plan(interest)
+            for entry in known[begin : begin + most]:
+                if not entry.stopped and entry.sid in self._entries:
+                    plan += self._plan(entry)
             yield b"".join(plan)
 
-    def again(self, interest: Interest[Owner]) -> bytes:
+    def again(self, entry: SubscriptionEntry[Owner]) -> bytes:
         """What ends a subscription for the server and begins it anew."""
-        return b"".join((commands.unsub(interest.sid), *self._plan(interest)))
+        return b"".join((commands.unsub(entry.sid), *self._plan(entry)))
 
     @staticmethod
-    def _plan(interest: Interest[Owner]) -> list[bytes]:
-        interest.carried = interest.received
-        plan = [commands.sub(interest.subject, interest.queue, interest.sid)]
-        if interest.max_msgs is not None:
-            plan.append(commands.unsub(interest.sid, interest.max_msgs - interest.received))
+    def _plan(entry: SubscriptionEntry[Owner]) -> list[bytes]:
+        entry.carried = entry.received
+        plan = [commands.sub(entry.subject, entry.queue, entry.sid)]
+        if entry.max_msgs is not None:
+            plan.append(commands.unsub(entry.sid, entry.max_msgs - entry.received))
         return plan
 
 

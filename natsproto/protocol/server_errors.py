@@ -10,11 +10,11 @@ import re
 
 from natsproto.errors import NatsError, NotAuthorized, PermissionDenied, ServerError, TooManySubscriptions
 
-LONGEST = 8192
+MAX_ERROR_TEXT_LENGTH = 8192
 """Characters of a text that are kept: room for a subject of 4,096 bytes, quoted. What a client remembers of its
 errors must not depend on how much a peer has to say."""
 
-_AUTHORIZATION = (
+_AUTH_ERRORS = (
     "authorization violation",
     "user authentication expired",
     "user authentication revoked",
@@ -22,7 +22,7 @@ _AUTHORIZATION = (
 )
 """The credentials are refused or withdrawn: the same ones will be refused again."""
 
-_CUTS = (
+_FATAL_ERRORS = (
     "authentication timeout",  # says nothing about the credentials: they were late, or the server was busy
     "unknown protocol operation",
     "maximum payload violation",
@@ -62,11 +62,11 @@ class SubscriptionDenied(PermissionDenied):
         super().__init__(text, "subscribe to", subject, queue)
 
 
-def read_error(text: str) -> NatsError:
+def parse_server_error(text: str) -> NatsError:
     """The error a text stands for; what nobody knows becomes a plain ServerError."""
-    text = text[:LONGEST]
+    text = text[:MAX_ERROR_TEXT_LENGTH]
     folded = text.casefold()
-    if folded.startswith(_AUTHORIZATION):
+    if folded.startswith(_AUTH_ERRORS):
         return NotAuthorized(text)
     if folded.startswith(_TOO_MANY_SUBSCRIPTIONS):
         return TooManySubscriptions(text)
@@ -82,7 +82,7 @@ def read_error(text: str) -> NatsError:
 
 def ends_connection(text: str) -> bool:
     """Whether the server is known to close the connection behind this text."""
-    return text.casefold().startswith(_CUTS + _AUTHORIZATION)
+    return text.casefold().startswith(_FATAL_ERRORS + _AUTH_ERRORS)
 
 
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)")

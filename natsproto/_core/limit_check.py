@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from natsproto.protocol.table import Interest, SubscriptionTable
+from natsproto.protocol.subscription_table import SubscriptionEntry, SubscriptionTable
 
 Owner = TypeVar("Owner")
 
 
-class Probe:
+class LimitProbe:
     """A PING behind a subscription that was sent again, or (sid 0) in front of those. ``ends``: the last of a round."""
 
     __slots__ = ("ends", "sid")
@@ -36,8 +36,8 @@ class LimitCheck(Generic[Owner]):
     def __init__(
         self,
         table: SubscriptionTable[Owner],
-        send: Callable[[Sequence[tuple[bytes, Probe]]], None],
-        refused: Callable[[Interest[Owner] | None], None],
+        send: Callable[[Sequence[tuple[bytes, LimitProbe]]], None],
+        refused: Callable[[SubscriptionEntry[Owner] | None], None],
     ) -> None:
         self._table, self._send, self._refused = table, send, refused
         self._accepted = 0  # the server has all subscriptions with sids up to this one
@@ -66,18 +66,18 @@ class LimitCheck(Generic[Owner]):
         self._missing += 1
         if not self._asking:
             self._asking = True
-            self._send([(b"", Probe(ends=True))])  # more errors may come; they are counted first
+            self._send([(b"", LimitProbe(ends=True))])  # more errors may come; they are counted first
 
-    def on_pong(self, probe: Probe) -> None:
+    def on_pong(self, probe: LimitProbe) -> None:
         """The server has handled everything in front of a probe."""
         if not self._asking:
             return  # of a connection that is gone
         if probe.sid:
             if self._hit:
                 self._missing -= 1
-                interest = self._table.by_sid(str(probe.sid))
-                if interest is not None:
-                    self._refused(interest)
+                entry = self._table.by_sid(str(probe.sid))
+                if entry is not None:
+                    self._refused(entry)
             else:
                 self._found.add(probe.sid)
         self._hit = False
@@ -89,8 +89,8 @@ class LimitCheck(Generic[Owner]):
         suspects = [i for i in self._table if i.sid > self._accepted and i.sid not in self._found and not i.stopped]
         chosen = suspects[-self._missing :] if self._missing > 0 else []
         if chosen:
-            steps = [(b"", Probe())]
-            steps += [(self._table.again(interest), Probe(interest.sid)) for interest in chosen]
+            steps = [(b"", LimitProbe())]
+            steps += [(self._table.again(entry), LimitProbe(entry.sid)) for entry in chosen]
             steps[-1][1].ends = True
             self._send(steps)
             return

@@ -9,19 +9,19 @@ from __future__ import annotations
 from functools import cache
 
 from natsproto.errors import RemoteProtocolError
-from natsproto.protocol.frames import Message, Sink
+from natsproto.protocol.frames import Message, Route
 
-LARGE = 131_072
+LARGE_FRAME_SIZE = 131_072
 """Bytes of a frame above which it is worth a buffer of its own."""
 
 NO_LINE_END = "no line end behind the payload"
 
-_MAX_KEPT = 2_097_152  # bytes of a buffer that is kept for the next message
+_MAX_KEPT_BUFFER_SIZE = 2_097_152  # bytes of a buffer that is kept for the next message
 
-_FREED = 8_388_608  # bytes of a block that is allocated and freed once; see _keep_freed_memory()
+_WARMUP_BLOCK_SIZE = 8_388_608  # bytes of a block that is allocated and freed once; see _keep_freed_memory()
 
-MessageHead = tuple[Sink, str, bytes | None, int, int]
-"""Sink, subject, reply subject, bytes of headers, bytes in all."""
+MessageHead = tuple[Route, str, bytes | None, int, int]
+"""Route, subject, reply subject, bytes of headers, bytes in all."""
 
 
 class LargeMessage:
@@ -61,30 +61,30 @@ class LargeMessage:
         self.filled += len(piece)
         return chunk[missing:]
 
-    def take(self, position: int) -> tuple[Sink, Message]:
+    def take(self, position: int) -> tuple[Route, Message]:
         """The message, when the frame is whole, and whose it is.
 
         RemoteProtocolError without a line end behind it; ``position`` is where in the stream the frame began.
         """
         assert self._head is not None
-        sink, subject, reply, head_size, total = self._head
+        route, subject, reply, head_size, total = self._head
         split, stop = self._body + head_size, self._body + total
         whole = memoryview(self._buffer)
         end = bytes(whole[stop : stop + 2])
         if end != b"\r\n":
             raise RemoteProtocolError(NO_LINE_END, position + stop, end)
-        message = sink.make.__new__(sink.make)
+        message = route.message_class.__new__(route.message_class)
         head = bytes(whole[self._body : split]) if head_size else None
-        Message.__init__(message, subject, reply, bytes(whole[split:stop]), head, sink.origin)
-        message._note = sink.note
+        Message.__init__(message, subject, reply, bytes(whole[split:stop]), head, route.origin)
+        message._note = route.note
         self.clear()
-        return sink, message
+        return route, message
 
     def clear(self) -> None:
         """Forgets the frame."""
         self.need = self.filled = 0
         self._head = None
-        if len(self._buffer) > _MAX_KEPT:
+        if len(self._buffer) > _MAX_KEPT_BUFFER_SIZE:
             self._buffer = bytearray()
 
 
@@ -96,4 +96,4 @@ def _keep_freed_memory() -> None:
     three quarters of the time that receiving 1 MiB takes. It keeps blocks as large as the largest one that was freed
     so far. This one is never written to and so takes no memory (docs/decisions/0013-receiving.md).
     """
-    bytes(_FREED)
+    bytes(_WARMUP_BLOCK_SIZE)

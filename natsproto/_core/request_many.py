@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Literal, TypeAlias
 
 from natsproto._core.engine import Engine
-from natsproto._core.events import Denied, Disconnected, Event
+from natsproto._core.events import Disconnected, Event, PermissionViolation
 from natsproto._core.subscription import Subscription
 from natsproto.errors import (
     ConnectionClosed,
@@ -27,7 +27,7 @@ Sentinel: TypeAlias = Callable[[Message], bool] | Literal["empty"]
 """Tells the message that ends the replies; "empty" is one without payload."""
 
 
-class Gathering:
+class RequestMany:
     """What comes back for one request.
 
     ``max_wait`` seconds after it went out nothing more is taken in. ``stall`` is the longest wait in seconds for a
@@ -57,12 +57,12 @@ class Gathering:
     ) -> AsyncGenerator[Message]:
         """Asks through the inbox that ``subscribe`` makes, and yields as Connection.request_many promises."""
         engine = self._engine
-        if engine.outbox.wait_first:
-            await engine.outbox.turn()
+        if engine.outbox.must_wait:
+            await engine.outbox.wait_writable()
         inbox = self._inbox = subscribe()
         # The deadline ends the intake and not the reading: a slow reader still gets what came in time.
         timer = asyncio.get_running_loop().call_later(self._max_wait, self._end)
-        unlisten = engine.herald.listen(self._hear)
+        unlisten = engine.event_bus.listen(self._hear)
         count = 0
         try:
             ask(inbox.subject)
@@ -96,10 +96,10 @@ class Gathering:
     def _end(self, error: NatsError | None = None) -> None:
         self._over = True
         self._engine.forget(self._inbox)
-        self._inbox.end(error)
+        self._inbox._close(error)
 
     def _hear(self, event: Event) -> None:
-        if isinstance(event, Denied):
+        if isinstance(event, PermissionViolation):
             if event.error.operation.startswith("publish") and event.error.subject == self._subject:
                 self._end(event.error)
         elif isinstance(event, Disconnected) and self._engine.options.fail_requests_on_disconnect:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproto._core.replies import RequestMux
+from natsproto._core.pending_replies import RequestMux
 from natsproto.errors import ConnectionLost, InvalidSubject, NoResponders, OutboxFull, RequestTimeout
-from natsproto.protocol.commands import Heads
+from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import Message
 from tests.kit.clock import VirtualClockLoop, advance, run_virtual, virtual_clock
 
@@ -33,11 +33,11 @@ class Requests(RequestMux):
 
     def __init__(self, prefix: str = PREFIX) -> None:
         self.sent: list[tuple[bytes, bytes]] = []
-        super().__init__(prefix, asyncio.get_running_loop(), Heads(), lambda *frame: self.sent.append(frame))
+        super().__init__(prefix, asyncio.get_running_loop(), ControlLines(), lambda *frame: self.sent.append(frame))
 
     def open(self, subject: str, timeout: float, payload: bytes = b"", block: bytes | None = None) -> Asked:
         """Asks, and looks at what is sent."""
-        future = self.ask(subject, subject.encode(), payload, block, timeout)
+        future = self.send_request(subject, subject.encode(), payload, block, timeout)
         return Asked(future, *self.sent.pop())
 
 
@@ -63,7 +63,7 @@ async def test_a_reply_reaches_its_request_and_no_other() -> None:
     pending = [requests.open("a", 5) for _ in range(100)]
     assert len({request.reply for request in pending}) == 100
     for number, request in reversed(list(enumerate(pending))):
-        requests.deliver(reply(request, b"%d" % number))
+        requests.on_message(reply(request, b"%d" % number))
     assert [request.future.result().data for request in pending] == [b"%d" % n for n in range(100)]
     assert len(requests) == 0
 
@@ -74,9 +74,9 @@ async def test_replies_that_nobody_waits_for_are_dropped() -> None:
     request, cancelled, other = (requests.open("a", 5) for _ in range(3))
     cancelled.future.cancel()
     for late in (request, request, cancelled, cancelled):
-        requests.deliver(reply(late))
+        requests.on_message(reply(late))
     for subject in (PREFIX, PREFIX + "x", PREFIX + "99", PREFIX + "1.2", PREFIX + "\udcff", "", "a"):
-        requests.deliver(Message(subject, None, b"", NOBODY))
+        requests.on_message(Message(subject, None, b"", NOBODY))
     assert request.future.result().data == b"answer"
     assert not other.future.done()
     assert len(requests) == 1
@@ -87,9 +87,9 @@ async def test_replies_that_nobody_waits_for_are_dropped() -> None:
 async def test_503_without_payload_is_no_responders_and_with_payload_a_reply() -> None:
     requests = mux()
     first, second, third = requests.open("a.b", 5), requests.open("a", 5), requests.open("a", 5)
-    requests.deliver(reply(first, b"", NOBODY))
-    requests.deliver(reply(second, b"x", NOBODY))
-    requests.deliver(reply(third, b"", b"NATS/1.0\r\nStatus: 503\r\n\r\n"))
+    requests.on_message(reply(first, b"", NOBODY))
+    requests.on_message(reply(second, b"x", NOBODY))
+    requests.on_message(reply(third, b"", b"NATS/1.0\r\nStatus: 503\r\n\r\n"))
     with pytest.raises(NoResponders) as info:
         first.future.result()
     assert info.value.subject == "a.b"
@@ -120,7 +120,7 @@ def test_every_request_ends_at_its_own_time(plan: list[tuple[float, float, float
             opened = loop.time()
             request = requests.open("a", timeout)
             if answer is not None:
-                end = request.future.cancel if cancel else lambda: requests.deliver(reply(request))
+                end = request.future.cancel if cancel else lambda: requests.on_message(reply(request))
                 loop.call_at(opened + answer, end)
             try:
                 await request.future
@@ -179,7 +179,7 @@ async def test_a_short_timeout_behind_a_long_one_is_not_late() -> None:
         await short.future
     assert asyncio.get_running_loop().time() - began == pytest.approx(0.5, abs=1e-5)
     assert not long.future.done()
-    requests.deliver(reply(long))
+    requests.on_message(reply(long))
     assert (await long.future).data == b"answer"
     requests.close()
 
@@ -210,7 +210,7 @@ async def test_a_cancelled_request_may_time_out_fail_or_be_answered_without_harm
         elif end == "fail":
             requests.fail(lambda subject: ConnectionLost(subject))
         else:
-            requests.deliver(reply(request))
+            requests.on_message(reply(request))
         assert len(requests) == 0
 
 
@@ -223,7 +223,7 @@ async def test_answered_requests_leave_nothing_behind() -> None:
 
     def many(count: int) -> None:
         for _ in range(count):
-            requests.deliver(reply(requests.open("a", 3600)))
+            requests.on_message(reply(requests.open("a", 3600)))
 
     many(1000)
     gc.collect()
@@ -238,7 +238,7 @@ async def test_answered_requests_leave_nothing_behind() -> None:
     assert len(requests) == len(requests._pending) == 10
     assert timers() == 1
     for request in waiting:
-        requests.deliver(reply(request))
+        requests.on_message(reply(request))
     requests.close()
 
 
@@ -269,11 +269,11 @@ async def test_deadlines_of_the_answered_are_not_kept_where_short_timeouts_pass_
         with pytest.raises(RequestTimeout):
             await short.future
         for request in long:
-            requests.deliver(reply(request))
+            requests.on_message(reply(request))
     assert len(requests._pending) == 10
     assert len(requests._replies._deadlines) < 300
     for request in held:
-        requests.deliver(reply(request))
+        requests.on_message(reply(request))
     requests.close()
 
 
@@ -284,9 +284,9 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing_and_takes_no_reply()
     def refuse(head: bytes, payload: bytes) -> None:
         raise OutboxFull(0, len(payload), 0)
 
-    requests = RequestMux(PREFIX, loop, Heads(), refuse)
+    requests = RequestMux(PREFIX, loop, ControlLines(), refuse)
     with pytest.raises(OutboxFull):
-        requests.ask("a", b"a", b"x", None, 5)
+        requests.send_request("a", b"a", b"x", None, 5)
     assert len(requests._pending) == 0
     await advance(6)
     assert timers() == 0

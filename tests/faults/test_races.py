@@ -14,7 +14,7 @@ from natsproto._core.events import AttemptFailed, Closed, Disconnected, LameDuck
 from natsproto._options import AuthChallenge
 from natsproto.errors import ConnectionLost
 from natsproto.protocol.auth import Credentials
-from tests.faults.world import Diary, connect_in, memory_runtime, nothing_left
+from tests.faults.helpers import EventRecorder, connect_in, memory_runtime, nothing_left
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.memory import MemoryNetwork, MemoryPeer
 from tests.kit.scripted import ScriptedServer
@@ -28,7 +28,7 @@ class Place:
     def __init__(self) -> None:
         self.network = MemoryNetwork()
         self.a, self.b = ScriptedServer(), ScriptedServer()
-        self.diary = Diary()
+        self.diary = EventRecorder()
         self.runtime = memory_runtime(self.network)
         self.network.listen("a", 4222, self.a.accept)
         self.network.listen("b", 4222, self.b.accept)
