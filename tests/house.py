@@ -81,14 +81,12 @@ SMALL_MODULES = {
 
 ENGLISH = {
     ".": 6,
-    "docs": 87,
+    "docs": 83,
     "docs/decisions": 44,
     "docs/howto": 5,
     "docs/reference": 7,
     "natsproto": 45,
     "natsproto/_core": 73,
-    "natsproto/auth": 11,
-    "natsproto/compat": 17,
     "natsproto/jetstream": 235,
     "natsproto/protocol": 41,
 }

@@ -1,6 +1,6 @@
-"""Keys, user JWTs and the auth callout: who may connect, decided by a program (ADR-14, ADR-26).
+"""Keys, user JWTs and the auth callout, with which a program decides who may connect (ADR-14, ADR-26).
 
-Needs the extra ``natsproto[nkeys]``, whose package PyNaCl does all cryptography.
+It needs the extra ``natsproto[nkeys]``: the package PyNaCl does all cryptography.
 """
 
 from natsproto.auth._callout import (

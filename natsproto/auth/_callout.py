@@ -1,7 +1,7 @@
-"""The auth callout (ADR-26): a service that servers ask who may connect, and as whom.
+"""The auth callout (ADR-26): a service that decides for the servers which clients may connect, and as which user.
 
-Owns the reading of a server's request and the signing of the answer. What runs it is an ordinary service, so it can be
-found, measured, drained and run in several instances.
+Owns the decoding of a server's request and the signing of the response. It runs as an ordinary service, so it can be
+discovered, measured and drained, and can run in several instances.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from natsproto.service import Request, Service
 
 AUTH_SUBJECT = "$SYS.REQ.USER.AUTH"
-"""Where servers ask."""
+"""The subject of the servers' requests."""
 
 _AUDIENCE = "nats-authorization-request"
 _XKEY_HEADER = "Nats-Server-Xkey"
@@ -34,7 +34,7 @@ log = logging.getLogger("natsproto")
 
 
 class ServerId(Value):
-    """The server that asks; ``id`` is its public key."""
+    """The server that sends the request. ``id`` is its public key."""
 
     name: str
     host: str
@@ -45,7 +45,7 @@ class ServerId(Value):
 
 
 class ClientInfo(Value):
-    """The connection that wants in, as the server sees it: ``kind`` is ``Client``, ``Leafnode`` …"""
+    """The connecting client, as the server sees it. ``kind`` is ``Client``, ``Leafnode`` …"""
 
     host: str
     id: int
@@ -59,7 +59,7 @@ class ClientInfo(Value):
 
 
 class ConnectOptions(Value):
-    """What the client has sent to prove itself. The repr shows no secret."""
+    """The credentials and names in the client's CONNECT. The repr shows no secret."""
 
     user: str
     password: str
@@ -77,7 +77,7 @@ class ConnectOptions(Value):
 
 
 class ClientTls(Value):
-    """The client's TLS: certificates are PEM; ``verified_chains`` hold the client's own first."""
+    """The client's TLS connection. Certificates are PEM; each of ``verified_chains`` begins with the client's own."""
 
     version: str
     cipher: str
@@ -86,7 +86,7 @@ class ClientTls(Value):
 
 
 class AuthRequest(Value):
-    """A server's question; ``user_nkey`` is the public key the answer is for, ``tls`` is None without TLS."""
+    """A server's request. The response is for the public key ``user_nkey``; ``tls`` is None without TLS."""
 
     server: ServerId
     user_nkey: str
@@ -96,7 +96,7 @@ class AuthRequest(Value):
 
 
 class Refused(Value):
-    """The answer that keeps a client out. ``reason`` is for the server's log; the client is not told."""
+    """Refuses a client. ``reason`` appears in the server's log; the client does not receive it."""
 
     reason: str = "not authorized"
 
@@ -105,14 +105,14 @@ Decide = Callable[[AuthRequest], Awaitable[UserClaims | Refused] | UserClaims | 
 
 
 class AuthCallout:
-    """Answers servers that ask who may connect. ``start`` runs it as a service; it is the handler of its endpoint.
+    """Decides for the servers which clients may connect. ``start`` runs it as a service.
 
-    ``decide`` (def or async def) gets an AuthRequest and returns the claims of the user, or Refused. An exception
-    refuses too, is logged and announced as HandlerFailed. ``issuer`` is the account key the server's configuration
-    names, in operator mode the key, or a signing key, of the account the user is to be in; ``issuer_account`` is then
-    that account's public key. ``xkey`` is needed where the server's configuration names its public key: then
-    requests that are not sealed for it are refused. ``signer`` (default: ``issuer``) signs the answer around the
-    claims: in operator mode the callout's own account, where that is another one.
+    ``decide`` (def or async def) receives an AuthRequest and returns the claims of the user, or Refused. An exception
+    refuses the client too; it is logged and emitted as a HandlerFailed event. ``issuer`` is the account key that the
+    server's configuration names. In operator mode it is the key, or a signing key, of the user's account, and
+    ``issuer_account`` is that account's public key. ``xkey`` is needed if the server's configuration names its public
+    key; requests that are not sealed for it are then refused. ``signer`` (default: ``issuer``) signs the response that
+    contains the claims; in operator mode it is the key of the callout's own account if that is another account.
 
     InvalidCredentials for keys of other kinds.
     """
@@ -139,10 +139,10 @@ class AuthCallout:
             decode_public(issuer_account, "account")
 
     async def start(self, nc: Client, *, name: str = "auth-callout", version: str = "1.0.0") -> Service:
-        """Answers from now on, until the service is stopped or ``nc`` is drained; several instances share the work.
+        """Start the service, until it is stopped or ``nc`` is drained. Several instances share the requests.
 
-        ``nc`` is connected as one of the users that the server's configuration lets in without a callout
-        (``auth_users``). Errors are those of ``Client.add_service``.
+        ``nc`` must be connected as one of the ``auth_users`` of the server's configuration, who need no callout. Errors
+        are those of ``Client.add_service``.
         """
         self._connection = nc
         service = await nc.add_service(name, version, description="decides who may connect")
@@ -150,44 +150,46 @@ class AuthCallout:
         return service
 
     async def __call__(self, request: Request) -> None:
-        """Answers one request of a server."""
+        """Respond to one request of a server."""
         sealed_for = request.headers.get(_XKEY_HEADER) or ""
         try:
-            claims, asked = self._read(request.data, sealed_for)
+            claims, auth_request = self._decode(request.data, sealed_for)
         except InvalidCredentials as exc:
-            log.warning("auth callout: a request cannot be read: %s", exc.rule)
-            raise ServiceError(400, "not a request for authorization") from None
-        nats = await self._answer(asked)
-        # The server wants to find itself as the audience, and the user it made up as the subject.
-        answer = encode_jwt("authorization_response", asked.user_nkey, self._signer, nats, audience=asked.server.id)
-        payload = answer.encode()
+            log.warning("auth callout: cannot decode a request: %s", exc.rule)
+            raise ServiceError(400, "not a valid authorization request") from None
+        nats = await self._response_fields(auth_request)
+        # The server requires itself as the audience, and the user key that it generated as the subject.
+        response = encode_jwt(
+            "authorization_response", auth_request.user_nkey, self._signer, nats, audience=auth_request.server.id
+        )
+        payload = response.encode()
         if self._xkey is not None:
             payload = self._xkey.seal(payload, sealed_for)
         log.debug("auth callout: answered %s", claims.id)
         await request.respond(payload)
 
-    def _read(self, data: bytes, sealed_for: str) -> tuple[Claims, AuthRequest]:
+    def _decode(self, data: bytes, sealed_for: str) -> tuple[Claims, AuthRequest]:
         if self._xkey is not None:
             if not sealed_for:
-                raise InvalidCredentials("request", "it is not sealed, although an xkey was given")
+                raise InvalidCredentials("request", "is not sealed, although an xkey was given")
             data = self._xkey.open(data, sealed_for)
         elif sealed_for:
-            raise InvalidCredentials("request", "it is sealed: give the xkey whose public key the server has")
+            raise InvalidCredentials("request", "is sealed: give the xkey whose public key the server has")
         claims = decode_jwt(data.decode("ascii", "replace"))
         if claims.audience != _AUDIENCE or claims.kind != "authorization_request":
-            raise InvalidCredentials("request", "it is a JWT for something else")
+            raise InvalidCredentials("request", "is a JWT of another kind")
         if claims.expires_at is not None and claims.expires_at.timestamp() < time.time():
-            raise InvalidCredentials("request", "it came too late: the server has given up")
+            raise InvalidCredentials("request", "has expired: the server no longer waits for the response")
         decode_public(claims.issuer, "server")
         return claims, _request(claims.nats)
 
-    async def _answer(self, asked: AuthRequest) -> dict[str, object]:
-        """What the answer says: the user's JWT, or why there is none."""
+    async def _response_fields(self, auth_request: AuthRequest) -> dict[str, object]:
+        """Return the fields of the response: the user's JWT, or the reason for the refusal."""
         try:
-            verdict = self._decide(asked)
-            decided = await verdict if isawaitable(verdict) else verdict
+            result = self._decide(auth_request)
+            decided = await result if isawaitable(result) else result
             if isinstance(decided, UserClaims):
-                jwt = decided.issue(asked.user_nkey, self._issuer, issuer_account=self._issuer_account)
+                jwt = decided.issue(auth_request.user_nkey, self._issuer, issuer_account=self._issuer_account)
                 return {"jwt": jwt, **self._account()}
             if not isinstance(decided, Refused):
                 raise TypeError(f"decide must return UserClaims or Refused, not {type(decided).__name__}")

@@ -1,6 +1,6 @@
-"""JWTs of NATS (ADR-14): what a user may do, signed by its account.
+"""NATS JWTs (ADR-14): the permissions of a user, signed by the user's account.
 
-Owns the JSON of claims and the text of creds files. It signs with a KeyPair and asks nobody.
+Owns the JSON of claims and the text of creds files. It signs with a KeyPair and needs no server.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 
 
 class Permission(Value):
-    """Subjects that are allowed and denied, wildcards included; allowing none allows all that is not denied.
+    """Subjects that are allowed and denied; wildcards are possible. An empty ``allow`` allows all that is not denied.
 
-    A denied or allowed subscription may name a queue group behind a blank: ``"orders.> workers"``.
+    For subscriptions a queue group may follow the subject after a space: ``"orders.> workers"``.
     """
 
     allow: Sequence[str] = ()
@@ -42,23 +42,24 @@ class Permission(Value):
 
 
 class ResponsePermission(Value):
-    """Allows answers to the reply subjects of received requests: ``max_messages`` each, within ``ttl`` seconds."""
+    """Allows responses to the reply subjects of received requests: ``max_messages`` each, within ``ttl`` seconds."""
 
     max_messages: int = 1
     ttl: float | timedelta = 0.0
 
 
 class UserClaims(Value):
-    """What a user is and may do. ``issue`` makes the JWT of it.
+    """The permissions and limits of a user. ``issue`` returns its JWT.
 
-    ``name`` is for logs. ``publish`` and ``subscribe`` are subjects, ``responses`` allows answers without naming their
-    subjects. ``max_subscriptions``, ``max_payload`` (bytes) and ``max_data`` (bytes) limit the user, -1 for no
-    limit. ``bearer`` users need no key. ``connection_types`` are those allowed (``STANDARD``, ``WEBSOCKET``,
-    ``LEAFNODE``, ``MQTT`` …), ``source_networks`` the networks to come from (``10.0.0.0/8``); empty: all. ``tags`` are
-    free words, which scoped templates can refer to. ``expires_in`` is in seconds from the issue, None for never.
+    ``name`` is for logs. ``publish`` and ``subscribe`` are the permitted subjects; ``responses`` permits responses to
+    any reply subject. ``max_subscriptions``, ``max_payload`` (bytes) and ``max_data`` (bytes) limit the user; -1 is no
+    limit. A ``bearer`` user needs no key. ``connection_types`` are the allowed ones (``STANDARD``, ``WEBSOCKET``,
+    ``LEAFNODE``, ``MQTT`` …) and ``source_networks`` the allowed networks (``10.0.0.0/8``); empty allows all. ``tags``
+    are arbitrary words, which templates of scoped signing keys can refer to. ``expires_in`` is in seconds from the
+    issue; None never expires.
 
-    ``scoped`` is for signing keys with a template of permissions in their account: such a user brings none of its own.
-    ``account`` is needed by the auth callout without an operator: the name of the account to be in.
+    ``scoped`` is for signing keys that have a permission template in their account; such a user has no permissions or
+    limits of its own. ``account`` is the name of the user's account, which the auth callout needs without an operator.
     """
 
     name: str = ""
@@ -83,13 +84,13 @@ class UserClaims(Value):
         if self.expires_in is not None and seconds("expires_in", self.expires_in) < 1:
             raise ConfigError("expires_in", self.expires_in, "must be at least a second, the unit of JWTs")
         if self.scoped:
-            fresh = UserClaims()
-            own = [name for name in _LIMITS if getattr(self, name) != getattr(fresh, name)]
+            defaults = UserClaims()
+            own = [name for name in _LIMITS if getattr(self, name) != getattr(defaults, name)]
             if own:
-                raise ConfigError("scoped", own[0], "comes from the template of the signing key and cannot be given")
+                raise ConfigError("scoped", own[0], "is set by the signing key's template and cannot be given")
 
     def issue(self, user: str, issuer: KeyPair, *, issuer_account: str = "") -> str:
-        """The JWT for the public key ``user``, signed by an account key, or by a signing key of ``issuer_account``.
+        """Return the JWT for the public key ``user``, signed by an account key or a signing key of ``issuer_account``.
 
         ``issuer_account`` is that account's public key. InvalidCredentials when a key is of another kind.
         """
@@ -130,7 +131,7 @@ _LIMITS = (
 
 
 class Claims(Value):
-    """What a JWT says, its signature verified: ``nats`` holds the fields of its ``kind`` as they are."""
+    """The content of a JWT whose signature is verified. ``nats`` contains the raw fields of its ``kind``."""
 
     kind: str
     id: str
@@ -153,7 +154,7 @@ def encode_jwt(
     audience: str = "",
     expires_in: float | None = None,
 ) -> str:
-    """A signed JWT of version 2."""
+    """Return a signed JWT of version 2."""
     now = int(time.time())
     body: dict[str, object] = {"iat": now, "iss": issuer.public_key, "sub": subject}
     body |= {key: text for key, text in (("name", name), ("aud", audience)) if text}
@@ -161,24 +162,24 @@ def encode_jwt(
         body["exp"] = now + int(expires_in)
     body["nats"] = {**nats, "type": kind, "version": 2}
     body["jti"] = b32encode(hashlib.sha256(_json(body)).digest()).rstrip(b"=").decode()
-    signed = f"{_base64(_json(_HEADER))}.{_base64(_json(body))}"
-    return f"{signed}.{_base64(issuer.sign(signed.encode()))}"
+    signed = f"{_encode_base64(_json(_HEADER))}.{_encode_base64(_json(body))}"
+    return f"{signed}.{_encode_base64(issuer.sign(signed.encode()))}"
 
 
 def decode_jwt(jwt: str) -> Claims:
-    """What a JWT says, of any kind. Its signature is verified against the issuer it names; its expiry is not checked.
+    """Decode a JWT of any kind. The signature is verified with the key of the issuer named in it.
 
-    Whether that issuer is one to be trusted is for the caller to say. InvalidCredentials, without a word of the text,
-    when it is damaged or changed.
+    The caller decides if that issuer is trusted, and checks the expiry. InvalidCredentials, without any of the text,
+    for a damaged or modified JWT.
     """
     try:
         signed, _, signature = jwt.rpartition(".")
         head, _, tail = signed.partition(".")
-        header, body = json.loads(_unbase64(head)), json.loads(_unbase64(tail))
+        header, body = json.loads(_decode_base64(head)), json.loads(_decode_base64(tail))
         if header["alg"] != _HEADER["alg"]:
             raise InvalidCredentials("jwt", "is not signed with an nkey (ed25519-nkey)")
-        if not verify(body["iss"], signed.encode(), _unbase64(signature)):
-            raise InvalidCredentials("jwt", "was changed: its signature does not fit")
+        if not verify(body["iss"], signed.encode(), _decode_base64(signature)):
+            raise InvalidCredentials("jwt", "was modified: its signature does not match")
         nats = body["nats"]
         return Claims(
             kind=str(nats["type"]),
@@ -194,11 +195,11 @@ def decode_jwt(jwt: str) -> Claims:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError, RecursionError) as exc:
         if isinstance(exc, InvalidCredentials):
             raise
-        raise InvalidCredentials("jwt", "is damaged, or not of NATS") from None
+        raise InvalidCredentials("jwt", "is damaged, or is not a NATS JWT") from None
 
 
 def creds_text(jwt: str, seed: str) -> str:
-    """The text of a creds file: a user's JWT and the seed that signs for it, as ``nsc`` writes it."""
+    """Return the text of a creds file, as ``nsc`` writes it: a user's JWT and the user's seed."""
     return (
         f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
         f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
@@ -209,9 +210,9 @@ def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _base64(data: bytes) -> str:
+def _encode_base64(data: bytes) -> str:
     return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def _unbase64(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -1,6 +1,6 @@
-"""nkeys and xkeys: key pairs in the text form of NATS.
+"""nkeys and xkeys: key pairs in the text format of NATS.
 
-Owns that text form (prefix, CRC-16, base32 without padding). Signing, verifying and sealing are PyNaCl's.
+Owns that format (prefix, CRC-16, base32 without padding). PyNaCl signs, verifies and encrypts.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ except ModuleNotFoundError as exc:
     raise ImportError("natsproto.auth needs the package pynacl: pip install natsproto[nkeys]") from exc
 
 KeyKind: TypeAlias = Literal["account", "cluster", "operator", "server", "user"]
-"""What a signing key stands for; its public key begins with A, C, O, N or U."""
+"""The owner of a signing key. The public key begins with A, C, O, N or U."""
 
 _PREFIXES = {"account": 0, "cluster": 2 << 3, "server": 13 << 3, "operator": 14 << 3, "user": 20 << 3, "curve": 23 << 3}
 _KINDS = {prefix: kind for kind, prefix in _PREFIXES.items()}
-_SEED = 18 << 3
+_SEED_PREFIX = 18 << 3
 _XKEY_VERSION = b"xkv1"
 
 
 class KeyPair:
     """An Ed25519 key pair of NATS. Made by ``generate`` and ``from_seed``.
 
-    Its repr shows the public key alone. It keeps the private key in memory for as long as it lives.
+    Its repr shows only the public key. The private key stays in memory as long as the object exists.
     """
 
     def __init__(self, kind: KeyKind, key: bytes) -> None:
         if kind not in get_args(KeyKind):
             raise ConfigError("kind", kind, f"must be one of {', '.join(get_args(KeyKind))}")
         self.kind: KeyKind = kind
-        """What it stands for."""
+        """The owner of the key: ``account``, ``user`` …"""
         self._key = SigningKey(key)
         self.public_key: str = _encode(bytes([_PREFIXES[kind]]), bytes(self._key.verify_key))
-        """The public key: 56 characters, the first of which tells the kind."""
+        """The public key: 56 characters, of which the first is the letter of the kind."""
 
     def __repr__(self) -> str:
         return f"KeyPair({self.public_key})"
 
     @classmethod
     def generate(cls, kind: KeyKind) -> KeyPair:
-        """A new one, of the system's randomness. ConfigError for a kind that does not exist."""
+        """Generate a key pair from the system's random numbers. ConfigError for an unknown kind."""
         return cls(kind, bytes(SigningKey.generate()))
 
     @classmethod
     def from_seed(cls, seed: str) -> KeyPair:
-        """The one behind ``seed`` (``SA…``, ``SU…`` …). InvalidCredentials when it is damaged or an xkey."""
+        """Return the key pair of ``seed`` (``SA…``, ``SU…`` …). InvalidCredentials for a damaged seed or an xkey's."""
         kind, key = _decode_seed(seed)
         if kind == "curve":
             raise InvalidCredentials("nkey seed", "is the seed of an xkey: use XKey.from_seed")
@@ -64,14 +64,14 @@ class KeyPair:
         return _encode_seed(self.kind, bytes(self._key))
 
     def sign(self, data: bytes) -> bytes:
-        """The 64 bytes of the signature; fits the ``signer`` of ``Credentials``."""
+        """Return the signature, 64 bytes. The method can be the ``signer`` of ``Credentials``."""
         return self._key.sign(data).signature
 
 
 class XKey:
-    """A Curve25519 key pair: seals bytes for one reader and opens what was sealed for it, as nkeys of Go does.
+    """A Curve25519 key pair, which encrypts data for one recipient and decrypts it, compatible with nkeys of Go.
 
-    Its repr shows the public key alone.
+    Its repr shows only the public key.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -84,15 +84,15 @@ class XKey:
 
     @classmethod
     def generate(cls) -> XKey:
-        """A new one, of the system's randomness."""
+        """Generate a key pair from the system's random numbers."""
         return cls(bytes(PrivateKey.generate()))
 
     @classmethod
     def from_seed(cls, seed: str) -> XKey:
-        """The one behind ``seed`` (``SX…``). InvalidCredentials when it is damaged or of another kind."""
+        """Return the key pair of ``seed`` (``SX…``). InvalidCredentials for a damaged seed or one of another kind."""
         kind, key = _decode_seed(seed)
         if kind != "curve":
-            raise InvalidCredentials("xkey seed", f"is the seed of a {kind} key: those of xkeys start with SX")
+            raise InvalidCredentials("xkey seed", f"is the seed of a {kind} key: seeds of xkeys start with SX")
         return cls(key)
 
     @property
@@ -101,16 +101,16 @@ class XKey:
         return _encode_seed("curve", bytes(self._key))
 
     def seal(self, data: bytes, recipient: str) -> bytes:
-        """``data`` for the holder of the public xkey ``recipient`` alone, 44 bytes longer.
+        """Encrypt ``data`` for the holder of the public xkey ``recipient``. The result is 44 bytes longer.
 
-        It proves the sender as well. InvalidCredentials for what is no public xkey.
+        It authenticates the sender too. InvalidCredentials if ``recipient`` is not a public xkey.
         """
         return _XKEY_VERSION + bytes(self._box(recipient).encrypt(data))
 
     def open(self, sealed: bytes, sender: str) -> bytes:
-        """What the holder of the public xkey ``sender`` has sealed for this one.
+        """Decrypt data that the holder of the public xkey ``sender`` has sealed for this key pair.
 
-        InvalidCredentials when it was not, or was changed on the way.
+        InvalidCredentials for data from another sender, for another recipient, or modified data.
         """
         if not sealed.startswith(_XKEY_VERSION):
             raise InvalidCredentials("sealed data", "are not sealed with an xkey (version xkv1)")
@@ -118,28 +118,28 @@ class XKey:
         try:
             return box.decrypt(sealed[len(_XKEY_VERSION) :])
         except (CryptoError, ValueError):
-            raise InvalidCredentials("sealed data", "cannot be opened: other keys, or damaged") from None
+            raise InvalidCredentials("sealed data", "cannot be decrypted: sealed with other keys, or damaged") from None
 
     def _box(self, public_key: str) -> Box:
         return Box(self._key, PublicKey(decode_public(public_key, "curve")))
 
 
 def verify(public_key: str, data: bytes, signature: bytes) -> bool:
-    """Whether the holder of ``public_key`` has signed ``data``. InvalidCredentials for what is no public nkey."""
+    """Return True when the holder of ``public_key`` has signed ``data``. InvalidCredentials for another kind of key."""
     key = VerifyKey(decode_public(public_key, *get_args(KeyKind)))
     try:
         key.verify(data, signature)
-    except (CryptoError, ValueError):  # the latter for signatures of another length
+    except (CryptoError, ValueError):  # ValueError for signatures of another length
         return False
     return True
 
 
 def decode_public(public_key: str, *kinds: str) -> bytes:
-    """The 32 bytes behind a public key of one of these kinds. InvalidCredentials for everything else."""
+    """Return the 32 bytes of a public key of one of these kinds. InvalidCredentials for everything else."""
     names = " or ".join(kinds)
     raw = _decode(public_key, "public key")
     if len(raw) != 33 or _KINDS.get(raw[0]) not in kinds:
-        raise InvalidCredentials("public key", f"is not that of a key of kind {names}")
+        raise InvalidCredentials("public key", f"is not a public key of kind {names}")
     return raw[1:]
 
 
@@ -149,13 +149,13 @@ def _encode(head: bytes, key: bytes) -> str:
 
 
 def _decode(text: str, what: str) -> bytes:
-    """The bytes behind ``text`` without their checksum. InvalidCredentials without a word of the text."""
+    """Return the decoded bytes without their checksum. InvalidCredentials without any of the text."""
     if not isinstance(text, str):
         raise TypeError(f"{what} must be a str, not {type(text).__name__}")
     try:
         raw = b32decode(text + "=" * (-len(text) % 8))
     except ValueError:
-        raise InvalidCredentials(what, "must be made of A-Z and 2-7") from None
+        raise InvalidCredentials(what, "may contain only A-Z and 2-7") from None
     if binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
         raise InvalidCredentials(what, "is mistyped or damaged: its checksum is wrong")
     return raw[:-2]
@@ -164,12 +164,12 @@ def _decode(text: str, what: str) -> bytes:
 def _encode_seed(kind: str, key: bytes) -> str:
     prefix = _PREFIXES[kind]
     # Five bits for the letter S and eight for the kind, so that both are letters of the base32 text.
-    return _encode(bytes([_SEED | prefix >> 5, (prefix & 31) << 3]), key)
+    return _encode(bytes([_SEED_PREFIX | prefix >> 5, (prefix & 31) << 3]), key)
 
 
 def _decode_seed(seed: str) -> tuple[str, bytes]:
     raw = _decode(seed, "nkey seed")
-    kind = _KINDS.get((raw[0] & 7) << 5 | raw[1] >> 3) if len(raw) == 34 and raw[0] & 248 == _SEED else None
+    kind = _KINDS.get((raw[0] & 7) << 5 | raw[1] >> 3) if len(raw) == 34 and raw[0] & 248 == _SEED_PREFIX else None
     if kind is None:
-        raise InvalidCredentials("nkey seed", "is not a seed: those are 58 characters and start with S")
+        raise InvalidCredentials("nkey seed", "is not a seed: a seed has 58 characters and starts with S")
     return kind, raw[2:]

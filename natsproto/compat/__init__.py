@@ -1,7 +1,7 @@
-"""nats-py's API on natsproto, for programs and frameworks that are written for ``import nats``.
+"""nats-py's API on natsproto, for programs and frameworks written for ``import nats``.
 
-``import natsproto.compat.nats as nats`` changes one line of a program. ``install()`` changes none in the modules that
-import ``nats``: it lets natsproto stand in for nats-py in the whole process.
+Use ``import natsproto.compat.nats as nats`` to change one line of a program, or call ``install()`` to change none:
+natsproto then replaces nats-py in the whole process.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["install", "nats"]
 
 
 def install() -> None:
-    """Lets ``import nats``, and imports of its submodules, give ``natsproto.compat.nats`` from now on.
+    """Make ``import nats``, and imports of its submodules, return ``natsproto.compat.nats`` from now on.
 
-    Call it before anything imports ``nats``: RuntimeError when that has happened. Calling it twice does nothing.
+    Call it before any module imports ``nats``; RuntimeError afterwards. A second call does nothing.
     """
     if sys.modules.get("nats", nats) is not nats:
         raise RuntimeError("nats was imported before: call natsproto.compat.install() first")

@@ -1,6 +1,6 @@
-"""The six callbacks of nats-py, called for the events of natsproto.
+"""The six callbacks of nats-py, called for natsproto's events.
 
-Owns when each is called. natsproto writes every event to its log, so nothing is logged here.
+Owns the mapping from events to callbacks. It logs nothing, because natsproto logs every event.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import natsproto
 from natsproto import errors as ours
-from natsproto.compat._translate import translated
+from natsproto.compat._translate import translate_error
 from natsproto.compat.nats import errors
 
 NAMES = (
@@ -25,7 +25,7 @@ NAMES = (
 
 
 class Callbacks:
-    """Those of one connection. ``slow`` makes the error of a subscription that loses messages."""
+    """The callbacks of one connection. ``slow`` makes the error for a subscription that drops messages."""
 
     def __init__(
         self, given: Mapping[str, Any], slow: Callable[[natsproto.SlowConsumerDetected], Exception | None]
@@ -40,7 +40,7 @@ class Callbacks:
         self.last_error: BaseException | None = None
 
     async def on_event(self, event: natsproto.Event) -> None:
-        """Something happened to the client."""
+        """Call the callbacks for an event."""
         match event:
             case natsproto.Connected():
                 self._connected = True
@@ -61,7 +61,7 @@ class Callbacks:
                 await self.failed(event.cause)
             case natsproto.Closed():
                 if self._connected:
-                    self.last_error = translated(event.reason) if event.reason is not None else self.last_error
+                    self.last_error = translate_error(event.reason) if event.reason is not None else self.last_error
                     await self.ended()
             case natsproto.PermissionViolation() | natsproto.ServerErrorEvent() | natsproto.MessageDropped():
                 await self.failed(event.error)
@@ -69,12 +69,12 @@ class Callbacks:
                 await self.failed(event.error)
 
     async def failed(self, error: BaseException) -> None:
-        """Tells ``error_cb``."""
-        self.last_error = error = translated(error)
+        """Call ``error_cb``."""
+        self.last_error = error = translate_error(error)
         await self._call("error_cb", error)
 
     async def ended(self) -> None:
-        """The end, which is told once."""
+        """Call ``disconnected_cb`` and ``closed_cb``, once."""
         if not self._closed:
             self._closed = True
             await self._call("disconnected_cb")

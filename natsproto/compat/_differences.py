@@ -1,24 +1,26 @@
 """Where natsproto.compat.nats differs from nats-py.
 
-Owns the words. ``python -m natsproto.compat._differences`` prints the tables of docs/compat.md.
-Tests hold the names against both packages.
+``python -m natsproto.compat._differences`` prints the tables of docs/compat.md.
+Tests check the names against both packages.
 """
 
 from __future__ import annotations
 
-_INSIDE = "the inside of nats-py: nothing here corresponds to it"
-_WIRE = "a word of the wire protocol"
-_ELSEWHERE = "another module's, which has it"
+_INTERNAL = "internal to nats-py; there is no counterpart here"
+_PROTOCOL = "a constant of the wire protocol"
+_OTHER_MODULE = "belongs to another module, which has it"
 
 MISSING = {
     "nats.protocol": "the parser of nats-py; in natsproto `natsproto.protocol`",
     "nats.aio.transport": "the sockets of nats-py; in natsproto the option `dialer`",
-    **dict.fromkeys(("nats.aio.client.Srv", "nats.aio.client.ServerVersion.parse_version"), _INSIDE),
+    **dict.fromkeys(("nats.aio.client.Srv", "nats.aio.client.ServerVersion.parse_version"), _INTERNAL),
     **dict.fromkeys(
-        (f"nats.micro.service.{name}" for name in ("Endpoint", "EndpointManager", "GroupManager")), _INSIDE
+        (f"nats.micro.service.{name}" for name in ("Endpoint", "EndpointManager", "GroupManager")), _INTERNAL
     ),
-    "nats.micro.service.ServiceIdentity": _INSIDE,
-    **dict.fromkeys((f"nats.aio.client.{name}_OP" for name in ("INFO", "CONNECT", "PING", "PONG", "OK", "ERR")), _WIRE),
+    "nats.micro.service.ServiceIdentity": _INTERNAL,
+    **dict.fromkeys(
+        (f"nats.aio.client.{name}_OP" for name in ("INFO", "CONNECT", "PING", "PONG", "OK", "ERR")), _PROTOCOL
+    ),
     **dict.fromkeys(
         (
             *(
@@ -29,62 +31,68 @@ MISSING = {
             *("nats.js.client.NATS_HDR_LINE_SIZE", "nats.js.manager.NATS_HDR_LINE_SIZE"),
             *("nats.js.object_store.OBJ_NO_PENDING", "nats.js.object_store.OBJ_DIGEST_TEMPLATE"),
         ),
-        _WIRE,
+        _PROTOCOL,
     ),
     **dict.fromkeys(
         (
             *(f"nats.js.client.OBJ_{name}" for name in ("ALL_CHUNKS_PRE_TEMPLATE", "ALL_META_PRE_TEMPLATE")),
             *("nats.js.client.OBJ_STREAM_TEMPLATE", "nats.js.object_store.MSG_ROLLUP_SUBJECT"),
         ),
-        _ELSEWHERE,
+        _OTHER_MODULE,
     ),
 }
-"""Public names of nats-py that are not here, and why."""
+"""Public names of nats-py that are missing here, with the reason."""
 
 REFUSED = {
     "signature_cb without user_jwt_cb": "`connect(auth=lambda challenge: Credentials(nkey=..., signer=...))`",
     "ObjectStore.put of an ObjectMeta with a link": "`store.add_link()` and `store.add_bucket_link()`",
-    "ServiceError with a code that is no number": "`ServiceError(400, ...)`: ADR-32 has numbers",
-    "pending_bytes of a push subscription": "`pending_msgs`; natsproto counts messages there",
+    "ServiceError with a code that is not a number": "`ServiceError(400, ...)`: ADR-32 requires a number",
+    "pending_bytes of a push subscription": "`pending_msgs`; natsproto counts only messages there",
 }
-"""What raises NotImplementedError, and the way of natsproto."""
+"""Uses of nats-py that raise NotImplementedError, with natsproto's alternative."""
 
 SAFER = {
-    "`tls://` and `tls=`": ("plain text when the server offers no TLS", "`connect` fails, and nothing was sent"),
-    "Subjects on publish": ("checked for spaces and line ends only", "checked as on subscribe; no wildcards"),
-    "`skip_subject_validation`": ("lets line ends into the protocol", "changes nothing"),
+    "`tls://` and `tls=`": ("plain text when the server offers no TLS", "`connect` fails before anything is sent"),
+    "Subjects on publish": ("only checked for spaces and line breaks", "checked as on subscribe; no wildcards"),
+    "`skip_subject_validation`": ("lets line breaks into the protocol", "has no effect"),
     "A server that never confirms CONNECT": ("counts as connected", "the attempt fails after `connect_timeout`"),
-    "`close()` and `drain()`": ("may wait for a peer or a reader that is gone", "end after seconds, whoever is gone"),
+    "`close()` and `drain()`": ("may wait for a peer or a reader that is gone", "end after seconds even then"),
     "Bucket keys with `validate_keys=False`, and in `purge`": ("anything", "the rules of ADR-8: `InvalidKeyError`"),
-    "Lame duck mode": ("stays until the server cuts", "moves to another server at once, and calls `reconnected_cb`"),
-    "Messages of a broken connection": ("an ordered consumer may miss some", "none is missed, none comes twice"),
-    "Full subscriptions": ("`error_cb` for every message dropped", "`error_cb` once an episode"),
+    "Lame duck mode": (
+        "stays until the server disconnects",
+        "moves to another server at once and calls `reconnected_cb`",
+    ),
+    "Messages around a lost connection": ("an ordered consumer may miss some", "no message is missed or read twice"),
+    "Full subscriptions": ("`error_cb` for every dropped message", "`error_cb` once per episode"),
     "`pending_bytes_limit`": ("counts payloads", "counts subjects, headers and payloads"),
     "`pending_msgs_limit` of JetStream subscriptions": ("drops messages", "nothing is dropped: flow control, or pulls"),
-    "A heartbeat missed by a push consumer": ("nothing", "it is looked up; reading ends when it is gone"),
+    "A heartbeat missed by a push consumer": ("nothing", "the consumer is looked up; reading ends if it is gone"),
     "Retries": ("none", "`js.publish` when no stream answers (0.5 s), and while a cluster elects"),
     "`ObjectStore.update_meta` with another name": ("always `ObjectAlreadyExists`", "renames"),
-    "`drain()` of a subscription that is read": ("waits until it was read", "what came can be read afterwards"),
-    "`nats.aio.errors`": ("classes that nothing raises", "the classes of `nats.errors`, so `except` catches"),
-    "`next_msg()` behind the last message": ("`TimeoutError`", "`BadSubscriptionError` when none can come any more"),
-    "`connect_timeout`": ("`asyncio.TimeoutError`", "`nats.errors.TimeoutError`, which is one"),
-    "Enumerations": ("`str(AckPolicy.ALL)` is `AckPolicy.ALL`", "it is `all`; comparing is the same"),
-    "`nc.connected_url`": ("has user and password", "has not"),
-    "Statistics": ("count what passes the socket", "count what the program sent and was given"),
+    "`drain()` of a subscription that is iterated": (
+        "waits until everything is read",
+        "received messages can be read afterwards",
+    ),
+    "`nats.aio.errors`": ("classes that nothing raises", "the classes of `nats.errors`, so `except` works"),
+    "`next_msg()` after the last message": ("`TimeoutError`", "`BadSubscriptionError` when no more can arrive"),
+    "`connect_timeout`": ("`asyncio.TimeoutError`", "`nats.errors.TimeoutError`, a subclass of it"),
+    "Enumerations": ("`str(AckPolicy.ALL)` is `AckPolicy.ALL`", "it is `all`; comparisons are the same"),
+    "`nc.connected_url`": ("contains user and password", "contains neither"),
+    "Statistics": ("count messages on the socket", "count messages that the program sent and received"),
     "Logging": ("`nats.aio.client` logs errors without `error_cb`", "`natsproto` logs every event"),
-    "Texts of `ValueError`": ("its own", "others; classes are the same"),
-    "`flusher_queue_size`, `flush_timeout`": ("bound its flusher", "change nothing: there is none"),
+    "Texts of `ValueError`": ("nats-py's", "different; the classes are the same"),
+    "`flusher_queue_size`, `flush_timeout`": ("limit its flusher", "have no effect: there is no flusher"),
 }
-"""What behaves in another way: there, and here."""
+"""Differences of behaviour: in nats-py, and here."""
 
 
 def page() -> str:
-    """The tables of docs/compat.md."""
-    lines = ["## What behaves differently", "", "| what | nats-py | here |", "|---|---|---|"]
+    """Return the tables of docs/compat.md."""
+    lines = ["## Differences in behaviour", "", "| difference | nats-py | here |", "|---|---|---|"]
     lines += [f"| {what} | {there} | {here} |" for what, (there, here) in SAFER.items()]
-    lines += ["", "## What raises NotImplementedError", "", "| what | in natsproto |", "|---|---|"]
+    lines += ["", "## Uses that raise NotImplementedError", "", "| use | natsproto's alternative |", "|---|---|"]
     lines += [f"| {what} | {way} |" for what, way in REFUSED.items()]
-    lines += ["", "## What is not there", "", "| name | why |", "|---|---|"]
+    lines += ["", "## Missing names", "", "| name | reason |", "|---|---|"]
     lines += [f"| `{name}` | {why} |" for name, why in MISSING.items()]
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""Dataclasses that are the JSON of the JetStream API, each made of one line that names its fields.
+"""Dataclasses for the JSON of the JetStream API, each declared by one line with its fields.
 
 Owns that line: ``name`` is required, ``name?`` is None unless a keyword of the class says otherwise (``dict``,
 ``list``: a new one). Behind a colon stands what is on the wire: ``s`` nanoseconds for seconds, ``t`` an RFC 3339 text
@@ -17,10 +17,10 @@ _NS = 1_000_000_000
 
 
 class Base:
-    """Base of them all. What the server sends and no field names is left out."""
+    """Base class of the dataclasses. Fields of a response that the class does not have are dropped."""
 
     names: ClassVar[dict[str, str]] = {}
-    """Fields that have another name on the wire."""
+    """The fields that have another name in the JSON."""
     _kinds: ClassVar[dict[str, str]]
     _records: ClassVar[dict[str, type[Base]]] = {}
 
@@ -43,7 +43,7 @@ class Base:
 
     @classmethod
     def from_response(cls, resp: dict[str, Any]) -> Self:
-        """Reads what the server sent."""
+        """Decode a response of the server."""
         keys = {name: name if name in resp else cls.names.get(name, name) for name in cls._kinds}
         return cls(**{name: cls._read(cls._kinds[name], resp[key]) for name, key in keys.items() if key in resp})
 
@@ -57,14 +57,14 @@ class Base:
             return {key: cls._read(kind[1:-1], item) for key, item in value.items()}
         if kind == "s":
             return value / _NS
-        return moment(value) if kind == "t" else cls._records[kind].from_response(value)
+        return parse_time(value) if kind == "t" else cls._records[kind].from_response(value)
 
     def evolve(self, **params: Any) -> Self:
-        """A copy with other values."""
+        """Return a copy with changed fields."""
         return replace(self, **params)  # type: ignore[type-var]  # subclasses are dataclasses
 
     def as_dict(self) -> dict[str, Any]:
-        """What is sent to the server: all that is not None."""
+        """Return the fields to send to the server: those that are not None."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]  # as above
         return {
             self.names.get(name, name): _written(self._kinds[name], value)
@@ -83,6 +83,6 @@ def _written(kind: str, value: Any) -> Any:
     return int(value * _NS) if kind == "s" else value
 
 
-def moment(text: str) -> datetime:
-    """A point in time that the server tells."""
+def parse_time(text: str) -> datetime:
+    """Parse a timestamp of the server."""
     return datetime.fromtimestamp(Timestamp.parse(text).timestamp(), UTC)

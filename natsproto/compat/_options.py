@@ -1,4 +1,4 @@
-"""What ``connect`` of nats-py is asked for, as Options of natsproto."""
+"""The arguments of nats-py's ``connect`` as natsproto's Options."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from natsproto import AuthChallenge, Credentials, Options
 from natsproto.compat.nats import errors
 
 FOREVER_S = 10 * 365 * 86400.0
-"""Seconds where nats-py has no limit and natsproto wants one."""
+"""The seconds for a time that is unlimited in nats-py and needs a limit in natsproto."""
 
 
 def parse_url(url: str) -> ParseResult:
-    """A server's URL, with scheme and port filled in. Error for what is none."""
+    """Parse a server's URL and add the scheme and port. Error for an invalid URL."""
     try:
         parsed = urlparse(url if "://" in url else f"nats://{url}")
         if parsed.port is None and parsed.scheme not in ("ws", "wss"):
@@ -30,7 +30,7 @@ def parse_url(url: str) -> ParseResult:
 
 
 def parse_urls(servers: str | Sequence[str]) -> list[ParseResult]:
-    """One URL or a list of them. Error for what is neither, and for a mixture with WebSocket URLs."""
+    """Parse a URL or a list of URLs. Error for other types, and for a mixture of WebSocket and other URLs."""
     if not isinstance(servers, (str, list, tuple)):
         raise errors.Error("nats: invalid connect url option")
     parsed = [parse_url(url) for url in ([servers] if isinstance(servers, str) else servers)]
@@ -45,11 +45,11 @@ def options_from(
     choose: Callable[..., Any] | None,
     on_event: Callable[..., object],
 ) -> Options:
-    """The Options for these arguments of ``Client.connect``; ``choose`` picks the server of a reconnect."""
+    """Return the Options for these arguments of ``Client.connect``. ``choose`` picks the server for a reconnect."""
     wait, attempts = float(given["reconnect_time_wait"]), given["max_reconnect_attempts"]
-    patience = 0.0
+    retry_connect_for = 0.0
     if given["allow_reconnect"]:
-        patience = FOREVER_S if attempts < 0 else attempts * max(wait, 0.001)
+        retry_connect_for = FOREVER_S if attempts < 0 else attempts * max(wait, 0.001)
     prefix = given["inbox_prefix"]
     headers = given["ws_connection_headers"]
     return Options(
@@ -60,7 +60,7 @@ def options_from(
         tls_first=given["tls_handshake_first"],
         connect_timeout=given["connect_timeout"],
         allow_reconnect=given["allow_reconnect"],
-        retry_connect_for=patience,
+        retry_connect_for=retry_connect_for,
         max_reconnect_attempts=max(attempts, -1) or -1,
         reconnect_wait=wait,
         reconnect_wait_max=wait,
@@ -87,7 +87,9 @@ def options_from(
 
 
 def _credentials(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Who we are. nats-py takes the first of: keys and JWTs (a token may come with them), user and password, token."""
+    """Return the credentials. nats-py uses the first of: keys and JWTs (with a token if given), user and password,
+    token.
+    """
     token = None if given["token"] is None else {"token": given["token"]}
     creds, seed = given["user_credentials"], given["nkeys_seed_str"]
     if isinstance(creds, tuple):
@@ -108,7 +110,7 @@ def _credentials(given: Mapping[str, Any]) -> dict[str, Any]:
 def _signing(
     sign: Callable[[str], bytes], jwt: Callable[[], bytes | bytearray] | None, token: str | Callable[[], str] | None
 ) -> Callable[[AuthChallenge], Credentials]:
-    """``signature_cb`` signs the nonce and answers in base64, ``user_jwt_cb`` has the JWT."""
+    """Return an ``auth`` callable: ``signature_cb`` signs the nonce in base64, ``user_jwt_cb`` returns the JWT."""
     if jwt is None:
         raise NotImplementedError(
             "signature_cb without user_jwt_cb: the server is not told whose signature it is. In natsproto: "

@@ -1,6 +1,6 @@
-"""The errors of natsproto as those of nats-py.
+"""Translation of natsproto's errors to those of nats-py.
 
-Owns which exception stands for which. The original is the ``__cause__`` of what is raised.
+The original error is the ``__cause__`` of the translate_error one.
 """
 
 from __future__ import annotations
@@ -45,16 +45,18 @@ _CLASSES: tuple[tuple[type[NatsError], type[errors.Error]], ...] = (
 )
 
 
-def translated(error: BaseException) -> BaseException:
-    """What nats-py raises where natsproto raises this; what is not natsproto's own stays as it is."""
+def translate_error(error: BaseException) -> BaseException:
+    """Return the error that nats-py raises in place of this one. Errors that are not natsproto's are returned
+    unchanged.
+    """
     if not isinstance(error, NatsError):
         return error
-    made = _translated(error)
+    made = _translate(error)
     made.__cause__ = error
     return made
 
 
-def _translated(error: NatsError) -> BaseException:
+def _translate(error: NatsError) -> BaseException:
     if isinstance(error, ours.ApiError):
         return js_errors.BY_CODE.get(error.code, js_errors.APIError)(
             code=error.code, description=error.description, err_code=error.err_code
@@ -75,14 +77,14 @@ def _translated(error: NatsError) -> BaseException:
     return errors.Error(f"nats: {error}")
 
 
-def translating(verb: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """A coroutine function that raises the errors of nats-py."""
+def translate_errors(verb: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """Decorate a coroutine function to raise the errors of nats-py."""
 
     @wraps(verb)
     async def translated_verb(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return await verb(*args, **kwargs)
         except NatsError as exc:
-            raise translated(exc) from exc
+            raise translate_error(exc) from exc
 
     return translated_verb

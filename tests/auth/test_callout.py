@@ -138,7 +138,7 @@ async def test_request_not_of_a_server_is_not_answered(nats_server: Server) -> N
         async with await AuthCallout(lambda request: UserClaims(), issuer=account).start(nc):
             assert (await nc.call(AUTH_SUBJECT, good.encode(), timeout=20)).data.startswith(b"eyJ")
             for request in bad:
-                with pytest.raises(natsproto.errors.ServiceError, match="not a request"):
+                with pytest.raises(natsproto.errors.ServiceError, match="not a valid authorization request"):
                     await nc.call(AUTH_SUBJECT, request.encode(), timeout=20)
             with pytest.raises(natsproto.errors.ServiceError):  # sealed, for a service without a key
                 await nc.call(AUTH_SUBJECT, b"x", headers={"Nats-Server-Xkey": "X"}, timeout=20)

@@ -11,7 +11,7 @@ __all__ = ["NATS", "connect", "errors", "js"]
 
 
 async def connect(servers: str | list[str] = "nats://localhost:4222", **options: Any) -> NATS:
-    """Connects to NATS; the options are those of ``Client.connect``."""
+    """Connect to NATS. The options are those of ``Client.connect``."""
     client = NATS()
     await client.connect(servers, **options)
     return client

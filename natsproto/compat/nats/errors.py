@@ -1,6 +1,6 @@
 """``nats.errors``: the exceptions of nats-py, under its names, caught as there.
 
-The texts are part of what programs rely on. What natsproto knew of the failure is the ``__cause__``.
+The texts are part of what programs rely on. The ``__cause__`` is natsproto's own error.
 """
 
 from __future__ import annotations

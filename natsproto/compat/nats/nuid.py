@@ -1,4 +1,4 @@
-"""``nats.nuid``: identifiers that nobody else makes."""
+"""``nats.nuid``: unique identifiers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INC = MAX_INC - MIN_INC
 
 
 class NUID:
-    """Makes them: a random prefix, and a number that grows in random steps behind it."""
+    """Makes identifiers: a random prefix followed by a number that grows in random steps."""
 
     def __init__(self) -> None:
         self._random = Random(randbits(128))  # noqa: S311  # unique, not secret

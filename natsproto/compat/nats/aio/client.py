@@ -1,4 +1,4 @@
-"""``nats.aio.client``: the client of natsproto with the verbs, options and callbacks of nats-py."""
+"""``nats.aio.client``: natsproto's client with the methods, options and callbacks of nats-py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import natsproto
 from natsproto import NatsError, State
 from natsproto.compat import _options as compat_options
 from natsproto.compat._callbacks import Callbacks
-from natsproto.compat._translate import translated, translating
+from natsproto.compat._translate import translate_error, translate_errors
 from natsproto.compat.nats import errors
 from natsproto.compat.nats.aio.msg import Msg, headers_of
 from natsproto.compat.nats.aio.subscription import (
@@ -76,7 +76,7 @@ ReconnectToServerHandler = Callable[[list[Server], dict[str, Any]], tuple[Server
 
 
 class ServerVersion:
-    """The version of a server; ValueError for parts of what is none."""
+    """The version of a server. Its parts raise ValueError if it is not a semantic version."""
 
     def __init__(self, server_version: str) -> None:
         self._version = server_version
@@ -116,7 +116,7 @@ class ServerVersion:
 
 
 class Client:
-    """A client; ``connect`` makes the connection, and may be called again after ``close``."""
+    """A client. ``connect`` opens the connection and may be called again after ``close``."""
 
     msg_class: type[Msg] = Msg
 
@@ -178,7 +178,7 @@ class Client:
         lame_duck_mode_cb: Callback | None = None,
         skip_subject_validation: bool = False,
     ) -> None:
-        """Connects. ``flusher_queue_size``, ``flush_timeout`` and ``skip_subject_validation`` change nothing."""
+        """Connect. ``flusher_queue_size``, ``flush_timeout`` and ``skip_subject_validation`` have no effect."""
         given = dict(locals())
         del given["self"]
         if self._is_connecting or not (self._nc is None or self.is_closed):
@@ -194,13 +194,13 @@ class Client:
             self._nc = await natsproto.connect(options)
         except NatsError as exc:
             if allow_reconnect or callbacks.last_error is None:
-                callbacks.last_error = translated(exc)
+                callbacks.last_error = translate_error(exc)
             raise callbacks.last_error from exc
         finally:
             self._is_connecting = False
 
     async def _failed(self, where: str, error: BaseException) -> None:
-        """A callback failed in a task of this package."""
+        """Report an exception that a callback raised in one of this package's tasks."""
         log.error("%s failed: %r", where, error, exc_info=error)
         assert self._callbacks is not None
         await self._callbacks.failed(error)
@@ -212,7 +212,7 @@ class Client:
         await self._callbacks.on_event(event)
 
     def _choose(self, servers: Sequence[Any], info: natsproto.ServerInfo | None) -> Any:
-        """Lets ``reconnect_to_server_handler`` choose."""
+        """Let ``reconnect_to_server_handler`` choose the server."""
         known = {str(state.address): state for state in servers}
         offered = [Server(urlparse(state.address.url), state.attempts) for state in servers]
         handler = self.options["reconnect_to_server_handler"]
@@ -236,7 +236,7 @@ class Client:
         await self._nc.close()
 
     async def drain(self) -> None:
-        """Ends subscriptions, handles what was received, sends what waits, then closes.
+        """End subscriptions, handle received messages, send buffered ones, then close.
 
         After ``drain_timeout`` ``error_cb`` gets a DrainTimeoutError.
         """
@@ -253,7 +253,7 @@ class Client:
             assert self._callbacks is not None
             await self._callbacks.failed(errors.DrainTimeoutError())
         except NatsError as exc:
-            raise translated(exc) from exc
+            raise translate_error(exc) from exc
 
     async def __aenter__(self) -> Client:
         return self
@@ -275,7 +275,7 @@ class Client:
         except NatsError as exc:
             if isinstance(exc, natsproto.errors.ConnectionClosed) and self.is_draining:
                 raise errors.ConnectionDrainingError from exc
-            raise translated(exc) from exc
+            raise translate_error(exc) from exc
         stats = self.stats
         stats["out_msgs"] += 1
         stats["out_bytes"] += len(payload)
@@ -288,13 +288,13 @@ class Client:
         old_style: bool = False,
         headers: dict[str, Any] | None = None,
     ) -> Msg:
-        """Publishes a message and waits for the first reply; ``old_style`` makes no difference."""
+        """Publish a request and wait for the first reply. ``old_style`` has no effect."""
         client = self._opened
         wait = compat_options.FOREVER_S if timeout is None else timeout
         try:
             reply = await client.request(subject, payload, timeout=wait, headers=headers and clean_headers(headers))
         except NatsError as exc:
-            raise translated(exc) from exc
+            raise translate_error(exc) from exc
         stats = self.stats
         stats["out_msgs"] += 1
         stats["out_bytes"] += len(payload)
@@ -310,7 +310,7 @@ class Client:
         pending_msgs_limit: int = DEFAULT_SUB_PENDING_MSGS_LIMIT,
         pending_bytes_limit: int = DEFAULT_SUB_PENDING_BYTES_LIMIT,
     ) -> Subscription:
-        """Subscribes: to read the messages, to have ``cb`` called with each, or to get one as a ``future``."""
+        """Subscribe, to read the messages, to call ``cb`` with each, or to set one as the result of ``future``."""
         client = self._opened
         if self.is_closed:
             raise errors.ConnectionClosedError
@@ -333,7 +333,7 @@ class Client:
                 pending_bytes_limit=max(pending_bytes_limit, 0),
             )
         except NatsError as exc:
-            raise translated(exc) from exc
+            raise translate_error(exc) from exc
         self._subs[sub._source] = sub
         return sub
 
@@ -353,7 +353,7 @@ class Client:
         return deliver
 
     def _message(self, message: natsproto.Message, sid: int | None) -> Msg:
-        """A message of natsproto as one of nats-py."""
+        """Return a message of natsproto as a message of nats-py."""
         data = message.data
         stats = self.stats
         stats["in_msgs"] += 1
@@ -361,9 +361,9 @@ class Client:
         headers = headers_of(message) if message.has_headers else None
         return self.msg_class(self, message.subject, message.reply or "", data, headers, None, False, sid)
 
-    @translating
+    @translate_errors
     async def _answer(self, reply: str, words: bytes) -> None:
-        """Answers for a message of a stream."""
+        """Acknowledge a message of a stream."""
         client = self._opened
         await client._yield_if_needed()
         client._send_reply_nowait(reply.encode("utf-8", "surrogateescape"), words)
@@ -377,7 +377,7 @@ class Client:
     # ---------------------------------------------------------------- the server
 
     async def flush(self, timeout: float = DEFAULT_FLUSH_TIMEOUT) -> None:
-        """Waits until the server has handled everything sent so far; FlushTimeoutError after ``timeout`` seconds."""
+        """Wait until the server has handled everything sent so far. FlushTimeoutError after ``timeout`` seconds."""
         if timeout <= 0:
             raise errors.BadTimeoutError
         client = self._opened
@@ -386,7 +386,7 @@ class Client:
         except natsproto.errors.RequestTimeout as exc:
             raise errors.FlushTimeoutError from exc
         except NatsError as exc:
-            raise translated(exc) from exc
+            raise translate_error(exc) from exc
 
     async def rtt(self, timeout: float = DEFAULT_FLUSH_TIMEOUT) -> float:
         if timeout <= 0:
@@ -394,14 +394,14 @@ class Client:
         try:
             return await self._opened.rtt(timeout)
         except NatsError as exc:
-            raise translated(exc) from exc
+            raise translate_error(exc) from exc
 
     async def force_reconnect(self) -> None:
         if self._nc is not None and self._nc.state is State.OPEN and self.options["allow_reconnect"]:
             await self._nc.reconnect()
 
     def set_server_pool(self, servers: list[str]) -> None:
-        """Replaces the known servers; the connection stays."""
+        """Replace the known servers. The connection stays open."""
         if self.is_closed:
             raise errors.ConnectionClosedError
         self._opened.set_servers([url.geturl() for url in compat_options.parse_urls(servers)])
@@ -500,13 +500,13 @@ class Client:
     # ---------------------------------------------------------------- JetStream
 
     def jetstream(self, **opts: Any) -> JetStreamContext:
-        """JetStream: ``prefix``, ``domain``, ``timeout``, ``publish_async_max_pending``."""
+        """Return the JetStream context. Options: ``prefix``, ``domain``, ``timeout``, ``publish_async_max_pending``."""
         from natsproto.compat.nats.js import JetStreamContext
 
         return JetStreamContext(self, **opts)
 
     def jsm(self, **opts: Any) -> JetStreamManager:
-        """The management of JetStream: ``prefix``, ``timeout``."""
+        """Return the JetStream manager. Options: ``prefix``, ``timeout``."""
         from natsproto.compat.nats.js import JetStreamManager
 
         return JetStreamManager(self, **opts)
@@ -519,5 +519,5 @@ def check_callback(cb: object) -> None:
 
 
 def clean_headers(headers: dict[str, Any]) -> dict[str, str]:
-    """Headers as they are sent: nothing in a value can end its line."""
+    """Return headers to send, with line breaks in the values replaced."""
     return {name.strip(): value.strip().translate(_LINE_ENDS) for name, value in headers.items() if name.strip()}

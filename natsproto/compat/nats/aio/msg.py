@@ -1,4 +1,4 @@
-"""``nats.aio.msg``: what a subscription delivers."""
+"""``nats.aio.msg``: the messages of subscriptions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Msg:
-    """A message. ``reply`` is "" when no answer is expected, ``headers`` None when there are none."""
+    """A message. ``reply`` is "" when no reply is expected; ``headers`` is None when there are none."""
 
     _client: Client
     subject: str = ""
@@ -75,7 +75,7 @@ class Msg:
 
     @property
     def metadata(self) -> Metadata:
-        """Where it stands in its stream; NotJSMessageError when it did not come from one."""
+        """The message's metadata. NotJSMessageError when it is not from a stream."""
         if self._metadata is None:
             self._metadata = _metadata_of(self.reply)
         return self._metadata
@@ -99,7 +99,7 @@ class Msg:
         return answer
 
     async def nak(self, delay: float | None = None) -> None:
-        """It was not handled: deliver it again, now or after ``delay`` seconds."""
+        """Reject the message: the server redelivers it, at once or after ``delay`` seconds."""
         self._check_reply()
         words = self.Ack.Nak
         if delay:
@@ -125,7 +125,7 @@ class Msg:
 
 
 def _metadata_of(reply: str) -> Msg.Metadata:
-    """What an ack subject tells: 9 tokens, or 11 and more with a domain and a hash of the account in front."""
+    """Decode an ack subject: 9 tokens, or 11 and more with a domain and an account hash before them."""
     tokens = reply.split(".")
     domain: str | None = None
     if tokens[:2] != [Msg.Ack.Prefix0, Msg.Ack.Prefix1] or (len(tokens) != 9 and len(tokens) < 11):
@@ -147,7 +147,7 @@ def _metadata_of(reply: str) -> Msg.Metadata:
 
 
 def headers_of(message: Message) -> dict[str, str] | None:
-    """The headers of a message: the last value of each name, and the status under names of its own."""
+    """Return a message's headers as a dict: the last value of each name, and the status under its own names."""
     if not message.has_headers:
         return None
     headers = message.headers

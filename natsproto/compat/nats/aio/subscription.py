@@ -1,4 +1,4 @@
-"""``nats.aio.subscription``: a subscription of natsproto with the verbs of nats-py."""
+"""``nats.aio.subscription``: natsproto's subscription with the methods of nats-py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import natsproto
 from natsproto import NatsError
-from natsproto.compat._translate import translated, translating
+from natsproto.compat._translate import translate_error, translate_errors
 from natsproto.compat.nats import errors
 from natsproto.compat.nats.aio.msg import Msg
 
@@ -19,7 +19,7 @@ DEFAULT_SUB_PENDING_BYTES_LIMIT = 128 * 1024 * 1024
 
 
 class Subscription:
-    """Messages of a subject. Made by ``Client.subscribe``."""
+    """A subscription to a subject. Made by ``Client.subscribe``."""
 
     def __init__(self, conn: Client, id: int, subject: str, queue: str, *, is_read: bool) -> None:
         self._conn = conn
@@ -40,7 +40,7 @@ class Subscription:
 
     @property
     def messages(self) -> AsyncIterator[Msg]:
-        """The messages, to iterate; for subscriptions without a callback."""
+        """An iterator over the messages, for subscriptions without a callback."""
         if self._messages is None:
             raise errors.Error("cannot iterate over messages with a non iteration subscription type")
         return self._messages
@@ -58,7 +58,7 @@ class Subscription:
         return self._opened.delivered + self._opened.pending_msgs
 
     async def next_msg(self, timeout: float | None = 1.0) -> Msg:
-        """The next message; TimeoutError when none came within ``timeout`` seconds (None: waits for ever)."""
+        """Return the next message. TimeoutError when none arrived within ``timeout`` seconds (None: waits for ever)."""
         self._check_client()
         if self._messages is None:
             raise errors.Error("nats: next_msg cannot be used in async subscriptions")
@@ -66,18 +66,18 @@ class Subscription:
             return await self._next(timeout)
         except NatsError as exc:
             self._check_client()
-            raise translated(exc) from exc
+            raise translate_error(exc) from exc
 
-    @translating
+    @translate_errors
     async def unsubscribe(self, limit: int = 0) -> None:
-        """Ends it: now, or after ``limit`` messages in all."""
+        """End the subscription: at once, or after ``limit`` messages in all."""
         self._check_open()
         if limit == 0 or (self.delivered >= limit and not self.pending_msgs):
             self._closed = True
             limit = 0
         await self._end(limit)
 
-    @translating
+    @translate_errors
     async def drain(self) -> None:
         self._check_open()
         try:
@@ -118,7 +118,7 @@ class Subscription:
 
 
 class _Messages:
-    """Iterates over what a subscription receives, until it ends."""
+    """Iterates over the messages of a subscription until it ends."""
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
@@ -132,4 +132,4 @@ class _Messages:
         except NatsError as exc:
             if isinstance(exc, (natsproto.errors.SubscriptionClosed, natsproto.errors.ConnectionClosed)):
                 raise StopAsyncIteration from None
-            raise translated(exc) from exc
+            raise translate_error(exc) from exc

@@ -1,4 +1,4 @@
-"""A watch of natsproto as one of nats-py: None says that what there was at the beginning is complete."""
+"""A watch of natsproto as a watch of nats-py, where None marks the end of the initial values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Generic, TypeVar
 
 from natsproto import NatsError
-from natsproto.compat._translate import translated
+from natsproto.compat._translate import translate_error
 from natsproto.compat.nats import errors
 
 T = TypeVar("T")
@@ -15,7 +15,7 @@ MAX_UPDATES = 256
 
 
 class StopIterSentinel:
-    """Says that a watch has ended."""
+    """Marks the end of a watch."""
 
 
 class Watcher(Generic[T]):
@@ -39,10 +39,10 @@ class Watcher(Generic[T]):
                 if (update := self._read(await watch.next())) is not None:
                     await updates.put(update)
         except NatsError as exc:
-            await updates.put(translated(exc))
+            await updates.put(translate_error(exc))
 
     async def stop(self) -> None:
-        """Ends it; what was not read is gone."""
+        """End the watch and drop unread changes."""
         self._task.cancel()
         await self._watch.stop()
         while not self._updates.empty():
@@ -50,7 +50,7 @@ class Watcher(Generic[T]):
         self._updates.put_nowait(self.STOP_ITER)
 
     async def updates(self, timeout: float | None = 5.0) -> T | None:
-        """The next one; TimeoutError when none came within ``timeout`` seconds."""
+        """Return the next change. TimeoutError when none arrived within ``timeout`` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 return self._given(await self._updates.get())

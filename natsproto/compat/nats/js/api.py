@@ -1,4 +1,4 @@
-"""``nats.js.api``: what JetStream is asked and answers, as the dataclasses of nats-py.
+"""``nats.js.api``: JetStream's requests and responses as the dataclasses of nats-py.
 
 Durations are seconds. A class names its fields in a line, which ``natsproto.compat._json`` explains.
 """
@@ -100,7 +100,7 @@ class StatusCode(StrEnum):
 
 
 class Placement(Base, fields="cluster? tags?"):
-    """Where a stream is to be."""
+    """The cluster and tags that a stream must be placed by."""
 
 
 class ExternalStream(Base, fields="api deliver?"):
@@ -108,11 +108,11 @@ class ExternalStream(Base, fields="api deliver?"):
 
 
 class StreamConsumerSource(Base, fields="name deliver_subject"):
-    """The consumer that a source is read with."""
+    """The consumer that reads a source."""
 
 
 class SubjectTransform(Base, fields="src dest"):
-    """How subjects are changed."""
+    """A subject transform."""
 
 
 class StreamSource(
@@ -120,26 +120,26 @@ class StreamSource(
     fields="name opt_start_seq? opt_start_time?:t filter_subject? external?:ExternalStream "
     "subject_transforms?:SubjectTransform consumer?:StreamConsumerSource",
 ):
-    """A stream that another one copies."""
+    """A mirror or source of a stream."""
 
 
 class StreamSourceInfo(Base, fields="name lag? active? error?"):
-    """How far a copy is."""
+    """The progress of a mirror or source."""
 
 
 class LostStreamData(Base, fields="msgs? bytes?"):
-    """What a damaged stream has lost."""
+    """The messages that a damaged stream has lost."""
 
 
 class StreamState(
     Base,
     fields="messages bytes first_seq last_seq consumer_count deleted? num_deleted? lost?:LostStreamData subjects?",
 ):
-    """What a stream holds."""
+    """The state of a stream."""
 
 
 class RePublish(Base, fields="src? dest? headers_only?"):
-    """What is published again under another subject."""
+    """Republishing of a stream's messages under another subject."""
 
 
 class StreamConsumerLimits(Base, fields="inactive_threshold?:s max_ack_pending?"):
@@ -147,7 +147,7 @@ class StreamConsumerLimits(Base, fields="inactive_threshold?:s max_ack_pending?"
 
 
 class PeerInfo(Base, fields="name? current? offline? active? lag?"):
-    """A server that has a copy."""
+    """A server that has a replica."""
 
 
 class ClusterInfo(Base, fields="leader? name? replicas?:PeerInfo raft_group? leader_since?:t traffic_acc?"):
@@ -155,7 +155,7 @@ class ClusterInfo(Base, fields="leader? name? replicas?:PeerInfo raft_group? lea
 
 
 class SequenceInfo(Base, fields="consumer_seq stream_seq last_active?:t"):
-    """A place in a consumer and its stream."""
+    """A sequence in a consumer and its stream."""
 
 
 class AccountLimits(
@@ -163,27 +163,27 @@ class AccountLimits(
     fields="max_memory max_storage max_streams max_consumers max_ack_pending memory_max_stream_bytes "
     "storage_max_stream_bytes max_bytes_required",
 ):
-    """What an account may use."""
+    """The limits of an account."""
 
 
 class Tier(Base, fields="memory storage streams consumers limits:AccountLimits"):
-    """What an account uses with one number of replicas."""
+    """The usage of an account for one number of replicas."""
 
 
 class APIStats(Base, fields="total errors level?"):
-    """How many requests the API has had."""
+    """The counters of API requests."""
 
 
 class StreamPurgeRequest(Base, fields="seq? filter? keep?"):
-    """What to remove from a stream."""
+    """The options of a purge."""
 
 
 class ObjectLink(Base, fields="bucket name?"):
-    """Where a link points to."""
+    """The target of a link."""
 
 
 class ObjectMetaOptions(Base, fields="link?:ObjectLink max_chunk_size?"):
-    """What a program says of the storage of an object."""
+    """The storage options of an object."""
 
 
 class PubAck(Base, fields="stream seq domain? duplicate? batch_id? batch_size? val?"):
@@ -225,7 +225,7 @@ class StreamInfo(
     fields="config:StreamConfig state:StreamState mirror?:StreamSourceInfo sources?:StreamSourceInfo "
     "cluster?:ClusterInfo did_create? created?:t",
 ):
-    """How a stream is configured and what it holds."""
+    """The configuration and state of a stream."""
 
 
 class StreamsListIterator:
@@ -252,7 +252,7 @@ class ConsumerConfig(
     ack_policy=AckPolicy.EXPLICIT,
     replay_policy=ReplayPolicy.INSTANT,
 ):
-    """A consumer; with ``deliver_subject`` one that is pushed to."""
+    """The configuration of a consumer; with ``deliver_subject`` a push consumer."""
 
 
 class ConsumerInfo(
@@ -261,11 +261,11 @@ class ConsumerInfo(
     "num_ack_pending? num_redelivered? num_waiting? num_pending? cluster?:ClusterInfo push_bound? paused? "
     "pause_remaining?",
 ):
-    """How a consumer is configured and how far it is."""
+    """The configuration and progress of a consumer."""
 
 
 class ConsumerPause(Base, fields="paused pause_until? pause_remaining?"):
-    """Whether a consumer is paused."""
+    """The pause state of a consumer."""
 
 
 class ConsumerReset(Base, fields="info:ConsumerInfo reset_seq"):
@@ -277,7 +277,7 @@ class ConsumerReset(Base, fields="info:ConsumerInfo reset_seq"):
 class AccountInfo(
     Base, fields="memory storage streams consumers limits:AccountLimits api:APIStats domain? tiers?:{Tier}"
 ):
-    """What the account uses."""
+    """The usage and limits of the account."""
 
 
 class RawStreamMsg(Base, fields="subject? seq? data? hdrs? headers? stream? time?:t"):
@@ -298,7 +298,7 @@ class KeyValueConfig(
     replicas=1,
 ):
     def as_dict(self) -> dict[str, Any]:
-        """All but ``limit_marker_ttl``, which the stream of the bucket gets under another name."""
+        """Return all fields except ``limit_marker_ttl``, which the bucket's stream has under another name."""
         sent = super().as_dict()
         sent.pop("limit_marker_ttl", None)
         return sent
@@ -307,11 +307,11 @@ class KeyValueConfig(
 class ObjectStoreConfig(
     Base, fields="bucket? description? ttl?:s max_bytes? storage? replicas? placement?:Placement", replicas=1
 ):
-    """An object store."""
+    """The configuration of an object store."""
 
 
 class ObjectMeta(Base, fields="name? description? headers? options?:ObjectMetaOptions"):
-    """What a program says of an object."""
+    """The metadata of an object."""
 
 
 class ObjectInfo(

@@ -1,4 +1,4 @@
-"""Buckets and object stores: made as nats-py makes them, so that both sides find the same streams."""
+"""Buckets and object stores, created with nats-py's configuration so that both clients find the same streams."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def _check_bucket(bucket: str | None) -> str:
 
 
 class Buckets(JetStreamManager):
-    """The half of ``JetStreamContext`` that makes and finds buckets."""
+    """The part of ``JetStreamContext`` that creates and opens buckets."""
 
     def __init__(self, conn: Client, prefix: str, timeout: float) -> None:
         super().__init__(conn, prefix, timeout)
-        self._made: tuple[natsproto.Client, JetStream] | None = None
+        self._cached: tuple[natsproto.Client, JetStream] | None = None
 
     @property
     def _js(self) -> JetStream:
-        """JetStream of natsproto; another one when the client has connected again."""
+        """The JetStream context of natsproto; a new one when the client has connected again."""
         client = self._nc._opened
-        if self._made is None or self._made[0] is not client:
-            self._made = client, self._context(None)
-        return self._made[1]
+        if self._cached is None or self._cached[0] is not client:
+            self._cached = client, self._context(None)
+        return self._cached[1]
 
     def _context(self, inbox_prefix: str | None) -> JetStream:
         return self._nc._opened.jetstream(prefix=self._prefix, timeout=self._timeout, inbox_prefix=inbox_prefix)

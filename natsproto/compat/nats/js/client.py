@@ -1,4 +1,4 @@
-"""``nats.js.client``: publishing to streams, and reading them by push and pull."""
+"""``nats.js.client``: publishing to streams, and push and pull subscriptions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from natsproto import NatsError
-from natsproto.compat._translate import translated, translating
+from natsproto.compat._translate import translate_error, translate_errors
 from natsproto.compat.nats.aio.client import clean_headers
 from natsproto.compat.nats.aio.msg import Msg
 from natsproto.compat.nats.js import api, subscriptions
@@ -29,13 +29,13 @@ IN_ORDER = (
     *("deliver_policy", "opt_start_seq", "opt_start_time", "filter_subject", "filter_subjects", "headers_only"),
     *("replay_policy", "idle_heartbeat", "inactive_threshold", "metadata"),
 )
-"""What an ordered consumer can be told."""
+"""The options that an ordered consumer accepts."""
 
 Callback = Callable[[Msg], Awaitable[None]]
 
 
 class JetStreamContext(Buckets):
-    """JetStream. Made by ``Client.jetstream``."""
+    """The JetStream context. Made by ``Client.jetstream``."""
 
     PushSubscription = subscriptions.PushSubscription
     PullSubscription = subscriptions.PullSubscription
@@ -56,7 +56,7 @@ class JetStreamContext(Buckets):
 
     # ---------------------------------------------------------------- publishing
 
-    @translating
+    @translate_errors
     async def publish(
         self,
         subject: str,
@@ -76,7 +76,7 @@ class JetStreamContext(Buckets):
         )
         return _pub_ack(ack)
 
-    @translating
+    @translate_errors
     async def publish_async(
         self,
         subject: str,
@@ -86,7 +86,7 @@ class JetStreamContext(Buckets):
         headers: dict[str, Any] | None = None,
         msg_ttl: float | None = None,
     ) -> asyncio.Future[api.PubAck]:
-        """Publishes a message and returns the future of its acknowledgement.
+        """Publish a message and return the future of its acknowledgement.
 
         TooManyStalledMsgsError when ``publish_async_max_pending`` are waiting for theirs for ``wait_stall`` seconds.
         """
@@ -115,7 +115,7 @@ class JetStreamContext(Buckets):
             try:
                 future.set_result(_pub_ack(ack.result()))
             except NatsError as exc:
-                future.set_exception(translated(exc))
+                future.set_exception(translate_error(exc))
 
         ack.add_done_callback(settle)
         return future
@@ -189,7 +189,7 @@ class JetStreamContext(Buckets):
         pending_msgs_limit: int = DEFAULT_JS_SUB_PENDING_MSGS_LIMIT,
         pending_bytes_limit: int = DEFAULT_JS_SUB_PENDING_BYTES_LIMIT,
     ) -> subscriptions.PushSubscription:
-        """Is pushed to by an existing consumer; an ordered one is made anew, as this one is configured."""
+        """Subscribe to an existing push consumer. An ordered consumer is created with the same configuration."""
         if config.deliver_subject is None:
             raise TypeError("config.deliver_subject is required")
         if ordered_consumer:
@@ -215,7 +215,7 @@ class JetStreamContext(Buckets):
         await ordered.created()
         return sub
 
-    @translating
+    @translate_errors
     async def _pushed(
         self,
         config: api.ConsumerConfig,
@@ -259,7 +259,7 @@ class JetStreamContext(Buckets):
             await self.add_consumer(stream, config=config)
         return await self.pull_subscribe_bind(name, stream, inbox_prefix)
 
-    @translating
+    @translate_errors
     async def pull_subscribe_bind(
         self,
         consumer: str | None = None,
@@ -282,7 +282,7 @@ class JetStreamContext(Buckets):
 
 
 def _check_bindable(found: api.ConsumerInfo, queue: str | None) -> None:
-    """Error for a consumer that has a reader, or other readers than this one would be."""
+    """Raise an error for a consumer that another reader uses, or readers in another queue group."""
     group = found.config.deliver_group
     if not group:
         if queue:

@@ -1,4 +1,4 @@
-"""``nats.js.kv``: buckets of keys and values."""
+"""``nats.js.kv``: key/value buckets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from natsproto import errors as ours
-from natsproto.compat._translate import translating
+from natsproto.compat._translate import translate_errors
 from natsproto.compat.nats.js import api
 from natsproto.compat.nats.js._watch import StopIterSentinel, Watcher
 from natsproto.compat.nats.js.errors import (
@@ -40,7 +40,7 @@ def _check_key(key: str, validate: bool = True) -> None:
 
 
 class KeyValue:
-    """A bucket. Made by ``key_value`` and ``create_key_value``."""
+    """A key/value bucket. Made by ``key_value`` and ``create_key_value``."""
 
     @dataclass
     class Entry:
@@ -76,16 +76,16 @@ class KeyValue:
             return found
 
     class KeyWatcher(Watcher[Entry]):
-        """Reads what happens to keys."""
+        """Iterates over the changes of keys."""
 
     def __init__(self, js: Buckets, bucket: Bucket[bytes], *, direct: bool) -> None:
         self._js = js
         self._kv = bucket
         self._direct = direct
 
-    @translating
+    @translate_errors
     async def get(self, key: str, revision: int | None = None, validate_keys: bool = True) -> Entry:
-        """What a key holds, or held. KeyNotFoundError, whose ``op`` and ``entry`` tell of a deletion."""
+        """Return the entry of a key. KeyNotFoundError, with ``op`` and ``entry`` set for a deleted key."""
         _check_key(key, validate_keys)
         try:
             found = await self._kv.get(key, revision=revision or None, direct=self._direct)
@@ -97,7 +97,7 @@ class KeyValue:
         return self.Entry(self._kv.bucket, key, found.value or None, found.revision, None, None, None)
 
     async def _other_key(self, key: str, revision: int | None) -> str | None:
-        """Says which key has that revision, if one has."""
+        """Return the key that has a revision, or None."""
         if not revision:
             return None
         try:
@@ -106,42 +106,42 @@ class KeyValue:
             return None
         return f"expected '$KV.{self._kv.bucket}.{key}', but got '{held.subject}'"
 
-    @translating
+    @translate_errors
     async def put(self, key: str, value: bytes, validate_keys: bool = True) -> int:
         _check_key(key, validate_keys)
         return await self._kv.put(key, value)
 
-    @translating
+    @translate_errors
     async def create(self, key: str, value: bytes, validate_keys: bool = True, msg_ttl: float | None = None) -> int:
         _check_key(key, validate_keys)
         return await self._kv.create(key, value, ttl=msg_ttl)
 
-    @translating
+    @translate_errors
     async def update(self, key: str, value: bytes, last: int | None = None, validate_keys: bool = True) -> int:
-        """Writes a value if the key's revision is ``last``; None and 0: if it was never written."""
+        """Write a value if the key's revision is ``last``. None and 0: if the key was never written."""
         _check_key(key, validate_keys)
         return await self._kv.update(key, value, last or 0)
 
-    @translating
+    @translate_errors
     async def delete(
         self, key: str, last: int | None = None, validate_keys: bool = True, msg_ttl: float | None = None
     ) -> bool:
-        """Deletes a key; with ``last`` only if that is its revision. ``msg_ttl`` is ignored."""
+        """Delete a key; with ``last`` only if that is its revision. ``msg_ttl`` is ignored."""
         if msg_ttl is not None:
             warnings.warn("msg_ttl on delete() is ignored", DeprecationWarning, stacklevel=3)
         _check_key(key, validate_keys)
         await self._kv.delete(key, revision=last or None)
         return True
 
-    @translating
+    @translate_errors
     async def purge(self, key: str, msg_ttl: float | None = None) -> bool:
-        """Deletes a key and its history; the mark that is left goes after ``msg_ttl`` seconds."""
+        """Delete a key and its history. The remaining marker expires after ``msg_ttl`` seconds."""
         await self._kv.purge(key, ttl=msg_ttl)
         return True
 
-    @translating
+    @translate_errors
     async def purge_deletes(self, olderthan: int = 30 * 60) -> bool:
-        """Removes what deletions have left; marks younger than ``olderthan`` seconds stay."""
+        """Remove the markers of deleted keys, except those younger than ``olderthan`` seconds."""
         await self._kv.purge_deletes(older_than=max(olderthan, 0))
         return True
 
@@ -153,7 +153,7 @@ class KeyValue:
     async def watchall(self, **kwargs: Any) -> KeyWatcher:
         return await self.watch(">", **kwargs)
 
-    @translating
+    @translate_errors
     async def watch(
         self,
         keys: str,
@@ -163,23 +163,23 @@ class KeyValue:
         meta_only: bool = False,
         inactive_threshold: float | None = None,
     ) -> KeyWatcher:
-        """Watches keys. ``headers_only`` and ``inactive_threshold`` change nothing."""
+        """Watch keys. ``headers_only`` and ``inactive_threshold`` have no effect."""
         watch = self._kv.watch(
             keys, include_history=include_history, ignore_deletes=ignore_deletes, meta_only=meta_only
         )
         await watch.__aenter__()
         return self.KeyWatcher(watch, _entry, marks=True)
 
-    @translating
+    @translate_errors
     async def keys(self, filters: list[str] | None = None, **kwargs: Any) -> list[str]:
-        """The keys that contain one of ``filters``, or all. NoKeysError when there are none."""
+        """Return the keys that contain one of ``filters``, or all keys. NoKeysError when there are none."""
         held = self._kv.keys()
         found = [key async for key in held if not filters or any(part in key for part in filters)]
         if not found:
             raise NoKeysError
         return found
 
-    @translating
+    @translate_errors
     async def history(self, key: str) -> list[Entry]:
         async with self._kv.watch(key, include_history=True) as watch:
             found = [_entry(entry) async for entry in watch.initial()]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from natsproto import Headers, NatsError
 from natsproto import errors as ours
-from natsproto.compat._json import moment
-from natsproto.compat._translate import translated
+from natsproto.compat._json import parse_time
+from natsproto.compat._translate import translate_error
 from natsproto.compat.nats.js import api
 from natsproto.compat.nats.js.errors import APIError, ConsumerInvalidResetError, NotFoundError, ServiceUnavailableError
 
@@ -40,7 +40,7 @@ class JetStreamManager:
         self._timeout = timeout
 
     async def _api(self, endpoint: str, body: Mapping[str, object] | None = None, timeout: float | None = None) -> Any:
-        """Asks the API. Errors are those of ``nats.js.errors``."""
+        """Send an API request. Errors are those of ``nats.js.errors``."""
         payload = json.dumps(body).encode() if body else b""
         try:
             reply = await self._nc._opened._request_literal(
@@ -49,7 +49,7 @@ class JetStreamManager:
         except ours.NoResponders as exc:
             raise ServiceUnavailableError from exc
         except NatsError as exc:
-            raise translated(exc) from exc
+            raise translate_error(exc) from exc
         answer = json.loads(reply.data)
         if "error" in answer:
             APIError.from_error(answer["error"])
@@ -89,7 +89,7 @@ class JetStreamManager:
     async def purge_stream(
         self, name: str, seq: int | None = None, subject: str | None = None, keep: int | None = None
     ) -> bool:
-        """Removes messages: those of a subject, before a sequence, or all but some."""
+        """Remove messages: those of a subject, those before a sequence, or all except the last ones."""
         wanted = api.StreamPurgeRequest(seq=seq or None, filter=subject or None, keep=keep or None)
         return bool((await self._api(f"STREAM.PURGE.{_check_name('stream', name)}", wanted.as_dict()))["success"])
 
@@ -150,7 +150,7 @@ class JetStreamManager:
     async def reset_consumer(
         self, stream: str, consumer: str, seq: int | None = None, timeout: float | None = None
     ) -> api.ConsumerReset:
-        """Delivers again, from ``seq`` or from behind the last acknowledged message on. ConsumerInvalidResetError."""
+        """Redeliver from ``seq``, or from the message after the last acknowledged one. ConsumerInvalidResetError."""
         try:
             found = await self._consumer_api("RESET", stream, consumer, {"seq": seq} if seq else None, timeout)
         except APIError as exc:
@@ -174,7 +174,7 @@ class JetStreamManager:
         direct: bool | None = False,
         next: bool | None = False,
     ) -> api.RawStreamMsg:
-        """One message: of a sequence, the last of a subject, or with ``next`` the first of it from ``seq`` on."""
+        """Return a message: by sequence, the last of a subject, or with ``next`` the subject's first from ``seq``."""
         _check_name("stream", stream_name)
         body: dict[str, object] = {}
         if seq and (next or not subject):
@@ -202,7 +202,7 @@ class JetStreamManager:
 
 
 def _lifted(msg: Msg) -> api.RawStreamMsg:
-    """The message in the answer to a direct get."""
+    """Return the message in the response to a direct get."""
     headers = msg.headers or {}
     if not msg.data and "Status" in headers:
         if headers["Status"] == "404":
@@ -214,5 +214,5 @@ def _lifted(msg: Msg) -> api.RawStreamMsg:
         seq=int(headers["Nats-Sequence"]) if "Nats-Sequence" in headers else None,
         data=msg.data or None,
         headers=headers,
-        time=None if time is None else moment(time),
+        time=None if time is None else parse_time(time),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from natsproto import errors as ours
-from natsproto.compat._translate import translating
+from natsproto.compat._translate import translate_errors
 from natsproto.compat.nats.js import api
 from natsproto.compat.nats.js._watch import Watcher
 from natsproto.compat.nats.js.errors import BadObjectMetaError, NotFoundError, ObjectDeletedError, ObjectNotFoundError
@@ -27,7 +27,7 @@ OBJ_DIGEST_TYPE = "SHA-256="
 
 
 class ObjectStore:
-    """An object store. Made by ``object_store`` and ``create_object_store``."""
+    """The configuration of an object store. Made by ``object_store`` and ``create_object_store``."""
 
     @dataclass
     class ObjectResult:
@@ -67,13 +67,13 @@ class ObjectStore:
             return int(self.stream_info.state.bytes)
 
     class ObjectWatcher(Watcher[api.ObjectInfo]):
-        """Reads what happens to objects."""
+        """Iterates over the changes of objects."""
 
     def __init__(self, js: Buckets, store: objectstore.ObjectStore) -> None:
         self._js = js
         self._store = store
 
-    @translating
+    @translate_errors
     async def get_info(self, name: str, show_deleted: bool | None = False) -> api.ObjectInfo:
         if not name:
             raise ObjectNotFoundError
@@ -82,7 +82,7 @@ class ObjectStore:
         except ours.InvalidReply as exc:
             raise BadObjectMetaError from exc
 
-    @translating
+    @translate_errors
     async def get(
         self, name: str, writeinto: io.BufferedIOBase | None = None, show_deleted: bool | None = False
     ) -> ObjectResult:
@@ -98,11 +98,11 @@ class ObjectStore:
                     await asyncio.get_running_loop().run_in_executor(None, write, piece)
         return result
 
-    @translating
+    @translate_errors
     async def put(
         self, name: str, data: str | bytes | io.BufferedIOBase, meta: api.ObjectMeta | None = None
     ) -> api.ObjectInfo:
-        """Stores an object; text as UTF-8."""
+        """Store an object. Text is encoded as UTF-8."""
         meta = api.ObjectMeta() if meta is None else meta
         meta.name = name or meta.name
         options = meta.options or api.ObjectMetaOptions()
@@ -126,11 +126,11 @@ class ObjectStore:
     async def status(self) -> ObjectStoreStatus:
         return self.ObjectStoreStatus(await self._js.stream_info(f"OBJ_{self._store.bucket}"), self._store.bucket)
 
-    @translating
+    @translate_errors
     async def seal(self) -> None:
         await self._store.seal()
 
-    @translating
+    @translate_errors
     async def update_meta(self, name: str, meta: api.ObjectMeta) -> None:
         try:
             await self._store.update_meta(
@@ -142,7 +142,7 @@ class ObjectStore:
         except ours.ObjectNotFound as exc:
             raise ObjectDeletedError from exc
 
-    @translating
+    @translate_errors
     async def watch(
         self,
         ignore_deletes: bool = False,
@@ -150,16 +150,18 @@ class ObjectStore:
         meta_only: bool = False,
         updates_only: bool = False,
     ) -> ObjectWatcher:
-        """Watches objects. ``include_history`` and ``meta_only`` change nothing: only the newest is kept."""
+        """Watch objects. ``include_history`` and ``meta_only`` have no effect, because only the newest metadata is
+        kept.
+        """
         watch = self._store.watch(ignore_deletes=ignore_deletes, updates_only=updates_only)
         await watch.__aenter__()
         return self.ObjectWatcher(watch, _info, marks=not updates_only)
 
-    @translating
+    @translate_errors
     async def delete(self, name: str) -> None:
         await self._store.delete(name)
 
-    @translating
+    @translate_errors
     async def list(self, ignore_deletes: bool = False) -> list[api.ObjectInfo]:
         found = [_info(info) async for info in self._store.list(deleted=not ignore_deletes)]
         if not found:

@@ -1,4 +1,4 @@
-"""Subscriptions of consumers: pushed to, with messages that are read or given to a callback, or pulled from."""
+"""Subscriptions of push and pull consumers, with or without a callback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import natsproto
 from natsproto import NatsError
 from natsproto.compat._options import FOREVER_S
-from natsproto.compat._translate import translated
+from natsproto.compat._translate import translate_error
 from natsproto.compat.nats import errors
 from natsproto.compat.nats.aio.msg import Msg
 from natsproto.compat.nats.aio.subscription import Subscription
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PushSubscription(Subscription):
-    """A push consumer, or an ordered one. Made by ``JetStreamContext.subscribe``."""
+    """A subscription of a push or ordered consumer. Made by ``JetStreamContext.subscribe``."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class PushSubscription(Subscription):
 
     @property
     def pending_bytes(self) -> int:
-        """NotImplementedError: natsproto does not tell."""
+        """NotImplementedError: natsproto does not count these bytes."""
         raise NotImplementedError("pending_bytes of a push subscription; pending_msgs is there")
 
     @property
@@ -65,7 +65,7 @@ class PushSubscription(Subscription):
         return await self._count(message)
 
     async def _count(self, message: JsMessage) -> Msg:
-        """One of nats-py; behind the last one the subscription ends."""
+        """Return a message of nats-py, and end the subscription after the last one."""
         self._taken += 1
         if self._limit and self._taken >= self._limit:
             self._closed = True
@@ -73,7 +73,7 @@ class PushSubscription(Subscription):
         return self._conn._message(message, self._id)
 
     async def _call(self, cb: Callable[[Msg], Awaitable[None]]) -> None:
-        """Calls back, and acknowledges what the callback has not answered for."""
+        """Call the callback, and acknowledge the message unless the callback has."""
         failed = self._conn._failed
         try:
             async for message in self._pushed:
@@ -110,7 +110,7 @@ class PushSubscription(Subscription):
 
 
 class PullSubscription:
-    """A pull consumer. Made by ``pull_subscribe``."""
+    """A subscription of a pull consumer. Made by ``pull_subscribe``."""
 
     def __init__(self, js: JetStreamContext, consumer: PullConsumer) -> None:
         self._js = js
@@ -135,7 +135,9 @@ class PullSubscription:
         return await self._js.consumer_info(self._pulled.stream_name, self._pulled.name)
 
     async def fetch(self, batch: int = 1, timeout: float | None = 5, heartbeat: float | None = None) -> list[Msg]:
-        """Up to ``batch`` messages, as soon as there is one; TimeoutError when none came within ``timeout`` seconds."""
+        """Return up to ``batch`` messages, as soon as there is one. TimeoutError when none arrived within ``timeout``
+        seconds.
+        """
         if batch < 1:
             raise ValueError("nats: invalid batch size")
         if timeout is not None and timeout <= 0:
@@ -151,7 +153,7 @@ class PullSubscription:
         try:
             found = await self._pulled.fetch_available(batch, timeout=wait, heartbeat=heartbeat)
         except NatsError as exc:
-            raise translated(exc) from exc
+            raise translate_error(exc) from exc
         if not found:
             if client.is_closed:
                 raise errors.ConnectionClosedError

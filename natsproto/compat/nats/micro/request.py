@@ -1,4 +1,4 @@
-"""``nats.micro.request``: what an endpoint answers."""
+"""``nats.micro.request``: the requests that an endpoint handles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from natsproto.compat._translate import translating
+from natsproto.compat._translate import translate_errors
 from natsproto.compat.nats.aio.client import clean_headers
 from natsproto.compat.nats.aio.msg import headers_of
 from natsproto.service import Request as Received
@@ -32,7 +32,7 @@ class Request:
     def data(self) -> bytes:
         return self._received.data
 
-    @translating
+    @translate_errors
     async def respond(self, data: bytes = b"", headers: dict[str, str] | None = None) -> None:
         if not self._received.has_reply:
             raise ValueError("no reply subject set")
@@ -51,7 +51,7 @@ Handler = Callable[[Request], Awaitable[None]]
 
 @dataclass
 class ServiceError(Exception):
-    """Raised by a handler: the request is answered with it."""
+    """An exception that a handler raises to respond with an error."""
 
     code: str
     description: str

@@ -1,4 +1,4 @@
-"""``nats.micro.service``: services of natsproto with the verbs and dataclasses of nats-py."""
+"""``nats.micro.service``: natsproto's services with the methods and dataclasses of nats-py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import natsproto.service as ours
 from natsproto.compat._json import Base
-from natsproto.compat._translate import translating
+from natsproto.compat._translate import translate_errors
 from natsproto.compat.nats.aio.client import Client
 from natsproto.compat.nats.micro.request import Request, ServiceError
 from natsproto.errors import ServiceError as OurServiceError
@@ -30,7 +30,7 @@ SUBJECT_REGEX = re.compile(r"^[^ >]*[>]?$")
 SEMVER_REGEX = re.compile(
     r"^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$"
 )
-_STARTED = "%Y-%m-%dT%H:%M:%S.%f"
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%f"
 
 
 class ServiceVerb(StrEnum):
@@ -46,7 +46,7 @@ def control_subject(
 
 
 class _Dict(Base, fields=""):
-    """A dataclass that is read from a dict and written to one."""
+    """A dataclass that converts from and to a dict."""
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
@@ -65,7 +65,7 @@ class EndpointConfig(Base, fields="name handler queue_group? subject? metadata?"
 
 
 class GroupConfig(Base, fields="name queue_group?"):
-    """Endpoints behind one prefix."""
+    """The configuration of a group of endpoints."""
 
 
 class ServiceConfig(Base, fields="name version description? metadata? queue_group? stats_handler?"):
@@ -94,15 +94,15 @@ class EndpointStats(
     _Dict,
     fields="name subject queue_group num_requests num_errors processing_time average_processing_time last_error? data?",
 ):
-    """What an endpoint has done; times in nanoseconds."""
+    """The statistics of an endpoint. Times are in nanoseconds."""
 
 
 class EndpointInfo(_Dict, fields="name subject queue_group metadata?", metadata=dict):
-    """What an endpoint is."""
+    """The description of an endpoint."""
 
 
 class ServicePing(_Dict, fields="id name version metadata? type?", metadata=dict, type=PING_RESPONSE_TYPE):
-    """A service is there."""
+    """The response to PING."""
 
 
 class ServiceStats(
@@ -113,7 +113,7 @@ class ServiceStats(
     type=STATS_RESPONSE_TYPE,
 ):
     def to_dict(self) -> dict[str, Any]:
-        return {**super().to_dict(), "started": self.started.strftime(_STARTED)[:-3] + "Z"}
+        return {**super().to_dict(), "started": self.started.strftime(_TIME_FORMAT)[:-3] + "Z"}
 
 
 class ServiceInfo(
@@ -123,7 +123,7 @@ class ServiceInfo(
     metadata=dict,
     type=INFO_RESPONSE_TYPE,
 ):
-    """What a service is."""
+    """The description of a service."""
 
 
 StatsHandler = Callable[[EndpointStats], Any]
@@ -136,45 +136,45 @@ class Group:
         self._queue_group = config.queue_group
 
     async def add_endpoint(self, config: EndpointConfig | None = None, **kwargs: Any) -> None:
-        """Answers on a subject: those of EndpointConfig."""
+        """Add an endpoint. The arguments are those of EndpointConfig."""
         config = config.evolve(**kwargs) if config is not None else EndpointConfig(**kwargs)
         subject = f"{self._prefix.strip('.')}.{config.subject or config.name}".strip(".")
-        self._service._open(config, subject, config.queue_group or self._queue_group)
+        self._service._add(config, subject, config.queue_group or self._queue_group)
 
     def add_group(self, config: GroupConfig | None = None, **kwargs: Any) -> Group:
-        """A group within this one: those of GroupConfig."""
+        """Return a group within this one. The arguments are those of GroupConfig."""
         config = config.evolve(**kwargs) if config is not None else GroupConfig(**kwargs)
         name = f"{self._prefix}.{config.name}" if self._prefix else config.name
         return Group(self._service, GroupConfig(name, config.queue_group or self._queue_group))
 
 
 class Service(Group):
-    """A service; enter it to have it stopped at the end."""
+    """A service. ``async with`` stops it at the end."""
 
     def __init__(self, client: Client, config: ServiceConfig) -> None:
         super().__init__(self, GroupConfig("", config.queue_group))
         self._stats_handler = config.stats_handler
         self._stopped = asyncio.Event()
-        self._made = client._opened.add_service(
+        self._inner = client._opened.add_service(
             config.name,
             config.version,
             description=config.description or "",
             metadata=config.metadata,
             queue_group=config.queue_group or DEFAULT_QUEUE_GROUP,
-            stats_handler=None if config.stats_handler is None else self._custom,
+            stats_handler=None if config.stats_handler is None else self._custom_stats,
         )
         self._client = client
 
     @property
     def id(self) -> str:
-        return self._made.id
+        return self._inner.id
 
-    @translating
+    @translate_errors
     async def start(self) -> None:
-        await self._made
+        await self._inner
         await self._client.flush()
 
-    def _open(self, config: EndpointConfig, subject: str, queue_group: str | None) -> None:
+    def _add(self, config: EndpointConfig, subject: str, queue_group: str | None) -> None:
         handler = config.handler
 
         async def handle(received: ours.Request) -> None:
@@ -186,7 +186,7 @@ class Service(Group):
                     raise NotImplementedError("the code of a ServiceError is a number, as ADR-32 has it") from exc
                 raise OurServiceError(int(exc.code), exc.description) from exc
 
-        self._made.add_endpoint(
+        self._inner.add_endpoint(
             config.name,
             handle,
             subject=subject,
@@ -195,40 +195,41 @@ class Service(Group):
             concurrency=1,
         )
 
-    def _custom(self, endpoint: ours.Endpoint) -> Any:
+    def _custom_stats(self, endpoint: ours.Endpoint) -> Any:
         assert self._stats_handler is not None
         return self._stats_handler(_endpoint_stats(endpoint.stats()))
 
     def stats(self) -> ServiceStats:
-        told = self._made.stats()
+        stats = self._inner.stats()
         return ServiceStats(
-            id=told.id,
-            name=told.name,
-            version=told.version,
-            started=told.started,
-            endpoints=[_endpoint_stats(stats) for stats in told.endpoints],
-            metadata=dict(told.metadata),
+            id=stats.id,
+            name=stats.name,
+            version=stats.version,
+            started=stats.started,
+            endpoints=[_endpoint_stats(endpoint) for endpoint in stats.endpoints],
+            metadata=dict(stats.metadata),
         )
 
     def info(self) -> ServiceInfo:
-        told = self._made.info()
+        info = self._inner.info()
         return ServiceInfo(
-            name=told.name,
-            id=told.id,
-            version=told.version,
-            description=told.description,
+            name=info.name,
+            id=info.id,
+            version=info.version,
+            description=info.description,
             endpoints=[
-                EndpointInfo(one.name, one.subject, one.queue_group, dict(one.metadata)) for one in told.endpoints
+                EndpointInfo(endpoint.name, endpoint.subject, endpoint.queue_group, dict(endpoint.metadata))
+                for endpoint in info.endpoints
             ],
-            metadata=dict(told.metadata),
+            metadata=dict(info.metadata),
         )
 
     async def reset(self) -> None:
-        self._made.reset()
+        self._inner.reset()
 
-    @translating
+    @translate_errors
     async def stop(self) -> None:
-        await self._made.stop()
+        await self._inner.stop()
         self._stopped.set()
 
     @property
@@ -245,15 +246,15 @@ class Service(Group):
         await self.stop()
 
 
-def _endpoint_stats(told: ours.EndpointStats) -> EndpointStats:
+def _endpoint_stats(stats: ours.EndpointStats) -> EndpointStats:
     return EndpointStats(
-        name=told.name,
-        subject=told.subject,
-        queue_group=told.queue_group,
-        num_requests=told.num_requests,
-        num_errors=told.num_errors,
-        processing_time=int(told.processing_time * 1e9),
-        average_processing_time=int(told.average_processing_time * 1e9),
-        last_error=told.last_error or None,
-        data=told.data,
+        name=stats.name,
+        subject=stats.subject,
+        queue_group=stats.queue_group,
+        num_requests=stats.num_requests,
+        num_errors=stats.num_errors,
+        processing_time=int(stats.processing_time * 1e9),
+        average_processing_time=int(stats.average_processing_time * 1e9),
+        last_error=stats.last_error or None,
+        data=stats.data,
     )
