@@ -154,10 +154,10 @@ def foreach_batch_writer(
     """A function for ``writeStream.foreachBatch`` that publishes each micro-batch with ``publish_partition``.
 
     Message ids hold the number of the batch, so one that runs again after a failure stores nothing twice within the
-    stream's ``duplicate_window``. ``write_id`` names the query in these ids, for
-    good: without it Spark's own id of the query does, which is kept in its checkpoint; Spark Connect does not say it.
-    The other arguments are those of ``publish_partition``. A batch that is not stored whole fails the query. Needs
-    pyarrow. ConfigError for wrong arguments.
+    stream's ``duplicate_window``. ``write_id`` names the query in these ids, for good: without it Spark's own id of
+    the query does, which is kept in its checkpoint. Spark Connect, and a batch that is written from a second thread,
+    do not know that id and need a ``write_id``. The other arguments are those of ``publish_partition``. A batch that
+    is not stored whole fails the query. Needs pyarrow. ConfigError for wrong arguments.
     """
 
     def writer(batch: str) -> PartitionFunction[Any, Any]:
@@ -180,7 +180,7 @@ def foreach_batch_writer(
         context = getattr(frame.sparkSession, "sparkContext", None)  # Spark Connect has none
         query = write_id or (context and context.getLocalProperty("sql.streaming.queryId"))
         if not query:
-            raise ConfigError("write_id", "", "is needed: Spark does not say here which query it runs")
+            raise ConfigError("write_id", "", "is needed: Spark Connect, and a second thread, do not know the query")
         summary = pa.schema([("published", pa.int64()), ("duplicates", pa.int64())])
         function = arrow_partition(writer(f"{query}.{batch}"), summary)
         written = frame.mapInArrow(function, "published long, duplicates long").collect()
@@ -195,8 +195,10 @@ def foreach_batch_writer(
 def register(spark: SparkSession) -> None:
     """Registers ``format("nats")`` in a session, for reading and writing, in batch and streaming queries.
 
-    Call it once for each session. It opens no connection. ConfigError before Spark 4.0, which has no data
-    sources in Python: use ``stream_dataframe`` and ``publish_partition`` there.
+    Call it once for each session, and in every other thread that writes: Spark looks for the data source in the session
+    of the thread, which a new thread lacks ("Failed to find the data source: nats"). It opens no connection.
+    ConfigError before Spark 4.0, which has no data sources in Python: use ``stream_dataframe`` and
+    ``publish_partition`` there.
     """
     if not hasattr(spark, "dataSource"):
         raise ConfigError("spark", spark.version, "has no data sources in Python: they need Spark 4.0")
@@ -204,6 +206,8 @@ def register(spark: SparkSession) -> None:
 
     _share_archive(spark)
     spark.dataSource.register(NatsDataSource)
+    if type(spark).getActiveSession() is None:
+        spark.createDataFrame([], "x int")  # makes the session that of this thread
 
 
 def _share_archive(spark: SparkSession) -> None:

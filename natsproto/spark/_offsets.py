@@ -12,7 +12,7 @@ them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil, sqrt
 
 from natsproto._value import Value
@@ -58,6 +58,10 @@ class StreamBounds(Value):
             supersedes=config.max_msgs_per_subject > 0 and not limited,
         )
 
+    def bytes_of(self, sequences: int) -> int:
+        """The number of bytes in a number of sequences, by the average of the stream."""
+        return sequences * self.nbytes // max(1, self.last_seq - self.first_seq + 1)
+
     def sequences_in(self, nbytes: int) -> int:
         """The number of sequences that hold about ``nbytes``, by the average of the stream; at least 1."""
         if not self.messages or not self.nbytes:
@@ -66,50 +70,71 @@ class StreamBounds(Value):
         return max(1, int(nbytes * self.messages / self.nbytes * spread))
 
 
-class Offset(Value):
+class StreamOffset(Value):
     """A position in a stream: ``seq`` is read next. ``base`` is the sequence where the query began, 0 if unknown."""
 
     stream: str
     seq: int
     created: str
     base: int = 0
-    partitions: int = 0
 
     @property
     def initial(self) -> bool:
         """True if nothing was read yet."""
         return self.seq == self.base
 
+    @classmethod
+    def first(cls, stream: str, now: StreamBounds) -> StreamOffset:
+        """Before the first message that the stream has."""
+        return cls(stream=stream, seq=now.first_seq, created=now.created, base=now.first_seq)
+
+    @classmethod
+    def end(cls, stream: str, now: StreamBounds) -> StreamOffset:
+        """After the last message that the stream has."""
+        return cls(stream=stream, seq=now.last_seq + 1, created=now.created)
+
+
+class Offset(Value):
+    """The offset of a query: its position in each of its streams, by name."""
+
+    streams: tuple[StreamOffset, ...]
+    partitions: int = 0
+
+    def get(self, stream: str) -> StreamOffset | None:
+        """The position in a stream; None if the query has not found the stream yet."""
+        return next((place for place in self.streams if place.stream == stream), None)
+
     def json(self) -> dict[str, object]:
         """The offset in Spark's checkpoint; the order of the keys is part of the format."""
         return {
             "v": VERSION,
-            "s": {self.stream: {"seq": self.seq, "created": self.created}},
-            "base": {self.stream: self.base},
+            "s": {place.stream: {"seq": place.seq, "created": place.created} for place in self.streams},
+            "base": {place.stream: place.base for place in self.streams},
             "n": self.partitions,
         }
 
     @classmethod
-    def read(cls, stream: str, saved: Mapping[str, object]) -> Offset:
-        """Reads an offset of a checkpoint. ConfigError if it is of another stream or of an unknown version."""
+    def read(cls, saved: Mapping[str, object]) -> Offset:
+        """Reads an offset of a checkpoint. ConfigError if it is not one, or of an unknown version."""
         if saved.get("v") != VERSION:
             raise ConfigError(
                 "checkpoint", saved, f"is no offset of version {VERSION}: it was written by something else"
             )
-        places, bases = saved.get("s"), saved.get("base")
-        place = places.get(stream) if isinstance(places, dict) else None
-        if not isinstance(place, dict):
-            raise ConfigError(
-                "checkpoint", saved, f"is not of stream {stream!r}: another stream needs a checkpoint of its own"
-            )
-        base = bases.get(stream, 0) if isinstance(bases, dict) else 0
-        partitions = saved.get("n", 0)
-        fields = (place.get("seq"), base, partitions)
-        created = place.get("created")
-        if not isinstance(created, str) or not all(type(field) is int and field >= 0 for field in fields):
+        places, bases, partitions = saved.get("s"), saved.get("base", {}), saved.get("n", 0)
+        if not isinstance(places, dict) or not isinstance(bases, dict) or not _is_count(partitions):
             raise ConfigError("checkpoint", saved, "is no offset: its fields cannot be read")
-        seq, base, partitions = (int(str(field)) for field in fields)
-        return cls(stream=stream, seq=seq, created=created, base=base, partitions=partitions)
+        found = []
+        for stream in sorted(places):
+            place, base = places[stream], bases.get(stream, 0)
+            seq, created = (place.get("seq"), place.get("created")) if isinstance(place, dict) else (None, None)
+            if not isinstance(created, str) or not _is_count(seq) or not _is_count(base):
+                raise ConfigError("checkpoint", saved, "is no offset: its fields cannot be read")
+            found.append(StreamOffset(stream=stream, seq=int(str(seq)), created=created, base=base))
+        return cls(streams=tuple(found), partitions=int(str(partitions)))
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
 
 
 class BatchRange(Value):
@@ -123,8 +148,10 @@ class BatchRange(Value):
     recreated: bool = False
 
 
-def batch_range(start: Offset, end: Offset) -> BatchRange:
-    """The sequences of the batch between two offsets."""
+def batch_range(start: StreamOffset | None, end: StreamOffset) -> BatchRange:
+    """The sequences of the batch between two offsets; without ``start`` the stream is new to the query."""
+    if start is None:
+        return BatchRange(first=end.base or 1, last=end.seq - 1)
     if start.created != end.created:
         return BatchRange(first=end.base or 1, last=end.seq - 1, recreated=True)
     first = end.base if start.initial and end.base else start.seq
@@ -132,13 +159,13 @@ def batch_range(start: Offset, end: Offset) -> BatchRange:
 
 
 def advance(
-    start: Offset,
+    start: StreamOffset,
     now: StreamBounds,
     *,
     max_count: int | None = None,
     until: int | None = None,
     from_front: bool = False,
-) -> Offset:
+) -> StreamOffset:
     """The end of the next batch: at most ``max_count`` sequences later, and not after the sequence ``until``.
 
     ``start`` itself if there is nothing new. A recreated stream is read from its first message. With
@@ -156,11 +183,17 @@ def advance(
     return start if end <= start.seq else start.but(seq=end)
 
 
-def lost_range(start: Offset, now: StreamBounds) -> tuple[int, int] | None:
+def lost_range(start: StreamOffset, now: StreamBounds) -> tuple[int, int] | None:
     """The unread sequences that the stream has removed, both inclusive; None if there are none."""
     if start.created != now.created or start.seq >= now.first_seq or start.seq > now.last_seq or now.supersedes:
         return None
     return start.seq, now.first_seq - 1
+
+
+def shares(total: int, weights: Sequence[int]) -> list[int]:
+    """Divides ``total`` in proportion to the weights; every share is at least 1, unless ``total`` is 0."""
+    whole = sum(weights)
+    return [max(min(1, total), total * weight // whole) if whole else total for weight in weights]
 
 
 def auto_partitions(count: int) -> int:

@@ -264,10 +264,13 @@ _SPARK_OPTIONS = ("path", "checkpointLocation", "queryName", "outputMode")
 
 
 class SourceOptions(Value):
-    """Options of ``spark.read`` and ``spark.readStream``. ``end`` is inclusive."""
+    """Options of ``spark.read`` and ``spark.readStream``. ``end`` is inclusive.
+
+    ``streams`` are names, or patterns in which ``*`` stands for any characters.
+    """
 
     nats: SparkNats
-    stream: str
+    streams: tuple[str, ...]
     subjects: tuple[str, ...] = ()
     start: Place = "earliest"
     end: Place = "latest"
@@ -288,7 +291,7 @@ class SourceOptions(Value):
         given = _OptionReader(options)
         settings = cls(
             nats=_nats(given),
-            stream=given.required("stream", stream_name),
+            streams=given.required("stream", _streams),
             subjects=given.get("subjects", _subjects, ()),
             start=_place(given, "starting", "earliest"),
             end=_place(given, "ending", "latest"),
@@ -306,6 +309,9 @@ class SourceOptions(Value):
         given.check_all_known()
         if settings.max_sequences is not None and (settings.min_sequences or 0) > settings.max_sequences:
             raise ConfigError("minOffsetsPerTrigger", settings.min_sequences, "is more than maxOffsetsPerTrigger")
+        for name, place in (("startingOffsets", settings.start), ("endingOffsets", settings.end)):
+            if isinstance(place, int) and (len(settings.streams) > 1 or "*" in settings.streams[0]):
+                raise ConfigError(name, place, "is a sequence of one stream: give a time for several streams")
         if settings.end == "earliest" or (isinstance(settings.end, int) and settings.end < 1):
             raise ConfigError("endingOffsets", settings.end, 'must be "latest" or a sequence')
         return settings
@@ -486,6 +492,13 @@ def _seconds(name: str, text: str) -> float:
     if not 0 < seconds < 1e9:
         raise ConfigError(name, text, "must be a number of seconds, more than 0")
     return seconds
+
+
+def _streams(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in found:
+        stream_name(name.replace("*", "x"))
+    return found
 
 
 def _subjects(name: str, text: str) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._stream import Stream
-from natsproto.protocol.subject import subscribe_subject
+from natsproto.protocol.subject import matches, subscribe_subject
 from natsproto.spark._client import call, is_retry, stream
 from natsproto.spark._offsets import DataLossCheck, PullSize, SeqRange, StreamBounds, split_range
 from natsproto.spark._options import Method, Place, SparkNats
@@ -251,7 +251,7 @@ class RangeReader:
     async def _read_consumer(self, source: Stream) -> AsyncGenerator[Chunk]:
         consumer = source.ordered_consumer(
             start_sequence=self._range.start,
-            filter_subjects=self._subjects,
+            filter_subjects=without_covered(self._subjects),
             headers_only=self._headers_only,
             inactive_threshold=INACTIVE_THRESHOLD_S,
         )
@@ -448,6 +448,17 @@ def _subjects(subjects: Sequence[str]) -> tuple[str, ...]:
     for subject in wanted:
         subscribe_subject(subject)
     return wanted
+
+
+def without_covered(subjects: Sequence[str]) -> tuple[str, ...]:
+    """The subjects without those that others include: the server refuses such filters of a consumer."""
+    kept = tuple(dict.fromkeys(subjects))
+    return tuple(one for one in kept if not any(other != one and _covers(other, one) for other in kept))
+
+
+def _covers(pattern: str, other: str) -> bool:
+    """True if every subject that ``other`` matches is one of ``pattern``."""
+    return matches(pattern, other) and (pattern.endswith(">") or not other.endswith(">"))
 
 
 def _check_place(name: str, place: Place) -> None:

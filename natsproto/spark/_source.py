@@ -7,7 +7,9 @@ Plans what is read. A batch query is planned once; a streaming query keeps its o
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -17,10 +19,20 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from natsproto._client import Client
 from natsproto._value import Value
-from natsproto.errors import DataLost, InvalidSubject
+from natsproto.errors import ConfigError, DataLost, InvalidSubject, StreamNotFound
 from natsproto.protocol.subject import matches, publish_subject
 from natsproto.spark._client import call
-from natsproto.spark._offsets import Offset, SeqRange, StreamBounds, advance, batch_range, lost_range, split_range
+from natsproto.spark._offsets import (
+    Offset,
+    SeqRange,
+    StreamBounds,
+    StreamOffset,
+    advance,
+    batch_range,
+    lost_range,
+    shares,
+    split_range,
+)
 from natsproto.spark._options import SourceOptions
 from natsproto.spark._reader import plan_ranges, read_range, starts_at_front
 
@@ -71,20 +83,30 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Runs on the driver, once."""
-        settings, narrowing = self._settings, self._pushdown
-        if narrowing.empty:
+        if self._pushdown.empty:
             return []
-        ranges = self._plan(start=settings.start, end=settings.end)
-        if narrowing.since is not None or narrowing.until is not None:
-            times = self._plan(start=narrowing.since or "earliest", end=narrowing.until or "latest")
-            ranges = _intersect(ranges, times[0].start, times[-1].end) if times else []
-        last = narrowing.last if narrowing.last is not None else 2**63
-        return [RangePartition(rng) for rng in _intersect(ranges, narrowing.first, last)]
+        bounds = [found for name in find_streams(self._settings) if (found := self._bounds(name)) is not None]
+        numbers = shares(self._settings.partitions, [found.end - found.start + 1 for found in bounds])
+        return [
+            RangePartition(found.but(start=start, end=end))
+            for found, number in zip(bounds, numbers, strict=True)
+            for start, end in split_range(found.start, found.end, number)
+        ]
 
-    def _plan(self, **places: Any) -> list[SeqRange]:
-        settings = self._settings
-        partitions = settings.partitions or None
-        return plan_ranges(settings.nats, settings.stream, subjects=self._subjects, num_partitions=partitions, **places)
+    def _bounds(self, stream: str) -> SeqRange | None:
+        """Everything that is read of a stream, as one range; None if there is nothing."""
+        settings, pushdown = self._settings, self._pushdown
+        places = [(settings.start, settings.end)]
+        if pushdown.since is not None or pushdown.until is not None:
+            places.append((pushdown.since or "earliest", pushdown.until or "latest"))
+        found = []
+        for start, end in places:
+            found += plan_ranges(settings.nats, stream, start=start, end=end, subjects=self._subjects, num_partitions=1)
+        if len(found) < len(places):
+            return None
+        first = max(pushdown.first, *(rng.start for rng in found))
+        last = min(2**63 if pushdown.last is None else pushdown.last, *(rng.end for rng in found))
+        return found[0].but(start=first, end=last) if first <= last else None
 
     @property
     def _subjects(self) -> tuple[str, ...]:
@@ -105,16 +127,6 @@ class PushdownReader(BatchReader):
         """Returns the filters that Spark has to apply itself."""
         self._pushdown, rest = push_filters(filters, self._settings)
         return rest
-
-
-def _intersect(ranges: list[SeqRange], first: int, last: int) -> list[SeqRange]:
-    """Limits the ranges to the sequences from ``first`` to ``last``; their number stays."""
-    if not ranges:
-        return []
-    begin, end = max(first, ranges[0].start), min(last, ranges[-1].end)
-    if (begin, end) == (ranges[0].start, ranges[-1].end):
-        return ranges
-    return [ranges[0].but(start=one, end=other) for one, other in split_range(begin, end, len(ranges))]
 
 
 # ---------------------------------------------------------------- streaming
@@ -142,9 +154,10 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         self._settings = settings
         self._initial: Offset | None = None
         self._place: Offset | None = None  # the end of the last batch; Spark 4.0 and 4.1 do not give it
-        self._target: int | None = None
+        self._latest: Offset | None = None  # the end of the next batch
+        self._targets: dict[str, int] | None = None  # the last sequences of a query with Trigger.AvailableNow
         self._waiting_since: float | None = None  # when a batch began to wait for minOffsetsPerTrigger
-        self._planned: dict[str, Any] | None = None  # the end of a batch that was never tried before
+        self._untried: tuple[dict[str, Any], set[str]] | None = None  # the end of a new batch, streams from their front
         if not _HAS_READ_LIMITS and (settings.max_sequences or settings.max_bytes):
             log.warning("maxOffsetsPerTrigger and maxBytesPerTrigger need Spark 4.2: a batch takes all there is")
 
@@ -157,22 +170,27 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """The end of the next batch. DataLost if the next messages are gone, unless that is allowed."""
-        now = self._stream_bounds_now()
-        if start is not None:
-            place = Offset.read(self._settings.stream, start)
-        else:
-            place = self._place or Offset(
-                stream=self._settings.stream,
-                seq=now.last_seq + 1,
-                created=now.created,
-                partitions=self._settings.partitions,
-            )
-        from_front = place.initial and starts_at_front(self._settings.start)
-        self._check(place, now, from_front)
-        end = advance(place, now, max_count=self._max_sequences(now, limit), until=self._target, from_front=from_front)
-        if self._waits_for_more(place, end):
-            return place.json()
-        self._planned = end.json() if from_front else None
+        streams = find_streams(self._settings)
+        place = self._place if start is None else self._read_offset(start)
+        if place is None:
+            ends = tuple(StreamOffset.end(name, now) for name, now in streams.items())
+            place = Offset(streams=ends, partitions=self._settings.partitions)
+        starts = {one.stream: one for one in place.streams if one.stream in streams}
+        for gone in place.streams:
+            if gone.stream not in streams:
+                self._lost(DataLost(gone.stream, gone.seq, gone.seq, "the stream was deleted"))
+        fronts = set()  # streams that are read from the first message that they still have
+        for name, now in streams.items():
+            known = starts.setdefault(name, StreamOffset.first(name, now))
+            if place.get(name) is None or (known.initial and starts_at_front(self._settings.start)):
+                fronts.add(name)
+            self._check(known, now, name in fronts)
+        reached = self._ends(starts, streams, fronts, limited=not isinstance(limit, ReadAllAvailable | None))
+        end = place.but(streams=tuple(one for one in reached if place.get(one.stream) is not None or not one.initial))
+        if self._waits_for_more(starts, end):
+            end = place
+        self._untried = end.json(), fronts
+        self._latest = end
         return end.json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -184,38 +202,81 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """The end of the stream, for the query's progress."""
-        now = self._stream_bounds_now()
-        return Offset(stream=self._settings.stream, seq=now.last_seq + 1, created=now.created).json()
+        """The ends of the streams, and the lag of the next batch behind them, for the query's progress."""
+        streams = find_streams(self._settings)
+        ends = Offset(streams=tuple(StreamOffset.end(name, now) for name, now in streams.items()))
+        reached = self._latest or self._place
+        lag = {}
+        for name, now in streams.items():
+            place = None if reached is None else reached.get(name)
+            lag[name] = now.last_seq + 1 - max(now.first_seq, 0 if place is None else place.seq)
+        return {**ends.json(), "lag": lag}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Limits the query to the messages that the stream has now."""
-        self._target = self._stream_bounds_now().last_seq
+        """Limits the query to the messages that the streams have now."""
+        self._targets = {name: now.last_seq for name, now in find_streams(self._settings).items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The partitions of a batch. They follow from its offsets alone, as Spark may plan it again later."""
-        settings = self._settings
-        begin, stop = Offset.read(settings.stream, start), Offset.read(settings.stream, end)
+        begin, stop = self._read_offset(start), self._read_offset(end)
         self._place = stop
-        found = batch_range(begin, stop)
-        if found.recreated:
-            self._lost(DataLost(settings.stream, begin.seq, begin.seq, f"it was created anew at {stop.created}"))
-        fresh = end == self._planned
+        fronts = self._untried[1] if self._untried is not None and self._untried[0] == end else set()
+        ranges = [batch_range(begin.get(place.stream), place) for place in stop.streams]
+        for place, found in zip(stop.streams, ranges, strict=True):
+            if found.recreated:
+                self._lost(DataLost(place.stream, found.first, found.last, f"it was created anew at {place.created}"))
+        numbers = shares(stop.partitions, [found.last - found.first + 1 for found in ranges])
         return [
             RangePartition(
-                SeqRange(stream=settings.stream, start=first, end=last, created=stop.created, earliest=fresh)
+                SeqRange(
+                    stream=place.stream,
+                    start=first,
+                    end=last,
+                    created=place.created,
+                    earliest=place.stream in fronts,
+                )
             )
-            for first, last in split_range(found.first, found.last, stop.partitions)
+            for place, found, number in zip(stop.streams, ranges, numbers, strict=True)
+            for first, last in split_range(found.first, found.last, number)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
         return read_partition(self._settings, partition, self._settings.subjects)
 
-    def _waits_for_more(self, place: Offset, end: Offset) -> bool:
+    def _ends(
+        self, starts: dict[str, StreamOffset], streams: dict[str, StreamBounds], fronts: set[str], *, limited: bool
+    ) -> list[StreamOffset]:
+        """The end of the next batch in each stream. Several streams share the limits by their waiting messages."""
+        untils = {name: None if self._targets is None else self._targets.get(name, 0) for name in streams}
+
+        def ends(limits: Sequence[int | None]) -> list[StreamOffset]:
+            return [
+                advance(starts[name], now, max_count=limit, until=untils[name], from_front=name in fronts)
+                for (name, now), limit in zip(streams.items(), limits, strict=True)
+            ]
+
+        everything = ends([None] * len(streams))
+        most, max_bytes = self._settings.max_sequences, self._settings.max_bytes
+        if not limited or (most is None and max_bytes is None):
+            return everything
+        bounds = list(streams.values())
+        counts = [
+            max(0, end.seq - max(starts[end.stream].seq, now.first_seq))
+            for end, now in zip(everything, bounds, strict=True)
+        ]
+        limits = counts if most is None else shares(most, counts)
+        if max_bytes is not None:
+            sizes = shares(max_bytes, [now.bytes_of(count) for now, count in zip(bounds, counts, strict=True)])
+            fitting = [now.sequences_in(size) for now, size in zip(bounds, sizes, strict=True)]
+            limits = fitting if most is None else list(map(min, limits, fitting))
+        return ends(limits)
+
+    def _waits_for_more(self, starts: dict[str, StreamOffset], end: Offset) -> bool:
         """True while a batch waits for minOffsetsPerTrigger."""
         fewest = self._settings.min_sequences
-        if fewest is None or self._target is not None or not 0 < end.seq - place.seq < fewest:
+        waiting = sum(place.seq - starts[place.stream].seq for place in end.streams)
+        if fewest is None or self._targets is not None or not 0 < waiting < fewest:
             self._waiting_since = None
             return False
         now = monotonic()
@@ -228,42 +289,71 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
     def _start_offset(self) -> Offset:
         """The start of the query by the options."""
         settings = self._settings
-        now = self._stream_bounds_now()
-        if isinstance(settings.start, int):
-            seq = settings.start
-        else:
-            ranges = plan_ranges(settings.nats, settings.stream, start=settings.start, num_partitions=1)
-            seq = ranges[0].start if ranges else now.last_seq + 1
-        return Offset(stream=settings.stream, seq=seq, created=now.created, base=seq, partitions=settings.partitions)
+        found = []
+        for name, now in find_streams(settings).items():
+            if isinstance(settings.start, int):
+                seq = settings.start
+            else:
+                ranges = plan_ranges(settings.nats, name, start=settings.start, num_partitions=1)
+                seq = ranges[0].start if ranges else now.last_seq + 1
+            found.append(StreamOffset(stream=name, seq=seq, created=now.created, base=seq))
+        return Offset(streams=tuple(found), partitions=settings.partitions)
 
-    def _check(self, place: Offset, now: StreamBounds, from_front: bool) -> None:
+    def _read_offset(self, saved: dict[str, Any]) -> Offset:
+        """An offset of the checkpoint. ConfigError if it has a stream that the options do not name."""
+        offset = Offset.read(saved)
+        for place in offset.streams:
+            if not any(is_named(place.stream, pattern) for pattern in self._settings.streams):
+                wanted = ", ".join(self._settings.streams)
+                raise ConfigError(
+                    "checkpoint", saved, f"is not of stream {wanted}: another stream needs a checkpoint of its own"
+                )
+        return offset
+
+    def _check(self, place: StreamOffset, now: StreamBounds, from_front: bool) -> None:
         """DataLost if the next messages are gone, or a line in the log."""
-        stream = self._settings.stream
         if place.created != now.created:
-            self._lost(DataLost(stream, place.seq, place.seq, f"it was created anew at {now.created}"))
+            self._lost(DataLost(place.stream, place.seq, place.seq, f"it was created anew at {now.created}"))
         elif not from_front and (gone := lost_range(place, now)) is not None:
-            self._lost(DataLost(stream, *gone, f"the stream begins at {now.first_seq} now"))
+            self._lost(DataLost(place.stream, *gone, f"the stream begins at {now.first_seq} now"))
 
     def _lost(self, error: DataLost) -> None:
         if self._settings.fail_on_data_loss:
             raise error
         log.warning("%s", error)
 
-    def _stream_bounds_now(self) -> StreamBounds:
-        return call(self._settings.nats, _stream_bounds, self._settings.stream)
 
-    def _max_sequences(self, now: StreamBounds, limit: ReadLimit | None) -> int | None:
-        if limit is None or isinstance(limit, ReadAllAvailable):
-            return None
-        limits = [] if self._settings.max_sequences is None else [self._settings.max_sequences]
-        if self._settings.max_bytes is not None:
-            limits.append(now.sequences_in(self._settings.max_bytes))
-        return min(limits, default=None)
+# ---------------------------------------------------------------- streams
 
 
-async def _stream_bounds(client: Client, stream: str) -> StreamBounds:
-    return StreamBounds.of((await client.jetstream().stream(stream)).cached_info)
+def is_named(stream: str, pattern: str) -> bool:
+    """True if this is the stream's name, or a pattern (``*``: any characters) that matches it."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), stream) is not None
 
+
+def find_streams(settings: SourceOptions) -> dict[str, StreamBounds]:
+    """The streams that the options name, as they are now, in the order of their names.
+
+    StreamNotFound for a name, ConfigError if nothing matches the patterns.
+    """
+    return call(settings.nats, _find_streams, settings.streams)
+
+
+async def _find_streams(client: Client, wanted: tuple[str, ...]) -> dict[str, StreamBounds]:
+    js = client.jetstream()
+    found = {name: StreamBounds.of((await js.stream(name)).cached_info) for name in wanted if "*" not in name}
+    patterns = [pattern for pattern in wanted if "*" in pattern]
+    if patterns:
+        async for name in js.stream_names():
+            if name not in found and any(is_named(name, pattern) for pattern in patterns):
+                with suppress(StreamNotFound):  # deleted meanwhile
+                    found[name] = StreamBounds.of((await js.stream(name)).cached_info)
+    if not found:
+        raise ConfigError("stream", ", ".join(patterns), "matches no stream")
+    return dict(sorted(found.items()))
+
+
+# ---------------------------------------------------------------- filters
 
 _NEVER_NULL = ("stream", "subject", "seq", "timestamp", "data", "size")
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +32,7 @@ class Pipe:
 
     def __init__(self, server: Server, spark: SparkSession, folder: Path) -> None:
         self.url, self.spark, self.folder = server.url, spark, folder
+        self.progress: list[Any] = []
         self.do(
             lambda js: js.create_stream(name="ORDERS", subjects=["orders.>"], storage="memory"),
         )
@@ -95,6 +98,7 @@ class Pipe:
             query.awaitTermination()
         finally:
             query.stop()
+        self.progress = [progress for progress in query.recentProgress if progress["numInputRows"]]
         return [progress["numInputRows"] for progress in query.recentProgress]
 
 
@@ -305,6 +309,44 @@ def test_what_is_gone_ends_the_query_or_is_passed_over(pipe: Pipe) -> None:
         pipe.stream()
     pipe.stream({"failOnDataLoss": "false"})
     assert sorted(pipe.numbers()) == [*range(100), *range(150, 200)]
+
+
+def test_several_streams_become_one_table(pipe: Pipe) -> None:
+    pipe.do(lambda js: js.create_stream(name="ORDERS_OLD", subjects=["old.>"], storage="memory"))
+
+    async def fill(js: JetStream) -> None:
+        async with js.publisher() as publisher:
+            for number in range(1000, 1400):
+                await publisher.publish("old.orders", b"%d" % number)
+
+    pipe.do(fill)
+    pipe.publish(600)
+    frame = pipe.read(stream="ORDERS*")
+    counts = {row.stream: row["count"] for row in frame.groupBy("stream").count().collect()}
+    assert counts == {"ORDERS": 600, "ORDERS_OLD": 400}
+    assert sum(pipe.stream({"stream": "ORDERS*", "maxOffsetsPerTrigger": "500"})) == 1000
+    assert sorted(pipe.numbers()) == [*range(600), *range(1000, 1400)]
+    pipe.publish(5, first=600)
+    assert pipe.stream({"stream": "ORDERS*"}) == [5]
+
+
+def test_progress_tells_lag_and_rows_of_the_sink(pipe: Pipe) -> None:
+    pipe.publish(1000)
+    assert pipe.stream({"maxOffsetsPerTrigger": "400"}) == [400, 400, 200]
+    latest = [json.loads(progress["sources"][0]["latestOffset"]) for progress in pipe.progress]
+    assert [one["lag"]["ORDERS"] for one in latest] == [600, 200, 0]
+    assert [progress["sink"]["numOutputRows"] for progress in pipe.progress] == [400, 400, 200]
+
+
+def test_threads_write_at_the_same_time(pipe: Pipe) -> None:
+    def write(frame: DataFrame) -> None:
+        register(pipe.spark)
+        pipe.write(frame)
+
+    frames = [pipe.spark.range(first, first + 200).selectExpr("cast(id AS string) AS data") for first in (0, 200)]
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(write, frames))
+    assert sorted(pipe.numbers()) == list(range(400))
 
 
 def test_full_stream_is_read_and_followed(pipe: Pipe) -> None:

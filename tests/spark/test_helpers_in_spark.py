@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -245,6 +246,31 @@ def test_micro_batches_are_published_once(spark: SparkSession, nats: SparkNats, 
     assert stream_dataframe(spark, nats, name).count() == 100
     run("")
     assert stream_dataframe(spark, nats, name).count() == 100
+
+
+def test_micro_batch_is_written_from_another_thread(
+    spark: SparkSession, nats: SparkNats, name: str, tmp_path: Path
+) -> None:
+    """As with two sinks at a time. Such a thread does not know the query, so it needs a write_id."""
+    call(nats, _stream, name, 0)
+    (tmp_path / "1.json").write_text("\n".join(json.dumps({"data": str(n)}) for n in range(100)))
+    named = foreach_batch_writer(nats, write_id="copy", subject=f"{name}.x", stable_order=True)
+    unnamed = foreach_batch_writer(nats, subject=f"{name}.y", stable_order=True)
+    refused: list[str] = []
+
+    def batch(frame: DataFrame, number: int) -> None:
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(named, frame, number).result()
+            try:
+                threads.submit(unnamed, frame, number).result()
+            except ConfigError as exc:
+                refused.append(str(exc))
+
+    lines = spark.readStream.schema("data string").json(str(tmp_path))
+    query = lines.writeStream.foreachBatch(batch).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query.trigger(availableNow=True).start().awaitTermination()
+    assert stream_dataframe(spark, nats, name).count() == 100
+    assert "a second thread" in refused[0]
 
 
 def test_bad_arguments_of_the_writer_are_refused(nats: SparkNats) -> None:

@@ -10,14 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import ConfigError
-from natsproto.spark._offsets import BatchRange, Offset, StreamBounds, advance, batch_range, lost_range, split_range
+from natsproto.spark._offsets import (
+    BatchRange,
+    Offset,
+    StreamBounds,
+    StreamOffset,
+    advance,
+    batch_range,
+    lost_range,
+    shares,
+    split_range,
+)
 
 BORN = "2026-01-02T03:04:05.678901234Z"
 REBORN = "2026-02-02T03:04:05Z"
 
 
-def at(seq: int, base: int = 1, created: str = BORN) -> Offset:
-    return Offset(stream="ORDERS", seq=seq, created=created, base=base, partitions=4)
+def at(seq: int, base: int = 1, created: str = BORN) -> StreamOffset:
+    return StreamOffset(stream="ORDERS", seq=seq, created=created, base=base)
 
 
 def holds(first: int, last: int, created: str = BORN) -> StreamBounds:
@@ -26,14 +36,23 @@ def holds(first: int, last: int, created: str = BORN) -> StreamBounds:
 
 def test_an_offset_is_the_same_text_every_time() -> None:
     text = f'{{"v": 1, "s": {{"ORDERS": {{"seq": 7, "created": "{BORN}"}}}}, "base": {{"ORDERS": 3}}, "n": 4}}'
-    assert json.dumps(at(7, 3).json()) == text
-    assert Offset.read("ORDERS", json.loads(text)) == at(7, 3)
-    assert json.dumps(Offset.read("ORDERS", json.loads(text)).json()) == text
+    offset = Offset(streams=(at(7, 3),), partitions=4)
+    assert json.dumps(offset.json()) == text
+    assert Offset.read(json.loads(text)) == offset
+
+
+def test_an_offset_of_several_streams_is_read() -> None:
+    other = StreamOffset(stream="ARRIVALS", seq=5, created=REBORN, base=2)
+    offset = Offset(streams=(other, at(7, 3)), partitions=0)
+    saved = json.loads(json.dumps(offset.json(), sort_keys=True))
+    assert Offset.read(saved) == offset
+    assert offset.get("ORDERS") == at(7, 3)
+    assert offset.get("OTHER") is None
 
 
 def test_an_offset_without_base_and_partitions_is_read() -> None:
-    read = Offset.read("ORDERS", {"v": 1, "s": {"ORDERS": {"seq": 7, "created": BORN}}})
-    assert (read.seq, read.base, read.partitions) == (7, 0, 0)
+    read = Offset.read({"v": 1, "s": {"ORDERS": {"seq": 7, "created": BORN}}})
+    assert read == Offset(streams=(at(7, 0),))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +60,7 @@ def test_an_offset_without_base_and_partitions_is_read() -> None:
     [
         {},
         {"v": 2, "s": {"ORDERS": {"seq": 7, "created": BORN}}},
-        {"v": 1, "s": {"OTHER": {"seq": 7, "created": BORN}}},
+        {"v": 1, "s": {"ORDERS": {"seq": 7, "created": BORN}}, "n": -1},
         {"v": 1, "s": {"ORDERS": {"seq": "7", "created": BORN}}},
         {"v": 1, "s": {"ORDERS": {"seq": -7, "created": BORN}}},
         {"v": 1, "s": {"ORDERS": {"seq": True, "created": BORN}}},
@@ -50,9 +69,9 @@ def test_an_offset_without_base_and_partitions_is_read() -> None:
         {"v": 1, "s": []},
     ],
 )
-def test_what_is_no_offset_of_this_stream_is_refused(saved: dict[str, object]) -> None:
+def test_what_is_no_offset_is_refused(saved: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="checkpoint"):
-        Offset.read("ORDERS", saved)
+        Offset.read(saved)
 
 
 def test_batch_reads_from_start_to_before_end() -> None:
@@ -61,6 +80,10 @@ def test_batch_reads_from_start_to_before_end() -> None:
 
 def test_first_batch_begins_at_the_base_of_its_end() -> None:
     assert batch_range(at(61, base=61), at(51, base=11)) == BatchRange(first=11, last=50)
+
+
+def test_batch_of_a_new_stream_begins_at_its_base() -> None:
+    assert batch_range(None, at(21, base=5)) == BatchRange(first=5, last=20)
 
 
 def test_batch_of_recreated_stream_begins_at_base() -> None:
@@ -100,6 +123,20 @@ def test_bytes_become_sequences_by_the_average() -> None:
     now = StreamBounds(created=BORN, first_seq=1, last_seq=1000, messages=500, nbytes=50_000)
     assert now.sequences_in(10_000) == 200
     assert now.sequences_in(1) == 1
+
+
+@pytest.mark.parametrize(
+    ("total", "weights", "expected"),
+    [
+        (10, [5], [10]),
+        (0, [5, 5], [0, 0]),
+        (10, [30, 10], [7, 2]),
+        (10, [1000, 1, 0], [9, 1, 1]),
+        (10, [0, 0], [10, 10]),
+    ],
+)
+def test_limits_are_shared_in_proportion(total: int, weights: list[int], expected: list[int]) -> None:
+    assert shares(total, weights) == expected
 
 
 @pytest.mark.parametrize(

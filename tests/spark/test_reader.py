@@ -77,10 +77,23 @@ def test_only_the_subjects_asked_for_are_read(
     assert source.seqs(10, 80, method, *subjects) == [seq for seq in range(10, 81) if (seq - 1) % 3 in wheel]
 
 
-def test_message_of_two_filters_is_read_once(nats: SparkNats) -> None:
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("subjects", "read"),
+    [
+        ((">", "a.x"), {1, 2, 3}),
+        (("a.x", "a.*", "a.x"), {1, 2}),
+        (("a.>", "*.x"), {1, 2, 3}),
+        (("*.x", "*.>"), {1, 2, 3}),
+        (("*.y", "a.*"), {1, 2}),
+    ],
+)
+def test_message_of_two_filters_is_read_once(
+    nats: SparkNats, method: Method, subjects: tuple[str, ...], read: set[int]
+) -> None:
     source = StreamFixture(nats)
-    source.publish(30, "a", "b")
-    assert source.seqs(1, 30, "direct", ">", "a") == list(range(1, 31))
+    source.publish(30, "a.x", "a.y", "b.x")
+    assert source.seqs(1, 30, method, *subjects) == [seq for seq in range(1, 31) if (seq - 1) % 3 + 1 in read]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -6,12 +6,13 @@ import json
 import pickle
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from natsproto import sync
-from natsproto.errors import ConfigError, DataLost
+from natsproto.errors import ConfigError, DataLost, StreamNotFound
 from natsproto.spark._offsets import SeqRange
 from natsproto.spark._options import SourceOptions, SparkNats
 from natsproto.spark._reader import read_range
@@ -241,6 +242,107 @@ def test_a_checkpoint_of_another_stream_is_refused(server: Server, js: JetStream
     other = StreamReader(SourceOptions.read({"servers": server.url, "stream": "OTHER"}))
     with pytest.raises(ConfigError, match="another stream needs a checkpoint of its own"):
         other.partitions(place, place)
+
+
+@pytest.fixture
+def several(js: JetStream) -> Iterator[JetStream]:
+    """RETURNS besides ORDERS, and a stream that no pattern matches."""
+    js.create_stream(name="RETURNS", subjects=["returns.>"], storage="memory")
+    js.create_stream(name="NOISE", subjects=["noise.>"], storage="memory")
+    yield js
+    for name in ("RETURNS", "NOISE", "ORDERS_EU"):
+        with suppress(StreamNotFound):
+            js.delete_stream(name)
+
+
+def send(js: JetStream, subject: str, count: int) -> None:
+    for _ in range(count):
+        js.publish(subject, b"x" * 100)
+
+
+def parts(reader: StreamReader, start: dict[str, object], end: dict[str, object]) -> list[tuple[str, int, int]]:
+    found = reader.partitions(json.loads(json.dumps(start)), json.loads(json.dumps(end)))
+    return [(part.value.stream, part.value.start, part.value.end) for part in found]
+
+
+@pytest.mark.parametrize("streams", ["ORDERS,RETURNS", "RETURNS, ORDERS", "*RE*,ORD*", "*R*"])
+def test_several_streams_are_followed(server: Server, several: JetStream, streams: str) -> None:
+    send(several, "orders.eu", 30)
+    send(several, "returns.eu", 10)
+    source = reader(server, stream=streams, minPartitions="4")
+    start = source.initialOffset()
+    end = source.latestOffset(start, ALL)
+    assert parts(source, start, end) == [
+        *(("ORDERS", first, first + 9) for first in (1, 11, 21)),
+        ("RETURNS", 1, 10),
+    ]
+    send(several, "returns.eu", 1)
+    later = source.latestOffset(end, ALL)
+    assert parts(source, end, later) == [("RETURNS", 11, 11)]
+    assert parts(reader(server, stream=streams), start, end) == parts(source, start, end), "after a restart too"
+
+
+def test_several_streams_share_the_limit(server: Server, several: JetStream) -> None:
+    send(several, "orders.eu", 30)
+    send(several, "returns.eu", 10)
+    source = reader(server, stream="ORDERS,RETURNS", maxOffsetsPerTrigger="8", minPartitions="1")
+    place, batches = source.initialOffset(), []
+    while (end := source.latestOffset(place, source.getDefaultReadLimit())) != place:
+        batches.append(parts(source, place, end))
+        place = end
+    assert batches[0] == [("ORDERS", 1, 6), ("RETURNS", 1, 2)]
+    assert sum(last - first + 1 for batch in batches for _, first, last in batch) == 40
+    assert max(sum(last - first + 1 for _, first, last in batch) for batch in batches) <= 8
+
+
+def test_stream_that_appears_is_read_from_its_front(server: Server, several: JetStream) -> None:
+    send(several, "orders.eu", 5)
+    source = reader(server, stream="ORDERS*", startingOffsets="latest", minPartitions="1")
+    start = source.initialOffset()
+    several.stream("ORDERS").update(subjects=["orders.us"])
+    several.create_stream(name="ORDERS_EU", subjects=["orders.eu"], storage="memory")
+    assert source.latestOffset(start, ALL) == start, "an empty stream makes no batch"
+    send(several, "orders.eu", 7)
+    end = source.latestOffset(start, ALL)
+    assert parts(source, start, end) == [("ORDERS_EU", 1, 7)]
+    several.delete_stream("ORDERS_EU")
+    with pytest.raises(DataLost, match="was deleted"):
+        source.latestOffset(end, ALL)
+    forgiving = reader(server, stream="ORDERS*", failOnDataLoss="false")
+    after = forgiving.latestOffset(end, ALL)
+    assert parts(forgiving, end, after) == []
+    assert list(after["s"]) == ["ORDERS"]
+
+
+def test_available_now_ends_where_all_streams_ended(server: Server, several: JetStream) -> None:
+    send(several, "orders.eu", 5)
+    source = reader(server, stream="ORDERS,RETURNS", minPartitions="1")
+    start = source.initialOffset()
+    source.prepareForTriggerAvailableNow()
+    send(several, "orders.eu", 5)
+    send(several, "returns.eu", 5)
+    end = source.latestOffset(start, ALL)
+    assert parts(source, start, end) == [("ORDERS", 1, 5)]
+    assert source.latestOffset(end, ALL) == end
+
+
+def test_pattern_that_matches_no_stream_is_refused(server: Server, js: JetStream) -> None:
+    with pytest.raises(ConfigError, match="matches no stream"):
+        reader(server, stream="NOTHING_*").initialOffset()
+
+
+def test_lag_is_reported_for_each_stream(server: Server, several: JetStream) -> None:
+    send(several, "orders.eu", 30)
+    source = reader(server, stream="ORDERS,RETURNS", maxOffsetsPerTrigger="10")
+    start = source.initialOffset()
+    end = source.latestOffset(start, source.getDefaultReadLimit())
+    send(several, "returns.eu", 4)
+    report = source.reportLatestOffset()
+    assert report["lag"] == {"ORDERS": 20, "RETURNS": 4}
+    assert report["s"]["ORDERS"]["seq"] == 31
+    several.stream("ORDERS").purge(sequence=26)
+    assert source.reportLatestOffset()["lag"] == {"ORDERS": 5, "RETURNS": 4}, "removed messages are not waited for"
+    assert end["s"]["ORDERS"]["seq"] == 11
 
 
 def test_spark_before_4_2_gives_no_start_offset(server: Server, js: JetStream) -> None:
