@@ -30,10 +30,15 @@ __all__ = ["main"]
 _CHUNK = 256 * 1024
 
 
-def _send(url: str, subjects: list[str], payloads: list[bytes]) -> None:
-    """Publishes messages over a plain socket."""
+def _encoded(subjects: list[str], seed: int) -> bytes:
+    """What publishes a message with a drawn payload to each of these subjects."""
+    messages = zip(subjects, Traffic().messages(seed, len(subjects)), strict=True)
+    return b"".join(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(m.payload), m.payload) for subject, m in messages)
+
+
+def _send(url: str, data: bytes) -> None:
+    """Publishes over a plain socket; returns when the server has read everything."""
     at = urlsplit(url)
-    data = b"".join(b"PUB %b %d\r\n%b\r\n" % (s.encode(), len(p), p) for s, p in zip(subjects, payloads, strict=True))
     with socket.create_connection((at.hostname, at.port)) as sock:
         sock.sendall(b'CONNECT {"verbose":false}\r\n')
         for start in range(0, len(data), _CHUNK):
@@ -41,10 +46,6 @@ def _send(url: str, subjects: list[str], payloads: list[bytes]) -> None:
         sock.sendall(b"PING\r\n")
         while b"PONG" not in sock.recv(1 << 16):
             pass
-
-
-def _payloads(count: int, seed: int) -> list[bytes]:
-    return [message.payload for message in Traffic().messages(seed, count)]
 
 
 @asynccontextmanager
@@ -78,13 +79,13 @@ async def cost_per_message(url: str, subscriptions: int, count: int, seed: int) 
             done.set()
 
     draw = random.Random(seed)
-    subjects = [f"growth.{draw.randrange(subscriptions)}" for _ in range(count)]
+    data = _encoded([f"growth.{draw.randrange(subscriptions)}" for _ in range(count)], seed)
     async with natsproto.connect(url, pending_msgs_limit=count) as nc:
         for number in range(subscriptions):
             await nc.subscribe(f"growth.{number}", cb=handle)
         await nc.flush()
         began = time.thread_time()
-        sending = asyncio.create_task(asyncio.to_thread(_send, url, subjects, _payloads(count, seed)))
+        sending = asyncio.create_task(asyncio.to_thread(_send, url, data))
         await done.wait()
         took = time.thread_time() - began
         await sending
@@ -93,7 +94,7 @@ async def cost_per_message(url: str, subscriptions: int, count: int, seed: int) 
 
 async def full_inbox(url: str, waiting: int, seed: int) -> tuple[float, float]:
     """The longest pause of the garbage collector, and the longest stall, in ms, while so many messages come to wait."""
-    pauses, began = [0.0], 0.0
+    data, pauses, began = _encoded(["inbox"] * waiting, seed), [0.0], 0.0
 
     def watch(phase: str, _: dict[str, int]) -> None:
         nonlocal began
@@ -108,7 +109,7 @@ async def full_inbox(url: str, waiting: int, seed: int) -> tuple[float, float]:
         gc.callbacks.append(watch)
         try:
             async with _longest_stall() as stall:
-                await asyncio.to_thread(_send, url, ["inbox"] * waiting, _payloads(waiting, seed))
+                await asyncio.to_thread(_send, url, data)
                 await nc.flush()
                 assert sub.pending_msgs == waiting
                 gc.collect()
