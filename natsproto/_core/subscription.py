@@ -443,11 +443,15 @@ class Subscription(AsyncForHint, Generic[M]):
             if self._notifier:
                 self._notifier.wake()
         elif self._worker is None and inbox:
-            if self._is_async:
+            if self._is_async or (deadline and monotonic() > deadline):
                 self._start_worker()
             else:
                 assert self._context is not None
-                self._context.run(self._call_now, deadline)
+                awaitable = self._context.run(self._call, deadline)
+                if awaitable is not None or inbox:
+                    self._start_worker(awaitable)
+                elif self._lost or self._holding:
+                    self._relax()
 
     def _add_chunk(self, count: int, nbytes: int) -> None:
         """Keeps the account by chunks, as older messages wait: nothing has to be done when one is read."""
@@ -568,17 +572,6 @@ class Subscription(AsyncForHint, Generic[M]):
 
     def _task_name(self) -> str:
         return f"natsproto handler of {self.subject}"
-
-    def _call_now(self, deadline: float) -> None:
-        """Calls a ``def`` callback in the read that brought the messages."""
-        if deadline and monotonic() > deadline:
-            self._start_worker()
-            return
-        awaitable = self._call(deadline)
-        if awaitable is not None or self._inbox:
-            self._start_worker(awaitable)
-        elif self._lost or self._holding:
-            self._relax()
 
     def _call(self, deadline: float) -> Awaitable[object] | None:
         """Call a ``def`` callback with the waiting messages, until the deadline or for MAX_MESSAGES_PER_TURN messages.
