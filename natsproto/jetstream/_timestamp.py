@@ -59,7 +59,7 @@ class Timestamp(datetime):
     def from_ns(cls, ns: int) -> Timestamp:
         """The moment so many nanoseconds after 1970-01-01T00:00:00Z, in UTC."""
         micros, below = divmod(ns, 1000)
-        self: Timestamp = datetime.__add__(_FIRST, timedelta(microseconds=micros))
+        self: Timestamp = datetime.__add__(_FIRST, timedelta(microseconds=micros))  # pyright: ignore[reportAssignmentType]
         self._below = below
         return self
 
@@ -132,16 +132,16 @@ class Timestamp(datetime):
     def __add__(self, other: timedelta) -> Timestamp:
         if not isinstance(other, timedelta):
             return NotImplemented
-        moment: Timestamp = datetime.__add__(self, other)
+        moment: Timestamp = datetime.__add__(self, other)  # pyright: ignore[reportAssignmentType]
         moment._below = self._below
         return moment
 
-    __radd__ = __add__
+    __radd__ = __add__  # pyright: ignore[reportAssignmentType]
 
     @overload  # type: ignore[override]
-    def __sub__(self, other: timedelta) -> Timestamp: ...
-    @overload
     def __sub__(self, other: datetime) -> timedelta: ...
+    @overload
+    def __sub__(self, other: timedelta) -> Timestamp: ...
     def __sub__(self, other: timedelta | datetime) -> Timestamp | timedelta:
         if isinstance(other, timedelta):
             return self + -other

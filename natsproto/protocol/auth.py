@@ -177,7 +177,7 @@ def _sign(seed: bytes, challenge: bytes) -> tuple[str, bytes]:
     copy = bytearray(seed)
     pair = nkeys.from_seed(copy)
     try:
-        return pair.public_key.decode(), pair.sign(challenge)
+        return pair.public_key.decode(), pair.sign(challenge)  # pyright: ignore[reportAttributeAccessIssue]
     finally:
         pair.wipe()
         _wipe(copy)

@@ -173,7 +173,7 @@ def _pairs(source: HeadersLike) -> Iterator[tuple[str, str]]:
         yield from source.pairs()
         return
     items: Iterable[tuple[str, object]]
-    items = source.items() if isinstance(source, Mapping) else source
+    items = source.items() if isinstance(source, Mapping) else source  # pyright: ignore[reportAssignmentType]
     for item in items:
         if type(item) is not tuple or len(item) != 2:
             raise TypeError("headers must be a mapping or (name, value) tuples")

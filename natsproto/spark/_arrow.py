@@ -8,6 +8,9 @@ bytes that are not UTF-8).
 Subjects and headers that are not UTF-8 get replacement characters: Arrow and Spark only have UTF-8 strings.
 """
 
+# pyarrow makes the functions of pyarrow.compute while it is imported.
+# pyright: reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -412,15 +412,15 @@ def _batches(name: str, chunks: Generator[Chunk], headers: bool) -> Generator[pa
     with closing(chunks):
         for chunk in chunks:
             if isinstance(chunk[0], RawMessage):
-                yield stored_batch(name, chunk, headers=headers)
+                yield stored_batch(name, chunk, headers=headers)  # pyright: ignore[reportArgumentType]
             else:
-                yield delivered_batch(name, chunk, headers=headers)
+                yield delivered_batch(name, chunk, headers=headers)  # pyright: ignore[reportArgumentType]
 
 
 def _rows(name: str, chunks: Generator[Chunk], headers: bool) -> Generator[Row]:
     with closing(chunks):
         for chunk in chunks:
-            rows = stored_rows(name, chunk) if isinstance(chunk[0], RawMessage) else delivered_rows(name, chunk)
+            rows = stored_rows(name, chunk) if isinstance(chunk[0], RawMessage) else delivered_rows(name, chunk)  # pyright: ignore[reportArgumentType]
             if headers:
                 yield from rows
             else:

@@ -26,9 +26,11 @@ class Startable(Protocol):
 
     def start_steps(self) -> Steps:
         """Start. An error or an early end undoes everything."""
+        ...
 
     def close_steps(self) -> Steps:
         """Stop. An early end stops it by force."""
+        ...
 
 
 T = TypeVar("T", bound=Startable)

@@ -46,6 +46,8 @@ class HandlerOptions:
 
     concurrency: int
     key: Callable[[JsMessage], Hashable] | None
+    on_success: Success
+    on_error: Failure
 
     def __init__(
         self,

@@ -106,10 +106,10 @@ class AtomicBatch:
         self._check_open()
         if len(self._messages) >= self._max:
             raise LocalProtocolError(f"an atomic batch holds {self._max} messages at most: commit it and begin another")
-        if args.get("expected_last_msg_id") is not None:
-            raise ConfigError("expected_last_msg_id", args["expected_last_msg_id"], "cannot be used in a batch")
-        if args.get("expected_last_seq") is not None and self._messages:
-            raise ConfigError("expected_last_seq", args["expected_last_seq"], "belongs to the first message of a batch")
+        if (msg_id := args.get("expected_last_msg_id")) is not None:
+            raise ConfigError("expected_last_msg_id", msg_id, "cannot be used in a batch")
+        if (seq := args.get("expected_last_seq")) is not None and self._messages:
+            raise ConfigError("expected_last_seq", seq, "belongs to the first message of a batch")
         message = _Message(subject, as_bytes(payload), header_pairs(subject, headers, args))
         self._check_message(message)
         self._messages.append(message)

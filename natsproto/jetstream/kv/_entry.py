@@ -16,6 +16,8 @@ from natsproto.jetstream._direct import headerless_message
 from natsproto.jetstream.kv._bucket_subjects import BucketSubjects, V
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from natsproto.jetstream._direct import RawMessage
     from natsproto.jetstream._message import JsMessage
     from natsproto.jetstream._timestamp import Timestamp
@@ -158,7 +160,7 @@ class StoredEntry(KeyValueEntry[V]):
 
     __slots__ = ()
 
-    _message: RawMessage
+    _message: RawMessage  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
     def revision(self) -> int:
@@ -201,11 +203,12 @@ class DeliveredEntry(KeyValueEntry[V]):
     """
 
     __slots__ = ()
-    __init__ = object.__init__
+    __init__ = object.__init__  # pyright: ignore[reportAssignmentType]
 
-    _message: JsMessage
+    _message: JsMessage  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    revision = property(attrgetter("_message.stream_seq"), doc="See KeyValueEntry.")  # a call of Python's less
+    # A call of Python's less.
+    revision = property(attrgetter("_message.stream_seq"), doc="See KeyValueEntry.")  # pyright: ignore[reportIncompatibleMethodOverride]
 
     @property
     def created(self) -> Timestamp:
@@ -223,9 +226,10 @@ class PlainEntry(DeliveredEntry[bytes]):
 
     __slots__ = ()
 
-    value = vars(KeyValueEntry)["data"]  # the slot itself: a property costs five times as much
+    # The slot itself: a property costs five times as much.
+    value = vars(KeyValueEntry)["data"]  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
-def delivered(layout: BucketSubjects[V]) -> type[DeliveredEntry[V]]:
+def delivered(layout: BucketSubjects[V]) -> Callable[[], DeliveredEntry[V]]:
     """The class of the entries that are delivered for a handle."""
-    return DeliveredEntry if layout.decode is not None else cast("type[DeliveredEntry[V]]", PlainEntry)
+    return cast("Callable[[], DeliveredEntry[V]]", PlainEntry if layout.decode is None else DeliveredEntry)

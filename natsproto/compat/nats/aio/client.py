@@ -16,6 +16,7 @@ from urllib.parse import ParseResult, urlparse
 
 import natsproto
 from natsproto import NatsError, State
+from natsproto import errors as ours
 from natsproto.compat import _options as compat_options
 from natsproto.compat._callbacks import Callbacks
 from natsproto.compat._translate import translate_error, translate_errors
@@ -249,7 +250,7 @@ class Client:
             raise errors.ConnectionReconnectingError
         try:
             await client.drain()
-        except natsproto.errors.RequestTimeout:
+        except ours.RequestTimeout:
             assert self._callbacks is not None
             await self._callbacks.failed(errors.DrainTimeoutError())
         except NatsError as exc:
@@ -273,7 +274,7 @@ class Client:
             else:
                 client.publish_nowait(subject, payload, reply=reply or None, headers=headers and clean_headers(headers))
         except NatsError as exc:
-            if isinstance(exc, natsproto.errors.ConnectionClosed) and self.is_draining:
+            if isinstance(exc, ours.ConnectionClosed) and self.is_draining:
                 raise errors.ConnectionDrainingError from exc
             raise translate_error(exc) from exc
         stats = self.stats
@@ -383,7 +384,7 @@ class Client:
         client = self._opened
         try:
             await client.flush(timeout)
-        except natsproto.errors.RequestTimeout as exc:
+        except ours.RequestTimeout as exc:
             raise errors.FlushTimeoutError from exc
         except NatsError as exc:
             raise translate_error(exc) from exc

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import natsproto
 from natsproto import NatsError
+from natsproto import errors as ours
 from natsproto.compat._translate import translate_error, translate_errors
 from natsproto.compat.nats import errors
 from natsproto.compat.nats.aio.msg import Msg
@@ -130,6 +131,6 @@ class _Messages:
         try:
             return await self._subscription._next(None)
         except NatsError as exc:
-            if isinstance(exc, (natsproto.errors.SubscriptionClosed, natsproto.errors.ConnectionClosed)):
+            if isinstance(exc, (ours.SubscriptionClosed, ours.ConnectionClosed)):
                 raise StopAsyncIteration from None
             raise translate_error(exc) from exc

@@ -160,22 +160,21 @@ class JetStreamContext(Buckets):
                 pass
         if found is not None:
             _check_bindable(found, queue)
-            config, consumer = found.config, found.name
-        else:
-            config = config or api.ConsumerConfig()
-            config.durable_name = config.durable_name or durable
-            config.deliver_group = config.deliver_group or queue
-            config.headers_only = config.headers_only or headers_only
-            config.deliver_policy = deliver_policy or config.deliver_policy
-            config.inactive_threshold = inactive_threshold or config.inactive_threshold
-            config.deliver_subject = config.deliver_subject or self._nc.new_inbox()
-            config.flow_control = flow_control
-            config.idle_heartbeat = idle_heartbeat or config.idle_heartbeat
-            if not config.filter_subjects:
-                config.filter_subject = subject
-            if ordered_consumer:
-                return await self._subscribe_in_order(stream, config, cb)
-            consumer = (await self.add_consumer(stream, config=config)).name
+            return await self.subscribe_bind(stream, found.config, found.name, cb=cb, manual_ack=manual_ack)
+        config = config or api.ConsumerConfig()
+        config.durable_name = config.durable_name or durable
+        config.deliver_group = config.deliver_group or queue
+        config.headers_only = config.headers_only or headers_only
+        config.deliver_policy = deliver_policy or config.deliver_policy
+        config.inactive_threshold = inactive_threshold or config.inactive_threshold
+        config.deliver_subject = config.deliver_subject or self._nc.new_inbox()
+        config.flow_control = flow_control
+        config.idle_heartbeat = idle_heartbeat or config.idle_heartbeat
+        if not config.filter_subjects:
+            config.filter_subject = subject
+        if ordered_consumer:
+            return await self._subscribe_in_order(stream, config, cb)
+        consumer = (await self.add_consumer(stream, config=config)).name
         return await self.subscribe_bind(stream, config, consumer, cb=cb, manual_ack=manual_ack)
 
     async def subscribe_bind(
