@@ -67,10 +67,12 @@ spark-zip: $(VENV)/.ready-spark-zip ## dist/natsproto-spark.zip for spark-submit
 	@mv dist/spark/natsproto-*.whl dist/natsproto-spark.zip && rmdir dist/spark
 	@echo "spark-submit --py-files dist/natsproto-spark.zip ..."
 
-check: $(VENV)/.ready-check ## ruff (lint and format), mypy --strict, import-linter and the sizes and words of tests/house.py
+check: $(VENV)/.ready-check ## ruff (lint and format), mypy --strict, pyright, import-linter and the sizes and words of tests/house.py
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@report=$$($(BIN)/pyright --pythonpath $(BIN)/python --verifytypes natsproto --ignoreexternal) || { echo "$$report"; exit 1; }
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m tests.house
 

@@ -1,5 +1,6 @@
 """natsproto: a pure-Python asyncio client for NATS and JetStream, written from the wire protocol up."""
 
+from natsproto import errors
 from natsproto._client import Client, Connecting, connect
 from natsproto._core.connection import Connection, Stats
 from natsproto._core.engine import State
@@ -62,4 +63,5 @@ __all__ = [
     "Subscription",
     "__version__",
     "connect",
+    "errors",
 ]

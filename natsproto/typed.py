@@ -16,7 +16,7 @@ from typing import Generic, TypeAlias, TypeVar, cast, overload
 from natsproto._async_hints import items
 from natsproto._core.connection import Connection
 from natsproto._core.request_many import Sentinel
-from natsproto._core.subscription import Handler, SlowPolicy, Subscription
+from natsproto._core.subscription import Handler, SlowPolicy, SlowPolicyLike, Subscription
 from natsproto.codecs import Codec
 from natsproto.errors import ConfigError, InvalidPayload, ServiceError
 from natsproto.protocol.frames import Message
@@ -153,7 +153,7 @@ class Typed(Generic[T, R]):
         max_msgs: int | None = None,
         pending_msgs_limit: int | None = None,
         pending_bytes_limit: int | None = None,
-        slow_policy: SlowPolicy | str = SlowPolicy.DROP_NEWEST,
+        slow_policy: SlowPolicyLike = SlowPolicy.DROP_NEWEST,
     ) -> Subscription[TypedMessage[T]]:
         """Subscribes to messages that hold such values; see ``Connection.subscribe``.
 

@@ -18,7 +18,7 @@ from natsproto._core.engine import Engine, State
 from natsproto._core.events import Event
 from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.request_many import RequestMany, Sentinel
-from natsproto._core.subscription import Handler, SlowPolicy, Subscription
+from natsproto._core.subscription import Handler, SlowPolicy, SlowPolicyLike, Subscription
 from natsproto._core.wire import Runtime, nuid
 from natsproto._durations import positive_seconds, seconds
 from natsproto._options import Options
@@ -393,7 +393,7 @@ class Connection:
         max_msgs: int | None = None,
         pending_msgs_limit: int | None = None,
         pending_bytes_limit: int | None = None,
-        slow_policy: SlowPolicy | str = SlowPolicy.DROP_NEWEST,
+        slow_policy: SlowPolicyLike = SlowPolicy.DROP_NEWEST,
         message_type: type[Message] = Message,
         message_note: object = None,
     ) -> Subscription:
@@ -549,7 +549,7 @@ def _is_message_class(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, Message)
 
 
-def _policy(policy: SlowPolicy | str) -> SlowPolicy:
+def _policy(policy: SlowPolicyLike) -> SlowPolicy:
     try:
         return SlowPolicy(policy)
     except ValueError:

@@ -20,7 +20,7 @@ from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from natsproto._async_hints import AsyncForHint
 from natsproto._core.notifier import Notifier
@@ -63,6 +63,9 @@ class SlowPolicy(StrEnum):
     DROP_OLDEST = "drop_oldest"
     ERROR = "error"
     PAUSE = "pause"
+
+
+SlowPolicyLike: TypeAlias = SlowPolicy | Literal["drop_newest", "drop_oldest", "error", "pause"]
 
 
 class SubscriptionCallbacks(Protocol):

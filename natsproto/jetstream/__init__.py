@@ -36,6 +36,7 @@ from natsproto.jetstream._advisory import (
 )
 from natsproto.jetstream._api_trace import ApiTrace
 from natsproto.jetstream._backup import Progress
+from natsproto.jetstream._codec import Unlisted
 from natsproto.jetstream._config import (
     AckPolicy,
     Compression,
@@ -186,5 +187,6 @@ __all__ = [
     "SubjectTransform",
     "Timestamp",
     "TypedJetStream",
+    "Unlisted",
     "WatchCallback",
 ]

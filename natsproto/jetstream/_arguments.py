@@ -12,17 +12,17 @@ from typing import TypedDict
 
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import (
-    AckPolicy,
-    Compression,
-    DeliverPolicy,
-    DiscardPolicy,
-    PersistMode,
+    AckPolicyLike,
+    CompressionLike,
+    DeliverPolicyLike,
+    DiscardPolicyLike,
+    PersistModeLike,
     Placement,
-    PriorityPolicy,
-    ReplayPolicy,
+    PriorityPolicyLike,
+    ReplayPolicyLike,
     Republish,
-    RetentionPolicy,
-    StorageType,
+    RetentionPolicyLike,
+    StorageTypeLike,
     StreamConsumerLimits,
     StreamSource,
     SubjectTransform,
@@ -35,23 +35,23 @@ class StreamArgs(TypedDict, total=False):
     name: str
     description: str
     subjects: Iterable[str]
-    retention: RetentionPolicy | str
+    retention: RetentionPolicyLike
     max_consumers: int
     max_msgs: int
     max_bytes: int
     max_age: Duration
     max_msgs_per_subject: int
     max_msg_size: int
-    discard: DiscardPolicy | str
+    discard: DiscardPolicyLike
     discard_new_per_subject: bool
-    storage: StorageType | str
+    storage: StorageTypeLike
     num_replicas: int
     no_ack: bool
     duplicate_window: Duration
     placement: Placement | None
     mirror: StreamSource | None
     sources: Iterable[StreamSource]
-    compression: Compression | str
+    compression: CompressionLike
     first_seq: int
     subject_transform: SubjectTransform | None
     republish: Republish | None
@@ -67,7 +67,7 @@ class StreamArgs(TypedDict, total=False):
     allow_msg_counter: bool
     allow_atomic: bool
     allow_msg_schedules: bool
-    persist_mode: PersistMode | str
+    persist_mode: PersistModeLike
     allow_batched: bool
     metadata: Mapping[str, str]
 
@@ -78,16 +78,16 @@ class ConsumerArgs(TypedDict, total=False):
     name: str
     durable_name: str
     description: str
-    deliver_policy: DeliverPolicy | str
+    deliver_policy: DeliverPolicyLike
     opt_start_seq: int
     opt_start_time: datetime | None
-    ack_policy: AckPolicy | str
+    ack_policy: AckPolicyLike
     ack_wait: Duration
     max_deliver: int
     backoff: Iterable[Duration]
     filter_subject: str
     filter_subjects: Iterable[str]
-    replay_policy: ReplayPolicy | str
+    replay_policy: ReplayPolicyLike
     rate_limit_bps: int
     sample_freq: str
     max_waiting: int
@@ -105,7 +105,7 @@ class ConsumerArgs(TypedDict, total=False):
     mem_storage: bool
     pause_until: datetime | None
     priority_groups: Iterable[str]
-    priority_policy: PriorityPolicy | str
+    priority_policy: PriorityPolicyLike
     priority_timeout: Duration
     metadata: Mapping[str, str]
 
@@ -119,7 +119,7 @@ class KeyValueArgs(TypedDict, total=False):
     ttl: Duration
     max_value_size: int
     max_bytes: int
-    storage: StorageType | str
+    storage: StorageTypeLike
     num_replicas: int
     placement: Placement | None
     republish: Republish | None
@@ -138,7 +138,7 @@ class ObjectStoreArgs(TypedDict, total=False):
     description: str
     ttl: Duration
     max_bytes: int
-    storage: StorageType | str
+    storage: StorageTypeLike
     num_replicas: int
     placement: Placement | None
     compression: bool

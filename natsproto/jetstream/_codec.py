@@ -26,7 +26,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
 from math import isfinite
-from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, Self, TypeAlias, TypeVar, cast, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    ClassVar,
+    Generic,
+    NoReturn,
+    Self,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+)
 
 from natsproto._value import did_you_mean
 from natsproto.errors import ConfigError, InvalidReply
@@ -38,6 +49,8 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="Record")
 E = TypeVar("E", bound=Enum)
 V = TypeVar("V")
+H = TypeVar("H", covariant=True)
+A = TypeVar("A", contravariant=True)
 
 Duration: TypeAlias = float | timedelta
 """Seconds; a ``timedelta`` says the same."""
@@ -60,39 +73,22 @@ class Unlisted(str):
 # ---------------------------------------------------------------- the kinds of fields
 
 if TYPE_CHECKING:
-    # What the type checker sees of fields that accept more than they hold. At runtime they hold plain values.
 
-    class Seconds:
-        """Float seconds; a ``timedelta`` is accepted."""
+    class Holds(Generic[H, A]):
+        """What the type checker sees of a field that accepts more than it holds. At runtime it holds plain values."""
 
-        def __get__(self, record: object, owner: object = None) -> float: ...
-        def __set__(self, record: object, value: Duration) -> None: ...
+        def __get__(self, record: object, owner: object = None) -> H: ...
+        def __set__(self, record: object, value: A) -> None: ...
 
-    class Delays:
-        """Float seconds each; any iterable of durations is accepted."""
-
-        def __get__(self, record: object, owner: object = None) -> tuple[float, ...]: ...
-        def __set__(self, record: object, value: Iterable[Duration]) -> None: ...
-
-    class Moment:
-        """A Timestamp, or None for the server's zero time; any aware datetime is accepted."""
-
-        def __get__(self, record: object, owner: object = None) -> Timestamp | None: ...
-        def __set__(self, record: object, value: datetime | None) -> None: ...
-
-    class Strings:
-        """A tuple of strings; any iterable of them is accepted, but not one bare string."""
-
-        def __get__(self, record: object, owner: object = None) -> tuple[str, ...]: ...
-        def __set__(self, record: object, value: Iterable[str]) -> None: ...
-
-    class Many(Generic[R]):
-        """A tuple of records; any iterable of them is accepted."""
-
-        def __get__(self, record: object, owner: object = None) -> tuple[R, ...]: ...
-        def __set__(self, record: object, value: Iterable[R]) -> None: ...
+    Seconds: TypeAlias = Holds[float, Duration]
+    Delays: TypeAlias = Holds[tuple[float, ...], Iterable[Duration]]
+    Moment: TypeAlias = Holds[Timestamp | None, datetime | None]  # None for the server's zero time
+    Strings: TypeAlias = Holds[tuple[str, ...], Iterable[str]]  # but not one bare string
+    Many: TypeAlias = Holds[tuple[R, ...], Iterable[R]]
+    Choice: TypeAlias = Holds[E | Unlisted, A]
 else:
     Seconds, Delays, Moment, Strings, Many = float, tuple[float, ...], Timestamp | None, tuple[str, ...], tuple
+    Choice = Union
 
 
 _REQUIRED = object()
@@ -196,7 +192,7 @@ def instant(*, default: Timestamp = NEVER, key: str = "") -> Timestamp:
     return cast(Timestamp, Field(key, default, _accept_instant, read=_read_instant, write=_write_moment))
 
 
-def choice(kind: type[E], *, default: E, key: str = "", always: bool = False) -> E | str:
+def choice(kind: type[E], *, default: E, key: str = "", always: bool = False) -> Choice[E, A]:
     """One of an enumeration of strings; its plain string is accepted too."""
     members: dict[object, E] = {member.value: member for member in kind}
 
@@ -215,7 +211,7 @@ def choice(kind: type[E], *, default: E, key: str = "", always: bool = False) ->
             raise TypeError
         return members.get(value) or (Unlisted(value) if value else default)
 
-    return cast("E | str", Field(key, default, accept, read=read, write=str, always=always))
+    return cast("Choice[E, A]", Field(key, default, accept, read=read, write=str, always=always))
 
 
 def strings(*, default: tuple[()] = (), key: str = "") -> Strings:

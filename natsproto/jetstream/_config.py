@@ -14,17 +14,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Literal, TypeAlias
 
 from natsproto.errors import BucketNotFound, ConfigError, InvalidSubject
 from natsproto.jetstream._codec import (
     INT32,
     UINT64,
+    Choice,
     Delays,
     Many,
     Moment,
     Record,
     Seconds,
     Strings,
+    Unlisted,
     choice,
     delays,
     flag,
@@ -124,11 +127,17 @@ class RetentionPolicy(StrEnum):
     WORK_QUEUE = "workqueue"
 
 
+RetentionPolicyLike: TypeAlias = RetentionPolicy | Unlisted | Literal["limits", "interest", "workqueue"]
+
+
 class StorageType(StrEnum):
     """Where a stream keeps messages."""
 
     FILE = "file"
     MEMORY = "memory"
+
+
+StorageTypeLike: TypeAlias = StorageType | Unlisted | Literal["file", "memory"]
 
 
 class DiscardPolicy(StrEnum):
@@ -138,6 +147,9 @@ class DiscardPolicy(StrEnum):
     NEW = "new"
 
 
+DiscardPolicyLike: TypeAlias = DiscardPolicy | Unlisted | Literal["old", "new"]
+
+
 class Compression(StrEnum):
     """How a file stream is compressed."""
 
@@ -145,11 +157,17 @@ class Compression(StrEnum):
     S2 = "s2"
 
 
+CompressionLike: TypeAlias = Compression | Unlisted | Literal["none", "s2"]
+
+
 class PersistMode(StrEnum):
     """Whether a message is on disk before it is acknowledged (ADR-56)."""
 
     DEFAULT = "default"
     ASYNC = "async"
+
+
+PersistModeLike: TypeAlias = PersistMode | Unlisted | Literal["default", "async"]
 
 
 class DeliverPolicy(StrEnum):
@@ -163,6 +181,11 @@ class DeliverPolicy(StrEnum):
     LAST_PER_SUBJECT = "last_per_subject"
 
 
+DeliverPolicyLike: TypeAlias = (
+    DeliverPolicy | Unlisted | Literal["all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"]
+)
+
+
 class AckPolicy(StrEnum):
     """Which acknowledgements a consumer waits for."""
 
@@ -172,11 +195,17 @@ class AckPolicy(StrEnum):
     FLOW_CONTROL = "flow_control"
 
 
+AckPolicyLike: TypeAlias = AckPolicy | Unlisted | Literal["none", "all", "explicit", "flow_control"]
+
+
 class ReplayPolicy(StrEnum):
     """At which pace stored messages are delivered: at once, or as they came in."""
 
     INSTANT = "instant"
     ORIGINAL = "original"
+
+
+ReplayPolicyLike: TypeAlias = ReplayPolicy | Unlisted | Literal["instant", "original"]
 
 
 class PriorityPolicy(StrEnum):
@@ -186,6 +215,9 @@ class PriorityPolicy(StrEnum):
     OVERFLOW = "overflow"
     PINNED_CLIENT = "pinned_client"
     PRIORITIZED = "prioritized"
+
+
+PriorityPolicyLike: TypeAlias = PriorityPolicy | Unlisted | Literal["none", "overflow", "pinned_client", "prioritized"]
 
 
 # ---------------------------------------------------------------- streams
@@ -262,23 +294,23 @@ class StreamConfig(Record):
     name: str = text(default="")
     description: str = text(default="")
     subjects: Strings = strings(default=())
-    retention: RetentionPolicy | str = choice(RetentionPolicy, default=RetentionPolicy.LIMITS)
+    retention: Choice[RetentionPolicy, RetentionPolicyLike] = choice(RetentionPolicy, default=RetentionPolicy.LIMITS)
     max_consumers: int = integer(default=-1, low=-1)
     max_msgs: int = integer(default=-1, low=-1)
     max_bytes: int = integer(default=-1, low=-1)
     max_age: Seconds = seconds(default=0.0)
     max_msgs_per_subject: int = integer(default=-1, low=-1)
     max_msg_size: int = integer(default=-1, low=-1, high=INT32)
-    discard: DiscardPolicy | str = choice(DiscardPolicy, default=DiscardPolicy.OLD)
+    discard: Choice[DiscardPolicy, DiscardPolicyLike] = choice(DiscardPolicy, default=DiscardPolicy.OLD)
     discard_new_per_subject: bool = flag(default=False)
-    storage: StorageType | str = choice(StorageType, default=StorageType.FILE)
+    storage: Choice[StorageType, StorageTypeLike] = choice(StorageType, default=StorageType.FILE)
     num_replicas: int = integer(default=1, high=5)
     no_ack: bool = flag(default=False)
     duplicate_window: Seconds = seconds(default=0.0)
     placement: Placement | None = optional(Placement, default=None)
     mirror: StreamSource | None = optional(StreamSource, default=None)
     sources: Many[StreamSource] = many(StreamSource, default=())
-    compression: Compression | str = choice(Compression, default=Compression.NONE)
+    compression: Choice[Compression, CompressionLike] = choice(Compression, default=Compression.NONE)
     first_seq: int = integer(default=0, high=UINT64)
     subject_transform: SubjectTransform | None = optional(SubjectTransform, default=None)
     republish: Republish | None = optional(Republish, default=None)
@@ -294,7 +326,7 @@ class StreamConfig(Record):
     allow_msg_counter: bool = flag(default=False)
     allow_atomic: bool = flag(default=False)
     allow_msg_schedules: bool = flag(default=False)
-    persist_mode: PersistMode | str = choice(PersistMode, default=PersistMode.DEFAULT)
+    persist_mode: Choice[PersistMode, PersistModeLike] = choice(PersistMode, default=PersistMode.DEFAULT)
     allow_batched: bool = flag(default=False)
     metadata: Mapping[str, str] = labels(default=None)
 
@@ -328,17 +360,17 @@ class ConsumerConfig(Record):
     name: str = text(default="")
     durable_name: str = text(default="")
     description: str = text(default="")
-    deliver_policy: DeliverPolicy | str = choice(DeliverPolicy, default=DeliverPolicy.ALL)
+    deliver_policy: Choice[DeliverPolicy, DeliverPolicyLike] = choice(DeliverPolicy, default=DeliverPolicy.ALL)
     opt_start_seq: int = integer(default=0, high=UINT64)
     opt_start_time: Moment = moment(default=None)
     # Sent always: what a server takes for a missing one is "none", which loses messages.
-    ack_policy: AckPolicy | str = choice(AckPolicy, default=AckPolicy.EXPLICIT, always=True)
+    ack_policy: Choice[AckPolicy, AckPolicyLike] = choice(AckPolicy, default=AckPolicy.EXPLICIT, always=True)
     ack_wait: Seconds = seconds(default=0.0)
     max_deliver: int = integer(default=-1, low=-1)
     backoff: Delays = delays(default=())
     filter_subject: str = text(default="")
     filter_subjects: Strings = strings(default=())
-    replay_policy: ReplayPolicy | str = choice(ReplayPolicy, default=ReplayPolicy.INSTANT)
+    replay_policy: Choice[ReplayPolicy, ReplayPolicyLike] = choice(ReplayPolicy, default=ReplayPolicy.INSTANT)
     rate_limit_bps: int = integer(default=0, high=UINT64)
     sample_freq: str = text(default="")
     max_waiting: int = integer(default=0)
@@ -356,7 +388,7 @@ class ConsumerConfig(Record):
     mem_storage: bool = flag(default=False)
     pause_until: Moment = moment(default=None)
     priority_groups: Strings = strings(default=())
-    priority_policy: PriorityPolicy | str = choice(PriorityPolicy, default=PriorityPolicy.NONE)
+    priority_policy: Choice[PriorityPolicy, PriorityPolicyLike] = choice(PriorityPolicy, default=PriorityPolicy.NONE)
     priority_timeout: Seconds = seconds(default=0.0)
     metadata: Mapping[str, str] = labels(default=None)
 
@@ -411,7 +443,7 @@ class KeyValueConfig(Record):
     ttl: Seconds = seconds(default=0.0)
     max_value_size: int = integer(default=-1, low=-1, high=INT32)
     max_bytes: int = integer(default=-1, low=-1)
-    storage: StorageType | str = choice(StorageType, default=StorageType.FILE)
+    storage: Choice[StorageType, StorageTypeLike] = choice(StorageType, default=StorageType.FILE)
     num_replicas: int = integer(default=1, high=5)
     placement: Placement | None = optional(Placement, default=None)
     republish: Republish | None = optional(Republish, default=None)
@@ -509,7 +541,7 @@ class ObjectStoreConfig(Record):
     description: str = text(default="")
     ttl: Seconds = seconds(default=0.0)
     max_bytes: int = integer(default=-1, low=-1)
-    storage: StorageType | str = choice(StorageType, default=StorageType.FILE)
+    storage: Choice[StorageType, StorageTypeLike] = choice(StorageType, default=StorageType.FILE)
     num_replicas: int = integer(default=1, high=5)
     placement: Placement | None = optional(Placement, default=None)
     compression: bool = flag(default=False)

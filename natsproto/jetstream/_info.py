@@ -14,6 +14,7 @@ from natsproto.errors import InvalidReply
 from natsproto.jetstream._api_errors import api_error
 from natsproto.jetstream._codec import (
     NEVER,
+    Choice,
     Many,
     Moment,
     Record,
@@ -45,6 +46,7 @@ from natsproto.jetstream._config import (
     ExternalStream,
     Placement,
     RetentionPolicy,
+    RetentionPolicyLike,
     StreamConfig,
     SubjectTransform,
 )
@@ -77,7 +79,7 @@ class ReconfigurationOrigin(Record):
 
     replicas: int = integer(default=0)
     placement: Placement | None = optional(Placement, default=None)
-    retention: RetentionPolicy | str = choice(RetentionPolicy, default=RetentionPolicy.LIMITS)
+    retention: Choice[RetentionPolicy, RetentionPolicyLike] = choice(RetentionPolicy, default=RetentionPolicy.LIMITS)
 
 
 class ReconfigurationStatus(Record):

@@ -9,7 +9,7 @@ from datetime import timedelta
 from opentelemetry.trace import SpanKind
 
 from natsproto._client import Client, Connecting
-from natsproto._core.subscription import Handler, SlowPolicy, Subscription
+from natsproto._core.subscription import Handler, SlowPolicy, SlowPolicyLike, Subscription
 from natsproto._core.wire import Runtime
 from natsproto._options import Options
 from natsproto.jetstream._api_trace import TraceCallback
@@ -89,7 +89,7 @@ class TracedClient(TracedClientBase):
         max_msgs: int | None = None,
         pending_msgs_limit: int | None = None,
         pending_bytes_limit: int | None = None,
-        slow_policy: SlowPolicy | str = SlowPolicy.DROP_NEWEST,
+        slow_policy: SlowPolicyLike = SlowPolicy.DROP_NEWEST,
         message_type: type[Message] = Message,
         message_note: object = None,
     ) -> Subscription:

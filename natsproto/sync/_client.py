@@ -19,7 +19,7 @@ from natsproto import _client as client
 from natsproto import service
 from natsproto._core.connection import Stats
 from natsproto._core.engine import CLOSE_TIMEOUT_S, State
-from natsproto._core.subscription import SlowPolicy
+from natsproto._core.subscription import SlowPolicy, SlowPolicyLike
 from natsproto._durations import seconds
 from natsproto._options import OptionArgs, Options
 from natsproto.errors import ConnectionClosed, PayloadTooLarge
@@ -105,7 +105,7 @@ class Client(SyncWrapper[client.Client]):
         max_msgs: int | None = None,
         pending_msgs_limit: int | None = None,
         pending_bytes_limit: int | None = None,
-        slow_policy: SlowPolicy | str = SlowPolicy.DROP_NEWEST,
+        slow_policy: SlowPolicyLike = SlowPolicy.DROP_NEWEST,
     ) -> Subscription:
         """Subscribe to a subject; see the async client. There are no callbacks: iterate it, in a thread if need be."""
         portal, inner = self._reach()

@@ -18,6 +18,7 @@ from natsproto.errors import ConfigError, InvalidReply
 from natsproto.jetstream import _codec as codec
 from natsproto.jetstream._codec import (
     NEVER,
+    Choice,
     Delays,
     Many,
     Moment,
@@ -57,8 +58,8 @@ class Outer(Record):
     heard: float | None = codec.age(default=None)
     at: Moment = codec.moment(default=None)
     made: Timestamp = codec.instant(default=NEVER)
-    colour: Colour | str = codec.choice(Colour, default=Colour.RED)
-    policy: Colour | str = codec.choice(Colour, default=Colour.BLUE, always=True)
+    colour: Choice[Colour, str] = codec.choice(Colour, default=Colour.RED)
+    policy: Choice[Colour, str] = codec.choice(Colour, default=Colour.BLUE, always=True)
     words: Strings = codec.strings(default=())
     numbers: tuple[int, ...] = codec.integers(default=())
     inner: Inner = codec.nested(Inner, default=Inner())

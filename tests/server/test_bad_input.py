@@ -201,7 +201,7 @@ async def test_a_refused_subscription_leaves_no_trace(server: Server) -> None:
             with pytest.raises(NatsError):
                 nc.subscribe(subject)
         with pytest.raises(ValueError, match="slow_policy"):
-            nc.subscribe("a", slow_policy="whatever")
+            nc.subscribe("a", slow_policy="whatever")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="max_msgs"):
             nc.subscribe("a", max_msgs=0)
         assert nc._engine.subscriptions == []

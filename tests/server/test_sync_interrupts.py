@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from natsproto import sync
+from natsproto.jetstream._config import AckPolicy
 from natsproto.jetstream._consumer.messages import Fetch
 from natsproto.jetstream._message import JsMessage
 from natsproto.testing import Server
@@ -65,12 +66,12 @@ def numbers(read: Callable[[], list[sync.JsMessage]]) -> list[int]:
     return seen
 
 
-ACKS = pytest.mark.parametrize("ack_policy", ["none", "explicit"])
+ACKS = pytest.mark.parametrize("ack_policy", [AckPolicy.NONE, AckPolicy.EXPLICIT])
 
 
 @ACKS
 @pytest.mark.usefixtures("interrupted")
-def test_fetched_messages_are_there_for_the_next_fetch(stream: sync.Stream, ack_policy: str) -> None:
+def test_fetched_messages_are_there_for_the_next_fetch(stream: sync.Stream, ack_policy: AckPolicy) -> None:
     consumer = stream.create_consumer(durable_name="C", ack_policy=ack_policy)
     assert numbers(lambda: consumer.fetch(4, timeout=0.5)) == list(range(COUNT))
     assert consumer.info().num_redelivered == 0
@@ -78,7 +79,7 @@ def test_fetched_messages_are_there_for_the_next_fetch(stream: sync.Stream, ack_
 
 @ACKS
 @pytest.mark.usefixtures("interrupted")
-def test_the_next_message_is_there_for_the_next_call(stream: sync.Stream, ack_policy: str) -> None:
+def test_the_next_message_is_there_for_the_next_call(stream: sync.Stream, ack_policy: AckPolicy) -> None:
     consumer = stream.create_consumer(durable_name="C", ack_policy=ack_policy, max_deliver=1)
     assert numbers(lambda: [consumer.next()]) == list(range(COUNT))
 

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from natsproto import connect
+from natsproto.jetstream._config import RetentionPolicy
 from natsproto.jetstream._context import JetStream
 from natsproto.spark import register
 from natsproto.spark._reader import INACTIVE_THRESHOLD_S
@@ -146,8 +147,8 @@ def test_options_choose_what_is_read(pipe: Pipe) -> None:
     assert seqs(frame) == [seq for seq in range(11, 61) if (seq - 1) % 5 in (1, 3)]
 
 
-@pytest.mark.parametrize("retention", ["workqueue", "interest"])
-def test_reading_takes_nothing_from_a_stream(pipe: Pipe, retention: str) -> None:
+@pytest.mark.parametrize("retention", [RetentionPolicy.WORK_QUEUE, RetentionPolicy.INTEREST])
+def test_reading_takes_nothing_from_a_stream(pipe: Pipe, retention: RetentionPolicy) -> None:
     async def make(js: JetStream) -> None:
         stream = await js.create_stream(name="JOBS", subjects=["jobs"], storage="memory", retention=retention)
         await stream.create_consumer(durable_name="worker")

@@ -34,6 +34,7 @@ async def subscribing(nc: Client) -> None:
         assert_type(message, Message)
     async for batch in sub.batches():
         assert_type(batch, list[Message])
+    nc.subscribe("a", slow_policy="drop_all")  # type: ignore[arg-type]
     async with nc.subscribe("a", slow_policy="drop_oldest") as entered:
         assert_type(entered, Subscription)
     await sub.unsubscribe(max_msgs=10)

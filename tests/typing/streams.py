@@ -9,6 +9,7 @@ from natsproto.jetstream._admin import Admin
 from natsproto.jetstream._advisory import Advisories, Advisory
 from natsproto.jetstream._api_trace import ApiTrace
 from natsproto.jetstream._backup import Progress
+from natsproto.jetstream._codec import Unlisted
 from natsproto.jetstream._config import RetentionPolicy, StreamConfig
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._direct import RawMessage, StoredMessages
@@ -37,11 +38,15 @@ async def managing(nc: Client) -> None:
     assert_type(js.stream_names(), AsyncGenerator[str])
     await js.create_stream(name="S", sujects=["s"])  # type: ignore[call-arg]
     await js.create_stream(name="S", max_msgs="5")  # type: ignore[arg-type]
+    await js.create_stream(name="S", retention="limits", storage=stream.cached_info.config.storage)
+    await js.create_stream(name="S", retention="limit")  # type: ignore[arg-type]
+    StreamConfig(name="S", retention="limit")  # type: ignore[arg-type]
 
 
 async def looking(stream: Stream) -> None:
     info = await stream.info(deleted_details=True, subjects_filter=">")
     assert_type(info.config.max_age, float)
+    assert_type(info.config.retention, RetentionPolicy | Unlisted)
     assert_type(info.state.subjects, Mapping[str, int])
     assert_type(info.state.first_ts, Timestamp | None)
     assert_type(stream.cached_info, StreamInfo)
@@ -73,6 +78,7 @@ async def consumers(stream: Stream) -> None:
     assert_type(await consumer.reset(5), ConsumerReset)
     assert_type(stream.consumers(), Listing[ConsumerInfo])
     await stream.create_consumer(durable_nam="c")  # type: ignore[call-arg]
+    await stream.create_consumer(ack_policy="explict")  # type: ignore[arg-type]
 
 
 async def watching(js: JetStream) -> None:

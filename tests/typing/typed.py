@@ -46,10 +46,13 @@ async def one_type(nc: Client) -> None:
         assert_type(batch, list[TypedMessage[Order]])
     async with orders.subscribe("orders.*") as entered:
         assert_type((await entered.next()).value.flower, str)
-    plain: Subscription = entered
-    assert_type(plain, Subscription[Message])
+    without_argument(entered)
     assert_type(orders.encode(Order("rose")), bytes)
     assert_type(orders.decode(b""), Order)
+
+
+def without_argument(sub: Subscription) -> None:
+    assert_type(sub, Subscription[Message])
 
 
 async def two_types(nc: Client) -> None:

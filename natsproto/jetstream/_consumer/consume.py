@@ -46,8 +46,8 @@ class HandlerOptions:
 
     concurrency: int
     key: Callable[[JsMessage], Hashable] | None
-    on_success: Success
-    on_error: Failure
+    on_success: OnSuccess
+    on_error: OnError
 
     def __init__(
         self,

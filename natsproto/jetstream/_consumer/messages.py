@@ -60,12 +60,6 @@ class Buffer:
     time. ``prefetch`` measures the reader, if given.
     """
 
-    counts_bytes: bool
-    count_interval: int
-    prefetch: AdaptivePrefetch | None
-    received: int
-    received_bytes: int
-
     def __init__(
         self,
         *,
@@ -73,10 +67,13 @@ class Buffer:
         count_interval: int = MAX_UNCOUNTED,
         prefetch: AdaptivePrefetch | None = None,
     ) -> None:
-        self.counts_bytes, self.count_interval, self.prefetch = counts_bytes, count_interval, prefetch
+        self.counts_bytes: bool = counts_bytes
+        self.count_interval: int = count_interval
+        self.prefetch: AdaptivePrefetch | None = prefetch
         self.ready: deque[JsMessage] = deque()
         """What came and was not taken."""
-        self.received = self.received_bytes = 0
+        self.received: int = 0
+        self.received_bytes: int = 0
         """Messages, and their bytes, that came in all."""
         self.consumed = self.consumed_bytes = 0
         """How many of them the reader has dealt with."""
