@@ -32,7 +32,7 @@ MAX_TEST_NAME = 50
 KNOWN: dict[str, dict[str, int]] = {
     "file lines": {
         "natsproto/_core/engine.py": 825,
-        "natsproto/_core/subscription.py": 681,
+        "natsproto/_core/subscription.py": 682,
         "natsproto/_options.py": 821,
         "natsproto/errors.py": 1018,
         "natsproto/jetstream/_codec.py": 769,

@@ -54,6 +54,7 @@ CALLBACK_TIME_SLICE_S = 0.005
 """Seconds in which ``def`` callbacks handle messages before other tasks get a turn."""
 
 Handler: TypeAlias = Callable[[Message], Awaitable[object] | object]
+SlowPolicyLike: TypeAlias = "SlowPolicy | Literal['drop_newest', 'drop_oldest', 'error', 'pause']"
 
 
 class SlowPolicy(StrEnum):
@@ -63,9 +64,6 @@ class SlowPolicy(StrEnum):
     DROP_OLDEST = "drop_oldest"
     ERROR = "error"
     PAUSE = "pause"
-
-
-SlowPolicyLike: TypeAlias = SlowPolicy | Literal["drop_newest", "drop_oldest", "error", "pause"]
 
 
 class SubscriptionCallbacks(Protocol):
