@@ -311,7 +311,7 @@ class Connection:
         """``_request_literal`` with nothing to check, for layers on top: ``wire`` is the subject as it is sent."""
         if self._outbox.must_wait:
             return self._in_turn(partial(self._send_request, subject, wire, b"", timeout, None))
-        return self._engine.mux().send_request(subject, wire, b"", None, positive_seconds("timeout", timeout))
+        return self._engine.request_mux().send_request(subject, wire, b"", None, positive_seconds("timeout", timeout))
 
     async def _in_turn(self, send: Callable[[], asyncio.Future[Message]]) -> Message:
         await self._outbox.wait_writable()
@@ -332,7 +332,7 @@ class Connection:
         block = None if headers is None else block_of(headers)
         # Checked here already: a message that is too large must not subscribe the inbox.
         self._control_lines.check_size(len(payload) + (0 if block is None else len(block)))
-        return self._engine.mux().send_request(subject, wire, payload, block, wait, resend_after)
+        return self._engine.request_mux().send_request(subject, wire, payload, block, wait, resend_after)
 
     @items
     def request_many(
@@ -440,7 +440,7 @@ class Connection:
         RequestTimeout; ConnectionLost when the connection breaks before the server's answer: what was sent may
         or may not have been handled. Cancelling changes nothing.
         """
-        await self._engine.confirm(
+        await self._engine.flush(
             self._options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
         )
 
@@ -478,7 +478,7 @@ class Connection:
         """Yields what happens to the client from the moment of this call, up to Closed. Cancelling ends this
         reader only.
         """
-        self._engine.check_here()
+        self._engine.check_loop()
         return self._engine.event_bus.open_stream().read()
 
     def listen(self, callback: Callable[[Event], object]) -> Callable[[], None]:
@@ -517,7 +517,7 @@ class Connection:
 
     async def closed(self) -> Exception | None:
         """Waits for the end; returns why it came: None when the application closed, else the final error."""
-        self._engine.check_here()
+        self._engine.check_loop()
         return await asyncio.shield(self._engine.closed)
 
     def __repr__(self) -> str:

@@ -117,13 +117,13 @@ class Engine:
         self.state = State.CONNECTING
         self.info = NO_INFO
         self.control_lines = ControlLines()
-        self.outbox = Outbox(options.outbox_limit, loop, self._ask_soon)
+        self.outbox = Outbox(options.outbox_limit, loop, self._schedule_confirm_ping)
         self.table: SubscriptionTable[Owner] = SubscriptionTable()
         self.in_msgs = 0
         self.in_bytes = 0
-        self._dropped_before = 0
+        self._dropped_by_ended = 0
         self.session: Session | None = None
-        self._opening: Session | None = None
+        self._new_session: Session | None = None
         """The next session, while it is told the subscriptions."""
         """The connection in use; None while there is none."""
         self.event_bus = EventBus(options.on_event)
@@ -134,17 +134,17 @@ class Engine:
         self._runtime = runtime
         self._origin = origin
         self._subscriptions: dict[Subscription, SubscriptionEntry[Owner]] = {}
-        self._mux: RequestMux | None = None
+        self._request_mux: RequestMux | None = None
         self._inboxes: dict[ReplyHandler, SubscriptionEntry[Owner]] = {}
-        self._with_callback: weakref.WeakSet[Subscription] | None = None  # slow to make and to walk
-        self._holding: set[Subscription] = set()
-        self._limit_check = LimitCheck(self.table, self._probe, self._refused)
+        self._callback_subscriptions: weakref.WeakSet[Subscription] | None = None  # slow to make and to walk
+        self._reading_held_by: set[Subscription] = set()
+        self._limit_check = LimitCheck(self.table, self._send_limit_probes, self._on_subscription_refused)
         self._changed = Notifier()
-        self._moving_from: Session | None = None
+        self._old_session: Session | None = None
         """The session that was left and may not have handled all that was published on it."""
-        self._warned: Session | None = None
+        self._lame_duck_session: Session | None = None
         """The session whose server has announced its end."""
-        self._asking: asyncio.TimerHandle | None = None
+        self._confirm_timer: asyncio.TimerHandle | None = None
         """Set from the moment a confirmation is wanted until it has come."""
 
     # ---------------------------------------------------------------- connecting
@@ -162,7 +162,7 @@ class Engine:
             if isinstance(exc, Exception):
                 await self.event_bus.handled(CLOSE_TIMEOUT_S)
             raise
-        if session is None or not await self.opened(session):
+        if session is None or not await self.on_connected(session):
             self._move(State.RECONNECTING)
         elif self.event_bus.wants(events.Connected):
             self.event_bus.emit(events.Connected(server=str(session.address)))
@@ -176,7 +176,7 @@ class Engine:
         return self.state is not State.CLOSED
 
     @property
-    def may_move(self) -> bool:
+    def can_move(self) -> bool:
         """Whether a change of servers is in order."""
         return self.state is State.OPEN
 
@@ -190,12 +190,12 @@ class Engine:
             inbox_prefix=f"{self.options.inbox_prefix}.".encode(),
         )
 
-    async def opened(self, session: Session) -> bool:
+    async def on_connected(self, session: Session) -> bool:
         """Makes a session the current one: subscriptions first, then what waited to be published.
 
         Many subscriptions are sent in slices between which the event loop runs. False if the session ended meanwhile.
         """
-        self._opening = session
+        self._new_session = session
         try:
             for place, lines in enumerate(self.table.resubscribe()):
                 if place and self.session is None:  # a move is one step: nothing may be sent to both servers
@@ -206,28 +206,28 @@ class Engine:
             session.end(ConnectionClosed())
             raise
         finally:
-            self._opening = None
+            self._new_session = None
         if session.wire is None or session.ended.done() or self.state is State.CLOSED:
             session.end(ConnectionClosed())
             return False
-        self._supervisor.adopted(session)
+        self._supervisor.on_session_adopted(session)
         self.session = session
-        self._take_info(session, session.link.info)
-        self._stop_asking()  # the answer, if one is out, comes from another server
+        self._on_info(session, session.link.info)
+        self._cancel_confirm_ping()  # the answer, if one is out, comes from another server
         self._limit_check.reset()
-        self.outbox.attach(session.wire, paused=session.write_paused or self._moving_from is not None)
-        if self._holding:
-            session.hold(True)
+        self.outbox.attach(session.wire, paused=session.write_paused or self._old_session is not None)
+        if self._reading_held_by:
+            session.hold_reading(True)
         if self.state in (State.DRAINING, State.OPEN):  # open after a move from one server to another
             self._changed.wake()
         else:
             self._move(State.OPEN)
-        session.go_live()
+        session.start_events()
         for inbox in list(self._inboxes):
             inbox.on_reconnect()
         return True
 
-    def leaving(self, session: Session) -> None:
+    def on_move_started(self, session: Session) -> None:
         """The session is about to be replaced while it still works.
 
         What its server has sent already is taken in: it is asked to stop, and its connection ends when it
@@ -237,41 +237,43 @@ class Engine:
             self.outbox.flush()
             given_up = (i.sid for i in self.table if isinstance(i.owner, Subscription))
             session.wire.write(b"".join(map(commands.unsub, given_up)))
-            self._moving_from = session
+            self._old_session = session
             session.ping(OldConnectionDrained(session))
 
-    def buried(self, session: Session) -> None:
+    def on_old_session_ended(self, session: Session) -> None:
         """A session that was left has ended."""
-        self._is_behind(session)
-        self._fail_barriers(session, _lost(session))
+        self._finish_move(session)
+        self._fail_flush_tokens(session, _lost_error(session))
 
-    def _is_behind(self, session: Session) -> None:
+    def _finish_move(self, session: Session) -> None:
         """The server that was left has handled all it was sent: what follows on the new one cannot overtake it."""
-        if self._moving_from is session:
-            self._moving_from = None
+        if self._old_session is session:
+            self._old_session = None
             if self.session is not None and not self.session.write_paused:
                 self.outbox.resume()
 
-    def gave_up(self, reason: Exception | None, *, quiet: bool = False) -> None:
+    def on_give_up(self, reason: Exception | None, *, quiet: bool = False) -> None:
         """There will be no other connection; ``quiet``: because the event loop ends."""
         if reason is not None and not isinstance(reason, NatsError):
             cause, reason = reason, ConnectionLost(f"{type(reason).__name__}: {reason}")
             reason.__cause__ = cause
         self._finish(reason, quiet=quiet)
 
-    def _lose(self, session: Session, cause: Exception) -> None:
+    def _on_session_lost(self, session: Session, cause: Exception) -> None:
         """The session has ended: everything that depended on it hears of it now."""
         server = str(session.address)
         self.session = None
-        self._stop_asking()
+        self._cancel_confirm_ping()
         self.outbox.detach()
-        self._supervisor.lost(session)
-        self._fail_barriers(session, _lost(session))
-        if self._mux is not None and self.options.fail_requests_on_disconnect:
+        self._supervisor.on_session_lost(session)
+        self._fail_flush_tokens(session, _lost_error(session))
+        if self._request_mux is not None and self.options.fail_requests_on_disconnect:
             reason = cause.reason if isinstance(cause, ConnectionLost) else cause
-            self._mux.fail(lambda subject: ConnectionLost(f"request to {subject!r} unanswered: {reason}", server))
+            self._request_mux.fail(
+                lambda subject: ConnectionLost(f"request to {subject!r} unanswered: {reason}", server)
+            )
         for inbox in list(self._inboxes):
-            inbox.on_disconnect(_lost(session))
+            inbox.on_disconnect(_lost_error(session))
         if self.state is State.OPEN:
             self._move(State.RECONNECTING)
         self.event_bus.emit(
@@ -281,9 +283,9 @@ class Engine:
         )
 
     @staticmethod
-    def _fail_barriers(session: Session, error: NatsError) -> None:
+    def _fail_flush_tokens(session: Session, error: NatsError) -> None:
         """Nobody waits any longer for answers to the pings of this session."""
-        for token in session.link.abandon():
+        for token in session.link.take_pending_pings():
             if isinstance(token, FlushToken) and token.answered is not None and not token.answered.done():
                 token.answered.set_exception(error)
 
@@ -305,7 +307,7 @@ class Engine:
         """
         session = self.session
         if session is None:
-            self._supervisor.hurry()
+            self._supervisor.skip_wait()
             return
         answered: asyncio.Future[None] = self._loop.create_future()
         try:
@@ -322,20 +324,20 @@ class Engine:
 
     # ---------------------------------------------------------------- a session reports
 
-    def arrived(self, touched: list[Route]) -> None:
+    def on_messages(self, touched: list[Route]) -> None:
         """Settles the account of every subscription that got something out of one chunk and calls its ``def`` callback,
         in the order of each one's first message in it.
         """
         deadline = monotonic() + CALLBACK_TIME_SLICE_S if len(touched) > 1 else 0.0
         for route in touched:
             assert isinstance(route, SubscriptionEntry)
-            count, nbytes, excess, ended = self.table.settle(route)
+            count, nbytes, excess, ended = self.table.take_arrived(route)
             self.in_msgs += count
             self.in_bytes += nbytes
             owner = route.owner
             if isinstance(owner, Subscription):
                 if ended:
-                    self._take_out(owner)
+                    self._unregister(owner)
                 if count:
                     owner._account(count, nbytes, excess, deadline)
                 if ended:
@@ -347,38 +349,38 @@ class Engine:
                 assert not isinstance(owner, RequestMux)
                 owner.on_batch_end()
 
-    def happened(self, session: Session, event: LinkEvent) -> None:
+    def on_link_event(self, session: Session, event: LinkEvent) -> None:
         """Something came between the messages."""
         if isinstance(event, PongFor):
             if isinstance(event.token, OldConnectionDrained):
-                self._is_behind(session)
+                self._finish_move(session)
                 # Replies to what was sent before the move may still come here; its time runs out then.
-                if not self._mux and not self._inboxes:
-                    self._supervisor.retire(event.token.session)
+                if not self._request_mux and not self._inboxes:
+                    self._supervisor.end_old_session(event.token.session)
             elif isinstance(event.token, FlushToken):
-                self._take_confirmation(session, event.token)
+                self._on_flush_pong(session, event.token)
             elif isinstance(event.token, LimitProbe) and session is self.session:
                 self._limit_check.on_pong(event.token)
         elif isinstance(event, InfoChanged):
             if session is self.session:
-                self._take_info(session, event.info)
+                self._on_info(session, event.info)
         elif isinstance(event, ServerErr):
             if not isinstance(event.error, TooManySubscriptions):
-                self._hear(event.error)
+                self._on_server_error(event.error)
             elif session is self.session:
                 self._limit_check.on_error()
 
-    def wire_paused(self, session: Session) -> None:
+    def on_write_paused(self, session: Session) -> None:
         """The wire takes nothing for now."""
         if session is self.session:
             self.outbox.pause()
 
-    def wire_resumed(self, session: Session) -> None:
+    def on_write_resumed(self, session: Session) -> None:
         """The wire takes bytes again."""
-        if session is self.session and self._moving_from is None:
+        if session is self.session and self._old_session is None:
             self.outbox.resume()
 
-    def wire_gone(self, session: Session) -> None:
+    def on_wire_closed(self, session: Session) -> None:
         """What depended on the connection hears of its end in this step: what is asked for from now on waits for
         the next one.
         """
@@ -386,41 +388,41 @@ class Engine:
             if self.state is State.CLOSED:
                 self.outbox.detach()  # close() need not wait for a wire that has ended
             else:
-                self._lose(session, session.ended.result())
+                self._on_session_lost(session, session.ended.result())
 
-    def _take_confirmation(self, session: Session, barrier: FlushToken) -> None:
+    def _on_flush_pong(self, session: Session, token: FlushToken) -> None:
         if session is self.session:
-            self.outbox.confirm(barrier.frames_out)
-            self._limit_check.accepted(barrier.last_sid)
-            if barrier.answered is None:
-                self._stop_asking()
+            self.outbox.confirm(token.frames_out)
+            self._limit_check.accepted(token.last_sid)
+            if token.answered is None:
+                self._cancel_confirm_ping()
                 if self.outbox.unconfirmed:
-                    self._ask_soon()
-        if barrier.answered is not None and not barrier.answered.done():
-            barrier.answered.set_result(None)
+                    self._schedule_confirm_ping()
+        if token.answered is not None and not token.answered.done():
+            token.answered.set_result(None)
 
-    def _ask_soon(self) -> None:
+    def _schedule_confirm_ping(self) -> None:
         """Something was written: finds out within a second whether the server got it, so that an outage can
         say how many messages it may have cost. An idle client sends nothing.
         """
-        if self._asking is None:
-            self._asking = self._loop.call_later(CONFIRM_INTERVAL_S, self._ask)
+        if self._confirm_timer is None:
+            self._confirm_timer = self._loop.call_later(CONFIRM_INTERVAL_S, self._send_confirm_ping)
 
-    def _ask(self) -> None:
+    def _send_confirm_ping(self) -> None:
         if self.session is not None and self.outbox.unconfirmed:
             self.session.ping(FlushToken(None, self.outbox.frames_out, self.table.last_sid))
         else:
-            self._asking = None
+            self._confirm_timer = None
 
-    def _stop_asking(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
-            self._asking = None
+    def _cancel_confirm_ping(self) -> None:
+        if self._confirm_timer is not None:
+            self._confirm_timer.cancel()
+            self._confirm_timer = None
 
-    def _take_info(self, session: Session, info: ServerInfo) -> None:
+    def _on_info(self, session: Session, info: ServerInfo) -> None:
         self.info = info
         self.control_lines.set_max_payload(info.max_payload)
-        self._drop_larger(info.max_payload)
+        self._drop_too_large(info.max_payload)
         if session.link.info_in_clear:
             return  # anybody on the way may have written it; behind CONNECT the server says it again
         found = self._supervisor.pool.discovered(info.connect_urls, session.address)
@@ -428,28 +430,28 @@ class Engine:
             self.event_bus.emit(events.ServersDiscovered(servers=tuple(str(address) for address in found.added)))
         if not info.ldm:
             return
-        self._supervisor.move_soon()  # also when it was heard before: there may be servers now that were not then
-        if self._warned is not session:
-            self._warned = session
+        self._supervisor.start_move()  # also when it was heard before: there may be servers now that were not then
+        if self._lame_duck_session is not session:
+            self._lame_duck_session = session
             self.event_bus.emit(events.LameDuck(server=str(session.address)))
 
-    def _drop_larger(self, limit: int) -> None:
+    def _drop_too_large(self, limit: int) -> None:
         """What waits and is too large for this server would cost the connection, and everything behind it."""
         for line, size in self.outbox.take_back_larger(limit) if limit else ():
-            self._drop(line, PayloadTooLarge(size, limit))
+            self._drop_message(line, PayloadTooLarge(size, limit))
 
-    def _drop(self, line: bytes, error: PayloadTooLarge) -> None:
+    def _drop_message(self, line: bytes, error: PayloadTooLarge) -> None:
         _, *names = line.decode("utf-8", "surrogateescape").split(" ")[: -2 if line[:1] == b"H" else -1]
-        if len(names) < 2 or self._mux is None or not self._mux.fail(lambda _: error, names[1]):
+        if len(names) < 2 or self._request_mux is None or not self._request_mux.fail(lambda _: error, names[1]):
             self.event_bus.emit(events.MessageDropped(subject=names[0], error=error))
 
-    def _hear(self, error: NatsError) -> None:
+    def _on_server_error(self, error: NatsError) -> None:
         """The server complained: whoever asked for what it complains of is told."""
         if isinstance(error, SubscriptionDenied):
-            self._end_denied(error)
+            self._end_denied_subscriptions(error)
         elif isinstance(error, PermissionDenied):
-            if self._mux is not None:
-                self._mux.fail(lambda subject: error, error.subject)
+            if self._request_mux is not None:
+                self._request_mux.fail(lambda subject: error, error.subject)
             for inbox in list(self._inboxes):
                 inbox.on_permission_error(error)
         if isinstance(error, PermissionDenied):
@@ -457,7 +459,7 @@ class Engine:
         else:
             self.event_bus.emit(events.ServerErrorEvent(error=error))
 
-    def _end_denied(self, error: SubscriptionDenied) -> None:
+    def _end_denied_subscriptions(self, error: SubscriptionDenied) -> None:
         named = self.table.by_sid(error.sid) if error.sid else None
         for entry in [named] if named is not None else list(self.table):
             if entry.subject == error.subject and (entry.queue or "") == error.queue:
@@ -467,21 +469,21 @@ class Engine:
         """The server does not have this subscription."""
         self.table.remove(entry)
         if isinstance(entry.owner, Subscription):
-            self._take_out(entry.owner)
+            self._unregister(entry.owner)
             entry.owner._close(error)
         elif isinstance(entry.owner, RequestMux):
             entry.owner.fail(lambda subject: error)
-            self._mux = None
+            self._request_mux = None
         else:
             del self._inboxes[entry.owner]
             entry.owner.on_end(error)
 
-    def _probe(self, steps: Sequence[tuple[bytes, LimitProbe]]) -> None:
+    def _send_limit_probes(self, steps: Sequence[tuple[bytes, LimitProbe]]) -> None:
         session = self.session
         if session is not None and session.wire is not None:
             session.wire.write(b"".join(line + session.link.ping(probe) for line, probe in steps))
 
-    def _refused(self, entry: SubscriptionEntry[Owner] | None) -> None:
+    def _on_subscription_refused(self, entry: SubscriptionEntry[Owner] | None) -> None:
         """The server has as many subscriptions as it allows: not this one, or one that has ended meanwhile."""
         error = TooManySubscriptions("maximum subscriptions exceeded")
         if entry is not None:
@@ -507,10 +509,10 @@ class Engine:
         )
         self._subscriptions[subscription] = entry
         if subscription.has_callback:
-            if self._with_callback is None:
-                self._with_callback = weakref.WeakSet()
-            self._with_callback.add(subscription)
-        self._tell(wire)
+            if self._callback_subscriptions is None:
+                self._callback_subscriptions = weakref.WeakSet()
+            self._callback_subscriptions.add(subscription)
+        self._send_control_line(wire)
 
     def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
         """Ends interest now, or after max_msgs in all."""
@@ -518,102 +520,104 @@ class Engine:
         if entry is None:
             return
         if max_msgs is None:
-            self._tell(self.table.remove(entry))
-            self._take_out(subscription)
+            self._send_control_line(self.table.remove(entry))
+            self._unregister(subscription)
             subscription._close(None, discard=True)
             return
-        self._tell(self.table.limit(entry, max_msgs))
+        self._send_control_line(self.table.limit(entry, max_msgs))
         if entry.received >= max_msgs:
-            self._take_out(subscription)
+            self._unregister(subscription)
             subscription._close(None)
 
     def stop_interest(self, subscription: Subscription) -> None:
         """The server sends no more; what it has sent is still taken in."""
         entry = self._subscriptions.get(subscription)
         if entry is not None:
-            self._tell(self.table.stop(entry))
+            self._send_control_line(self.table.stop_delivery(entry))
             subscription._disable_pause()
 
-    def forget(self, subscription: Subscription) -> None:
+    def remove(self, subscription: Subscription) -> None:
         """Takes in no more."""
-        entry = self._take_out(subscription)
+        entry = self._unregister(subscription)
         if entry is not None:
-            self._tell(self.table.remove(entry))
+            self._send_control_line(self.table.remove(entry))
 
     @property
     def dropped(self) -> int:
         """Messages lost by all subscriptions, ended ones included."""
-        return self._dropped_before + sum(subscription.dropped for subscription in self._subscriptions)
+        return self._dropped_by_ended + sum(subscription.dropped for subscription in self._subscriptions)
 
-    def handler_failed(self, where: str, error: BaseException) -> None:
+    def on_handler_error(self, where: str, error: BaseException) -> None:
         """A callback raised."""
-        self.event_bus.handler_failed(where, error)
+        self.event_bus.on_handler_error(where, error)
 
-    def slow(self, subscription: Subscription, error: SlowConsumer) -> None:
+    def on_slow_consumer(self, subscription: Subscription, error: SlowConsumer) -> None:
         """A subscription starts to lose messages."""
         self.event_bus.emit(events.SlowConsumerDetected(subscription=subscription, error=error))
 
-    def caught_up(self, subscription: Subscription, dropped: int) -> None:
+    def on_slow_consumer_recovered(self, subscription: Subscription, dropped: int) -> None:
         """A subscription has ceased to lose messages."""
         log.warning("subscription on %r has caught up; it lost %d messages in all", subscription.subject, dropped)
 
-    def let_readers_run(self) -> None:
+    def yield_to_readers(self) -> None:
         """Stops reading from the socket for a turn of the event loop."""
         if self.session is not None:
-            self.session.let_readers_run()
+            self.session.yield_to_readers()
 
-    def hold(self, subscription: Subscription, wanted: bool) -> None:
+    def hold_reading(self, subscription: Subscription, wanted: bool) -> None:
         """Stops reading while any subscription wants it stopped."""
         if wanted:
-            self._holding.add(subscription)
+            self._reading_held_by.add(subscription)
         else:
-            self._holding.discard(subscription)
+            self._reading_held_by.discard(subscription)
         if self.session is not None:
-            self.session.hold(bool(self._holding))
+            self.session.hold_reading(bool(self._reading_held_by))
 
-    def mux(self) -> RequestMux:
+    def request_mux(self) -> RequestMux:
         """The request inbox, subscribed at its first use."""
         if self.state is State.CLOSED:
             raise ConnectionClosed("request")
-        if self._mux is None:
-            self.check_here()
+        if self._request_mux is None:
+            self.check_loop()
             prefix = f"{self.options.inbox_prefix}.{nuid(self._runtime.rng)}."
-            mux = RequestMux(prefix, self._loop, self.control_lines, self.outbox.put)
-            _, wire = self.table.add(mux.subject, None, mux.on_message, mux, origin=self._origin)
-            self._mux = mux
-            self._tell(wire)
-        return self._mux
+            request_mux = RequestMux(prefix, self._loop, self.control_lines, self.outbox.put)
+            _, wire = self.table.add(
+                request_mux.subject, None, request_mux.on_message, request_mux, origin=self._origin
+            )
+            self._request_mux = request_mux
+            self._send_control_line(wire)
+        return self._request_mux
 
     def add_reply_handler(self, inbox: ReplyHandler) -> None:
         """From now on the inbox gets its replies, and is told what becomes of the connection."""
         self.check_open("publish")
         entry, wire = self.table.add(inbox.subject, None, inbox.on_message, inbox, origin=self._origin)
         self._inboxes[inbox] = entry
-        self._tell(wire)
+        self._send_control_line(wire)
 
     def remove_reply_handler(self, inbox: ReplyHandler) -> None:
         """The inbox gets nothing more. Harmless when it has ended."""
         entry = self._inboxes.pop(inbox, None)
         if entry is not None:
-            self._tell(self.table.remove(entry))
+            self._send_control_line(self.table.remove(entry))
 
     @property
     def subscriptions(self) -> list[Subscription]:
         """The live subscriptions."""
         return list(self._subscriptions)
 
-    def _take_out(self, subscription: Subscription) -> SubscriptionEntry[Owner] | None:
+    def _unregister(self, subscription: Subscription) -> SubscriptionEntry[Owner] | None:
         entry = self._subscriptions.pop(subscription, None)
         if entry is not None:
-            self._dropped_before += subscription.dropped
-            self._holding.discard(subscription)
+            self._dropped_by_ended += subscription.dropped
+            self._reading_held_by.discard(subscription)
         return entry
 
-    def _tell(self, line: bytes) -> None:
+    def _send_control_line(self, line: bytes) -> None:
         """Sends a control line behind what is waiting. Without a connection there is nobody to tell: a new
         one is told the whole table.
         """
-        session = self._opening or self.session
+        session = self._new_session or self.session
         if line and session is not None and session.wire is not None:
             self.outbox.flush()
             session.wire.write(line)
@@ -624,20 +628,20 @@ class Engine:
         """ConnectionClosed unless the client can still do something new."""
         if self.state in (State.DRAINING, State.CLOSED):
             raise ConnectionClosed(doing)
-        self.check_here()
+        self.check_loop()
 
-    def check_here(self) -> None:
+    def check_loop(self) -> None:
         """LocalProtocolError in another event loop than the client's; after the end none is better than another."""
         if running_loop() is not self._loop and self.state is not State.CLOSED:
             raise wrong_loop_error()
 
-    async def confirm(self, timeout: float) -> None:
+    async def flush(self, timeout: float) -> None:
         """Waits until the server has handled everything sent so far, over a reconnect if need be.
 
         RequestTimeout after ``timeout`` seconds, ConnectionLost when the connection breaks while the answer
         is out, ConnectionClosed when the client is closed.
         """
-        self.check_here()
+        self.check_loop()
         answered: asyncio.Future[None] = self._loop.create_future()
         try:
             async with asyncio.timeout(timeout):
@@ -656,7 +660,7 @@ class Engine:
             raise RequestTimeout("flush", timeout) from None
 
     @property
-    def living(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the client goes on: it is neither closed nor is its own task being cancelled."""
         return self.state is not State.CLOSED and self._supervisor.running
 
@@ -673,7 +677,7 @@ class Engine:
         if self.state is not State.CLOSED:
             await self._drain(deadline, left)
         else:
-            await self._end()
+            await self._close()
         unhandled = await self.event_bus.handled(max(CLOSE_TIMEOUT_S, deadline - self._loop.time()))
         if unhandled:
             left.append(f"{unhandled} events not handled by on_event")
@@ -682,36 +686,36 @@ class Engine:
 
     async def _drain(self, deadline: float, left: list[str]) -> None:
         """drain() up to the end of the client; adds what it leaves undone to ``left``."""
-        self.check_here()
+        self.check_loop()
         if self.state is not State.DRAINING:
             self._move(State.DRAINING)
         try:
             draining = self.subscriptions
             for subscription in draining:
                 self.stop_interest(subscription)
-            failure = await self._confirm_by(deadline) if draining else None
+            failure = await self._flush_by(deadline) if draining else None
             if failure is not None:
                 left.append(f"the server did not confirm the end of {len(draining)} subscriptions ({failure})")
             for subscription in draining:
-                self.forget(subscription)
+                self.remove(subscription)
                 subscription._close(None, reason="the client was drained")
             for subscription in draining:
                 unread = await subscription._join(deadline)
                 if unread:
                     left.append(f"{unread} messages of {subscription.subject!r} not handled")
-            failure = await self._confirm_by(deadline)
+            failure = await self._flush_by(deadline)
             if failure is not None and (self.outbox.frames or not left):
                 left.append(f"{self.outbox.frames} messages not sent, the rest not confirmed ({failure})")
         finally:
-            await self._end()
+            await self._close()
 
-    async def _confirm_by(self, deadline: float) -> NatsError | None:
+    async def _flush_by(self, deadline: float) -> NatsError | None:
         """confirm(), on the next connection when this one breaks; returns why it came to nothing."""
         if self.session is None and not self.outbox.frames:
             return None  # nothing waits for a connection
         while True:
             try:
-                await self.confirm(max(0.0, deadline - self._loop.time()))
+                await self.flush(max(0.0, deadline - self._loop.time()))
             except ConnectionLost:
                 continue
             except NatsError as exc:
@@ -724,25 +728,27 @@ class Engine:
         Bytes already published get up to CLOSE_TIMEOUT_S seconds to leave; then on_event gets as long for the last
         events.
         """
-        await self._end()
+        await self._close()
         unhandled = await self.event_bus.handled(CLOSE_TIMEOUT_S)
         if unhandled:
             log.warning("closed with %d events not handled by on_event", unhandled)
 
-    async def _end(self) -> None:
+    async def _close(self) -> None:
         """close() but for the callbacks of events."""
         if self.state is State.CLOSED:
             await asyncio.shield(self.closed)
             return
-        self.check_here()
+        self.check_loop()
         session = self.session
-        self._shut(None)
+        self._end_all(None)
         supervising = self._supervisor.cancel()
         try:
             if session is not None:
-                await self._linger(session)
+                await self._flush_and_close(session)
         finally:
-            tasks = [task for subscription in self._with_callback or () if (task := subscription._cancel_callback())]
+            tasks = [
+                task for subscription in self._callback_subscriptions or () if (task := subscription._cancel_callback())
+            ]
             if supervising is not None and not supervising.done():
                 tasks.append(supervising)
             if session is not None and not session.ended.done():
@@ -752,33 +758,33 @@ class Engine:
             # They end within a few turns of the loop, unless a callback resists.
             await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
 
-    async def _linger(self, session: Session) -> None:
-        if not self.outbox.frames and session.leaves_at_once:
+    async def _flush_and_close(self, session: Session) -> None:
+        if not self.outbox.frames and session.closes_immediately:
             session.close()
-            await session.gone
+            await session.wire_closed
             return
-        cut = self._loop.call_later(CLOSE_TIMEOUT_S, self._cut, session)
+        cut = self._loop.call_later(CLOSE_TIMEOUT_S, self._abort_close, session)
         try:
             if self.outbox.frames or session.write_paused:
                 await self.outbox.wait_flushed()
             session.close()
-            await session.gone
+            await session.wire_closed
         finally:
             cut.cancel()
 
-    def _cut(self, session: Session) -> None:
+    def _abort_close(self, session: Session) -> None:
         log.warning("%s takes nothing; cut with %d messages unsent", session.address, self.outbox.frames)
         session.end(ConnectionClosed())
 
-    def _shut(self, reason: Exception | None) -> None:
+    def _end_all(self, reason: Exception | None) -> None:
         """No new work, and everybody who waits is told: that it is the end, or why it broke."""
         self._move(State.CLOSED)
         self.outbox.close()
-        if self._mux is not None:
-            self._mux.fail(lambda subject: ConnectionClosed(f"request to {subject!r}"))
-            self._mux.close()
+        if self._request_mux is not None:
+            self._request_mux.fail(lambda subject: ConnectionClosed(f"request to {subject!r}"))
+            self._request_mux.close()
         if self.session is not None:
-            self._fail_barriers(self.session, ConnectionClosed("flush"))
+            self._fail_flush_tokens(self.session, ConnectionClosed("flush"))
         error = reason if reason is None or isinstance(reason, NatsError) else ConnectionLost(str(reason))
         if isinstance(error, ConnectFailed) and not isinstance(error, NotAuthorized):
             error = ConnectionLost(f"no server is left: {error}")  # what is over is a connection that there was
@@ -787,7 +793,7 @@ class Engine:
         for inbox in inboxes:
             inbox.on_end(error or ConnectionClosed("publish"))
         for subscription in self.subscriptions:
-            self._take_out(subscription)
+            self._unregister(subscription)
             discard = reason is None and subscription.has_callback
             subscription._close(error, discard=discard, reason="the client was closed")
 
@@ -796,7 +802,7 @@ class Engine:
         if self.closed.done():
             return
         if self.state is not State.CLOSED:
-            self._shut(reason)
+            self._end_all(reason)
         self.outbox.detach()
         if self.outbox.frames:
             log.warning("closed with %d messages unsent", self.outbox.frames)
@@ -804,8 +810,8 @@ class Engine:
             if not self.session.ended.done():
                 self.session.end(ConnectionClosed())
             self.session = None
-        self._supervisor.end_retired()
-        self._stop_asking()  # its timer would hold the client for a second
+        self._supervisor.end_old_sessions()
+        self._cancel_confirm_ping()  # its timer would hold the client for a second
         self.closed.set_result(reason)
         self._changed.wake()
         # A failed first connect is raised to the caller, who will log it; at the end of a program nobody cares.
@@ -819,7 +825,7 @@ class Engine:
         self._changed.wake()
 
 
-def _lost(session: Session) -> ConnectionLost:
+def _lost_error(session: Session) -> ConnectionLost:
     """Why a session has ended, for those who waited for an answer."""
     cause = session.ended.result()
     return cause if isinstance(cause, ConnectionLost) else ConnectionLost(str(cause), str(session.address))

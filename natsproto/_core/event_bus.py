@@ -65,7 +65,7 @@ class EventBus:
         self._written[type(event)] = now + event.pause
         return False
 
-    def handler_failed(self, where: str, error: BaseException) -> None:
+    def on_handler_error(self, where: str, error: BaseException) -> None:
         """A callback of the application raised."""
         log.error("%s failed: %r", where, error, exc_info=error)
         self.emit(events.HandlerFailed(where=where, error=error))

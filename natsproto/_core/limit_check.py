@@ -41,60 +41,62 @@ class LimitCheck(Generic[Owner]):
     ) -> None:
         self._table, self._send, self._refused = table, send, refused
         self._accepted = 0  # the server has all subscriptions with sids up to this one
-        self._missing = 0  # errors of which it is not known yet whom they were about
-        self._found: set[int] = set()  # sids that were asked about in vain
-        self._asking = False
-        self._probing = False  # whether an error is about the next probe
-        self._hit = False
+        self._refused_count = 0  # errors of which it is not known yet whom they were about
+        self._accepted_sids: set[int] = set()  # sids that were asked about in vain
+        self._is_checking = False
+        self._is_probing = False  # whether an error is about the next probe
+        self._probe_refused = False
 
     def reset(self) -> None:
         """There is another connection, or none."""
-        self._accepted = self._missing = 0
-        self._found.clear()
-        self._asking = self._probing = self._hit = False
+        self._accepted = self._refused_count = 0
+        self._accepted_sids.clear()
+        self._is_checking = self._is_probing = self._probe_refused = False
 
     def accepted(self, sid: int) -> None:
         """The server has answered a ping behind the subscription with this sid."""
-        if not self._asking:
+        if not self._is_checking:
             self._accepted = max(self._accepted, sid)
 
     def on_error(self) -> None:
         """The server has refused a subscription."""
-        if self._probing:
-            self._hit = True
+        if self._is_probing:
+            self._probe_refused = True
             return
-        self._missing += 1
-        if not self._asking:
-            self._asking = True
+        self._refused_count += 1
+        if not self._is_checking:
+            self._is_checking = True
             self._send([(b"", LimitProbe(ends=True))])  # more errors may come; they are counted first
 
     def on_pong(self, probe: LimitProbe) -> None:
         """The server has handled everything in front of a probe."""
-        if not self._asking:
+        if not self._is_checking:
             return  # of a connection that is gone
         if probe.sid:
-            if self._hit:
-                self._missing -= 1
+            if self._probe_refused:
+                self._refused_count -= 1
                 entry = self._table.by_sid(str(probe.sid))
                 if entry is not None:
                     self._refused(entry)
             else:
-                self._found.add(probe.sid)
-        self._hit = False
-        self._probing = not probe.ends
+                self._accepted_sids.add(probe.sid)
+        self._probe_refused = False
+        self._is_probing = not probe.ends
         if probe.ends:
-            self._ask()
+            self._send_probes()
 
-    def _ask(self) -> None:
-        suspects = [i for i in self._table if i.sid > self._accepted and i.sid not in self._found and not i.stopped]
-        chosen = suspects[-self._missing :] if self._missing > 0 else []
+    def _send_probes(self) -> None:
+        suspects = [
+            i for i in self._table if i.sid > self._accepted and i.sid not in self._accepted_sids and not i.stopped
+        ]
+        chosen = suspects[-self._refused_count :] if self._refused_count > 0 else []
         if chosen:
             steps = [(b"", LimitProbe())]
-            steps += [(self._table.again(entry), LimitProbe(entry.sid)) for entry in chosen]
+            steps += [(self._table.resubscribe_one(entry), LimitProbe(entry.sid)) for entry in chosen]
             steps[-1][1].ends = True
             self._send(steps)
             return
-        for _ in range(self._missing):
+        for _ in range(self._refused_count):
             self._refused(None)
-        self._asking, self._missing = False, 0
-        self._found.clear()
+        self._is_checking, self._refused_count = False, 0
+        self._accepted_sids.clear()

@@ -33,14 +33,14 @@ class PendingReplies(Generic[P]):
     """
 
     __slots__ = (
-        *("_deadlines", "_due_of", "_on_due", "_ranked", "_timer", "_timer_at"),
-        *("count", "next_new", "pending", "prefix", "subject"),
+        *("_deadline_of", "_deadlines", "_last_sorted", "_on_due", "_timer", "_timer_at"),
+        *("count", "next_deadline", "pending", "prefix", "subject"),
     )
 
     def __init__(
         self,
         prefix: str,
-        due_of: Callable[[P], float],
+        deadline_of: Callable[[P], float],
         on_due: Callable[[list[str], float], None],
     ) -> None:
         self.subject = prefix + "*"
@@ -50,20 +50,20 @@ class PendingReplies(Generic[P]):
         """In the order of the tokens."""
         self.count = 0
         """The last token, as a number."""
-        self.next_new = inf
+        self.next_deadline = inf
         """When the first of those is due that were added since the timer fired."""
-        self._due_of, self._on_due = due_of, on_due
+        self._deadline_of, self._on_due = deadline_of, on_due
         self._deadlines: list[tuple[float, str]] = []  # of what was pending when the timer fired last
-        self._ranked = 0  # the last token then
+        self._last_sorted = 0  # the last token then
         self._timer: asyncio.Handle | None = None
         self._timer_at = inf  # when it fires; uvloop's handles do not tell when that is less than 0.5 ms away
 
-    def wake_at(self, due: float) -> None:
+    def set_next_deadline(self, due: float) -> None:
         """The reply that was added last is the next of the new ones that is due."""
-        self.next_new = due
+        self.next_deadline = due
         self._fire_at(due)
 
-    def look_again(self, token: str, due: float) -> None:
+    def postpone(self, token: str, due: float) -> None:
         """A reply that was due is awaited longer."""
         heappush(self._deadlines, (due, token))
 
@@ -83,8 +83,8 @@ class PendingReplies(Generic[P]):
     def _fire(self) -> None:
         self._timer, self._timer_at = None, inf
         now = asyncio.get_running_loop().time()
-        if self.next_new <= now:
-            self._rank()
+        if self.next_deadline <= now:
+            self._sort_deadlines()
         pending, deadlines = self.pending, self._deadlines
         due: list[str] = []
         while deadlines and (deadlines[0][0] <= now or deadlines[0][1] not in pending):
@@ -93,29 +93,29 @@ class PendingReplies(Generic[P]):
                 due.append(token)
         if due:
             self._on_due(due, now)
-        following = min(self.next_new, deadlines[0][0] if deadlines else inf)
+        following = min(self.next_deadline, deadlines[0][0] if deadlines else inf)
         if following < inf:
             self._fire_at(following)
 
-    def _rank(self) -> None:
+    def _sort_deadlines(self) -> None:
         """Puts the deadlines of what was added since the last time among the others. Nearly all of it has been answered
         by then, which is why that waits until the first of it is due.
         """
         pending, deadlines = self.pending, self._deadlines
         for token in reversed(pending):
-            if int(token) <= self._ranked:
+            if int(token) <= self._last_sorted:
                 break
-            heappush(deadlines, (self._due_of(pending[token]), token))
-        self._ranked, self.next_new = self.count, inf
+            heappush(deadlines, (self._deadline_of(pending[token]), token))
+        self._last_sorted, self.next_deadline = self.count, inf
         if len(deadlines) > max(_CLEANUP_THRESHOLD, 4 * len(pending)):
             deadlines[:] = [entry for entry in deadlines if entry[1] in pending]
             heapify(deadlines)
 
 
-_Again = tuple[bytes, bytes, float, float]
+_Resend = tuple[bytes, bytes, float, float]
 """Control line and payload to send again, after so many seconds of silence, until a deadline."""
 
-_Request = tuple[asyncio.Future[Message], str, float, float, _Again | None]
+_Request = tuple[asyncio.Future[Message], str, float, float, _Resend | None]
 """Its future, the subject it went to, its timeout in seconds, when it is due first, and what is sent again then."""
 
 
@@ -140,7 +140,7 @@ class RequestMux:
         self._skip = len(prefix)
         self._loop = loop
         self._control_lines, self._put = control_lines, put
-        self._tidy_at = _CLEANUP_THRESHOLD
+        self._cleanup_at = _CLEANUP_THRESHOLD
 
     def __len__(self) -> int:
         """How many requests somebody waits for."""
@@ -163,15 +163,15 @@ class RequestMux:
         loop = self._loop
         future: asyncio.Future[Message] = loop.create_future()
         due = loop.time() + timeout
-        again = None
+        resend = None
         if 0 < resend_after < timeout:
-            again = head, payload, resend_after, due
+            resend = head, payload, resend_after, due
             due += resend_after - timeout
-        pending[token] = future, subject, timeout, due, again
-        if due < replies.next_new:
-            replies.wake_at(due)
-        if len(pending) > self._tidy_at:
-            self._tidy()
+        pending[token] = future, subject, timeout, due, resend
+        if due < replies.next_deadline:
+            replies.set_next_deadline(due)
+        if len(pending) > self._cleanup_at:
+            self._remove_cancelled()
         try:
             self._put(head, payload)
         except BaseException:
@@ -207,26 +207,26 @@ class RequestMux:
         """Stops the timer."""
         self._replies.close()
 
-    def _tidy(self) -> None:
+    def _remove_cancelled(self) -> None:
         """Forgets requests that were cancelled."""
         pending = self._pending
         for token in [token for token, (future, *_) in pending.items() if future.done()]:
             del pending[token]
-        self._tidy_at = max(_CLEANUP_THRESHOLD, 2 * len(pending))
+        self._cleanup_at = max(_CLEANUP_THRESHOLD, 2 * len(pending))
 
     def _on_due(self, tokens: list[str], now: float) -> None:
         for token in tokens:
-            future, subject, timeout, _, again = self._pending[token]
+            future, subject, timeout, _, resend = self._pending[token]
             if future.done():
                 del self._pending[token]
-            elif again is None or again[3] <= now:
+            elif resend is None or resend[3] <= now:
                 del self._pending[token]
                 future.set_exception(RequestTimeout(f"request to {subject!r}", timeout))
             else:
-                head, payload, interval, deadline = again
-                self._replies.look_again(token, min(now + interval, deadline))
+                head, payload, interval, deadline = resend
+                self._replies.postpone(token, min(now + interval, deadline))
                 try:
                     self._put(head, payload)
                 except OutboxFull:
                     pass  # it goes on waiting, and is sent again when there is room
-        self._tidy_at = max(_CLEANUP_THRESHOLD, min(self._tidy_at, 2 * len(self._pending)))
+        self._cleanup_at = max(_CLEANUP_THRESHOLD, min(self._cleanup_at, 2 * len(self._pending)))

@@ -95,7 +95,7 @@ class RequestMany:
 
     def _end(self, error: NatsError | None = None) -> None:
         self._over = True
-        self._engine.forget(self._inbox)
+        self._engine.remove(self._inbox)
         self._inbox._close(error)
 
     def _hear(self, event: Event) -> None:

@@ -50,17 +50,19 @@ T = TypeVar("T")
 log = logging.getLogger("natsproto")
 
 _WAITING_FOR_INFO = "waiting for INFO"
-_WAITING = {
+_PHASE_OF_STATE = {
     LinkState.AWAIT_INFO: _WAITING_FOR_INFO,
     LinkState.AUTHENTICATING: "waiting for the server to accept the connection",
 }
-_OPEN = "open"
+_OPEN_PHASE = "open"
 _TLS_HANDSHAKE = "in the TLS handshake"
-_SILENT = (
+_NO_INFO_HINT = (
     "a server with handshake_first says nothing before TLS: then use tls_first=True; is it a NATS server at all? An "
     "HTTP server, as on the monitoring port, waits for a request"
 )
-_UNCERTIFIED = "so ends a server that wants a client certificate, or another one than the context given as tls has"
+_CLIENT_CERTIFICATE_HINT = (
+    "so ends a server that wants a client certificate, or another one than the context given as tls has"
+)
 
 _KERNEL_KEEPALIVE_S = 7200.0
 """Seconds of silence after which a kernel looks whether its peer is still there. Pings mostly come before that; to ask
@@ -74,23 +76,23 @@ deflate looks back no further than 32 KiB anyway."""
 class SessionCallbacks(Protocol):
     """Whom a session works for."""
 
-    def arrived(self, touched: list[Route]) -> None:
+    def on_messages(self, touched: list[Route]) -> None:
         """Messages were put into these sinks."""
         ...
 
-    def happened(self, session: Session, event: LinkEvent) -> None:
+    def on_link_event(self, session: Session, event: LinkEvent) -> None:
         """The link has news; only after the handshake."""
         ...
 
-    def wire_paused(self, session: Session) -> None:
+    def on_write_paused(self, session: Session) -> None:
         """The wire takes nothing for now."""
         ...
 
-    def wire_resumed(self, session: Session) -> None:
+    def on_write_resumed(self, session: Session) -> None:
         """The wire takes bytes again."""
         ...
 
-    def wire_gone(self, session: Session) -> None:
+    def on_wire_closed(self, session: Session) -> None:
         """Nothing that is written to the wire from now on arrives."""
         ...
 
@@ -107,7 +109,7 @@ class Session:
         self.wire: Wire | None = None
         self.ended: asyncio.Future[Exception] = loop.create_future()
         """Its result is why the session ended."""
-        self.gone: asyncio.Future[None] = loop.create_future()
+        self.wire_closed: asyncio.Future[None] = loop.create_future()
         """Done when the wire is gone too; without a wire never."""
         self._loop = loop
         self._options = options
@@ -115,18 +117,18 @@ class Session:
         self._client = client
         self.write_paused = False
         """Whether the wire asked for a pause in writing."""
-        self._open = False
-        self._steps: deque[LinkEvent] = deque()
-        self._step_waiter: asyncio.Future[None] | None = None
-        self._closing = False
-        self._doing = "dialling"
+        self._is_live = False
+        self._handshake_events: deque[LinkEvent] = deque()
+        self._handshake_waiter: asyncio.Future[None] | None = None
+        self._is_closing = False
+        self._phase = "dialling"
         self.encrypted = False
         """Whether the connection is under TLS."""
-        self._held = False
-        self._resting = False
+        self._is_held = False
+        self._is_yielding = False
         self._keep_alive: asyncio.TimerHandle | None = None
-        self._passed = 0
-        self._stuck = 0
+        self._last_sent_bytes = 0
+        self._stuck_ticks = 0
 
     # ---------------------------------------------------------------- opening
 
@@ -145,28 +147,32 @@ class Session:
             if isinstance(exc, NatsError):
                 raise
             waited = self._options.connect_timeout
-            raise RequestTimeout(f"connecting to {self.address}, {self._stage}{self._hint()}", waited) from None
+            raise RequestTimeout(
+                f"connecting to {self.address}, {self._current_phase}{self._silence_hint()}", waited
+            ) from None
         except BaseException as exc:
             self.end(exc if isinstance(exc, Exception) else ConnectionLost("cancelled", str(self.address)))
-            if isinstance(exc, ssl.SSLError) or (isinstance(exc, ConnectionError) and self._stage == _TLS_HANDSHAKE):
+            if isinstance(exc, ssl.SSLError) or (
+                isinstance(exc, ConnectionError) and self._current_phase == _TLS_HANDSHAKE
+            ):
                 raise tls_failure(exc, str(self.address)) from exc
             if isinstance(exc, ConnectionError) and (blamed := self.ended.result()) is not exc:
                 raise blamed from exc
             raise
         return info
 
-    def go_live(self) -> None:
+    def start_events(self) -> None:
         """From now on the client hears of everything, beginning with what came behind the handshake."""
-        self._open = True
-        self._doing = _OPEN
+        self._is_live = True
+        self._phase = _OPEN_PHASE
         self._arm_keep_alive()
-        steps = list(self._steps)
-        self._steps.clear()
-        self._deal(steps)
+        steps = list(self._handshake_events)
+        self._handshake_events.clear()
+        self._dispatch_events(steps)
 
     async def _handshake(self) -> ServerInfo:
         options, address = self._options, self.address
-        self._doing = "asking for the context of TLS and the headers of WebSocket"
+        self._phase = "asking for the context of TLS and the headers of WebSocket"
         first = options.tls_context_for(address) if options.tls_first or address.scheme == "wss" else None
         hostname = options.tls_hostname_for(address)
         plan = DialPlan(
@@ -184,25 +190,25 @@ class Session:
         )
         self.encrypted = first is not None
         steps = ["dialling", "TLS handshake" if first else "", "WebSocket handshake" if address.websocket else ""]
-        self._doing = " and ".join(filter(None, steps))
+        self._phase = " and ".join(filter(None, steps))
         self.wire = await self._runtime.dial(address, plan, self)
         while True:
-            step = await self._next_step()
+            step = await self._next_handshake_event()
             if isinstance(step, UpgradeTls):
-                self._doing = _TLS_HANDSHAKE
+                self._phase = _TLS_HANDSHAKE
                 context = options.tls_context_for(address, demanded=True)
                 assert context is not None
-                await self.wire.upgrade(context, hostname)
-                self._check_alive()
+                await self.wire.start_tls(context, hostname)
+                self._raise_if_ended()
                 self.encrypted = True
                 step = self.link.secured()
             if _is_too_old(info := self.link.info):
                 raise UnsupportedByServer("headers", f"{address} runs nats-server {info.version}; 2.2 is needed")
             if isinstance(step, NeedCredentials):
-                self.wire.write(self.link.authenticate(await self._introduction(step.info)))
+                self.wire.write(self.link.authenticate(await self._connect_fields(step.info)))
             elif isinstance(step, (Ready, ServerErr)):
                 # Both at once: credentials that expire in this very second are accepted and refused in one breath.
-                if (refusal := self._refusal()) is not None:
+                if (refusal := self._server_refusal()) is not None:
                     raise refusal
                 if isinstance(step, Ready):
                     return info
@@ -210,22 +216,22 @@ class Session:
     def _largest_compressed(self) -> int:
         return min(self.link.info.max_payload, _MAX_COMPRESSED_SIZE) or _MAX_COMPRESSED_SIZE
 
-    async def _next_step(self) -> LinkEvent:
-        while not self._steps or self.ended.done():
-            self._check_alive()
-            self._step_waiter = self._loop.create_future()
+    async def _next_handshake_event(self) -> LinkEvent:
+        while not self._handshake_events or self.ended.done():
+            self._raise_if_ended()
+            self._handshake_waiter = self._loop.create_future()
             try:
-                await self._step_waiter
+                await self._handshake_waiter
             finally:
-                self._step_waiter = None
-        return self._steps.popleft()
+                self._handshake_waiter = None
+        return self._handshake_events.popleft()
 
-    def _check_alive(self) -> None:
+    def _raise_if_ended(self) -> None:
         """Raises why the session has ended, if it has."""
         if self.ended.done():
             raise self.ended.result()
 
-    async def _while_alive(self, work: Coroutine[object, object, T]) -> T:
+    async def _run_unless_ended(self, work: Coroutine[object, object, T]) -> T:
         """What ``work`` returns. The end of the session, which may come first, cancels it and is raised: a server
         waits for credentials no longer than its own timeout.
         """
@@ -238,15 +244,15 @@ class Session:
                 await asyncio.wait((task,))
         if not task.cancelled() and (failure := task.exception()) is not None:
             raise failure
-        self._check_alive()
+        self._raise_if_ended()
         return task.result()
 
-    async def _introduction(self, info: ServerInfo) -> dict[str, object]:
+    async def _connect_fields(self, info: ServerInfo) -> dict[str, object]:
         """What CONNECT says."""
         options, address = self._options, self.address
-        self._doing = "finding credentials"
+        self._phase = "finding credentials"
         finding = options.credentials_for(address, info.nonce, info)
-        credentials = await (finding if options.credentials_at_hand else self._while_alive(finding))
+        credentials = await (finding if options.credentials_at_hand else self._run_unless_ended(finding))
         tls = options.tls_required_for(address)
         named = {} if options.name is None else {"name": options.name}
         return {
@@ -264,30 +270,30 @@ class Session:
         }
 
     @property
-    def _stage(self) -> str:
+    def _current_phase(self) -> str:
         """What is being waited for, in the words of an error."""
-        return self._doing if self.wire is None else _WAITING.get(self.link.state, self._doing)
+        return self._phase if self.wire is None else _PHASE_OF_STATE.get(self.link.state, self._phase)
 
     # ---------------------------------------------------------------- the wire reports
 
-    def received(self, chunk: bytes) -> None:
+    def on_data(self, chunk: bytes) -> None:
         """Bytes came. Whatever goes wrong with them ends this session and nothing else."""
-        self._take_in(self.link.receive, chunk)
+        self._receive(self.link.receive, chunk)
 
-    def filled(self, count: int) -> None:
+    def on_buffer_filled(self, count: int) -> None:
         """So many bytes came and are where ``Wire.read_into`` said."""
-        self._take_in(self.link.receive_into_room, count)
+        self._receive(self.link.receive_into_room, count)
 
-    def _take_in(self, receive: Callable[[T], list[LinkEvent]], what: T) -> None:
+    def _receive(self, receive: Callable[[T], list[LinkEvent]], what: T) -> None:
         try:
             link = self.link
             events = receive(what)
             if link.parser.touched:
-                self._client.arrived(link.take_touched())
+                self._client.on_messages(link.take_touched())
             if events:
-                self._deal(events)
+                self._dispatch_events(events)
             if link.pending_pongs:
-                self._answer_pings()
+                self._send_pongs()
             room = link.parser.room
             if room is not None and self.wire is not None:
                 self.wire.read_into(room)
@@ -295,53 +301,53 @@ class Session:
             log.exception("receiving from %s failed", self.address)
             self.end(exc)
 
-    def lost(self, cause: Exception | None) -> None:
+    def on_disconnect(self, cause: Exception | None) -> None:
         """The wire has ended."""
-        if not self.gone.done():
-            self.gone.set_result(None)
+        if not self.wire_closed.done():
+            self.wire_closed.set_result(None)
         if not self.ended.done():
-            self.end(ConnectionClosed() if self._closing else self._blame(cause))
+            self.end(ConnectionClosed() if self._is_closing else self._disconnect_cause(cause))
 
-    def paused(self) -> None:
+    def on_write_paused(self) -> None:
         """The wire takes nothing for now."""
         self.write_paused = True
-        self._client.wire_paused(self)
+        self._client.on_write_paused(self)
 
-    def resumed(self) -> None:
+    def on_write_resumed(self) -> None:
         """The wire takes bytes again."""
         self.write_paused = False
-        self._answer_pings()
-        self._client.wire_resumed(self)
+        self._send_pongs()
+        self._client.on_write_resumed(self)
 
-    def _answer_pings(self) -> None:
+    def _send_pongs(self) -> None:
         """Not while the wire is busy: who sends pings and does not read must not fill our memory with pongs."""
         if self.link.pending_pongs and not self.write_paused and self.wire is not None:
             self.wire.write(self.link.take_output())
 
-    def _deal(self, events: list[LinkEvent]) -> None:
+    def _dispatch_events(self, events: list[LinkEvent]) -> None:
         for event in events:
-            if self._open:
-                self._client.happened(self, event)
+            if self._is_live:
+                self._client.on_link_event(self, event)
             else:
-                self._steps.append(event)
+                self._handshake_events.append(event)
             if isinstance(event, LinkFailed):
                 self.end(event.error)
-        if self._steps and self._step_waiter is not None and not self._step_waiter.done():
-            self._step_waiter.set_result(None)
+        if self._handshake_events and self._handshake_waiter is not None and not self._handshake_waiter.done():
+            self._handshake_waiter.set_result(None)
 
-    def let_readers_run(self) -> None:
+    def yield_to_readers(self) -> None:
         """Stops reading until the readers that were woken have had their turn of the event loop."""
-        if not self._resting and not self._held and self.wire is not None and not self.ended.done():
-            self._resting = True
+        if not self._is_yielding and not self._is_held and self.wire is not None and not self.ended.done():
+            self._is_yielding = True
             self.wire.pause_reading()
             self._loop.call_soon(self._loop.call_soon, self._resume_reading)
 
     def _resume_reading(self) -> None:
-        self._resting = False
-        if not self._held and not self.ended.done() and self.wire is not None:
+        self._is_yielding = False
+        if not self._is_held and not self.ended.done() and self.wire is not None:
             self.wire.resume_reading()
 
-    def _refusal(self) -> NatsError | None:
+    def _server_refusal(self) -> NatsError | None:
         """What the server said last, if it closes the connection behind that."""
         server_err = self.link.server_err
         if isinstance(server_err, NotAuthorized):
@@ -349,9 +355,9 @@ class Session:
         final = isinstance(server_err, ServerError) and ends_connection(server_err.text)
         return server_err if final else None
 
-    def _blame(self, cause: Exception | None) -> Exception:
+    def _disconnect_cause(self, cause: Exception | None) -> Exception:
         """Why the wire ended: what the server said last, else what the socket says."""
-        if (refusal := self._refusal()) is not None:
+        if (refusal := self._server_refusal()) is not None:
             return refusal
         if isinstance(cause, NatsError):
             return cause
@@ -361,37 +367,37 @@ class Session:
             blamed = tls_failure(cause, server)
         else:
             reason = "closed by the server" if cause is None else f"{type(cause).__name__}: {cause}"
-            if self._stage != _OPEN:
-                reason += f" while {self._stage}{self._hint()}"
-            if self._certificate_judged():
-                blamed = TlsFailed(f"{reason}: {_UNCERTIFIED}", server)
+            if self._current_phase != _OPEN_PHASE:
+                reason += f" while {self._current_phase}{self._silence_hint()}"
+            if self._may_be_certificate_error():
+                blamed = TlsFailed(f"{reason}: {_CLIENT_CERTIFICATE_HINT}", server)
             else:
                 blamed = ConnectionLost(reason, server)
         blamed.__cause__ = cause
         return blamed
 
-    def _certificate_judged(self) -> bool:
+    def _may_be_certificate_error(self) -> bool:
         """Whether the server may have ended because of our certificate: in TLS 1.3 it looks at it when we believe
         to be done, and the reset that follows its alert often arrives first.
         """
         info = self.link.info
-        return self.encrypted and self._stage != _OPEN and (info.tls_verify or not info.version)
+        return self.encrypted and self._current_phase != _OPEN_PHASE and (info.tls_verify or not info.version)
 
-    def _hint(self) -> str:
-        if self._stage != _WAITING_FOR_INFO or self.encrypted:
+    def _silence_hint(self) -> str:
+        if self._current_phase != _WAITING_FOR_INFO or self.encrypted:
             return ""
         begun = self.link.parser.unread
         if not begun:
-            return f" ({_SILENT})"
+            return f" ({_NO_INFO_HINT})"
         return f" (so far {begun!r}{'' if begun.startswith(b'INFO') else f': {describe_peer(begun)}'})"
 
     # ---------------------------------------------------------------- living
 
-    def hold(self, wanted: bool) -> None:
+    def hold_reading(self, wanted: bool) -> None:
         """Stops or goes on reading, at the wish of subscriptions that let the server wait."""
-        if wanted == self._held or self.wire is None or self.ended.done():
+        if wanted == self._is_held or self.wire is None or self.ended.done():
             return
-        self._held = wanted
+        self._is_held = wanted
         if wanted:
             self.wire.pause_reading()
         else:
@@ -403,27 +409,27 @@ class Session:
             self.wire.write(self.link.ping(token))
 
     def _arm_keep_alive(self) -> None:
-        self._keep_alive = self._loop.call_later(self._options.ping_interval, self._tick)
+        self._keep_alive = self._loop.call_later(self._options.ping_interval, self._on_keep_alive)
 
-    def _tick(self) -> None:
+    def _on_keep_alive(self) -> None:
         """A connection is never without somebody who looks after it: if that fails, for whatever reason, it ends."""
         try:
-            self._look_after()
+            self._check_keep_alive()
         except Exception as exc:
             log.exception("looking after the connection to %s failed", self.address)
             self.end(exc)
 
-    def _look_after(self) -> None:
+    def _check_keep_alive(self) -> None:
         assert self.wire is not None
         # A peer that talks but does not read is gone as well: nothing leaves, and no byte tells.
-        unsent, passed = self.wire.unsent(), self.wire.passed()
-        self._stuck = self._stuck + 1 if unsent and passed <= self._passed else 0
-        self._passed = passed
-        if self._stuck > self._options.max_outstanding_pings:
+        unsent, passed = self.wire.unsent_bytes(), self.wire.sent_bytes()
+        self._stuck_ticks = self._stuck_ticks + 1 if unsent and passed <= self._last_sent_bytes else 0
+        self._last_sent_bytes = passed
+        if self._stuck_ticks > self._options.max_outstanding_pings:
             self.end(ConnectionLost(f"the server takes nothing: {unsent} bytes are stuck", str(self.address)))
             return
-        silent = self.link.tick()
-        if silent > self._options.max_outstanding_pings and not self._held:
+        silent = self.link.count_silent_tick()
+        if silent > self._options.max_outstanding_pings and not self._is_held:
             self.end(StaleConnection(silent - 1, str(self.address)))
             return
         self.ping(None)
@@ -439,24 +445,24 @@ class Session:
             self.wire.abort()
         if not self.ended.done():
             self.ended.set_result(cause)
-            self._client.wire_gone(self)
-        if self._step_waiter is not None and not self._step_waiter.done():
-            self._step_waiter.set_result(None)
+            self._client.on_wire_closed(self)
+        if self._handshake_waiter is not None and not self._handshake_waiter.done():
+            self._handshake_waiter.set_result(None)
 
     def close(self) -> None:
         """Ends the session in good order: what was written is passed on first."""
-        self._closing = True
+        self._is_closing = True
         if self.wire is not None:
             self.wire.close()
 
     @property
-    def leaves_at_once(self) -> bool:
+    def closes_immediately(self) -> bool:
         """Whether close() takes no longer than a turn of the event loop: everything written was passed on, and there
         is no farewell of TLS or WebSocket that a peer could keep us waiting for.
         """
         if self.wire is None or self.encrypted or self.address.websocket:
             return False
-        return self.wire.unsent() == 0
+        return self.wire.unsent_bytes() == 0
 
 
 def _is_too_old(info: ServerInfo) -> bool:
@@ -466,23 +472,25 @@ def _is_too_old(info: ServerInfo) -> bool:
 def tls_failure(exc: OSError, server: str) -> TlsFailed:
     """What OpenSSL says, in words that say what to do."""
     if not isinstance(exc, ssl.SSLError):
-        return TlsFailed(f"the server ended the connection in the handshake: {_UNCERTIFIED}, or does no TLS", server)
+        return TlsFailed(
+            f"the server ended the connection in the handshake: {_CLIENT_CERTIFICATE_HINT}, or does no TLS", server
+        )
     said = getattr(exc, "verify_message", "") or exc.reason or str(exc)
     if isinstance(exc, ssl.SSLCertVerificationError):
-        if exc.verify_code in _HOST_MISMATCH:
+        if exc.verify_code in _HOST_MISMATCH_CODES:
             hint = "the certificate is for another host: dial the name it was made for or give tls_hostname"
-        elif exc.verify_code in _EXPIRED:
+        elif exc.verify_code in _EXPIRED_CODES:
             hint = "the certificate is not valid at this time"
-        elif exc.verify_code in _NOT_STRICT:
-            hint = f"the certificate breaks rules of RFC 5280: {_LENIENT}"
+        elif exc.verify_code in _NOT_STRICT_CODES:
+            hint = f"the certificate breaks rules of RFC 5280: {_STRICT_X509_HINT}"
         else:
             hint = "the certificate is not signed by a trusted CA: give tls=context that has the CA"
     else:
-        hint = next((hint for words, hint in _HINTS if any(word in said for word in words)), "see the cause")
+        hint = next((hint for words, hint in _TLS_HINTS if any(word in said for word in words)), "see the cause")
     return TlsFailed(f"{hint} ({said})", server)
 
 
-_HINTS = (
+_TLS_HINTS = (
     (
         ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE", "BAD_CERTIFICATE"),
         "the server wants a client certificate: load one into the context given as tls",
@@ -496,11 +504,13 @@ _HINTS = (
         "the server does not answer with TLS: leave out tls_first (or wss), or is it another port?",
     ),
     (("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"), "there is no version of TLS that both sides allow"),
-    (("EOF",), f"the server ended the connection in the handshake: {_UNCERTIFIED}, or does no TLS"),
+    (("EOF",), f"the server ended the connection in the handshake: {_CLIENT_CERTIFICATE_HINT}, or does no TLS"),
 )
 """Words of OpenSSL, and what can be done."""
 
-_HOST_MISMATCH = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
-_EXPIRED = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
-_NOT_STRICT = range(80, 95)  # X509_V_ERR_PATHLEN_INVALID_FOR_NON_CA … X509_V_ERR_EC_KEY_EXPLICIT_PARAMS
-_LENIENT = "make a better one, or clear ssl.VERIFY_X509_STRICT, a default since Python 3.13, in a context given as tls"
+_HOST_MISMATCH_CODES = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+_EXPIRED_CODES = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
+_NOT_STRICT_CODES = range(80, 95)  # X509_V_ERR_PATHLEN_INVALID_FOR_NON_CA … X509_V_ERR_EC_KEY_EXPLICIT_PARAMS
+_STRICT_X509_HINT = (
+    "make a better one, or clear ssl.VERIFY_X509_STRICT, a default since Python 3.13, in a context given as tls"
+)

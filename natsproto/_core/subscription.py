@@ -77,36 +77,36 @@ class SubscriptionCallbacks(Protocol):
         """Tells the server to send no more; what it has sent already is still taken in."""
         ...
 
-    def forget(self, subscription: Subscription) -> None:
+    def remove(self, subscription: Subscription) -> None:
         """Takes in no more."""
         ...
 
-    async def confirm(self, timeout: float) -> None:
+    async def flush(self, timeout: float) -> None:
         """Waits until the server has handled everything sent so far."""
         ...
 
-    def slow(self, subscription: Subscription, error: SlowConsumer) -> None:
+    def on_slow_consumer(self, subscription: Subscription, error: SlowConsumer) -> None:
         """An episode of losing messages begins."""
         ...
 
-    def hold(self, subscription: Subscription, wanted: bool) -> None:
+    def hold_reading(self, subscription: Subscription, wanted: bool) -> None:
         """Asks for reading from the socket to stop, or takes that back."""
         ...
 
-    def caught_up(self, subscription: Subscription, dropped: int) -> None:
+    def on_slow_consumer_recovered(self, subscription: Subscription, dropped: int) -> None:
         """An episode of losing messages has ended; so many were lost."""
         ...
 
-    def let_readers_run(self) -> None:
+    def yield_to_readers(self) -> None:
         """Stops reading from the socket for a turn of the event loop."""
         ...
 
-    def handler_failed(self, where: str, error: BaseException) -> None:
+    def on_handler_error(self, where: str, error: BaseException) -> None:
         """A callback raised."""
         ...
 
     @property
-    def living(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the client goes on: it is neither closed nor is its own task being cancelled."""
         ...
 
@@ -148,22 +148,22 @@ class Subscription(AsyncForHint, Generic[M]):
         self._engine = engine
         self._handler = handler
         self._context = contextvars.copy_context() if handler is not None else None
-        self._is_async = _returns_coroutine(handler)
+        self._is_async = _is_async_callable(handler)
         self._loop = asyncio.get_running_loop()
-        self._worker: asyncio.Task[None] | None = None
-        self._iterating: list[asyncio.Task[object] | None] = []
+        self._callback_task: asyncio.Task[None] | None = None
+        self._iterator_tasks: list[asyncio.Task[object] | None] = []
         self._tracked_tasks: set[asyncio.Task[None]] = set()
         self._notifier = Notifier()
         self._arrived = 0  # messages that entered the inbox and were not dropped from its new end
-        self._passed_over = 0  # messages that left its old end without being read
+        self._discarded = 0  # messages that left its old end without being read
         # (_arrived after a chunk, bytes of the chunk), the oldest first; None: what waits came in one chunk.
         self._chunks: deque[tuple[int, int]] | None = None
         self._chunk_bytes = 0
-        self._lost = 0  # messages lost in this episode; 0: the reader is not slow
-        self._read_at_loss = 0
-        self._waited_for = -1  # how many had been read when reading from the socket stopped for the reader
-        self._holding = False
-        self._ending = False
+        self._episode_dropped = 0  # messages lost in this episode; 0: the reader is not slow
+        self._read_at_last_drop = 0
+        self._read_at_last_yield = -1  # how many had been read when reading from the socket stopped for the reader
+        self._holds_reading = False
+        self._pause_disabled = False
         self._close_reason: NatsError | None = None
         self._has_failed = False
 
@@ -182,7 +182,7 @@ class Subscription(AsyncForHint, Generic[M]):
     @property
     def delivered(self) -> int:
         """Messages read so far."""
-        return self._arrived - len(self._inbox) - self._passed_over
+        return self._arrived - len(self._inbox) - self._discarded
 
     @property
     def has_callback(self) -> bool:
@@ -207,22 +207,22 @@ class Subscription(AsyncForHint, Generic[M]):
     # ---------------------------------------------------------------- reading
 
     def __aiter__(self) -> AsyncIterator[M]:
-        return self._each()
+        return self._iterate()
 
-    async def _each(self) -> AsyncGenerator[M]:
+    async def _iterate(self) -> AsyncGenerator[M]:
         self._check_readable()
         inbox = self._inbox
         task = asyncio.current_task()
-        self._iterating.append(task)
+        self._iterator_tasks.append(task)
         try:
             while True:
                 while inbox:
                     yield inbox.popleft()
-                if self._at_end():
+                if self._is_finished():
                     return
                 await self._notifier.join()
         finally:
-            self._iterating.remove(task)
+            self._iterator_tasks.remove(task)
             self._notifier.wake()
 
     def batches(self, max_msgs: int | None = None) -> AsyncGenerator[list[M]]:
@@ -232,13 +232,13 @@ class Subscription(AsyncForHint, Generic[M]):
         yielded.
         """
         _check_count(max_msgs)
-        return self._each_batch(max_msgs)
+        return self._iterate_batches(max_msgs)
 
-    async def _each_batch(self, max_msgs: int | None) -> AsyncGenerator[list[M]]:
+    async def _iterate_batches(self, max_msgs: int | None) -> AsyncGenerator[list[M]]:
         self._check_readable()
         inbox = self._inbox
         task = asyncio.current_task()
-        self._iterating.append(task)
+        self._iterator_tasks.append(task)
         try:
             while True:
                 while inbox:
@@ -248,11 +248,11 @@ class Subscription(AsyncForHint, Generic[M]):
                     else:
                         batch = [inbox.popleft() for _ in range(max_msgs)]
                     yield batch
-                if self._at_end():
+                if self._is_finished():
                     return
                 await self._notifier.wait()
         finally:
-            self._iterating.remove(task)
+            self._iterator_tasks.remove(task)
             self._notifier.wake()
 
     async def next(self, timeout: float | timedelta | None = None) -> M:
@@ -274,8 +274,8 @@ class Subscription(AsyncForHint, Generic[M]):
                 raise RequestTimeout(f"next message on {self.subject!r}", wait)
             await self._notifier.wait(deadline)
         message = inbox.popleft()
-        if self._holding or self._lost:
-            self._relax()
+        if self._holds_reading or self._episode_dropped:
+            self._on_inbox_read()
         return message
 
     async def _read_batch(self, timeout: float | None = None) -> list[M]:
@@ -294,8 +294,8 @@ class Subscription(AsyncForHint, Generic[M]):
         """Everything that has arrived, which may be nothing."""
         batch = list(self._inbox)
         self._inbox.clear()
-        if self._holding or self._lost:
-            self._relax()
+        if self._holds_reading or self._episode_dropped:
+            self._on_inbox_read()
         return batch
 
     def _wake_reader(self) -> None:
@@ -328,12 +328,12 @@ class Subscription(AsyncForHint, Generic[M]):
         if self._close_reason is None:
             self._engine.stop_interest(self)
             try:
-                await self._engine.confirm(wait)
+                await self._engine.flush(wait)
             finally:
-                self._engine.forget(self)
+                self._engine.remove(self)
                 self._close(None)
         me = asyncio.current_task()
-        while self._is_working(me):
+        while self._has_running_callback(me):
             if loop.time() >= deadline:
                 left = f"{len(self._inbox) + 1} messages of {self.subject!r} not handled"
                 raise DrainTimeout(f"drain of {self.subject!r}", wait, [left])
@@ -346,21 +346,21 @@ class Subscription(AsyncForHint, Generic[M]):
         """
         loop = asyncio.get_running_loop()
         me = asyncio.current_task()
-        while self._is_working(me) or self._is_iterating(me):
+        while self._has_running_callback(me) or self._has_other_reader(me):
             if loop.time() >= deadline:
                 return len(self._inbox) + 1
             await self._notifier.wait(deadline)
         return 0
 
-    def _is_working(self, me: asyncio.Task[object] | None) -> bool:
+    def _has_running_callback(self, me: asyncio.Task[object] | None) -> bool:
         """Whether a callback has something to do, in another task than this one."""
-        if self._worker is None and self._handler is not None and self._inbox:
-            self._start_worker()  # the last one ended early: the callback had cancelled its task
-        return self._worker not in (None, me)
+        if self._callback_task is None and self._handler is not None and self._inbox:
+            self._start_callback_task()  # the last one ended early: the callback had cancelled its task
+        return self._callback_task not in (None, me)
 
-    def _is_iterating(self, me: asyncio.Task[object] | None) -> bool:
+    def _has_other_reader(self, me: asyncio.Task[object] | None) -> bool:
         """Whether another task is reading; an iterator that outlived its task is nobody."""
-        return any(task is not me and task is not None and not task.done() for task in self._iterating) or any(
+        return any(task is not me and task is not None and not task.done() for task in self._iterator_tasks) or any(
             task is not me for task in self._tracked_tasks
         )
 
@@ -377,7 +377,7 @@ class Subscription(AsyncForHint, Generic[M]):
 
     def _cancel_callback(self) -> asyncio.Task[None] | None:
         """Cancels the callback at work, unless it is who asks; returns its task, which ends soon."""
-        worker = self._worker
+        worker = self._callback_task
         if worker is None or worker is asyncio.current_task():
             return None
         worker.cancel()
@@ -387,8 +387,8 @@ class Subscription(AsyncForHint, Generic[M]):
         """The server was told to send no more: what it has sent already is taken in without a pause, because
         its answer comes behind that.
         """
-        self._ending = True
-        self._release_hold()
+        self._pause_disabled = True
+        self._release_reading()
 
     def _close(self, error: NatsError | None, *, discard: bool = False, reason: str = "unsubscribed") -> None:
         """Nothing more will arrive. Readers see ``error`` behind what is left, or the end, for a ``reason``."""
@@ -396,9 +396,9 @@ class Subscription(AsyncForHint, Generic[M]):
             self._close_reason = error or SubscriptionClosed(self.subject, reason)
             self._has_failed = error is not None
         if discard:
-            self._passed_over += len(self._inbox)
+            self._discarded += len(self._inbox)
             self._inbox.clear()
-        self._release_hold()  # read or not: nothing more comes that could be too much
+        self._release_reading()  # read or not: nothing more comes that could be too much
         self._notifier.wake()
         if self._on_change is not None:
             self._on_change()
@@ -432,8 +432,8 @@ class Subscription(AsyncForHint, Generic[M]):
         waiting = len(inbox)
         if waiting == count:  # everything older has been read
             self._chunks, self._chunk_bytes = None, nbytes
-            if self._lost:
-                self._end_episode()
+            if self._episode_dropped:
+                self._end_drop_episode()
         elif count:
             self._add_chunk(count, nbytes)
         if (0 < self.pending_msgs_limit < waiting * 2 or 0 < self.pending_bytes_limit < self._chunk_bytes) and waiting:
@@ -443,26 +443,26 @@ class Subscription(AsyncForHint, Generic[M]):
         elif self._handler is None:
             if self._notifier:
                 self._notifier.wake()
-        elif self._worker is None and inbox:
+        elif self._callback_task is None and inbox:
             if self._is_async or (deadline and monotonic() > deadline):
-                self._start_worker()
+                self._start_callback_task()
             else:
                 assert self._context is not None
                 awaitable = self._context.run(self._call, deadline)
                 if awaitable is not None or inbox:
-                    self._start_worker(awaitable)
-                elif self._lost or self._holding:
-                    self._relax()
+                    self._start_callback_task(awaitable)
+                elif self._episode_dropped or self._holds_reading:
+                    self._on_inbox_read()
 
     def _add_chunk(self, count: int, nbytes: int) -> None:
         """Keeps the account by chunks, as older messages wait: nothing has to be done when one is read."""
         if self._chunks is None:
             self._chunks = deque(((self._arrived - count, self._chunk_bytes),))
-        self._forget_read_chunks()
+        self._drop_read_chunks()
         self._chunks.append((self._arrived, nbytes))
         self._chunk_bytes += nbytes
 
-    def _forget_read_chunks(self) -> None:
+    def _drop_read_chunks(self) -> None:
         chunks = self._chunks
         left = self._arrived - len(self._inbox)  # how many have left the inbox at its old end
         while chunks and chunks[0][0] <= left:
@@ -470,54 +470,56 @@ class Subscription(AsyncForHint, Generic[M]):
 
     def _check_limits(self) -> None:
         """The inbox is at least half full."""
-        if self._is_over():
+        if self._exceeds_limits():
             self._enforce_limits()
         # One turn of the event loop can read more than an inbox holds: who has read something gets a turn to go on.
         gone = self._arrived - len(self._inbox)
-        if gone != self._waited_for:
-            self._waited_for = gone
-            self._engine.let_readers_run()
+        if gone != self._read_at_last_yield:
+            self._read_at_last_yield = gone
+            self._engine.yield_to_readers()
 
-    def _is_over(self) -> bool:
-        return 0 < self.pending_msgs_limit < len(self._inbox) or 0 < self.pending_bytes_limit < self._exact_bytes()
+    def _exceeds_limits(self) -> bool:
+        return (
+            0 < self.pending_msgs_limit < len(self._inbox) or 0 < self.pending_bytes_limit < self._count_pending_bytes()
+        )
 
-    def _exact_bytes(self) -> int:
+    def _count_pending_bytes(self) -> int:
         """Bytes pending, without adding up the whole inbox: only the oldest chunk can be partly read."""
         if not self._inbox:
             return 0
         if self._chunks is None:
             self._chunks = deque(((self._arrived, self._chunk_bytes),))
-        self._forget_read_chunks()
+        self._drop_read_chunks()
         end, nbytes = self._chunks[0]
         left = end - (self._arrived - len(self._inbox))
         return self._chunk_bytes - nbytes + sum(message.size for message in islice(self._inbox, left))
 
     def _enforce_limits(self) -> None:
         if self.policy is SlowPolicy.PAUSE:
-            if not self._holding and not self._ending:
-                self._holding = True
-                self._engine.hold(self, True)
+            if not self._holds_reading and not self._pause_disabled:
+                self._holds_reading = True
+                self._engine.hold_reading(self, True)
             return
-        before, begins = self.dropped, not self._lost
-        self._exact_bytes()  # from here on there is an account by chunks
+        before, begins = self.dropped, not self._episode_dropped
+        self._count_pending_bytes()  # from here on there is an account by chunks
         drop = self._drop_oldest if self.policy is SlowPolicy.DROP_OLDEST else self._drop_newest
-        while self._is_over():
+        while self._exceeds_limits():
             drop()
         dropped = self.dropped - before
-        self._lost += dropped
-        self._read_at_loss = self.delivered
+        self._episode_dropped += dropped
+        self._read_at_last_drop = self.delivered
         if begins:
-            error = SlowConsumer(self.subject, dropped, len(self._inbox), self._exact_bytes())
-            self._engine.slow(self, error)
+            error = SlowConsumer(self.subject, dropped, len(self._inbox), self._count_pending_bytes())
+            self._engine.on_slow_consumer(self, error)
             if self.policy is SlowPolicy.ERROR:
-                self._engine.forget(self)
+                self._engine.remove(self)
                 self._close(error)
 
-    def _end_episode(self) -> None:
+    def _end_drop_episode(self) -> None:
         """The inbox is empty: whoever has read it so is slow no more. What never fitted in was not read."""
-        if self.delivered != self._read_at_loss:
-            lost, self._lost = self._lost, 0
-            self._engine.caught_up(self, lost)
+        if self.delivered != self._read_at_last_drop:
+            lost, self._episode_dropped = self._episode_dropped, 0
+            self._engine.on_slow_consumer_recovered(self, lost)
 
     def _drop_newest(self) -> None:
         assert self._chunks is not None
@@ -535,8 +537,8 @@ class Subscription(AsyncForHint, Generic[M]):
     def _drop_oldest(self) -> None:
         self._inbox.popleft()
         self.dropped += 1
-        self._passed_over += 1
-        self._forget_read_chunks()
+        self._discarded += 1
+        self._drop_read_chunks()
 
     # ---------------------------------------------------------------- inside
 
@@ -544,32 +546,32 @@ class Subscription(AsyncForHint, Generic[M]):
         if self._handler is not None:
             raise LocalProtocolError(f"subscription on {self.subject!r} has a callback; it cannot be read as well")
 
-    def _at_end(self) -> bool:
+    def _is_finished(self) -> bool:
         """With the inbox empty: whether it stays so. Raises the error that ended it."""
-        self._relax()
+        self._on_inbox_read()
         if self._close_reason is None:
             return False
         if self._has_failed:
             raise self._close_reason.with_traceback(None)
         return True
 
-    def _relax(self) -> None:
+    def _on_inbox_read(self) -> None:
         """The inbox may be empty: nobody is slow then."""
         if not self._inbox:
-            if self._holding:
-                self._release_hold()
-            if self._lost:
-                self._end_episode()
+            if self._holds_reading:
+                self._release_reading()
+            if self._episode_dropped:
+                self._end_drop_episode()
 
-    def _release_hold(self) -> None:
-        if self._holding:
-            self._holding = False
-            self._engine.hold(self, False)
+    def _release_reading(self) -> None:
+        if self._holds_reading:
+            self._holds_reading = False
+            self._engine.hold_reading(self, False)
 
-    def _start_worker(self, begun: Awaitable[object] | None = None) -> None:
-        worker = self._loop.create_task(self._work(begun), name=self._task_name(), context=self._context)
+    def _start_callback_task(self, begun: Awaitable[object] | None = None) -> None:
+        worker = self._loop.create_task(self._run_callbacks(begun), name=self._task_name(), context=self._context)
         # With an eager task factory it may be over already.
-        self._worker = None if worker.done() else worker
+        self._callback_task = None if worker.done() else worker
 
     def _task_name(self) -> str:
         return f"natsproto handler of {self.subject}"
@@ -590,9 +592,9 @@ class Subscription(AsyncForHint, Generic[M]):
             try:
                 result = handler(message)
             except (KeyboardInterrupt, SystemExit) as exc:
-                return _raised(exc)  # the end of the program, for which a task is the place
+                return _raise(exc)  # the end of the program, for which a task is the place
             except BaseException as exc:
-                self._engine.handler_failed(f"callback of {self.subject!r}", exc)
+                self._engine.on_handler_error(f"callback of {self.subject!r}", exc)
                 result = None
             if watched and (took := monotonic() - began) > self._loop.slow_callback_duration:
                 log.warning("callback of %r kept the event loop for %.3f seconds", self.subject, took)
@@ -602,7 +604,7 @@ class Subscription(AsyncForHint, Generic[M]):
                 break
         return None
 
-    async def _work(self, begun: Awaitable[object] | None) -> None:
+    async def _run_callbacks(self, begun: Awaitable[object] | None) -> None:
         """Gives the callback every waiting message in order, then ends: an idle subscription has no task.
 
         What a ``def`` callback has ``begun`` in the read is awaited first.
@@ -611,62 +613,62 @@ class Subscription(AsyncForHint, Generic[M]):
         assert handler is not None
         try:
             if begun is not None:
-                await self._finish(begun)
+                await self._await_result(begun)
             while inbox:
                 if self._is_async:
                     for _ in range(MAX_MESSAGES_PER_TURN):
                         try:
                             await handler(inbox.popleft())  # type: ignore[misc]  # awaitable, as was found out
                         except BaseException as exc:
-                            if not self._is_reported(exc):
+                            if not self._report_callback_error(exc):
                                 raise
                         if not inbox:
                             break
                 elif (awaitable := self._call(0.0)) is not None:
-                    await self._finish(awaitable)
+                    await self._await_result(awaitable)
                 if inbox:
                     await asyncio.sleep(0)
         finally:
-            self._worker = None
-            self._relax()
+            self._callback_task = None
+            self._on_inbox_read()
             self._notifier.wake()
 
-    async def _finish(self, result: Awaitable[object]) -> None:
+    async def _await_result(self, result: Awaitable[object]) -> None:
         """Awaits what a ``def`` callback has returned."""
         try:
             await result
         except BaseException as exc:
-            if not self._is_reported(exc):
+            if not self._report_callback_error(exc):
                 raise
 
-    def _is_reported(self, exc: BaseException) -> bool:
+    def _report_callback_error(self, exc: BaseException) -> bool:
         """Reports what a callback has raised, unless it is the end of this task or of the program."""
         if isinstance(exc, (GeneratorExit, KeyboardInterrupt, SystemExit)):
             return False
-        if isinstance(exc, asyncio.CancelledError) and not self._survives_cancelling():
+        if isinstance(exc, asyncio.CancelledError) and not self._continue_after_cancel():
             return False
-        self._engine.handler_failed(f"callback of {self.subject!r}", exc)
+        self._engine.on_handler_error(f"callback of {self.subject!r}", exc)
         return True
 
-    def _survives_cancelling(self) -> bool:
+    def _continue_after_cancel(self) -> bool:
         """Whether only this task was cancelled, which a callback does to itself; not all at the end of a program."""
         task = asyncio.current_task()
         assert task is not None
-        if task.cancelling() and not self._engine.living:
+        if task.cancelling() and not self._engine.is_running:
             return False
         while task.cancelling():
             task.uncancel()
         return True
 
 
-def _returns_coroutine(handler: Handler | None) -> bool:
+def _is_async_callable(handler: Handler | None) -> bool:
     """Whether it is an ``async def``, or an object with an async ``__call__``."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004  # which is what is asked
     )
 
 
-async def _raised(exc: BaseException) -> None:
+async def _raise(exc: BaseException) -> None:
     raise exc
 
 

@@ -55,7 +55,7 @@ class SupervisorCallbacks(SessionCallbacks, Protocol):
         ...
 
     @property
-    def may_move(self) -> bool:
+    def can_move(self) -> bool:
         """Whether a change of servers is in order: the client is open, and neither draining nor closed."""
         ...
 
@@ -63,19 +63,19 @@ class SupervisorCallbacks(SessionCallbacks, Protocol):
         """The protocol side of a new connection."""
         ...
 
-    async def opened(self, session: Session) -> bool:
+    async def on_connected(self, session: Session) -> bool:
         """This is the current session from now on; False if it has ended before."""
         ...
 
-    def leaving(self, session: Session) -> None:
+    def on_move_started(self, session: Session) -> None:
         """The current session is about to be replaced while it still works."""
         ...
 
-    def buried(self, session: Session) -> None:
+    def on_old_session_ended(self, session: Session) -> None:
         """A session that was left has ended."""
         ...
 
-    def gave_up(self, reason: Exception | None, *, quiet: bool = False) -> None:
+    def on_give_up(self, reason: Exception | None, *, quiet: bool = False) -> None:
         """There will be no other connection; ``quiet``: because the event loop ends."""
         ...
 
@@ -89,11 +89,11 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._options, self._runtime, self._client, self._event_bus = options, runtime, client, event_bus
         self._task: asyncio.Task[None] | None = None
-        self._hurry: asyncio.Future[None] | None = None
-        self._stirred: asyncio.Future[None] = self._loop.create_future()
+        self._wait_skipped: asyncio.Future[None] | None = None
+        self._attention: asyncio.Future[None] = self._loop.create_future()
         """Done when the current session needs attention: it has ended, or its server is about to."""
-        self._retiring: set[Session] = set()
-        self._encrypted = False
+        self._old_sessions: set[Session] = set()
+        self._requires_tls = False
         """Whether any connection was under TLS; then all are, so that nobody can take it away on the way."""
 
     # ---------------------------------------------------------------- the life of the task
@@ -108,39 +108,39 @@ class Supervisor:
         deadline = started + self._options.retry_connect_for
         failures: dict[str, Exception] = {}
         for address in self.pool.one_pass():
-            if (session := await self._try(address, failures)) is not None:
+            if (session := await self._connect_to(address, failures)) is not None:
                 return session
         number = 0
-        while (left := deadline - self._loop.time()) > 0 and (plan := self._next()) is not None:
+        while (left := deadline - self._loop.time()) > 0 and (plan := self._next_attempt()) is not None:
             number += 1
-            session = await self._try_in(min(plan.delay, left), number, plan.address, failures)
+            session = await self._connect_after(min(plan.delay, left), number, plan.address, failures)
             if session is not None:
                 return session
         if self._options.retry_on_failed_connect and self._options.allow_reconnect:
             return None
-        raise self._out_of_servers(failures, started) from next(reversed(failures.values()), None)
+        raise self._connect_failed(failures, started) from next(reversed(failures.values()), None)
 
-    async def _try(self, address: ServerAddress, failures: dict[str, Exception]) -> Session | None:
+    async def _connect_to(self, address: ServerAddress, failures: dict[str, Exception]) -> Session | None:
         """A session with this server; or None, told by an event, the cause among ``failures`` as the last one."""
         server = str(address)
         try:
-            return await self._attempt(address)
+            return await self._open_session(address)
         except Exception as exc:
-            self._note_failure(address, exc)
+            self._record_failure(address, exc)
             failures.pop(server, None)
             failures[server] = exc
             self._event_bus.emit(events.AttemptFailed(server=server, cause=exc))
             return None
 
-    async def _try_in(
+    async def _connect_after(
         self, delay: float, number: int, address: ServerAddress, failures: dict[str, Exception]
     ) -> Session | None:
         """The same in so many seconds, and announced."""
         self._event_bus.emit(events.Reconnecting(server=str(address), attempt=number, delay=delay))
-        await self._pause(delay)
-        return await self._try(address, failures)
+        await self._wait(delay)
+        return await self._connect_to(address, failures)
 
-    def _next(self) -> Attempt | None:
+    def _next_attempt(self) -> Attempt | None:
         """What to try next, or None when no server is left."""
         plan = self.pool.next(
             self._loop.time(),
@@ -149,10 +149,10 @@ class Supervisor:
             info=self._client.info,
         )
         if plan is not None and plan.fault is not None:
-            self._event_bus.handler_failed("reconnect callback", plan.fault)
+            self._event_bus.on_handler_error("reconnect callback", plan.fault)
         return plan
 
-    def _out_of_servers(self, failures: Mapping[str, Exception], started: float) -> ConnectFailed:
+    def _connect_failed(self, failures: Mapping[str, Exception], started: float) -> ConnectFailed:
         """What has become of all attempts."""
         elapsed = self._loop.time() - started
         refusals = [(server, exc) for server, exc in failures.items() if isinstance(exc, NotAuthorized)]
@@ -164,13 +164,13 @@ class Supervisor:
     def run(self, session: Session | None) -> None:
         """From now on there is always a session, or somebody looking for one."""
         self._task = self._loop.create_task(self._supervise(session), name="natsproto supervisor")
-        self._task.add_done_callback(self._over)  # no handler in the task: it may end before it has begun
+        self._task.add_done_callback(self._on_task_done)  # no handler in the task: it may end before it has begun
 
-    def _over(self, _: asyncio.Task[None]) -> None:
+    def _on_task_done(self, _: asyncio.Task[None]) -> None:
         """Somebody else has cancelled the task, as event loops do at their end: nobody finds the next server."""
         if self._client.wants_connection:
             reason = ConnectionLost("the task of the client was cancelled, as at the end of a program")
-            self._client.gave_up(reason, quiet=True)
+            self._client.on_give_up(reason, quiet=True)
 
     @property
     def running(self) -> bool:
@@ -189,9 +189,9 @@ class Supervisor:
         self._task.cancel()
         return self._task
 
-    def end_retired(self) -> None:
+    def end_old_sessions(self) -> None:
         """Ends the connections that were left behind."""
-        for session in list(self._retiring):
+        for session in list(self._old_sessions):
             session.end(ConnectionClosed())
 
     async def _supervise(self, session: Session | None) -> None:
@@ -215,16 +215,16 @@ class Supervisor:
             log.exception("the supervisor failed")
             reason = exc
         if self._client.wants_connection:
-            self._client.gave_up(reason)
+            self._client.on_give_up(reason)
 
     # ---------------------------------------------------------------- one connection
 
-    async def _attempt(self, address: ServerAddress) -> Session:
+    async def _open_session(self, address: ServerAddress) -> Session:
         """A session with this server."""
         deadline = self._loop.time() + self._options.connect_timeout
         options = self._options
         link = self._client.make_link(
-            tls_required=self._encrypted or options.tls_required_for(address),
+            tls_required=self._requires_tls or options.tls_required_for(address),
             secured=options.tls_first or address.websocket,
         )
         session = Session(address, options, self._runtime, self._client, link)
@@ -238,19 +238,19 @@ class Supervisor:
             raise ConnectionLost("a callable in the options was cancelled", str(address)) from exc
         return session
 
-    def adopted(self, session: Session) -> None:
+    def on_session_adopted(self, session: Session) -> None:
         """The client has taken a session into use: the outage is over."""
         self.pool.succeeded(session.address, self._loop.time())
-        self._encrypted = self._encrypted or session.encrypted
-        if self._stirred.done():
-            self._stirred = self._loop.create_future()
+        self._requires_tls = self._requires_tls or session.encrypted
+        if self._attention.done():
+            self._attention = self._loop.create_future()
 
-    def lost(self, session: Session) -> None:
+    def on_session_lost(self, session: Session) -> None:
         """The session in use has ended."""
         # Credentials that were withdrawn or have expired were not refused yet: the next ones may be new.
         self.pool.failed(session.address, self._loop.time())
 
-    def _note_failure(self, address: ServerAddress, exc: Exception) -> None:
+    def _record_failure(self, address: ServerAddress, exc: Exception) -> None:
         refusal = exc.reason if isinstance(exc, NotAuthorized) else None
         self.pool.failed(address, self._loop.time(), refusal)
 
@@ -260,13 +260,13 @@ class Supervisor:
         Returns the session that ended, which after a move is not the one given.
         """
         while not session.ended.done():
-            stirred = self._stirred
-            session.ended.add_done_callback(partial(_stir, stirred))
+            stirred = self._attention
+            session.ended.add_done_callback(partial(_request_attention, stirred))
             await stirred
             if not session.ended.done():
-                if stirred is self._stirred:
-                    self._stirred = self._loop.create_future()
-                session = await self._move_away(session)
+                if stirred is self._attention:
+                    self._attention = self._loop.create_future()
+                session = await self._move(session)
         return session
 
     # ---------------------------------------------------------------- the next one, after an end
@@ -277,21 +277,21 @@ class Supervisor:
         number = 0
         failures: dict[str, Exception] = {}
         while True:
-            plan = self._next()
+            plan = self._next_attempt()
             if plan is None:
-                return None, self.pool.final_reason or (self._out_of_servers(failures, started) if failures else None)
+                return None, self.pool.final_reason or (self._connect_failed(failures, started) if failures else None)
             number += 1
             server = str(plan.address)
-            session = await self._try_in(plan.delay, number, plan.address, failures)
+            session = await self._connect_after(plan.delay, number, plan.address, failures)
             if session is None:
                 continue
             if not self._client.wants_connection:  # closed by a callable in the options
                 session.end(ConnectionClosed())
                 return None, None
             first = self._client.info is NO_INFO
-            if not await self._client.opened(session):
+            if not await self._client.on_connected(session):
                 failures[server] = session.ended.result()
-                self._note_failure(plan.address, failures[server])
+                self._record_failure(plan.address, failures[server])
                 continue
             if first:  # retry_on_failed_connect got there at last
                 self._event_bus.emit(events.Connected(server=server))
@@ -301,30 +301,30 @@ class Supervisor:
             self._event_bus.emit(events.Reconnected(server=server, outage=outage))
             return session, None
 
-    def hurry(self) -> None:
+    def skip_wait(self) -> None:
         """Ends the wait for the next attempt."""
-        if self._hurry is not None:
-            release(self._hurry)
+        if self._wait_skipped is not None:
+            release(self._wait_skipped)
 
-    async def _pause(self, delay: float) -> None:
+    async def _wait(self, delay: float) -> None:
         """Waits, unless somebody is in a hurry."""
         if delay <= 0:
             return
-        self._hurry = self._loop.create_future()
-        timer = self._loop.call_later(delay, release, self._hurry)
+        self._wait_skipped = self._loop.create_future()
+        timer = self._loop.call_later(delay, release, self._wait_skipped)
         try:
-            await self._hurry
+            await self._wait_skipped
         finally:
             timer.cancel()
-            self._hurry = None
+            self._wait_skipped = None
 
     # ---------------------------------------------------------------- the next one, before an end
 
-    def move_soon(self) -> None:
+    def start_move(self) -> None:
         """The server of the current session is going to shut down."""
-        release(self._stirred)
+        release(self._attention)
 
-    async def _move_away(self, session: Session) -> Session:
+    async def _move(self, session: Session) -> Session:
         """Connects elsewhere first and switches then, so that nobody notices (ADR-5 leaves it to the client).
 
         The wait before it is random, because all clients of the server are told in the same moment. Returns the
@@ -333,61 +333,61 @@ class Supervisor:
         wait = min(LAME_DUCK_SPREAD_S * self._runtime.rng.random(), self._options.ping_interval)
         await asyncio.wait((session.ended,), timeout=wait)
         for address in self.pool.one_pass():
-            if session.ended.done() or not self._client.may_move:
+            if session.ended.done() or not self._client.can_move:
                 break
             if str(address) == str(session.address):
                 continue
-            following = await self._attempt_beside(session, address)
+            following = await self._open_session_during(session, address)
             if following is not None:
                 return await self._switch(session, following)
         return session
 
-    async def _attempt_beside(self, session: Session, address: ServerAddress) -> Session | None:
+    async def _open_session_during(self, session: Session, address: ServerAddress) -> Session | None:
         """A new session while ``session`` lives; None when none could be had, or it has ended meanwhile."""
-        attempt = self._loop.create_task(self._attempt(address), name="natsproto move")
+        attempt = self._loop.create_task(self._open_session(address), name="natsproto move")
         wanted = False
         try:
             await asyncio.wait((attempt, session.ended), return_when=asyncio.FIRST_COMPLETED)
-            wanted = not session.ended.done() and self._client.may_move
+            wanted = not session.ended.done() and self._client.can_move
         finally:
             if not wanted:
                 attempt.cancel()
-                attempt.add_done_callback(_discard)
+                attempt.add_done_callback(_end_late_session)
         if not wanted:
             return None
         try:
             return attempt.result()
         except Exception as exc:
-            self._note_failure(address, exc)
+            self._record_failure(address, exc)
             return None
 
     async def _switch(self, old: Session, new: Session) -> Session:
         """Makes ``new`` the current session while ``old`` still works; returns the one that is current."""
-        self._client.leaving(old)
-        self._retiring.add(old)
-        self._loop.call_later(OLD_CONNECTION_TIMEOUT_S, self.retire, old)
-        old.ended.add_done_callback(lambda _: self._bury(old))
-        if not await self._client.opened(new):
+        self._client.on_move_started(old)
+        self._old_sessions.add(old)
+        self._loop.call_later(OLD_CONNECTION_TIMEOUT_S, self.end_old_session, old)
+        old.ended.add_done_callback(lambda _: self._remove_old_session(old))
+        if not await self._client.on_connected(new):
             old.end(new.ended.result())  # it was told to send nothing more
             return old
         self._event_bus.emit(events.Moved(left=str(old.address), server=str(new.address)))
         return new
 
     @staticmethod
-    def retire(session: Session) -> None:
+    def end_old_session(session: Session) -> None:
         """A session that was left has delivered all it had."""
         session.end(ConnectionLost("the client moved to another server"))
 
-    def _bury(self, session: Session) -> None:
-        self._retiring.discard(session)
-        self._client.buried(session)
+    def _remove_old_session(self, session: Session) -> None:
+        self._old_sessions.discard(session)
+        self._client.on_old_session_ended(session)
 
 
-def _discard(attempt: asyncio.Task[Session]) -> None:
+def _end_late_session(attempt: asyncio.Task[Session]) -> None:
     """Ends a session that came too late."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().end(ConnectionClosed())
 
 
-def _stir(stirred: asyncio.Future[None], _: asyncio.Future[Exception]) -> None:
+def _request_attention(stirred: asyncio.Future[None], _: asyncio.Future[Exception]) -> None:
     release(stirred)

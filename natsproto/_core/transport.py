@@ -129,13 +129,13 @@ class SocketWire(asyncio.BufferedProtocol):
     def read_into(self, room: memoryview) -> None:
         self._room = room
 
-    def unsent(self) -> int:
+    def unsent_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def passed(self) -> int:
-        return self._written - self.unsent()
+    def sent_bytes(self) -> int:
+        return self._written - self.unsent_bytes()
 
-    async def upgrade(self, context: ssl.SSLContext, hostname: str) -> None:
+    async def start_tls(self, context: ssl.SSLContext, hostname: str) -> None:
         plain = self._transport
         if plain is None:
             raise ConnectionResetError("the connection ended before the TLS handshake")
@@ -163,22 +163,22 @@ class SocketWire(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._room is not None:
             self._room = None
-            self._handler.filled(nbytes)
+            self._handler.on_buffer_filled(nbytes)
             return
         view = self._view
-        self._handler.received(bytes(view[:nbytes]))
+        self._handler.on_data(bytes(view[:nbytes]))
         if nbytes == FIRST_READ_BUFFER_SIZE == len(view):
             self._view = memoryview(bytearray(READ_BUFFER_SIZE))
 
     def pause_writing(self) -> None:
-        self._handler.paused()
+        self._handler.on_write_paused()
 
     def resume_writing(self) -> None:
-        self._handler.resumed()
+        self._handler.on_write_resumed()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._handler.lost(exc)
+        self._handler.on_disconnect(exc)
 
     def _adopt(self, transport: asyncio.Transport) -> None:
         self._transport = transport

@@ -140,21 +140,21 @@ class WebSocketWire:
     def read_into(self, room: memoryview) -> None:
         """Not used: what comes has to be taken out of frames first."""
 
-    def unsent(self) -> int:
+    def unsent_bytes(self) -> int:
         """Bytes of frames that are not with the kernel yet."""
-        return 0 if self._below is None else self._below.unsent()
+        return 0 if self._below is None else self._below.unsent_bytes()
 
-    def passed(self) -> int:
+    def sent_bytes(self) -> int:
         """Bytes of frames that were handed to the kernel so far."""
-        return 0 if self._below is None else self._below.passed()
+        return 0 if self._below is None else self._below.sent_bytes()
 
-    async def upgrade(self, context: ssl.SSLContext, hostname: str) -> None:
+    async def start_tls(self, context: ssl.SSLContext, hostname: str) -> None:
         """A WebSocket is encrypted from the first byte or never."""
         raise AssertionError("TLS of a WebSocket comes from its URL")
 
     # ---------------------------------------------------------------- the wire below reports
 
-    def received(self, chunk: bytes) -> None:
+    def on_data(self, chunk: bytes) -> None:
         """Takes frames apart and hands their payload on."""
         protocol = self._protocol
         protocol.receive_data(chunk)
@@ -177,14 +177,14 @@ class WebSocketWire:
             self._end.append(self._goodbye())
         self._taken += len(chunk)
         if self._upgraded.done() and not self._backlog and not self._end:
-            self._handler.received(b"")  # the beginning of a frame is a sign of life, too
+            self._handler.on_data(b"")  # the beginning of a frame is a sign of life, too
         self._deliver()
 
-    def filled(self, count: int) -> None:
+    def on_buffer_filled(self, count: int) -> None:
         """Never asked for."""
         raise AssertionError("a WebSocket reads into no room")
 
-    def lost(self, cause: Exception | None) -> None:
+    def on_disconnect(self, cause: Exception | None) -> None:
         """The socket has ended."""
         self._protocol.receive_eof()
         if not self._upgraded.done():
@@ -192,13 +192,13 @@ class WebSocketWire:
         self._end.append(cause)
         self._deliver()
 
-    def paused(self) -> None:
+    def on_write_paused(self) -> None:
         """Passed on."""
-        self._handler.paused()
+        self._handler.on_write_paused()
 
-    def resumed(self) -> None:
+    def on_write_resumed(self) -> None:
         """Passed on."""
-        self._handler.resumed()
+        self._handler.on_write_resumed()
 
     # ---------------------------------------------------------------- how
 
@@ -213,11 +213,11 @@ class WebSocketWire:
             return
         self._delivering = True
         while self._backlog and not self._paused:
-            self._handler.received(bytes(self._backlog.popleft()))
+            self._handler.on_data(bytes(self._backlog.popleft()))
         self._delivering = False
         if self._end and not self._backlog and not self._over:
             self._over = True
-            self._handler.lost(self._end[0])
+            self._handler.on_disconnect(self._end[0])
 
     def _goodbye(self) -> ConnectionLost | None:
         """Why the server closed; None when it answers our own goodbye."""

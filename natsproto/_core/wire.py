@@ -21,23 +21,23 @@ _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 class WireHandler(Protocol):
     """What a wire reports to. Nothing is called after ``lost``."""
 
-    def received(self, chunk: bytes) -> None:
+    def on_data(self, chunk: bytes) -> None:
         """Bytes came."""
         ...
 
-    def filled(self, count: int) -> None:
+    def on_buffer_filled(self, count: int) -> None:
         """So many bytes came and are where ``Wire.read_into`` said."""
         ...
 
-    def lost(self, cause: Exception | None) -> None:
+    def on_disconnect(self, cause: Exception | None) -> None:
         """The wire has ended: with a cause, or None when either side closed it in good order."""
         ...
 
-    def paused(self) -> None:
+    def on_write_paused(self) -> None:
         """The wire took what it was given but wants no more for now."""
         ...
 
-    def resumed(self) -> None:
+    def on_write_resumed(self) -> None:
         """The wire has passed on all it had."""
         ...
 
@@ -71,15 +71,15 @@ class Wire(Protocol):
         """
         ...
 
-    def unsent(self) -> int:
+    def unsent_bytes(self) -> int:
         """Bytes written that are not with the kernel yet."""
         ...
 
-    def passed(self) -> int:
+    def sent_bytes(self) -> int:
         """Bytes handed to the kernel so far; under TLS nearly."""
         ...
 
-    async def upgrade(self, context: ssl.SSLContext, hostname: str) -> None:
+    async def start_tls(self, context: ssl.SSLContext, hostname: str) -> None:
         """Does the TLS handshake in place. Nothing may be read or written meanwhile."""
         ...
 

@@ -182,7 +182,7 @@ class Link:
         if state is LinkState.FAILED:
             return []
         if state is LinkState.UPGRADING:
-            return [self._break(self._offence(_INJECTED))]
+            return [self._fail(self._protocol_error(_INJECTED))]
         self._silent_ticks = 0  # any byte is a sign of life
         try:
             feed(what)
@@ -217,7 +217,7 @@ class Link:
         self._pings.append(token)
         return commands.PING
 
-    def tick(self) -> int:
+    def count_silent_tick(self) -> int:
         """Counts one keep-alive interval; returns how many passed in a row without a byte from the server."""
         self._silent_ticks += 1
         return self._silent_ticks
@@ -227,7 +227,7 @@ class Link:
         """PINGs that were not answered yet."""
         return len(self._pings)
 
-    def abandon(self) -> list[object]:
+    def take_pending_pings(self) -> list[object]:
         """The connection is gone: returns the tokens of the pings that nobody will answer."""
         self._move(Trigger.FAILURE)
         tokens = list(self._pings)
@@ -246,13 +246,13 @@ class Link:
                 place + 1 < len(frames) or parser.waiting or parser.unrouted or failure is not None
             ):
                 events.pop()  # no TLS with somebody who cannot wait for it
-                broken = self._offence(_INJECTED)
+                broken = self._protocol_error(_INJECTED)
             if broken is not None:
-                return [*events, self._break(broken)]
+                return [*events, self._fail(broken)]
         if opening and parser.unrouted:  # also behind the PONG, which we have only just read
-            failure = self._offence("message before anything was subscribed")
+            failure = self._protocol_error("message before anything was subscribed")
         if failure is not None:
-            events.append(self._break(failure))
+            events.append(self._fail(failure))
         return events
 
     def _read_frame(self, frame: Frame, events: list[LinkEvent]) -> NatsError | None:
@@ -300,10 +300,10 @@ class Link:
             events.append(NeedCredentials(info=info))
         return None
 
-    def _offence(self, reason: str) -> RemoteProtocolError:
+    def _protocol_error(self, reason: str) -> RemoteProtocolError:
         return RemoteProtocolError(reason, self.parser.position)
 
-    def _break(self, error: NatsError) -> LinkFailed:
+    def _fail(self, error: NatsError) -> LinkFailed:
         if (
             self.state is LinkState.AWAIT_INFO
             and isinstance(error, RemoteProtocolError)

@@ -73,7 +73,7 @@ Shuffle = Callable[[list[ServerAddress]], object]
 class _Entry:
     """One server of the pool and what happened to it."""
 
-    __slots__ = ("address", "attempts", "discovered", "out", "refusal", "refused_at", "round")
+    __slots__ = ("address", "attempts", "discovered", "given_up", "refusal", "refused_at", "round")
 
     def __init__(self, address: ServerAddress, *, discovered: bool = False) -> None:
         self.address, self.discovered = address, discovered
@@ -81,7 +81,7 @@ class _Entry:
         self.round = -1  # the round it was last tried in
         self.refusal = ""  # the server's last word on our credentials; empty when the last dial ended otherwise
         self.refused_at = 0.0  # when these words came first
-        self.out = False  # went on refusing with the same words
+        self.given_up = False  # went on refusing with the same words
 
 
 class ServerPool:
@@ -100,9 +100,24 @@ class ServerPool:
     """
 
     __slots__ = (
-        "_back_off", "_brief", "_cap", "_connected_at", "_current", "_delay", "_ignore_auth_abort",
-        "_ignore_discovered", "_jitter", "_jitter_tls", "_max_attempts", "_order", "_refused", "_round", "_rounds",
-        "_shuffle", "_tls", "_wait",
+        "_back_off",
+        "_cap",
+        "_connected_at",
+        "_current",
+        "_delay",
+        "_ignore_auth_abort",
+        "_ignore_discovered",
+        "_jitter",
+        "_jitter_tls",
+        "_max_attempts",
+        "_order",
+        "_refused",
+        "_round",
+        "_rounds",
+        "_short_connections",
+        "_shuffle",
+        "_tls",
+        "_wait",
     )  # fmt: skip
 
     def __init__(
@@ -127,7 +142,7 @@ class ServerPool:
         self._back_off = wait  # what the next full round costs
         self._round = 0
         self._rounds = 0  # full rounds of this outage
-        self._brief = 0  # connections in a row that did not outlive the back-off
+        self._short_connections = 0  # connections in a row that did not outlive the back-off
         self._connected_at: float | None = None
         self._current: tuple[str, int, str] | None = None
         self._refused: NotAuthorized | None = None
@@ -154,7 +169,7 @@ class ServerPool:
     @property
     def final_reason(self) -> NotAuthorized | None:
         """The last refusal when refusals left no server to try; None when attempts merely ran out."""
-        return self._refused if self.exhausted and any(entry.out for entry in self._order) else None
+        return self._refused if self.exhausted and any(entry.given_up for entry in self._order) else None
 
     def set_servers(self, addresses: Sequence[ServerAddress]) -> None:
         """Replaces every server, discovered ones included, and forgets their counters (ADR-40).
@@ -168,7 +183,7 @@ class ServerPool:
             self._shuffle(chosen)
         self._order = [_Entry(address) for address in chosen]
         self._refused = None
-        self._to_the_back(self._current)
+        self._move_to_back(self._current)
 
     def discovered(self, urls: Sequence[str], current: ServerAddress) -> Discovery:
         """Takes over the ``connect_urls`` (``host:port``) of an INFO that ``current`` sent.
@@ -206,7 +221,7 @@ class ServerPool:
         if self._shuffle is not None:
             self._shuffle(added)
         self._order = kept + [_Entry(address, discovered=True) for address in added]
-        self._to_the_back(here)
+        self._move_to_back(here)
         return Discovery(
             added=tuple(address.public() for address in added),
             dropped=tuple(entry.address.public() for entry in dropped),
@@ -221,8 +236,8 @@ class ServerPool:
         These do not count as attempts. When nothing came of it, ``next()`` goes on with the back-off.
         """
         self._round += 1
-        while (entry := self._untried(self._order)) is not None:
-            self._try(entry)
+        while (entry := self._first_untried(self._order)) is not None:
+            self._mark_tried(entry)
             yield entry.address
 
     def next(
@@ -241,18 +256,18 @@ class ServerPool:
         entry, delay = None, 0.0
         if choose is not None:
             try:
-                entry, delay = self._chosen(choose, usable, info)
+                entry, delay = self._ask_chooser(choose, usable, info)
             except Exception as exc:  # a user's callable must not end the reconnecting; the caller reports it
                 fault = exc
         if entry is None:
-            entry = self._untried(usable)
+            entry = self._first_untried(usable)
             if entry is None:
                 self._round += 1
                 entry = usable[0]
-                delay, late_fault = self._pause(entry.address, fraction)
+                delay, late_fault = self._back_off_delay(entry.address, fraction)
                 fault = fault or late_fault
         entry.attempts += 1
-        self._try(entry)
+        self._mark_tried(entry)
         return Attempt(address=entry.address, delay=delay, fault=fault)
 
     def failed(self, address: ServerAddress, now: float, refusal: str | None = None) -> None:
@@ -266,7 +281,7 @@ class ServerPool:
         if entry.refusal != refusal:
             entry.refusal, entry.refused_at = refusal, now
         elif now - entry.refused_at >= REFUSAL_CONFIRM_S and not self._ignore_auth_abort:
-            entry.out = True  # until a success or set_servers
+            entry.given_up = True  # until a success or set_servers
         self._refused = NotAuthorized(refusal, str(address))
 
     def succeeded(self, address: ServerAddress, now: float) -> None:
@@ -274,19 +289,19 @@ class ServerPool:
         self._connected_at, self._current = now, address_key(address)
         self._refused = None
         for entry in self._order:
-            entry.attempts, entry.refusal, entry.out = 0, "", False
-        self._to_the_back(self._current)
+            entry.attempts, entry.refusal, entry.given_up = 0, "", False
+        self._move_to_back(self._current)
 
     # ------------------------------------------------------------ how
 
     def _usable(self, entry: _Entry) -> bool:
-        return not entry.out and (self._max_attempts < 0 or entry.attempts < self._max_attempts)
+        return not entry.given_up and (self._max_attempts < 0 or entry.attempts < self._max_attempts)
 
-    def _untried(self, entries: Sequence[_Entry]) -> _Entry | None:
+    def _first_untried(self, entries: Sequence[_Entry]) -> _Entry | None:
         """The first of ``entries`` that this round has not seen."""
         return next((entry for entry in entries if entry.round != self._round), None)
 
-    def _try(self, entry: _Entry) -> None:
+    def _mark_tried(self, entry: _Entry) -> None:
         entry.round = self._round
         self._order.remove(entry)
         self._order.append(entry)
@@ -294,7 +309,7 @@ class ServerPool:
     def _find(self, key: tuple[str, int, str] | None) -> _Entry | None:
         return next((entry for entry in self._order if address_key(entry.address) == key), None)
 
-    def _to_the_back(self, key: tuple[str, int, str] | None) -> None:
+    def _move_to_back(self, key: tuple[str, int, str] | None) -> None:
         if len(self._order) < 2:
             return
         entry = self._find(key)
@@ -306,14 +321,16 @@ class ServerPool:
         """Settles what the connection just lost means for the back-off."""
         if self._connected_at is None:
             return
-        self._brief = 0 if now - self._connected_at >= min(self._back_off, STABLE_AFTER_S) else self._brief + 1
+        self._short_connections = (
+            0 if now - self._connected_at >= min(self._back_off, STABLE_AFTER_S) else self._short_connections + 1
+        )
         self._connected_at = self._current = None
-        if self._brief <= MAX_SHORT_CONNECTIONS:
+        if self._short_connections <= MAX_SHORT_CONNECTIONS:
             self._back_off = self._wait
             self._round += 1
             self._rounds = 0
 
-    def _pause(self, address: ServerAddress, fraction: float) -> tuple[float, Exception | None]:
+    def _back_off_delay(self, address: ServerAddress, fraction: float) -> tuple[float, Exception | None]:
         """The wait after a full round, and what a ``delay`` callable did wrong."""
         self._rounds += 1
         base, self._back_off = self._back_off, min(self._back_off * 2, self._cap)
@@ -325,7 +342,7 @@ class ServerPool:
                 fault = exc
         return base + fraction * (self._jitter_tls if self._tls or address.tls else self._jitter), fault
 
-    def _chosen(
+    def _ask_chooser(
         self, choose: Chooser, usable: Sequence[_Entry], info: ServerInfo | None
     ) -> tuple[_Entry | None, float]:
         states = tuple(

@@ -25,7 +25,7 @@ class SubscriptionEntry(Route, Generic[Owner]):
     (None: never). ``owner`` is handed back to the caller untouched.
     """
 
-    __slots__ = ("carried", "max_msgs", "owner", "queue", "received", "sid", "stopped", "subject")
+    __slots__ = ("max_msgs", "owner", "queue", "received", "received_before", "sid", "stopped", "subject")
 
     sid: int
     subject: str
@@ -47,7 +47,7 @@ class SubscriptionEntry(Route, Generic[Owner]):
         self.sid, self.subject, self.queue, self.owner = sid, subject, queue, owner
         self.max_msgs: int | None = None
         self.received: int = 0
-        self.carried: int = 0
+        self.received_before: int = 0
         """Received on earlier connections, which the server of this one knows nothing of."""
         self.stopped: bool = False
         """Whether the server was told to send no more while what it has sent is still taken in."""
@@ -114,9 +114,9 @@ class SubscriptionTable(Generic[Owner]):
         entry.max_msgs = max_msgs
         if entry.received >= max_msgs:
             return self.remove(entry)
-        return commands.unsub(entry.sid, max_msgs - entry.carried)
+        return commands.unsub(entry.sid, max_msgs - entry.received_before)
 
-    def stop(self, entry: SubscriptionEntry[Owner]) -> bytes:
+    def stop_delivery(self, entry: SubscriptionEntry[Owner]) -> bytes:
         """Returns the UNSUB after which the server sends no more; what is on its way is still delivered.
 
         Returns nothing when the subscription had ended already, or the server was told so before.
@@ -126,7 +126,7 @@ class SubscriptionTable(Generic[Owner]):
         entry.stopped = True
         return commands.unsub(entry.sid)
 
-    def settle(self, entry: SubscriptionEntry[Owner]) -> tuple[int, int, int, bool]:
+    def take_arrived(self, entry: SubscriptionEntry[Owner]) -> tuple[int, int, int, bool]:
         """Takes what arrived since the last call.
 
         Returns messages, bytes, how many of the messages came behind the limit and are not the owner's to see,
@@ -162,16 +162,16 @@ class SubscriptionTable(Generic[Owner]):
             plan: list[bytes] = []
             for entry in known[begin : begin + most]:
                 if not entry.stopped and entry.sid in self._entries:
-                    plan += self._plan(entry)
+                    plan += self._sub_lines(entry)
             yield b"".join(plan)
 
-    def again(self, entry: SubscriptionEntry[Owner]) -> bytes:
+    def resubscribe_one(self, entry: SubscriptionEntry[Owner]) -> bytes:
         """What ends a subscription for the server and begins it anew."""
-        return b"".join((commands.unsub(entry.sid), *self._plan(entry)))
+        return b"".join((commands.unsub(entry.sid), *self._sub_lines(entry)))
 
     @staticmethod
-    def _plan(entry: SubscriptionEntry[Owner]) -> list[bytes]:
-        entry.carried = entry.received
+    def _sub_lines(entry: SubscriptionEntry[Owner]) -> list[bytes]:
+        entry.received_before = entry.received
         plan = [commands.sub(entry.subject, entry.queue, entry.sid)]
         if entry.max_msgs is not None:
             plan.append(commands.unsub(entry.sid, entry.max_msgs - entry.received))

@@ -55,13 +55,13 @@ class Pipe:
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
     def read_into(self, room: memoryview) -> None: ...
-    def unsent(self) -> int:
+    def unsent_bytes(self) -> int:
         return 0
 
-    def passed(self) -> int:
+    def sent_bytes(self) -> int:
         return 0
 
-    async def upgrade(self, context: object, hostname: str) -> None: ...
+    async def start_tls(self, context: object, hostname: str) -> None: ...
 
 
 def make(limit: int = 1 << 20) -> tuple[Outbox, Turn]:

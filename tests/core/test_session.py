@@ -222,10 +222,10 @@ class _Paper:
     def write(self, data: bytes) -> None:
         self.written.append(data)
 
-    def unsent(self) -> int:
+    def unsent_bytes(self) -> int:
         return 0
 
-    def passed(self) -> int:
+    def sent_bytes(self) -> int:
         return 0
 
     def close(self) -> None: ...
@@ -233,17 +233,17 @@ class _Paper:
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
     def read_into(self, room: memoryview) -> None: ...
-    async def upgrade(self, context: ssl.SSLContext, hostname: str) -> None: ...
+    async def start_tls(self, context: ssl.SSLContext, hostname: str) -> None: ...
 
 
 class _Nobody:
     """Whom a session works for in tests that are about its handshake."""
 
-    def arrived(self, touched: list[Route]) -> None: ...
-    def happened(self, session: Session, event: LinkEvent) -> None: ...
-    def wire_paused(self, session: Session) -> None: ...
-    def wire_resumed(self, session: Session) -> None: ...
-    def wire_gone(self, session: Session) -> None: ...
+    def on_messages(self, touched: list[Route]) -> None: ...
+    def on_link_event(self, session: Session, event: LinkEvent) -> None: ...
+    def on_write_paused(self, session: Session) -> None: ...
+    def on_write_resumed(self, session: Session) -> None: ...
+    def on_wire_closed(self, session: Session) -> None: ...
 
 
 async def dialled(**options: Unpack[OptionArgs]) -> tuple[Session, _Paper, asyncio.Task[ServerInfo]]:
@@ -264,7 +264,7 @@ async def dialled(**options: Unpack[OptionArgs]) -> tuple[Session, _Paper, async
 async def test_connect_answers_info_and_says_what_was_chosen() -> None:
     session, paper, opening = await dialled(verbose=True, no_echo=True)
     assert paper.written == []
-    session.received(info_line({"headers": True, "version": "2.12.0"}))
+    session.on_data(info_line({"headers": True, "version": "2.12.0"}))
     await turns(3)
     [line] = paper.written
     assert line.startswith(b"CONNECT {")
@@ -272,10 +272,10 @@ async def test_connect_answers_info_and_says_what_was_chosen() -> None:
     fields = json.loads(line.removeprefix(b"CONNECT ").removesuffix(b"\r\nPING\r\n"))
     assert (fields["verbose"], fields["echo"], fields["tls_required"]) == (True, False, False)
     assert "name" not in fields
-    session.received(b"+OK\r\n")
+    session.on_data(b"+OK\r\n")
     await turns(3)
     assert not opening.done()
-    session.received(b"PONG\r\n")
+    session.on_data(b"PONG\r\n")
     assert (await opening).version == "2.12.0"
     assert paper.written == [line]
 
@@ -291,9 +291,9 @@ async def test_connect_answers_info_and_says_what_was_chosen() -> None:
 @virtual_clock
 async def test_end_of_handshake_is_blamed_on_what_was_said(said: bytes, error: type[NatsError], words: str) -> None:
     session, _, opening = await dialled()
-    session.received(said)
+    session.on_data(said)
     await turns(3)
-    session.lost(ConnectionResetError(104, "Connection reset by peer"))
+    session.on_disconnect(ConnectionResetError(104, "Connection reset by peer"))
     with pytest.raises(error, match=words) as caught:
         await opening
     assert type(caught.value) is error
@@ -314,7 +314,7 @@ _NO_GREETING: Mapping[str, tuple[bytes, type[NatsError]]] = {
 async def test_an_info_that_will_not_do_is_not_answered(kind: str) -> None:
     said, error = _NO_GREETING[kind]
     session, paper, opening = await dialled()
-    session.received(said)
+    session.on_data(said)
     with pytest.raises(error):
         await opening
     assert paper.written == []
@@ -323,10 +323,10 @@ async def test_an_info_that_will_not_do_is_not_answered(kind: str) -> None:
 @virtual_clock
 async def test_connect_with_credentials_is_made_for_the_info_it_answers() -> None:
     session, paper, opening = await dialled(user="u", password="p")
-    session.received(info_line({"headers": True, "version": "2.12.0"}))
+    session.on_data(info_line({"headers": True, "version": "2.12.0"}))
     await until(lambda: paper.written)
     assert b'"user":"u"' in paper.written[0]
-    session.received(b"PONG\r\n")
+    session.on_data(b"PONG\r\n")
     await opening
 
 
@@ -461,13 +461,13 @@ async def test_whatever_fails_while_receiving_ends_the_session_and_not_the_clien
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Clumsy:
-        def arrived(self, touched: list[Route]) -> None:
+        def on_messages(self, touched: list[Route]) -> None:
             raise ZeroDivisionError("a bug")
 
-        def happened(self, session: Session, event: LinkEvent) -> None: ...
-        def wire_paused(self, session: Session) -> None: ...
-        def wire_resumed(self, session: Session) -> None: ...
-        def wire_gone(self, session: Session) -> None: ...
+        def on_link_event(self, session: Session, event: LinkEvent) -> None: ...
+        def on_write_paused(self, session: Session) -> None: ...
+        def on_write_resumed(self, session: Session) -> None: ...
+        def on_wire_closed(self, session: Session) -> None: ...
 
     async with world() as place:
         got: list[Message] = []
@@ -475,7 +475,7 @@ async def test_whatever_fails_while_receiving_ends_the_session_and_not_the_clien
         [address] = parse_servers(f"nats://{HOST}:{PORT}")
         session = Session(address, Options(), Runtime(dial=place.dial, rng=random.Random(1)), Clumsy(), link)
         await session.open(asyncio.get_running_loop().time() + 5)
-        session.go_live()
+        session.start_events()
         place.server.deliver(1, "a", b"x")
         with caplog.at_level(logging.CRITICAL, "natsproto"):
             assert isinstance(await session.ended, ZeroDivisionError)
@@ -493,7 +493,7 @@ async def test_a_connection_that_cannot_be_looked_after_ends(
     async with world() as place:
         nc = await place.connect(on_event=diary, ping_interval=5)
         with monkeypatch.context() as patch:
-            patch.setattr(Link, "tick", stumble)
+            patch.setattr(Link, "count_silent_tick", stumble)
             assert isinstance((await diary.wait(Disconnected)).cause, ZeroDivisionError)
         await diary.wait(Reconnected)
         await nc.flush()

@@ -42,7 +42,7 @@ class SubscriptionCallbacks:
         self.trace: list[object] = []
         self.failures: list[tuple[str, BaseException]] = []
         self.confirmed: asyncio.Future[None] | None = None
-        self.living = True
+        self.is_running = True
 
     def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
         self.trace.append(("unsubscribe", max_msgs))
@@ -52,27 +52,27 @@ class SubscriptionCallbacks:
     def stop_interest(self, subscription: Subscription) -> None:
         self.trace.append("stop_interest")
 
-    def forget(self, subscription: Subscription) -> None:
+    def remove(self, subscription: Subscription) -> None:
         self.trace.append("forget")
 
-    async def confirm(self, timeout: float) -> None:
+    async def flush(self, timeout: float) -> None:
         self.trace.append(("confirm", timeout))
         if self.confirmed is not None:
             await self.confirmed
 
-    def slow(self, subscription: Subscription, error: SlowConsumer) -> None:
+    def on_slow_consumer(self, subscription: Subscription, error: SlowConsumer) -> None:
         self.slow_errors.append(error)
 
-    def caught_up(self, subscription: Subscription, dropped: int) -> None:
+    def on_slow_consumer_recovered(self, subscription: Subscription, dropped: int) -> None:
         self.episodes.append(dropped)
 
-    def let_readers_run(self) -> None:
+    def yield_to_readers(self) -> None:
         self.turns += 1
 
-    def hold(self, subscription: Subscription, wanted: bool) -> None:
+    def hold_reading(self, subscription: Subscription, wanted: bool) -> None:
         self.holds.append(wanted)
 
-    def handler_failed(self, where: str, error: BaseException) -> None:
+    def on_handler_error(self, where: str, error: BaseException) -> None:
         self.failures.append((where, error))
 
 
@@ -112,7 +112,7 @@ class Model:
         self.pending: list[Message] = []
         self.read: list[Message] = []
         self.received = self.dropped = self.episodes = 0
-        self.slow = self.held = self.ended = False
+        self.on_slow_consumer = self.held = self.ended = False
 
     def over(self) -> bool:
         size = sum(m.size for m in self.pending)
@@ -129,15 +129,15 @@ class Model:
             while self.over():
                 self.pending.pop(0 if self.policy is SlowPolicy.DROP_OLDEST else -1)
                 self.dropped += 1
-            self.episodes += not self.slow
-            self.slow = True
+            self.episodes += not self.on_slow_consumer
+            self.on_slow_consumer = True
             self.ended = self.policy is SlowPolicy.ERROR
 
     def take(self, messages: list[Message]) -> None:
         assert messages == self.pending[: len(messages)], "in order, none left out"
         del self.pending[: len(messages)]
         self.read += messages
-        self.slow = self.slow and bool(self.pending)
+        self.on_slow_consumer = self.on_slow_consumer and bool(self.pending)
 
 
 _SIZES = st.integers(1, 40)
@@ -164,7 +164,9 @@ def test_any_interleaving_of_arrivals_and_reads_adds_up(
             if name == "arrive" and not sub.closed and not model.held:
                 assert isinstance(what, list)
                 model.arrive(feed(sub, *what))
-                assert sub._exact_bytes() == sub.pending_bytes, "the account by chunks agrees with adding it all up"
+                assert sub._count_pending_bytes() == sub.pending_bytes, (
+                    "the account by chunks agrees with adding it all up"
+                )
             elif name == "limits":
                 assert isinstance(what, tuple)
                 sub.pending_msgs_limit, sub.pending_bytes_limit = model.msgs_limit, model.bytes_limit = what
@@ -196,7 +198,7 @@ async def read(sub: Subscription, name: str, what: object) -> list[Message]:
         batch = await anext(batches)
         assert 0 < len(batch) <= (what or len(batch))
         await batches.aclose()
-        sub._relax()
+        sub._on_inbox_read()
         return batch
     assert isinstance(what, int)
     wanted = min(what, len(sub._inbox))
@@ -205,7 +207,7 @@ async def read(sub: Subscription, name: str, what: object) -> list[Message]:
     messages = aiter(sub)
     found = [await anext(messages) for _ in range(wanted)]
     await aclose(messages)
-    sub._relax()
+    sub._on_inbox_read()
     return found
 
 
@@ -771,8 +773,8 @@ async def test_when_the_whole_program_is_cancelled_so_is_the_callback() -> None:
     sub, engine = make(handler)
     feed(sub, 1, 1)
     await turns(2)
-    engine.living = False
-    worker = sub._worker
+    engine.is_running = False
+    worker = sub._callback_task
     assert worker is not None
     worker.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -63,23 +63,23 @@ class _Timed:
     def __init__(self, watch: Stopwatch, handler: WireHandler) -> None:
         self._watch, self._handler = watch, handler
 
-    def received(self, chunk: bytes) -> None:
+    def on_data(self, chunk: bytes) -> None:
         with self._watch.measure():
-            self._handler.received(chunk)
+            self._handler.on_data(chunk)
 
-    def filled(self, count: int) -> None:
+    def on_buffer_filled(self, count: int) -> None:
         with self._watch.measure():
-            self._handler.filled(count)
+            self._handler.on_buffer_filled(count)
 
-    def lost(self, cause: Exception | None) -> None:
+    def on_disconnect(self, cause: Exception | None) -> None:
         with self._watch.measure():
-            self._handler.lost(cause)
+            self._handler.on_disconnect(cause)
 
-    def paused(self) -> None:
-        self._handler.paused()
+    def on_write_paused(self) -> None:
+        self._handler.on_write_paused()
 
-    def resumed(self) -> None:
-        self._handler.resumed()
+    def on_write_resumed(self) -> None:
+        self._handler.on_write_resumed()
 
 
 async def _works(nc: Client, subscription: Subscription) -> None:

@@ -59,7 +59,7 @@ async def test_cancelled_call_leaves_nothing(
     tasks = asyncio.all_tasks()
     async for run in interruptions(lambda: call(jetstream, stream, tmp_path)):
         run.check()
-        assert len(engine.mux()) == 0, "a request was left"
+        assert len(engine.request_mux()) == 0, "a request was left"
         assert len(engine.table) == inboxes, "an inbox was left"
         assert len(engine.event_bus._listeners) == listeners, "a listener was left"
         assert asyncio.all_tasks() <= tasks
@@ -83,7 +83,7 @@ async def test_cancelled_restore_leaves_nothing_here(jetstream: JetStream, nats_
 
     async for run in interruptions(restore):
         run.check()
-        assert len(engine.mux()) == 0
+        assert len(engine.request_mux()) == 0
         assert len(engine.table) == inboxes
         assert len(engine.event_bus._listeners) == listeners
 
@@ -144,7 +144,7 @@ async def test_cancelled_publishing_leaves_nothing_and_stores_in_order_and_once(
 
     async for run in interruptions(once):
         run.check()
-        assert len(engine.mux()) == 0, "a request was left"
+        assert len(engine.request_mux()) == 0, "a request was left"
         assert len(engine.table) == inboxes, "an inbox was left"
         assert len(engine.event_bus._listeners) == listeners, "a listener was left"
         assert asyncio.all_tasks() <= tasks

@@ -99,7 +99,7 @@ async def test_cancelled_call_leaves_nothing(jetstream: JetStream, nats_client: 
     tasks = asyncio.all_tasks()
     async for run in interruptions(lambda: call(kv)):
         run.check()
-        assert len(engine.mux()) == 0, "a request was left"
+        assert len(engine.request_mux()) == 0, "a request was left"
         assert len(engine.table) == inboxes, "an inbox was left"
         assert len(engine.event_bus._listeners) == listeners, "a listener was left"
         await end_of_tasks(tasks)  # unread pulls end on the server in the background

@@ -283,9 +283,9 @@ class LinkMachine(RuleBasedStateMachine):
             self.model.pings.append(self.number)
 
     @rule()
-    def tick(self) -> None:
+    def count_silent_tick(self) -> None:
         self.silent += 1
-        assert self.link.tick() == self.silent
+        assert self.link.count_silent_tick() == self.silent
 
     @rule()
     def answer_pings(self) -> None:
@@ -300,8 +300,8 @@ class LinkMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.state is not S.AWAIT_INFO)
     @rule()
-    def abandon(self) -> None:
-        assert self.link.abandon() == list(self.model.pings)
+    def take_pending_pings(self) -> None:
+        assert self.link.take_pending_pings() == list(self.model.pings)
         self.model.pings.clear()
         self.model.state = S.FAILED
 
@@ -368,7 +368,7 @@ def test_receive_never_raises_and_keeps_its_promises_whatever_comes(
     broken = [event for event in events if isinstance(event, LinkFailed)]
     assert broken == events[-1:] if link.state is S.FAILED else not broken
     assert answered == list(range(len(answered)))
-    assert answered + link.abandon() == list(range(tokens))
+    assert answered + link.take_pending_pings() == list(range(tokens))
 
 
 # ---------------------------------------------------------------- by example
@@ -455,8 +455,8 @@ def test_a_link_that_is_given_up_returns_the_pings_nobody_will_answer() -> None:
     link = ready_link()
     link.ping("a")
     link.ping("b")
-    assert link.abandon() == ["a", "b"]
-    assert link.abandon() == []
+    assert link.take_pending_pings() == ["a", "b"]
+    assert link.take_pending_pings() == []
     assert link.receive(b"PONG\r\n") == []
 
 
@@ -546,9 +546,9 @@ def test_a_flood_of_pings_is_not_answered_without_bound() -> None:
 
 def test_any_byte_is_a_sign_of_life() -> None:
     link = ready_link()
-    assert [link.tick(), link.tick()] == [1, 2]
+    assert [link.count_silent_tick(), link.count_silent_tick()] == [1, 2]
     link.receive(b"M")
-    assert link.tick() == 1
+    assert link.count_silent_tick() == 1
 
 
 def test_the_last_complaint_is_kept_for_the_end_of_the_connection() -> None:

@@ -163,10 +163,10 @@ class SubscriptionTableMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.entries)
     @rule(data=st.data())
-    def stop(self, data: st.DataObject) -> None:
+    def stop_delivery(self, data: st.DataObject) -> None:
         entry = self.pick(data, self.entries)
         stopped = entry.stopped or entry.owner.ended  # a second one says nothing more
-        wire = self.table.stop(entry)
+        wire = self.table.stop_delivery(entry)
         assert bool(wire) is not stopped
         self.stopped.add(entry.sid)
         self.send(wire)
@@ -201,7 +201,7 @@ class SubscriptionTableMachine(RuleBasedStateMachine):
             assert isinstance(route, SubscriptionEntry)
             owner: Owner = route.owner
             fresh = len(owner.inbox) - before[route.sid]
-            count, octets, excess, ended = self.table.settle(route)
+            count, octets, excess, ended = self.table.take_arrived(route)
             assert count == fresh
             assert octets == sum(message.size for message in owner.inbox[-fresh:]) if fresh else octets == 0
             assert 0 <= excess <= count
@@ -210,7 +210,7 @@ class SubscriptionTableMachine(RuleBasedStateMachine):
             owner.settled += count - excess
             owner.ended |= ended
             assert ended is (owner.most is not None and owner.settled == owner.most and count > 0)
-            assert self.table.settle(route) == (0, 0, 0, False), "an account is settled once"
+            assert self.table.take_arrived(route) == (0, 0, 0, False), "an account is settled once"
 
     @rule()
     def reconnect(self) -> None:
@@ -307,13 +307,13 @@ def test_the_plan_says_live_interests_again_with_what_is_left_of_their_limits() 
     limited, _ = table.add("a", None, taken.append, None)
     assert table.limit(limited, 5) == b"UNSUB 5 5\r\n"
     assert table.remove(gone) == b"UNSUB 3\r\n"
-    assert table.stop(stopped) == b"UNSUB 4\r\n"
+    assert table.stop_delivery(stopped) == b"UNSUB 4\r\n"
     parser = Parser(table.routes)
     parser.feed(message(5, 1) + message(5, 2))
-    assert table.settle(limited) == (2, 4, 0, False)
+    assert table.take_arrived(limited) == (2, 4, 0, False)
     assert list(table.resubscribe()) == [b"SUB a 1\r\nSUB b.* q 2\r\nSUB a 5\r\nUNSUB 5 3\r\n"]
     assert table.limit(limited, 4) == b"UNSUB 5 2\r\n", "counted from the new connection on"
-    assert [plain.carried, queued.carried, limited.carried] == [0, 0, 2]
+    assert [plain.received_before, queued.received_before, limited.received_before] == [0, 0, 2]
 
 
 def test_messages_behind_the_limit_do_not_cost_the_ones_in_front_of_it() -> None:
@@ -324,10 +324,10 @@ def test_messages_behind_the_limit_do_not_cost_the_ones_in_front_of_it() -> None
     parser = Parser(table.routes)
     table.limit(entry, 5)
     parser.feed(b"".join(message(1, number) for number in range(6)))
-    assert table.settle(entry) == (6, 12, 1, True)
+    assert table.take_arrived(entry) == (6, 12, 1, True)
     del inbox[-1:]
     parser.feed(message(1, 6) + message(1, 7))
-    assert table.settle(entry) == (0, 0, 0, False)
+    assert table.take_arrived(entry) == (0, 0, 0, False)
     assert [item.data for item in inbox] == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -340,7 +340,7 @@ def test_what_still_comes_for_a_removed_subscription_is_dropped_though_parsers_r
     assert table.remove(entry) == b"UNSUB 1\r\n"
     parser.feed(message(1, 1))
     assert len(inbox) == 1
-    assert table.remove(entry) == table.stop(entry) == table.limit(entry, 3) == b""
+    assert table.remove(entry) == table.stop_delivery(entry) == table.limit(entry, 3) == b""
 
 
 def test_a_limit_reached_already_ends_the_subscription_at_once() -> None:
@@ -348,7 +348,7 @@ def test_a_limit_reached_already_ends_the_subscription_at_once() -> None:
     entry, _ = table.add("a", None, ignore, None)
     parser = Parser(table.routes)
     parser.feed(message(1, 0) + message(1, 1))
-    table.settle(entry)
+    table.take_arrived(entry)
     assert table.limit(entry, 2) == b"UNSUB 1\r\n"
     assert len(table) == 0
     assert list(table.resubscribe()) == []

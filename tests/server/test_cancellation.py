@@ -31,7 +31,7 @@ async def check(nc: Client, run: Interruption, tasks: set[asyncio.Task[object]])
     """What must hold after every interruption."""
     run.check()
     await works(nc)
-    assert len(nc._engine.mux()) == 0, "a pending request was left"
+    assert len(nc._engine.request_mux()) == 0, "a pending request was left"
     assert not nc._outbox._notifier
     assert not nc._engine._changed
     assert asyncio.all_tasks() <= tasks
@@ -456,7 +456,7 @@ async def test_a_storm_while_the_connection_breaks_again_and_again_ends_in_a_wor
         assert swallowed == 0
         await works(nc)
         await settled(before)
-        assert len(nc._engine.mux()) == 0
+        assert len(nc._engine.request_mux()) == 0
         assert len(nc._engine.subscriptions) == 1
 
 

@@ -87,7 +87,7 @@ async def test_many_subscriptions_come_back_in_slices(nats_server: Server, seed:
         changes = 0
         while not nc.is_connected:
             await asyncio.sleep(0)
-            if nc._engine._opening is None:
+            if nc._engine._new_session is None:
                 continue
             changes += 1
             gone, limited = rng.sample(sorted(live.keys() - limits.keys()), 2)

@@ -235,8 +235,8 @@ class PublishWindow:
         self._pending[str(number)] = future = AckFuture()
         future.subject, future.outcome, future._head, future._payload = subject, None, head, payload
         future._deadline = deadline = self._time() + self._limits.timeout
-        if deadline < replies.next_new:
-            replies.wake_at(self._check_time(future))
+        if deadline < replies.next_deadline:
+            replies.set_next_deadline(self._check_time(future))
         replies.count = number
         self.nbytes = nbytes = self.nbytes + size
         if nbytes >= self._limits.max_pending_bytes or len(self._pending) >= self._limits.max_pending:
@@ -449,9 +449,9 @@ class PublishWindow:
             if future._deadline <= now:
                 self._expire(token, future)
             elif not has_msg_id(future._head):
-                self._replies.look_again(token, future._deadline)
+                self._replies.postpone(token, future._deadline)
             else:
-                self._replies.look_again(token, min(now + RESEND_AFTER_S, future._deadline))
+                self._replies.postpone(token, min(now + RESEND_AFTER_S, future._deadline))
                 if up and token not in self._waiting:
                     retry = self._retry_state(token)
                     if not retry.refused_since_check:
