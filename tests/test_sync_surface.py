@@ -115,7 +115,7 @@ PARTS = {
     "Messages.take_all": INSIDE,
     "Messages.wait": INSIDE,
     "Messages.wake": INSIDE,
-    "ObjectReader.go_on": INSIDE,
+    "ObjectReader.resume": INSIDE,
     "OrderedConsumer.consume": ON_THE_LOOP,
     "PullConsumer.consume": ON_THE_LOOP,
     "PushConsumer.consume": ON_THE_LOOP,

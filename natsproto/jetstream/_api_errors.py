@@ -6,11 +6,12 @@ code to exception, and the step from an error reply to the exception. The except
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, final
 
 from natsproto import errors
-from natsproto.errors import ApiError
+from natsproto.errors import ApiError, BucketNotFound, StreamNotFound
 
 
 @final
@@ -316,3 +317,12 @@ def api_error(payload: Mapping[str, object], asked: str = "") -> ApiError:
     code, err_code = (value if isinstance(value := error.get(key), int) else 0 for key in ("code", "err_code"))
     description = str(error.get("description") or "") or f"error {err_code or code}"
     return ERROR_CLASSES.get(err_code, ApiError)(code, err_code, description, asked)
+
+
+@contextmanager
+def bucket_errors(bucket: str) -> Iterator[None]:
+    """Translates StreamNotFound into BucketNotFound, which names the bucket."""
+    try:
+        yield
+    except StreamNotFound as exc:
+        raise BucketNotFound(bucket) from exc

@@ -5,30 +5,22 @@ Owns nothing but its Api; every verb is a thin, documented call into the module 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from os import PathLike
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from natsproto._async_hints import items
-from natsproto._core.connection import Connection
 from natsproto._durations import positive_seconds, seconds
-from natsproto.errors import ConfigError, NoStream, StreamNameInUse, StreamNotFound
-from natsproto.jetstream._api import Api
-from natsproto.jetstream._codec import Duration, amended
+from natsproto.errors import ConfigError
+from natsproto.jetstream._bucket_manager import BucketManager
+from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import (
-    KV_STREAM,
-    OBJECT_STREAM,
     OBJECT_SUBJECTS,
-    KeyValueConfig,
-    ObjectStoreConfig,
-    StreamConfig,
     stream_name,
 )
 from natsproto.jetstream._counter import INCREMENT_HEADER, CounterValue, increment, parse_value
-from natsproto.jetstream._info import AccountInfo, PubAck, StreamInfo, StreamNamesPage, StreamPage
-from natsproto.jetstream._listing import Listing, Page
+from natsproto.jetstream._info import AccountInfo, PubAck, StreamInfo
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._publish.async_publish import Publisher, PublisherOptions
 from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch
@@ -38,10 +30,9 @@ from natsproto.jetstream._publish.headers import required_feature
 from natsproto.jetstream._publish.publish import publish
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream._publish.schedule import SCHEDULE_NEXT_HEADER, SCHEDULER_HEADER
-from natsproto.jetstream._stream import Stream, write_stream
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers
-from natsproto.protocol.subject import publish_subject, subscribe_subject
+from natsproto.protocol.subject import publish_subject
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -49,16 +40,8 @@ if TYPE_CHECKING:
     from natsproto.codecs import Codec
     from natsproto.jetstream._admin import Admin
     from natsproto.jetstream._advisory import Advisories
-    from natsproto.jetstream._api_trace import TraceCallback
-    from natsproto.jetstream._arguments import KeyValueArgs, ObjectStoreArgs, StreamArgs
-    from natsproto.jetstream._backup import Progress
     from natsproto.jetstream._publish.headers import MessageArgs
     from natsproto.jetstream._typed import TypedJetStream
-    from natsproto.jetstream.kv._bucket import KeyValue
-    from natsproto.jetstream.kv._keys import KeyCodec
-    from natsproto.jetstream.kv._status import KeyValueStatus
-    from natsproto.jetstream.objectstore._status import ObjectStoreStatus
-    from natsproto.jetstream.objectstore._store import ObjectStore
     from natsproto.protocol.headers import HeadersLike
 
 T = TypeVar("T")
@@ -67,33 +50,13 @@ _ALL_STORES = f"{OBJECT_SUBJECTS}*.C.>"
 """What every object store listens on."""
 
 
-class JetStream:
+class JetStream(BucketManager):
     """JetStream of one account or domain. Made by ``nc.jetstream()``; as cheap as a subject prefix."""
 
     # What it makes; a context that is instrumented makes its own.
     _windowed: ClassVar[type[Publisher]] = Publisher
     _atomic: ClassVar[type[AtomicBatch]] = AtomicBatch
     _fast: ClassVar[type[FastPublisher]] = FastPublisher
-
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        domain: str | None = None,
-        prefix: str | None = None,
-        timeout: Duration = 5.0,
-        trace: TraceCallback | None = None,
-        inbox_prefix: str | None = None,
-    ) -> None:
-        self._connection = connection
-        self._api = Api(
-            connection, domain=domain, prefix=prefix, timeout=timeout, trace=trace, inbox_prefix=inbox_prefix
-        )
-
-    @property
-    def connection(self) -> Connection:
-        """The client it was made by."""
-        return self._connection
 
     def typed(self, kind: type[T], /, *, codec: Codec | None = None) -> TypedJetStream[T]:
         """Streams whose messages hold a ``kind``: publishing, reading and handling values, checked by type checkers.
@@ -364,351 +327,6 @@ class JetStream:
             return self._api.timeout
         return positive_seconds("timeout", timeout)
 
-    # ---------------------------------------------------------------- streams
-
-    async def create_stream(
-        self,
-        config: StreamConfig | None = None,
-        /,
-        *,
-        pedantic: bool = False,
-        timeout: Duration | None = None,
-        **fields: Unpack[StreamArgs],
-    ) -> Stream:
-        """Creates a stream from a StreamConfig, from its fields, or from both (the fields win).
-
-        The same stream may be created twice; StreamNameInUse when the one of that name is configured otherwise.
-        ConfigError (InvalidSubject for names) before anything is sent; InvalidStreamConfig, SubjectsOverlap,
-        LimitReached; UnsupportedByServer when an older server does not know what was asked for; and what every call
-        raises, see Stream. ``pedantic`` (server 2.11) makes the server refuse what it would adapt.
-        """
-        wanted = amended(StreamConfig, config, fields)
-        return self._stream(wanted.name, await write_stream(self._api, "CREATE", wanted, pedantic, timeout))
-
-    async def update_stream(
-        self,
-        config: StreamConfig | None = None,
-        /,
-        *,
-        pedantic: bool = False,
-        timeout: Duration | None = None,
-        **fields: Unpack[StreamArgs],
-    ) -> Stream:
-        """Changes a stream to this whole configuration: what is not said gets its default.
-
-        Use ``Stream.update`` to change single fields. StreamNotFound; InvalidStreamConfig for what cannot be changed;
-        else as ``create_stream``.
-        """
-        wanted = amended(StreamConfig, config, fields)
-        return self._stream(wanted.name, await write_stream(self._api, "UPDATE", wanted, pedantic, timeout))
-
-    async def create_or_update_stream(
-        self,
-        config: StreamConfig | None = None,
-        /,
-        *,
-        pedantic: bool = False,
-        timeout: Duration | None = None,
-        **fields: Unpack[StreamArgs],
-    ) -> Stream:
-        """Changes the stream of that name to this whole configuration, or creates it. Raises what both raise."""
-        wanted = amended(StreamConfig, config, fields)
-        try:
-            info = await write_stream(self._api, "UPDATE", wanted, pedantic, timeout)
-        except StreamNotFound:
-            try:
-                info = await write_stream(self._api, "CREATE", wanted, pedantic, timeout)
-            except StreamNameInUse:  # somebody else was faster
-                info = await write_stream(self._api, "UPDATE", wanted, pedantic, timeout)
-        return self._stream(wanted.name, info)
-
-    async def stream(self, name: str, *, bind: bool = False, timeout: Duration | None = None) -> Stream:
-        """The stream of that name; StreamNotFound. With ``bind`` nothing is asked, so that it may not exist."""
-        stream = self._stream(name, None)
-        if not bind:
-            await stream.info(timeout=timeout)
-        return stream
-
-    async def delete_stream(self, name: str, *, timeout: Duration | None = None) -> None:
-        """Deletes a stream with its messages and consumers. StreamNotFound."""
-        stream = self._stream(name, None)
-        await self._api.do(f"STREAM.DELETE.{stream.name}", asked=f"delete stream {name!r}", timeout=timeout)
-
-    def streams(self, *, subject: str = "", timeout: Duration | None = None) -> Listing[StreamInfo]:
-        """The info of every stream, or of those that listen on ``subject``: read it with ``async for``."""
-        return Listing(self._stream_pages(_filter(subject), timeout))
-
-    async def _stream_pages(
-        self, body: dict[str, object], timeout: Duration | None
-    ) -> AsyncGenerator[Page[StreamInfo]]:
-        pages = self._api.pages(
-            StreamPage,
-            "STREAM.LIST",
-            body,
-            asked="list of streams",
-            size=lambda page: len(page.streams) + len(page.missing) + len(page.offline),
-            total=lambda page: page.total,
-            timeout=timeout,
-        )
-        async with aclosing(pages):
-            async for page in pages:
-                yield page.streams, page.missing, page.offline
-
-    @items
-    def stream_names(self, *, subject: str = "", timeout: Duration | None = None) -> AsyncGenerator[str]:
-        """Yields the name of every stream, or of those that listen on ``subject``."""
-        return self._names(_filter(subject), timeout)
-
-    async def _names(self, body: dict[str, object], timeout: Duration | None) -> AsyncGenerator[str]:
-        pages = self._api.pages(
-            StreamNamesPage,
-            "STREAM.NAMES",
-            body,
-            asked="names of streams",
-            size=lambda page: len(page.streams),
-            total=lambda page: page.total,
-            timeout=timeout,
-        )
-        async with aclosing(pages):
-            async for page in pages:
-                for name in page.streams:
-                    yield name
-
-    async def stream_name_by_subject(self, subject: str, *, timeout: Duration | None = None) -> str:
-        """The name of the stream that listens on the subject; NoStream when none does."""
-        body = _filter(subject)
-        page = await self._api.get(
-            StreamNamesPage, "STREAM.NAMES", body, asked=f"stream that listens on {subject!r}", timeout=timeout
-        )
-        if not page.streams:
-            raise NoStream(subject)
-        return page.streams[0]
-
-    async def restore_stream(
-        self,
-        path: str | PathLike[str],
-        *,
-        progress: Callable[[Progress], object] | None = None,
-        timeout: Duration | None = None,
-        **changes: Unpack[StreamArgs],
-    ) -> Stream:
-        """Brings back a stream, its consumers included, from a folder of ``Stream.backup`` or ``nats stream backup``.
-
-        ``changes`` are fields of its configuration that shall be others (replicas, placement; on server 2.15 also the
-        name). ``progress`` is called after every chunk; ``timeout`` is for every answer, not for the whole. ConfigError
-        when the folder is no backup;
-        StreamNameInUse when the stream exists; ApiError when the server cannot use it; RequestTimeout; ConnectionLost;
-        OSError of the files. Cancelling leaves no stream, once the server has noticed (5 s).
-        """
-        from natsproto.jetstream import _backup as backup  # this and the two below: hardly anybody needs them
-
-        info = await backup.restore(
-            self._api, path, lambda config: config.replace(**changes), progress=progress, timeout=timeout
-        )
-        return self._stream(info.name, info)
-
-    def _stream(self, name: str, info: StreamInfo | None) -> Stream:
-        """The one place where streams are made."""
-        return Stream(self._api, name, info)
-
-    # ---------------------------------------------------------------- key/value buckets
-
-    async def create_key_value(
-        self,
-        config: KeyValueConfig | None = None,
-        /,
-        *,
-        key_codec: KeyCodec | None = None,
-        timeout: Duration | None = None,
-        **fields: Unpack[KeyValueArgs],
-    ) -> KeyValue:
-        """Creates a key/value bucket (ADR-8) from a KeyValueConfig, from its fields, or from both (the fields win).
-
-        ``key_codec``: how the keys of this handle are written (ADR-54). The same bucket may be created twice;
-        StreamNameInUse when the one of that name is configured otherwise. Else as ``create_stream``.
-        """
-        from natsproto.jetstream.kv import _buckets as buckets  # loaded by those who use it, as everything of buckets
-
-        return await buckets.write(self._api, "CREATE", amended(KeyValueConfig, config, fields), key_codec, timeout)
-
-    async def update_key_value(
-        self,
-        config: KeyValueConfig | None = None,
-        /,
-        *,
-        key_codec: KeyCodec | None = None,
-        timeout: Duration | None = None,
-        **fields: Unpack[KeyValueArgs],
-    ) -> KeyValue:
-        """Changes a bucket to this whole configuration: what is not said gets its default. BucketNotFound;
-        InvalidStreamConfig for what cannot be changed; else as ``create_key_value``.
-        """
-        from natsproto.jetstream.kv import _buckets as buckets
-
-        return await buckets.write(self._api, "UPDATE", amended(KeyValueConfig, config, fields), key_codec, timeout)
-
-    async def create_or_update_key_value(
-        self,
-        config: KeyValueConfig | None = None,
-        /,
-        *,
-        key_codec: KeyCodec | None = None,
-        timeout: Duration | None = None,
-        **fields: Unpack[KeyValueArgs],
-    ) -> KeyValue:
-        """Changes the bucket of that name to this whole configuration, or creates it. Raises what both raise."""
-        from natsproto.jetstream.kv import _buckets as buckets
-
-        return await buckets.create_or_update(self._api, amended(KeyValueConfig, config, fields), key_codec, timeout)
-
-    @overload
-    async def key_value(
-        self,
-        bucket: str,
-        *,
-        key_codec: KeyCodec | None = None,
-        bind: bool = False,
-        timeout: Duration | None = None,
-    ) -> KeyValue: ...
-
-    @overload
-    async def key_value(
-        self,
-        bucket: str,
-        *,
-        kind: type[T],
-        codec: Codec | None = None,
-        key_codec: KeyCodec | None = None,
-        bind: bool = False,
-        timeout: Duration | None = None,
-    ) -> KeyValue[T]: ...
-
-    async def key_value(
-        self,
-        bucket: str,
-        *,
-        kind: type[T] | None = None,
-        codec: Codec | None = None,
-        key_codec: KeyCodec | None = None,
-        bind: bool = False,
-        timeout: Duration | None = None,
-    ) -> KeyValue | KeyValue[T]:
-        """The bucket of that name; BucketNotFound.
-
-        ``kind`` is the type of its values (bytes unless given) and ``codec`` how they are written (default JSON), see
-        ``KeyValue.typed``; ``key_codec`` how keys are (ADR-54). With ``bind`` nothing is asked, so that it may not
-        exist; where it is a mirror, do not bind: only the server knows where its keys are written.
-        """
-        from natsproto.jetstream.kv import _buckets as buckets
-
-        found = await buckets.opened(self._api, bucket, key_codec, bind, timeout)
-        if kind is None:
-            return found
-        return found.typed(kind) if codec is None else found.typed(kind, codec)
-
-    async def delete_key_value(self, bucket: str, *, timeout: Duration | None = None) -> None:
-        """Deletes a bucket with all it holds. BucketNotFound."""
-        from natsproto.jetstream.kv import _buckets as buckets
-
-        await buckets.delete(self._api, bucket, timeout)
-
-    @items
-    async def key_value_names(self, *, timeout: Duration | None = None) -> AsyncGenerator[str]:
-        """Yields the name of every bucket, mirrors included."""
-        async with aclosing(self.stream_names(timeout=timeout)) as names:
-            async for name in names:
-                if name.startswith(KV_STREAM):
-                    yield name.removeprefix(KV_STREAM)
-
-    @items
-    async def key_value_statuses(self, *, timeout: Duration | None = None) -> AsyncGenerator[KeyValueStatus]:
-        """Yields the configuration and state of every bucket, mirrors included."""
-        from natsproto.jetstream.kv._status import KeyValueStatus
-
-        async for info in self.streams(timeout=timeout):
-            if info.config.name.startswith(KV_STREAM):
-                yield KeyValueStatus.of(info)
-
-    # ---------------------------------------------------------------- object stores
-
-    async def create_object_store(
-        self,
-        config: ObjectStoreConfig | None = None,
-        /,
-        *,
-        timeout: Duration | None = None,
-        **fields: Unpack[ObjectStoreArgs],
-    ) -> ObjectStore:
-        """Creates an object store (ADR-20) from an ObjectStoreConfig, from its fields, or from both (the fields win).
-
-        The same store may be created twice; StreamNameInUse when the one of that name is configured otherwise. Else as
-        ``create_stream``.
-        """
-        from natsproto.jetstream.objectstore import (
-            _stores as stores,  # loaded by those who use it, as everything of stores
-        )
-
-        return await stores.write(self._api, "CREATE", amended(ObjectStoreConfig, config, fields), timeout)
-
-    async def update_object_store(
-        self,
-        config: ObjectStoreConfig | None = None,
-        /,
-        *,
-        timeout: Duration | None = None,
-        **fields: Unpack[ObjectStoreArgs],
-    ) -> ObjectStore:
-        """Changes an object store to this whole configuration: what is not said gets its default. BucketNotFound;
-        InvalidStreamConfig for what cannot be changed; else as ``create_object_store``.
-        """
-        from natsproto.jetstream.objectstore import _stores as stores
-
-        return await stores.write(self._api, "UPDATE", amended(ObjectStoreConfig, config, fields), timeout)
-
-    async def create_or_update_object_store(
-        self,
-        config: ObjectStoreConfig | None = None,
-        /,
-        *,
-        timeout: Duration | None = None,
-        **fields: Unpack[ObjectStoreArgs],
-    ) -> ObjectStore:
-        """Changes the object store of that name to this whole configuration, or creates it. Raises what both raise."""
-        from natsproto.jetstream.objectstore import _stores as stores
-
-        return await stores.create_or_update(self._api, amended(ObjectStoreConfig, config, fields), timeout)
-
-    async def object_store(self, bucket: str, *, bind: bool = False, timeout: Duration | None = None) -> ObjectStore:
-        """The object store of that name; BucketNotFound. With ``bind`` nothing is asked, so that it may not exist (and
-        that it takes fast ingest is not known).
-        """
-        from natsproto.jetstream.objectstore import _stores as stores
-
-        return await stores.opened(self._api, bucket, bind, timeout)
-
-    async def delete_object_store(self, bucket: str, *, timeout: Duration | None = None) -> None:
-        """Deletes an object store with all it holds. BucketNotFound."""
-        from natsproto.jetstream.objectstore import _stores as stores
-
-        await stores.delete(self._api, bucket, timeout)
-
-    @items
-    async def object_store_names(self, *, timeout: Duration | None = None) -> AsyncGenerator[str]:
-        """Yields the name of every object store."""
-        async with aclosing(self.stream_names(subject=_ALL_STORES, timeout=timeout)) as names:
-            async for name in names:
-                if name.startswith(OBJECT_STREAM):
-                    yield name.removeprefix(OBJECT_STREAM)
-
-    @items
-    async def object_store_statuses(self, *, timeout: Duration | None = None) -> AsyncGenerator[ObjectStoreStatus]:
-        """Yields the configuration and state of every object store."""
-        from natsproto.jetstream.objectstore._status import ObjectStoreStatus
-
-        async for info in self.streams(subject=_ALL_STORES, timeout=timeout):
-            if info.config.name.startswith(OBJECT_STREAM):
-                yield ObjectStoreStatus.of(info)
-
     # ---------------------------------------------------------------- messages
 
     def message(self, message: Message) -> JsMessage:
@@ -748,10 +366,3 @@ def _check_positive(**numbers: int) -> None:
     for name, value in numbers.items():
         if type(value) is not int or value < 1:
             raise ConfigError(name, value, "must be a positive number")
-
-
-def _filter(subject: str) -> dict[str, object]:
-    if not subject:
-        return {}
-    subscribe_subject(subject)
-    return {"subject": subject}

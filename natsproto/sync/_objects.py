@@ -21,7 +21,7 @@ from natsproto.sync._wrapper import ContextReader, SyncContext, SyncWrapper, as_
 if TYPE_CHECKING:
     from natsproto.jetstream._backup import Progress
     from natsproto.jetstream._codec import Duration
-    from natsproto.jetstream.objectstore._content import Source
+    from natsproto.jetstream.objectstore._content import ObjectContent
     from natsproto.jetstream.objectstore._meta import ObjectInfo
     from natsproto.protocol.headers import HeadersLike
 
@@ -91,7 +91,7 @@ class ObjectStore(SyncWrapper[store.ObjectStore]):
     def put(
         self,
         name: str,
-        source: Source,
+        source: ObjectContent,
         *,
         description: str = "",
         headers: HeadersLike | None = None,
@@ -116,7 +116,7 @@ class ObjectStore(SyncWrapper[store.ObjectStore]):
         )
 
 
-def _is_iterable(source: Source) -> TypeGuard[Iterable[bytes | bytearray | memoryview]]:
+def _is_iterable(source: ObjectContent) -> TypeGuard[Iterable[bytes | bytearray | memoryview]]:
     """Return True when ``put`` would iterate over the source on the event loop."""
     if isinstance(source, (str, bytes, bytearray, memoryview, os.PathLike, io.IOBase)) or hasattr(source, "read"):
         return False

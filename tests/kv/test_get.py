@@ -21,7 +21,7 @@ from natsproto.errors import (
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream.kv import KeyValue, KeyValueEntry
-from natsproto.jetstream.kv import _bucket_stream as store
+from natsproto.jetstream.kv import _bucket_stream as bucket_stream
 
 STORED = (
     b"NATS/1.0\r\nNats-Stream: KV_b\r\nNats-Subject: $KV.b.k\r\nNats-Sequence: 7\r\n"
@@ -219,10 +219,10 @@ async def test_key_codec_is_asked_every_time(jetstream: JetStream) -> None:
 
 
 async def test_what_is_remembered_of_keys_is_bounded(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "GETS_KEPT", 8)
+    monkeypatch.setattr(bucket_stream, "MAX_CACHED_GETS", 8)
     kv = await jetstream.create_key_value(bucket="b", storage="memory")
     for number in range(20):
         await kv.put(f"k.{number}", b"%d" % number)
     for number in (*range(20), *range(20)):
         assert (await kv.get(f"k.{number}")).value == b"%d" % number
-        assert len(kv._store._gets) <= 8
+        assert len(kv._bucket._gets) <= 8

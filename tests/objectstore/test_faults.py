@@ -204,7 +204,7 @@ async def test_a_get_goes_on_over_a_restart_without_a_gap(nats_server: Server, j
 async def test_a_get_waits_for_a_server_that_is_away(
     nats_server: Server, jetstream: JetStream, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    monkeypatch.setattr(readers, "STALL", 0.1)
+    monkeypatch.setattr(readers, "STALL_TIMEOUT_S", 0.1)
     store = await jetstream.create_object_store(bucket="files")
     data = content(200 * CHUNK)
     await store.put("o", data)
@@ -243,8 +243,8 @@ async def test_a_connection_that_breaks_again_and_again_makes_no_gap() -> None:
 
 
 async def test_a_store_that_is_deleted_ends_a_get(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "AHEAD", CHUNK)
-    monkeypatch.setattr(readers, "STALL", 0.1)
+    monkeypatch.setattr(readers, "PREFETCH_BYTES", CHUNK)
+    monkeypatch.setattr(readers, "STALL_TIMEOUT_S", 0.1)
     store = await jetstream.create_object_store(bucket="files", storage="memory")
     await store.put("o", content(SIZE))
     async with store.get("o") as obj:
@@ -261,24 +261,24 @@ async def test_chunks_that_were_stored_out_of_order_are_stored_again(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a new leader does to them; here it is only claimed, three times."""
-    in_order = Upload._in_order
+    in_order = Upload._is_in_order
     claims: list[int] = []
     uploads: list[Upload] = []
 
     async def source() -> AsyncIterator[bytes]:
         for number in range(200):
             if number in (50, 100):
-                await uploads[0]._unproven[-1][0]  # so many are acknowledged at once
+                await uploads[0]._unordered[-1][0]  # so many are acknowledged at once
             yield content(1000)
 
     def claimed(upload: Upload) -> bool:
         uploads.append(upload)
-        if len(claims) < 3 and len(upload._unproven) > 3 and upload._unproven[2][0].done():
-            claims.append(len(upload._unproven))
+        if len(claims) < 3 and len(upload._unordered) > 3 and upload._unordered[2][0].done():
+            claims.append(len(upload._unordered))
             return False
         return in_order(upload)
 
-    monkeypatch.setattr(Upload, "_in_order", claimed)
+    monkeypatch.setattr(Upload, "_is_in_order", claimed)
     store = await jetstream.create_object_store(bucket="files", storage="memory")
     await store.put("o", source(), chunk_size=1000)
     assert len(claims) == 3

@@ -226,7 +226,7 @@ async def test_a_chunk_that_was_changed_is_a_mismatch_and_the_last_chunk_is_kept
 async def test_a_missing_chunk_is_a_mismatch_at_once_and_never_a_wait(
     jetstream: JetStream, gone: list[int], offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "STALL", 20.0)  # it must not come to that
+    monkeypatch.setattr(readers, "STALL_TIMEOUT_S", 20.0)  # it must not come to that
     store = await made(jetstream)
     found = await sequences(store)
     for place in gone:
@@ -241,8 +241,8 @@ async def test_a_missing_chunk_is_a_mismatch_at_once_and_never_a_wait(
 async def test_a_chunk_that_goes_while_the_object_is_read_is_a_mismatch(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "AHEAD", CHUNK)
-    monkeypatch.setattr(readers, "STALL", 0.1)
+    monkeypatch.setattr(readers, "PREFETCH_BYTES", CHUNK)
+    monkeypatch.setattr(readers, "STALL_TIMEOUT_S", 0.1)
     store = await made(jetstream, content(40 * CHUNK))
     found = await sequences(store)
     async with store.get("o") as obj:
@@ -298,8 +298,8 @@ async def test_digests_are_read_as_any_client_writes_them(jetstream: JetStream) 
 async def test_an_object_that_is_replaced_while_it_is_read_is_never_half_of_each(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "AHEAD", CHUNK)
-    monkeypatch.setattr(readers, "STALL", 0.1)
+    monkeypatch.setattr(readers, "PREFETCH_BYTES", CHUNK)
+    monkeypatch.setattr(readers, "STALL_TIMEOUT_S", 0.1)
     store = await made(jetstream, content(40 * CHUNK))
     async with store.get("o") as obj:
         await anext(obj)
@@ -313,8 +313,8 @@ async def test_an_object_that_is_replaced_while_it_is_read_is_never_half_of_each
 async def test_the_whole_of_a_replaced_object_is_the_new_one(
     jetstream: JetStream, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "AHEAD", CHUNK)
-    monkeypatch.setattr(readers, "STALL", 0.1)
+    monkeypatch.setattr(readers, "PREFETCH_BYTES", CHUNK)
+    monkeypatch.setattr(readers, "STALL_TIMEOUT_S", 0.1)
     store = await made(jetstream, content(40 * CHUNK))
     take = ObjectReader._take
     versions = 1
@@ -435,7 +435,7 @@ class Broken(Exception):
 async def test_a_get_goes_on_where_the_last_one_ended(
     jetstream: JetStream, tmp_path: pathlib.Path, nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downloads, "PIECE", 1)
+    monkeypatch.setattr(downloads, "WRITE_BYTES", 1)
     data = content(4_000_000)
     store = await made(jetstream, data)
     target = tmp_path / "out.bin"

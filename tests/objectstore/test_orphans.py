@@ -92,12 +92,12 @@ async def test_chunks_of_an_object_that_was_deleted_are_left_as_well(jetstream: 
 
 async def test_an_object_that_is_being_put_is_safe(jetstream: JetStream) -> None:
     store = await jetstream.create_object_store(bucket="files")
-    half, go_on = asyncio.Event(), asyncio.Event()
+    half, resume = asyncio.Event(), asyncio.Event()
 
     async def source() -> AsyncIterator[bytes]:
         yield content(CHUNK)
         half.set()
-        await go_on.wait()
+        await resume.wait()
         yield content(CHUNK)
 
     putting = asyncio.create_task(store.put("o", source()))
@@ -106,7 +106,7 @@ async def test_an_object_that_is_being_put_is_safe(jetstream: JetStream) -> None
         while not await chunks(store):  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.01)
     assert await store.sweep(older_than=60) == 0
-    go_on.set()
+    resume.set()
     await putting
     assert await store.get_bytes("o") == 2 * content(CHUNK)
 

@@ -29,7 +29,7 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._publish.async_publish import Publisher
 from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.jetstream.objectstore import ObjectStore
-from natsproto.jetstream.objectstore._upload import WINDOW, Upload
+from natsproto.jetstream.objectstore._upload import MAX_PENDING_BYTES, Upload
 from natsproto.testing import run_server
 from tests.kit.interruption import interruptions
 from tests.objectstore.helpers import CHUNK, chunks, content, names, only, pieces, settled
@@ -441,13 +441,13 @@ async def test_a_cancelled_put_leaves_the_old_object_or_the_new_one_and_nothing_
 
 async def test_a_put_that_is_cancelled_while_its_file_is_read_returns_at_once(jetstream: JetStream) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory")
-    reading, go_on = threading.Event(), threading.Event()
+    reading, resume = threading.Event(), threading.Event()
 
     class Slow(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
             if self.tell() > 2**20:
                 reading.set()
-                go_on.wait(20)
+                resume.wait(20)
             return super().read(size)
 
     task = asyncio.create_task(store.put("o", Slow(content(4_000_000))))
@@ -455,7 +455,7 @@ async def test_a_put_that_is_cancelled_while_its_file_is_read_returns_at_once(je
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    go_on.set()
+    resume.set()
     assert await chunks(store) == {}
 
 
@@ -480,7 +480,7 @@ async def test_a_window_bounds_what_is_read_of_the_source(
             yield bytes(CHUNK)
 
     await store.put("o", source())
-    assert 1 < max(pending) <= WINDOW // CHUNK
+    assert 1 < max(pending) <= MAX_PENDING_BYTES // CHUNK
 
 
 async def test_a_path_may_be_any_pathlike(jetstream: JetStream, tmp_path: pathlib.Path) -> None:

@@ -31,11 +31,11 @@ from natsproto.errors import (
     PublishUncertain,
     RequestTimeout,
 )
+from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import PLAIN_ACK, pub_ack
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.headers import (
     ExpectationArgs,
-    RequiredFeature,
     as_bytes,
     has_msg_id,
     message_block,

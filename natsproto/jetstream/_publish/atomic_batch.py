@@ -25,8 +25,9 @@ from natsproto.errors import (
     UnsupportedByServer,
 )
 from natsproto.jetstream._api_errors import ErrCode
+from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import PubAck, pub_ack
-from natsproto.jetstream._publish.headers import MessageArgs, RequiredFeature, as_bytes, header_pairs
+from natsproto.jetstream._publish.headers import MessageArgs, as_bytes, header_pairs
 from natsproto.jetstream._publish.publish import wait_connected
 from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, RetryCounter
 from natsproto.jetstream._retry_request import TIMER_SLACK_S

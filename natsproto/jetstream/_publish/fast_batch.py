@@ -13,6 +13,7 @@ from typing import Unpack
 from natsproto._core.connection import Connection
 from natsproto._core.notifier import Notifier
 from natsproto.errors import ConnectionLost, LocalProtocolError, NatsError, OutboxFull, PermissionDenied
+from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._publish.fast_batch_state import (
     BatchMessages,
@@ -22,7 +23,6 @@ from natsproto.jetstream._publish.fast_batch_state import (
 )
 from natsproto.jetstream._publish.headers import (
     ExpectationArgs,
-    RequiredFeature,
     as_bytes,
     message_block,
 )

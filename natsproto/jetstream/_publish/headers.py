@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
-from typing import Literal, NamedTuple, TypedDict
+from typing import Literal, TypedDict
 
 from natsproto._value import did_you_mean
-from natsproto.errors import ConfigError, UnsupportedByServer
+from natsproto.errors import ConfigError
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import stream_name
-from natsproto.jetstream._info import api_level
+from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._publish.schedule import Schedule, ttl_text
-from natsproto.protocol.frames import ServerInfo
 from natsproto.protocol.headers import Headers, HeadersLike, block_of, encode_headers
 from natsproto.protocol.subject import subscribe_subject
 
@@ -51,20 +50,6 @@ class MessageArgs(ExpectationArgs, total=False):
     """The same with ``msg_id``: the stream takes messages with one id once within its ``duplicate_window``."""
 
     msg_id: str | None
-
-
-class RequiredFeature(NamedTuple):
-    """Something that not every server heeds: the first one that does, and the level of its API."""
-
-    what: str
-    version: str
-    level: int
-
-    def error_for(self, server: ServerInfo) -> UnsupportedByServer | None:
-        """Why this server must not get it; None also before any was heard of."""
-        if not server.version or api_level(server) >= self.level:
-            return None
-        return UnsupportedByServer(self.what, f"nats-server {self.version} is needed, this is {server.version}")
 
 
 _REQUIRED_FEATURES = {

@@ -12,9 +12,8 @@ from natsproto.errors import ConfigError, KeyExists, WrongLastSequence, WrongRev
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._publish.atomic_batch import AtomicBatch
 from natsproto.jetstream._publish.headers import MessageArgs
-from natsproto.jetstream.kv._bucket_stream import BucketStream
-from natsproto.jetstream.kv._bucket_subjects import V
-from natsproto.jetstream.kv._entry import OPERATION, Operation
+from natsproto.jetstream.kv._bucket_stream import BucketStream, V
+from natsproto.jetstream.kv._entry import OPERATION_HEADER, Operation, last_entry
 
 
 class _Write(NamedTuple):
@@ -30,8 +29,8 @@ class KeyValueBatch(Generic[V]):
     that was not at its own.
     """
 
-    def __init__(self, store: BucketStream[V], batch: AtomicBatch, timeout: Duration | None) -> None:
-        self._store, self._batch, self._timeout = store, batch, timeout
+    def __init__(self, bucket: BucketStream[V], batch: AtomicBatch, timeout: Duration | None) -> None:
+        self._bucket, self._batch, self._timeout = bucket, batch, timeout
         self._writes: list[_Write] = []
         self._committed = False
         self.revisions: dict[str, int] = {}
@@ -42,28 +41,28 @@ class KeyValueBatch(Generic[V]):
 
     async def put(self, key: str, value: V) -> None:
         """Writes a value, whatever was there. Raises what ``AtomicBatch.publish`` raises, like all of these."""
-        await self._add(key, self._store.layout.encode(value), None, None, {})
+        await self._add(key, self._bucket.subjects.encode_value(value), None, None, {})
 
     async def create(self, key: str, value: V, *, ttl: Duration | Literal["never"] | None = None) -> None:
         """Writes a value if the key has none then. KeyExists when it has one now."""
-        payload = self._store.layout.encode(value)
-        last = await self._store.last_or_none(key, self._timeout)
+        payload = self._bucket.subjects.encode_value(value)
+        last = await last_entry(self._bucket, key, self._timeout)
         if last is not None and not last.is_deleted:
-            raise KeyExists(self._store.bucket, key, last.revision)
+            raise KeyExists(self._bucket.bucket, key, last.revision)
         expected = 0 if last is None else last.revision
         await self._add(key, payload, None, expected, {} if ttl is None else {"ttl": ttl, "rollup": "sub"})
 
     async def update(self, key: str, value: V, revision: int) -> None:
         """Writes a value if the key's last revision is this one then."""
-        await self._add(key, self._store.layout.encode(value), None, revision, {})
+        await self._add(key, self._bucket.subjects.encode_value(value), None, revision, {})
 
     async def delete(self, key: str, *, revision: int | None = None) -> None:
         """Marks the key as deleted."""
-        await self._add(key, b"", {OPERATION: Operation.DELETE}, revision, {})
+        await self._add(key, b"", {OPERATION_HEADER: Operation.DELETE}, revision, {})
 
     async def purge(self, key: str, *, revision: int | None = None) -> None:
         """Deletes the key with its history. ConfigError when this batch has written it before."""
-        await self._add(key, b"", {OPERATION: Operation.PURGE}, revision, {"rollup": "sub"})
+        await self._add(key, b"", {OPERATION_HEADER: Operation.PURGE}, revision, {"rollup": "sub"})
 
     async def commit(self) -> dict[str, int]:
         """Commits, and returns ``revisions``. WrongRevision (KeyExists) when a key is not as it was expected;
@@ -73,7 +72,7 @@ class KeyValueBatch(Generic[V]):
         try:
             ack = await self._batch.commit()
         except WrongLastSequence as exc:
-            raise await self._told(exc) from exc
+            raise await self._translate_refusal(exc) from exc
         if ack is not None:
             first = ack.seq - len(self._writes) + 1
             self.revisions = {write.key: first + place for place, write in enumerate(self._writes)}
@@ -94,8 +93,7 @@ class KeyValueBatch(Generic[V]):
     async def _add(
         self, key: str, payload: bytes, headers: dict[str, str] | None, expected: int | None, args: MessageArgs
     ) -> None:
-        layout = self._store.layout
-        subject = layout.written + layout.encoded(key)
+        subject = self._bucket.subjects.write_prefix + self._bucket.subjects.encode_key(key)
         if (expected is not None or "rollup" in args) and any(write.key == key for write in self._writes):
             why = "its revision cannot be compared" if expected is not None else "it cannot be purged"
             raise ConfigError("key", key, f"was written in this batch before: {why}")
@@ -104,17 +102,17 @@ class KeyValueBatch(Generic[V]):
         await self._batch.publish(subject, payload, headers=headers, **args)
         self._writes.append(_Write(key, expected))
 
-    async def _told(self, error: WrongLastSequence) -> WrongRevision | WrongLastSequence:
+    async def _translate_refusal(self, error: WrongLastSequence) -> WrongRevision | WrongLastSequence:
         """Which key it was; the refusal itself when all of them are as expected by now."""
         first: dict[str, int] = {}
         for key, expected in self._writes:
             if expected is not None:
                 first.setdefault(key, expected)
         for key, expected in first.items():
-            actual = await self._store.last_revision(key, self._timeout)
+            actual = await self._bucket.last_revision(key, self._timeout)
             if actual not in (expected, None):
-                return WrongRevision(self._store.bucket, key, expected, actual)
+                return WrongRevision(self._bucket.bucket, key, expected, actual)
         return error
 
     def __repr__(self) -> str:
-        return f"KeyValueBatch(bucket={self._store.bucket!r}, {len(self)} writes)"
+        return f"KeyValueBatch(bucket={self._bucket.bucket!r}, {len(self)} writes)"

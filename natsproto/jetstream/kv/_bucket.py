@@ -18,6 +18,8 @@ from natsproto.errors import (
     BucketNotFound,
     KeyDeleted,
     KeyExists,
+    KeyNotFound,
+    MessageNotFound,
     NoResponders,
     StreamNotFound,
     UnsupportedByServer,
@@ -31,10 +33,9 @@ from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._watch_callback import WatchCallback
 from natsproto.jetstream.kv._atomic import KeyValueBatch
-from natsproto.jetstream.kv._bucket_stream import BucketStream
-from natsproto.jetstream.kv._bucket_subjects import BucketSubjects, T, V
+from natsproto.jetstream.kv._bucket_stream import BucketStream, BucketSubjects, T, V
 from natsproto.jetstream.kv._cache import KeyValueCache
-from natsproto.jetstream.kv._entry import OPERATION, KeyValueEntry, Operation, StoredEntry, UnreadEntry
+from natsproto.jetstream.kv._entry import OPERATION_HEADER, KeyValueEntry, Operation, headerless_entry, last_entry
 from natsproto.jetstream.kv._lock import Lock
 from natsproto.jetstream.kv._status import KeyValueStatus
 from natsproto.jetstream.kv._watch import KeyWatcher, watch
@@ -47,14 +48,12 @@ if TYPE_CHECKING:
 
 Ttl = Duration | Literal["never"]
 
-LOOKS, LOOK_AGAIN = 20, 0.05
-"""How often ``create`` looks for the deletion that it is to follow where only a mirror can be asked, and the seconds in
-between.
-"""
-AT_ONCE = 64
-"""Keys of which ``purge_deletes`` removes the remains at a time."""
-DELETES_KEPT = 30 * 60.0
-"""Seconds for which ``purge_deletes`` keeps the marks of deletions."""
+MAX_MIRROR_POLLS, MIRROR_POLL_INTERVAL_S = 20, 0.05
+"""How often ``create`` reads a mirror to find the deletion that it overwrites, and the seconds between."""
+MAX_CONCURRENT_PURGES = 64
+"""Keys that ``purge_deletes`` purges at a time."""
+KEEP_DELETES_S = 30 * 60.0
+"""Seconds for which ``purge_deletes`` keeps deletion markers."""
 
 
 class KeyValue(Generic[V]):
@@ -67,34 +66,34 @@ class KeyValue(Generic[V]):
     stream's leader, who knows everything that was written.
     """
 
-    def __init__(self, store: BucketStream[V]) -> None:
-        self._store = store
+    def __init__(self, bucket: BucketStream[V]) -> None:
+        self._bucket = bucket
 
     @classmethod
     def of(cls, api: Api, bucket: str, info: StreamInfo | None, key_codec: KeyCodec | None) -> KeyValue[bytes]:
-        """The handle of a bucket whose stream has this info; None: nobody has asked."""
+        """The handle of a bucket whose stream has this info; None when it is unknown."""
         stream = Stream(api, KV_STREAM + bucket_name(bucket), info)
-        layout = BucketSubjects.of(bucket, None if info is None else info.config, api.prefix, key_codec)
-        return KeyValue(BucketStream(api, stream, layout))
+        subjects = BucketSubjects[bytes](bucket, None if info is None else info.config, api.prefix, key_codec)
+        return KeyValue(BucketStream(api, stream, subjects))
 
     def typed(self, kind: type[T], codec: Codec = JSON) -> KeyValue[T]:
         """The same bucket with values of a type instead of bytes; see ``natsproto.codecs``.
 
-        A value that the codec cannot encode is InvalidPayload before anything is sent. What cannot be decoded is
-        InvalidPayload for whoever looks at the ``value`` of that entry.
+        A value that the codec cannot encode raises InvalidPayload before anything is sent. A payload that it cannot
+        decode raises InvalidPayload when the ``value`` of its entry is read.
         """
-        store = self._store
-        return KeyValue(BucketStream(store.api, store.stream, store.layout.typed(kind, codec)))
+        bucket = self._bucket
+        return KeyValue(BucketStream(bucket.api, bucket.stream, bucket.subjects.typed(kind, codec)))
 
     @property
     def bucket(self) -> str:
         """The name of the bucket."""
-        return self._store.bucket
+        return self._bucket.bucket
 
     @property
     def stream(self) -> Stream:
-        """The stream behind the bucket."""
-        return self._store.stream
+        """The stream of the bucket."""
+        return self._bucket.stream
 
     def __repr__(self) -> str:
         return f"KeyValue(bucket={self.bucket!r})"
@@ -109,23 +108,25 @@ class KeyValue(Generic[V]):
         KeyNotFound (a KeyError) when it never had a value, or not at that revision; KeyDeleted (a KeyNotFound) when it
         was deleted, purged or has expired. BucketNotFound.
         """
-        store = self._store
+        bucket = self._bucket
         if revision is not None:
-            entry = await store.at(key, revision, direct=direct, timeout=timeout)
-        elif direct and store.stream.reads_directly:
-            get = store.last_get(key)
+            message = await bucket.get_revision(key, revision, direct=direct, timeout=timeout)
+        elif direct and bucket.stream.reads_directly:
+            get = bucket.last_get(key)
             try:
                 reply = await get.request(timeout)
-            except NoResponders:  # not allowed any more, or no bucket: the stream finds out which
-                entry = await store.last(key, direct=True, timeout=timeout)
-            else:
-                if (head := get.headerless(reply)) is not None:  # nearly always: a value and nothing else
-                    return UnreadEntry(store.layout, head, reply.data)
-                entry = store.found(get, reply, key)
+                if (head := get.headerless(reply)) is not None:  # nearly always: a value without headers
+                    return headerless_entry(bucket.subjects, head, reply.data)
+                message = get.read(reply)
+            except MessageNotFound:
+                raise KeyNotFound(bucket.bucket, key) from None
+            except NoResponders:  # no direct get any more, or no bucket: the stream finds out which
+                message = await bucket.get_last(key, direct=True, timeout=timeout)
         else:
-            entry = await store.last(key, direct=direct, timeout=timeout)
+            message = await bucket.get_last(key, direct=direct, timeout=timeout)
+        entry = KeyValueEntry(bucket.subjects, message)
         if entry.is_deleted:
-            raise KeyDeleted(self.bucket, key, entry.revision, entry.operation)
+            raise KeyDeleted(bucket.bucket, key, entry.revision, entry.operation)
         return entry
 
     async def put(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
@@ -138,36 +139,36 @@ class KeyValue(Generic[V]):
         PublishUncertain when the connection was lost or ``timeout`` passed meanwhile: it may be written or not.
         NoStream when there is no such bucket; MessageTooLarge, LimitReached and every other ApiError when it refuses.
         """
-        store = self._store
+        bucket = self._bucket
         if ttl is not None:
-            await store.demand_ttl(timeout)
-        return (await store.write(key, store.layout.encode(value), None, _expiring(ttl), timeout)).seq
+            await bucket.require_ttl(timeout)
+        return (await bucket.publish(key, bucket.subjects.encode_value(value), None, _ttl_args(ttl), timeout)).seq
 
     async def create(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
         """Writes a value if the key has none, or was deleted; returns its revision.
 
         KeyExists (a WrongRevision) when it has one; else as ``put``.
         """
-        store = self._store
-        payload = store.layout.encode(value)
-        args = _expiring(ttl)
+        bucket = self._bucket
+        payload = bucket.subjects.encode_value(value)
+        args = _ttl_args(ttl)
         if ttl is not None:
-            await store.demand_ttl(timeout)
+            await bucket.require_ttl(timeout)
         expected, unchanged = 0, 0
         while True:
             try:
-                return await store.write_at(key, expected, payload, None, args, timeout)
+                return await bucket.publish_at(key, expected, payload, None, args, timeout)
             except WrongRevision as exc:
-                found = await store.last_or_none(key, timeout)
+                found = await last_entry(bucket, key, timeout)
                 if found is not None and not found.is_deleted:
                     raise KeyExists(self.bucket, key, found.revision) from exc.__cause__
-                # Somebody was faster, unless nothing has changed: then this is a mirror that is behind its origin.
+                # Another client was faster, unless nothing has changed: then this is a mirror that lags its origin.
                 before, expected = expected, 0 if found is None else found.revision
                 if expected == before:
                     unchanged += 1
-                    if unchanged == LOOKS:
+                    if unchanged == MAX_MIRROR_POLLS:
                         raise
-                    await asyncio.sleep(LOOK_AGAIN)
+                    await asyncio.sleep(MIRROR_POLL_INTERVAL_S)
 
     async def update(
         self, key: str, value: V, revision: int, *, ttl: Ttl | None = None, timeout: Duration | None = None
@@ -177,10 +178,12 @@ class KeyValue(Generic[V]):
         WrongRevision, which names both, when it is not; 0 is the revision of a key that never had a value. Else as
         ``put``.
         """
-        store = self._store
+        bucket = self._bucket
         if ttl is not None:
-            await store.demand_ttl(timeout)
-        return await store.write_at(key, revision, store.layout.encode(value), None, _expiring(ttl), timeout)
+            await bucket.require_ttl(timeout)
+        return await bucket.publish_at(
+            key, revision, bucket.subjects.encode_value(value), None, _ttl_args(ttl), timeout
+        )
 
     async def delete(self, key: str, *, revision: int | None = None, timeout: Duration | None = None) -> int:
         """Marks a key as deleted, its history is kept; returns the revision of the mark.
@@ -188,7 +191,7 @@ class KeyValue(Generic[V]):
         A key without value is marked as well. With ``revision`` WrongRevision unless that is the key's last one. Else
         as ``put``.
         """
-        return await self._mark(key, {OPERATION: Operation.DELETE}, {}, revision, timeout)
+        return await self._publish_marker(key, {OPERATION_HEADER: Operation.DELETE}, {}, revision, timeout)
 
     async def purge(
         self, key: str, *, revision: int | None = None, ttl: Ttl | None = None, timeout: Duration | None = None
@@ -199,16 +202,16 @@ class KeyValue(Generic[V]):
         """
         args: MessageArgs = {"rollup": "sub"}
         if ttl is not None:
-            await self._store.demand_ttl(timeout)
+            await self._bucket.require_ttl(timeout)
             args = {"rollup": "sub", "ttl": ttl}
-        return await self._mark(key, {OPERATION: Operation.PURGE}, args, revision, timeout)
+        return await self._publish_marker(key, {OPERATION_HEADER: Operation.PURGE}, args, revision, timeout)
 
-    async def _mark(
+    async def _publish_marker(
         self, key: str, headers: dict[str, str], args: MessageArgs, revision: int | None, timeout: Duration | None
     ) -> int:
         if revision is None:
-            return (await self._store.write(key, b"", headers, args, timeout)).seq
-        return await self._store.write_at(key, revision, b"", headers, args, timeout)
+            return (await self._bucket.publish(key, b"", headers, args, timeout)).seq
+        return await self._bucket.publish_at(key, revision, b"", headers, args, timeout)
 
     # ---------------------------------------------------------------- many keys
 
@@ -254,7 +257,7 @@ class KeyValue(Generic[V]):
         InvalidSubject for a bad key; ConfigError for contradictions. See KeyWatcher and WatchCallback for the rest.
         """
         watcher = watch(
-            self._store,
+            self._bucket,
             keys,
             include_history=include_history,
             ignore_deletes=ignore_deletes,
@@ -262,7 +265,7 @@ class KeyValue(Generic[V]):
             meta_only=meta_only,
             resume_from=resume_from,
         )
-        return watcher if cb is None else WatchCallback(watcher, cb, self._store.api.connection)
+        return watcher if cb is None else WatchCallback(watcher, cb, self._bucket.api.connection)
 
     @items
     async def keys(self, *filters: str) -> AsyncGenerator[str]:
@@ -272,7 +275,7 @@ class KeyValue(Generic[V]):
         ends it.
         """
         seen: set[str] = set()
-        watcher = watch(self._store, filters, ignore_deletes=True, meta_only=True)
+        watcher = watch(self._bucket, filters, ignore_deletes=True, meta_only=True)
         async with watcher, aclosing(watcher.initial()) as entries:
             async for entry in entries:
                 key = entry.key
@@ -282,11 +285,12 @@ class KeyValue(Generic[V]):
 
     async def history(self, key: str, *, timeout: Duration | None = None) -> list[KeyValueEntry[V]]:
         """Every entry of a key that the bucket still has, deletions included, the oldest first; empty when none."""
-        store = self._store
-        layout = store.layout
-        found = store.stream.get_batch(subject=layout.stored + layout.encoded(key), timeout=timeout)
+        bucket = self._bucket
+        found = bucket.stream.get_batch(
+            subject=bucket.subjects.read_prefix + bucket.subjects.encode_key(key), timeout=timeout
+        )
         try:
-            return [StoredEntry(layout, message) async for message in found]
+            return [KeyValueEntry(bucket.subjects, message) async for message in found]
         except StreamNotFound as exc:
             raise BucketNotFound(self.bucket) from exc
 
@@ -309,16 +313,15 @@ class KeyValue(Generic[V]):
         """
         if isinstance(keys, str):
             raise TypeError("keys must be a list of keys, not one str")
-        store = self._store
-        layout = store.layout
-        wanted = [layout.filter(key) for key in dict.fromkeys(keys)]
+        bucket = self._bucket
+        wanted = [bucket.subjects.filter_subject(key) for key in dict.fromkeys(keys)]
         if not wanted:
             return {}
-        found = store.stream.get_last_messages(
+        found = bucket.stream.get_last_messages(
             wanted, up_to_sequence=up_to_revision, up_to_time=up_to_time, timeout=timeout
         )
         try:
-            entries = [StoredEntry(layout, message) async for batch in found.batches() for message in batch]
+            entries = [KeyValueEntry(bucket.subjects, message) async for batch in found.batches() for message in batch]
         except UnsupportedByServer:
             await self.status(timeout=timeout)  # a bucket that is gone looks the same
             raise
@@ -329,42 +332,42 @@ class KeyValue(Generic[V]):
 
         The bucket needs ``allow_atomic`` and the server 2.12; up to 1,000 writes.
         """
-        store = self._store
+        bucket = self._bucket
         batch = AtomicBatch(
-            store.api.connection,
-            timeout=store.api.timeout if timeout is None else positive_seconds("timeout", timeout),
+            bucket.api.connection,
+            timeout=bucket.api.timeout if timeout is None else positive_seconds("timeout", timeout),
             max_messages=MAX_BATCH_MESSAGES,
             retry_attempts=RETRY_ATTEMPTS,
             retry_wait=RETRY_WAIT_S,
         )
-        return KeyValueBatch(store, batch, timeout)
+        return KeyValueBatch(bucket, batch, timeout)
 
     async def purge_deletes(
-        self, *filters: str, older_than: Duration = DELETES_KEPT, timeout: Duration | None = None
+        self, *filters: str, older_than: Duration = KEEP_DELETES_S, timeout: Duration | None = None
     ) -> int:
         """Removes what deletions have left: history and marks of deleted keys; returns how many entries went.
 
         Marks younger than ``older_than`` seconds (default 30 minutes, so that watches which were away can hear of the
         deletion) are kept, without the history before them. What is written to a key meanwhile is not touched.
         """
-        store = self._store
+        bucket = self._bucket
         age, now = seconds("older_than", older_than), datetime.now(UTC)
-        found = watch(store, filters, meta_only=True)
+        found = watch(bucket, filters, meta_only=True)
         async with found:
             marks = [entry async for entry in found.initial() if entry.is_deleted]
         removed = 0
-        for first in range(0, len(marks), AT_ONCE):
+        for first in range(0, len(marks), MAX_CONCURRENT_PURGES):
             # By sequence: everything before the mark, and with it the mark itself if it is old. A value that was
             # written behind it stays.
             removed += sum(
                 await asyncio.gather(
                     *(
-                        store.stream.purge(
+                        bucket.stream.purge(
                             subject=mark.subject,
                             sequence=mark.revision + ((now - mark.created).total_seconds() >= age),
                             timeout=timeout,
                         )
-                        for mark in marks[first : first + AT_ONCE]
+                        for mark in marks[first : first + MAX_CONCURRENT_PURGES]
                     )
                 )
             )
@@ -374,7 +377,7 @@ class KeyValue(Generic[V]):
 
     def cache(self, *keys: str) -> KeyValueCache[V]:
         """The keys, or all of the bucket, as a mapping in memory that a watch keeps up to date; enter it."""
-        return KeyValueCache(watch(self._store, keys))
+        return KeyValueCache(watch(self._bucket, keys))
 
     def lock(self, key: str, *, ttl: Duration = 10.0, value: Payload = b"") -> Lock:
         """A lock on a key, and with it the election of a leader; enter it. The bucket needs a ``limit_marker_ttl``.
@@ -382,18 +385,19 @@ class KeyValue(Generic[V]):
         Others can have it ``ttl`` seconds (at least 1) after its holder was last heard of; it is renewed three times as
         often. ``value`` is what the key holds meanwhile: say who it is. ConfigError, InvalidSubject.
         """
-        return Lock(self._store.plain(), key, ttl, value)
+        bucket = self._bucket
+        return Lock(BucketStream(bucket.api, bucket.stream, bucket.subjects.untyped()), key, ttl, value)
 
     # ---------------------------------------------------------------- the bucket
 
     async def status(self, *, timeout: Duration | None = None) -> KeyValueStatus:
         """How the bucket is configured and what it holds. BucketNotFound."""
         try:
-            return KeyValueStatus.of(await self._store.stream.info(timeout=timeout))
+            return KeyValueStatus.of(await self._bucket.stream.info(timeout=timeout))
         except StreamNotFound as exc:
             raise BucketNotFound(self.bucket) from exc
 
 
-def _expiring(ttl: Ttl | None) -> MessageArgs:
-    """Whatever is older goes with the message: after its time it would be the newest again (ADR-48 warns of it)."""
+def _ttl_args(ttl: Ttl | None) -> MessageArgs:
+    """The rollup removes older entries, which would become the newest again when this one expires (ADR-48)."""
     return {} if ttl is None else {"ttl": ttl, "rollup": "sub"}

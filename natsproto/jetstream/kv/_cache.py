@@ -14,7 +14,7 @@ from natsproto._durations import seconds
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._unexpected import wrap_unexpected
-from natsproto.jetstream.kv._bucket_subjects import V
+from natsproto.jetstream.kv._bucket_stream import V
 from natsproto.jetstream.kv._entry import KeyValueEntry
 from natsproto.jetstream.kv._watch import KeyWatcher
 
@@ -33,7 +33,7 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
         self._revision = 0
         self._task: asyncio.Task[None] | None = None
         self._error: NatsError | None = LocalProtocolError(f"cache of {watcher.what}: is to be entered first")
-        self._moved = asyncio.Event()
+        self._changed = asyncio.Event()
 
     # ---------------------------------------------------------------- reading
 
@@ -69,7 +69,7 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
             async with expiry:
                 while self._revision < revision:
                     self._current()
-                    await self._moved.wait()
+                    await self._changed.wait()
         except TimeoutError:
             if not expiry.expired():
                 raise
@@ -98,7 +98,7 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         task, self._task = self._task, None
-        self._finish(LocalProtocolError(f"cache of {self._watcher.what}: its block was left"))
+        self._end(LocalProtocolError(f"cache of {self._watcher.what}: its block was left"))
         if task is not None:
             task.cancel()
         await self._watcher.stop()
@@ -108,9 +108,9 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
             async for batch in self._watcher.batches():
                 self._receive(batch)
         except Exception as exc:
-            self._finish(wrap_unexpected(f"reading {self._watcher.what}", exc))
+            self._end(wrap_unexpected(f"reading {self._watcher.what}", exc))
         else:
-            self._finish(LocalProtocolError(f"cache of {self._watcher.what}: the client was closed"))
+            self._end(LocalProtocolError(f"cache of {self._watcher.what}: the client was closed"))
 
     def _receive(self, batch: list[KeyValueEntry[V]]) -> None:
         entries = self._entries
@@ -121,17 +121,17 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
                 entries[entry.key] = entry
         if batch:
             self._revision = max(self._revision, batch[-1].revision)
-            self._move()
+            self._notify()
 
-    def _finish(self, error: NatsError) -> None:
+    def _end(self, error: NatsError) -> None:
         if self._error is None:
             self._error = error
             self._entries.clear()
-            self._move()
+            self._notify()
 
-    def _move(self) -> None:
-        moved, self._moved = self._moved, asyncio.Event()
-        moved.set()
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def __repr__(self) -> str:
         return f"KeyValueCache(bucket={self._watcher.bucket!r}, {len(self._entries)} keys, revision={self._revision})"

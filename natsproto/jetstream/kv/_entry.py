@@ -1,35 +1,31 @@
-"""Entries: what a key held at a revision.
+"""Entries: the value of a key at a revision.
 
-Owns the value that get, history and watch give, and the reading of what a message of a bucket means: a value, a
-deletion, a purge, or a marker that the server left for what has expired (ADR-8, ADR-48).
+Owns the entry that get, history and watch return, and the meaning of a bucket's messages: a value, a deletion, a purge,
+or a marker that the server left for an expired key (ADR-8, ADR-48).
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from enum import StrEnum
-from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, cast
 
-from natsproto.errors import InvalidPayload, KeyDeleted
-from natsproto.jetstream._direct import headerless_message
-from natsproto.jetstream.kv._bucket_subjects import BucketSubjects, V
+from natsproto.errors import InvalidPayload, KeyDeleted, KeyNotFound
+from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._direct import RawMessage, headerless_message
+from natsproto.jetstream.kv._bucket_stream import BucketStream, BucketSubjects, V
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from natsproto.jetstream._direct import RawMessage
     from natsproto.jetstream._message import JsMessage
     from natsproto.jetstream._timestamp import Timestamp
     from natsproto.protocol.headers import Headers
 
-OPERATION = "KV-Operation"
-_MARKER = "Nats-Marker-Reason"
-_SIZE = "Nats-Msg-Size"
+OPERATION_HEADER = "KV-Operation"
+_MARKER_REASON_HEADER = "Nats-Marker-Reason"
+_SIZE_HEADER = "Nats-Msg-Size"
 
 
 class Operation(StrEnum):
-    """What was done to a key."""
+    """The operation that an entry records."""
 
     PUT = "PUT"
     DELETE = "DEL"
@@ -37,108 +33,126 @@ class Operation(StrEnum):
 
 
 def operation_of(headers: Headers) -> Operation:
-    """What a message with these headers did to its key. An unknown operation counts as a deletion (ADR-8)."""
-    if said := headers.last(OPERATION):
+    """The operation of a message with these headers. An unknown one counts as a deletion (ADR-8)."""
+    if said := headers.last(OPERATION_HEADER):
         return Operation.PUT if said == "PUT" else Operation.PURGE if said == "PURGE" else Operation.DELETE
-    if reason := headers.last(_MARKER):
+    if reason := headers.last(_MARKER_REASON_HEADER):
         return Operation.DELETE if reason == "Remove" else Operation.PURGE
     return Operation.PUT
 
 
 def operation_in(message: RawMessage | JsMessage) -> Operation:
-    """The same for a message, whose headers stay unread if there are none."""
+    """The operation of a message; its headers are parsed only if there are any."""
     return operation_of(message.headers) if message.has_headers else Operation.PUT
 
 
 class KeyValueEntry(Generic[V]):
-    """A key at a revision. Treat it as frozen; what is not asked for is not read.
+    """A key at a revision. Treat it as frozen.
 
-    ``data`` is the payload, empty for deletions and where a watch is ``meta_only``.
+    ``data`` is the payload, empty for deletions and in a ``meta_only`` watch. ``value`` is the value: the payload, or
+    the codec's decoding of it. Reading ``value`` raises InvalidPayload when the payload cannot be decoded, and with a
+    codec KeyDeleted for a deletion. All parts but ``data`` are read when they are first used.
     """
 
-    __slots__ = ("_decoded", "_layout", "_message", "data")
+    __slots__ = ("_head", "_message", "_subjects", "data", "value")
 
+    data: bytes
+    """The payload."""
+    value: V
+    """The value."""
+    _head: bytes
+    """The headers of a direct get's reply, until ``_message`` is made of them."""
     _message: RawMessage | JsMessage
+    _subjects: BucketSubjects[V]
 
-    def __init__(self, layout: BucketSubjects[V], message: RawMessage | JsMessage) -> None:
-        self._layout, self._message = layout, message
-        self.data: bytes = message.data
+    def __init__(self, subjects: BucketSubjects[V], message: RawMessage | JsMessage) -> None:
+        self._subjects, self._message = subjects, message
+        self.data = message.data
+        if subjects.decode_value is None:
+            self.value = cast(V, message.data)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            if name == "_message":
+                self._message = message = headerless_message(self._head, self.data)
+                return message
+            if name == "value":
+                self.value = value = self._decode()
+                return value
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+    def _decode(self) -> V:
+        subjects = self._subjects
+        assert subjects.decode_value is not None
+        if self.is_deleted:
+            raise KeyDeleted(self.bucket, self.key, self.revision, self.operation)
+        try:
+            return subjects.decode_value(self.data)
+        except InvalidPayload as exc:
+            key = self._message.subject.removeprefix(subjects.read_prefix)
+            where = f"key {key!r} in bucket {self.bucket!r}, revision {self.revision}"
+            raise InvalidPayload(exc.doing, exc.kind, f"{exc.reason} ({where})") from exc
 
     @property
     def bucket(self) -> str:
         """The name of the bucket."""
-        return self._layout.bucket
+        return self._subjects.bucket
 
     @property
     def key(self) -> str:
-        """The key. InvalidPayload when the key codec of the handle did not make it."""
-        return self._layout.key_of(self._message.subject)
+        """The key. InvalidPayload when the handle's key codec cannot decode it."""
+        return self._subjects.key_of(self._message.subject)
 
     @property
     def subject(self) -> str:
-        """The subject under which the stream holds it."""
+        """The subject under which the stream stores it."""
         return self._message.subject
 
     @property
-    def value(self) -> V:
-        """The value: the payload, or what the codec of the handle makes of it, decoded once.
-
-        InvalidPayload when it is not of the type; with a codec KeyDeleted for a deletion, which has no value.
-        """
-        decode = self._layout.decode
-        if decode is None:
-            return self.data  # type: ignore[return-value]  # V is bytes then
-        try:
-            return self._decoded
-        except AttributeError:
-            if self.is_deleted:
-                raise KeyDeleted(self.bucket, self.key, self.revision, self.operation) from None
-            try:
-                self._decoded: V = decode(self.data)
-            except InvalidPayload as exc:
-                key = self._message.subject.removeprefix(self._layout.stored)
-                where = f"key {key!r} in bucket {self.bucket!r}, revision {self.revision}"
-                raise InvalidPayload(exc.doing, exc.kind, f"{exc.reason} ({where})") from exc
-            return self._decoded
-
-    @property
     def operation(self) -> Operation:
-        """What was done to the key."""
+        """The operation that it records."""
         return operation_in(self._message)
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the key was deleted or purged, or has expired: there is no value."""
-        return self._message.has_headers and self.operation is not Operation.PUT
+        """True if the key was deleted or purged, or has expired: there is no value."""
+        return self._message.has_headers and operation_of(self._message.headers) is not Operation.PUT
 
     @property
     def headers(self) -> Headers:
-        """The headers of the message behind it."""
+        """The headers of the stored message."""
         return self._message.headers
 
     @property
     def size(self) -> int:
-        """Bytes of the payload, also where a watch is ``meta_only``."""
-        said = self._message.headers.last(_SIZE)
+        """Bytes of the payload, also in a ``meta_only`` watch."""
+        said = self._message.headers.last(_SIZE_HEADER)
         return int(said) if said.isdecimal() and not self.data else len(self.data)
 
     @property
-    @abstractmethod
     def revision(self) -> int:
         """The revision: the sequence in the bucket's stream, unique in the bucket."""
+        message = self._message
+        return message.seq if isinstance(message, RawMessage) else message.stream_seq
 
     @property
-    @abstractmethod
     def created(self) -> Timestamp:
         """When it was stored, to the nanosecond."""
+        message = self._message
+        return message.time if isinstance(message, RawMessage) else message.metadata.timestamp
 
     @property
-    @abstractmethod
     def delta(self) -> int:
-        """How many entries of the same reading (get, history, watch) were behind it; 0 for the latest."""
+        """Entries that follow it in the same get, history or watch; 0 for the latest."""
+        message = self._message
+        return message.num_pending if isinstance(message, RawMessage) else message.metadata.num_pending
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return KeyValueEntry, (self._subjects, self._message)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same revision of the same key with the same content."""
+        """Compares revision, key and content."""
         if not isinstance(other, KeyValueEntry):
             return NotImplemented
         return self._identity() == other._identity()
@@ -150,86 +164,23 @@ class KeyValueEntry(Generic[V]):
         return self.bucket, self.revision, self._message.subject, self.data, self.operation, self.created
 
     def __repr__(self) -> str:
-        key = self._message.subject[len(self._layout.stored) :]
-        what = f"{len(self.data)} bytes" if not self.is_deleted else self.operation
-        return f"KeyValueEntry(bucket={self.bucket!r}, key={key!r}, revision={self.revision}, {what})"
+        key = self._message.subject[len(self._subjects.read_prefix) :]
+        content = f"{len(self.data)} bytes" if not self.is_deleted else self.operation
+        return f"KeyValueEntry(bucket={self.bucket!r}, key={key!r}, revision={self.revision}, {content})"
 
 
-class StoredEntry(KeyValueEntry[V]):
-    """An entry that was got from the stream."""
-
-    __slots__ = ()
-
-    _message: RawMessage  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    @property
-    def revision(self) -> int:
-        """See KeyValueEntry."""
-        return self._message.seq
-
-    @property
-    def created(self) -> Timestamp:
-        """See KeyValueEntry."""
-        return self._message.time
-
-    @property
-    def delta(self) -> int:
-        """See KeyValueEntry."""
-        return self._message.num_pending
+def headerless_entry(subjects: BucketSubjects[V], head: bytes, data: bytes) -> KeyValueEntry[V]:
+    """The entry in a direct get's reply without publisher headers, which ``LastGet.headerless`` has checked."""
+    entry: KeyValueEntry[V] = KeyValueEntry.__new__(KeyValueEntry)
+    entry._subjects, entry._head, entry.data = subjects, head, data
+    if subjects.decode_value is None:
+        entry.value = cast(V, data)
+    return entry
 
 
-class UnreadEntry(StoredEntry[V]):
-    """An entry without headers that was got from the stream, and is read when somebody looks for more than the value.
-
-    ``head`` is what the server said of it, and has been found to be in order.
-    """
-
-    __slots__ = ("_head",)
-
-    def __init__(self, layout: BucketSubjects[V], head: bytes, data: bytes) -> None:
-        self._layout, self._head = layout, head
-        self.data = data
-
-    def __getattr__(self, name: str) -> RawMessage:
-        if name != "_message":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        self._message = message = headerless_message(self._head, self.data)
-        return message
-
-
-class DeliveredEntry(KeyValueEntry[V]):
-    """An entry that a consumer delivered. Whoever makes one sets its slots, as a watch reads 50,000 at a time and the
-    call of an ``__init__`` is half of what an entry costs.
-    """
-
-    __slots__ = ()
-    __init__ = object.__init__  # pyright: ignore[reportAssignmentType]
-
-    _message: JsMessage  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    # A call of Python's less.
-    revision = property(attrgetter("_message.stream_seq"), doc="See KeyValueEntry.")  # pyright: ignore[reportIncompatibleMethodOverride]
-
-    @property
-    def created(self) -> Timestamp:
-        """See KeyValueEntry."""
-        return self._message.metadata.timestamp
-
-    @property
-    def delta(self) -> int:
-        """See KeyValueEntry."""
-        return self._message.metadata.num_pending
-
-
-class PlainEntry(DeliveredEntry[bytes]):
-    """One whose value is the payload."""
-
-    __slots__ = ()
-
-    # The slot itself: a property costs five times as much.
-    value = vars(KeyValueEntry)["data"]  # pyright: ignore[reportIncompatibleMethodOverride]
-
-
-def delivered(layout: BucketSubjects[V]) -> Callable[[], DeliveredEntry[V]]:
-    """The class of the entries that are delivered for a handle."""
-    return cast("Callable[[], DeliveredEntry[V]]", PlainEntry if layout.decode is None else DeliveredEntry)
+async def last_entry(bucket: BucketStream[V], key: str, timeout: Duration | None) -> KeyValueEntry[V] | None:
+    """The newest entry of a key from the stream's leader; None for a key without one. BucketNotFound."""
+    try:
+        return KeyValueEntry(bucket.subjects, await bucket.get_last(key, direct=False, timeout=timeout))
+    except KeyNotFound:
+        return None

@@ -26,15 +26,15 @@ from natsproto.errors import (
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._publish.headers import MessageArgs, as_bytes
 from natsproto.jetstream.kv._bucket_stream import BucketStream
-from natsproto.jetstream.kv._entry import OPERATION, Operation, StoredEntry
+from natsproto.jetstream.kv._entry import OPERATION_HEADER, KeyValueEntry, Operation, last_entry
 from natsproto.jetstream.kv._watch import watch
 from natsproto.protocol.frames import Payload
 
-ID = "Natsproto-Lock"
+LOCK_ID_HEADER = "Natsproto-Lock"
 """Header that tells whose entry it is, whatever the holder writes as the value."""
-RENEWALS = 3
+RENEWALS_PER_TTL = 3
 """Renewals within the time to live: two may fail."""
-AGAIN = 0.1
+RETRY_INTERVAL_S = 0.1
 """Seconds after which what an outage has stopped is tried again."""
 
 
@@ -50,22 +50,22 @@ class Lock:
     taken again, by one task at a time. Outages that are over in time do no harm.
     """
 
-    def __init__(self, store: BucketStream[bytes], key: str, ttl: Duration, value: Payload) -> None:
-        store.layout.encoded(key)
-        self._store, self._key, self._value = store, key, as_bytes(value)
+    def __init__(self, bucket: BucketStream[bytes], key: str, ttl: Duration, value: Payload) -> None:
+        bucket.subjects.encode_key(key)
+        self._bucket, self._key, self._value = bucket, key, as_bytes(value)
         self._ttl = seconds("ttl", ttl)
         if self._ttl < 1:
             raise ConfigError("ttl", ttl, "must be at least one second")
         self._loop = asyncio.get_running_loop()
-        self._id = {ID: store.api.connection._new_id()}
-        self._patience = min(store.api.timeout, self._ttl / RENEWALS)
+        self._id = {LOCK_ID_HEADER: bucket.api.connection._new_id()}
+        self._request_timeout = min(bucket.api.timeout, self._ttl / RENEWALS_PER_TTL)
         self._token = self._revision = 0  # revision: of the last renewal, 0 when it is not held
-        self._until = 0.0
-        self._turn = asyncio.Lock()  # a write that names the revision must not overlap with one that changes it
-        self._keeper: asyncio.Task[None] | None = None
+        self._held_until = 0.0
+        self._write_lock = asyncio.Lock()  # a write that names the revision must not overlap with one that changes it
+        self._renew_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._lost = asyncio.Event()
-        self._block: asyncio.Task[object] | None = None
+        self._block_task: asyncio.Task[object] | None = None
         self._cancelling = 0
         self._cancelled = False
 
@@ -108,9 +108,9 @@ class Lock:
                     try:
                         if await self.try_acquire():
                             return self._token
-                        await self._freed()
+                        await self._wait_until_free()
                     except (ConnectionLost, PublishUncertain, RequestTimeout):
-                        await asyncio.sleep(AGAIN)
+                        await asyncio.sleep(RETRY_INTERVAL_S)
         except TimeoutError:
             if not expiry.expired():
                 raise
@@ -123,15 +123,15 @@ class Lock:
         """
         if self._revision:
             raise LocalProtocolError(f"{self._what} is held already: make another one with kv.lock")
-        await self._store.demand_ttl(None)
+        await self._bucket.require_ttl(None)
         expected = 0
         while True:
             begun = self._loop.time()
             try:
-                self._hold(await self._write(expected), begun)
+                self._start_holding(await self._write(expected), begun)
                 return True
             except WrongRevision:
-                last = await self._last()
+                last = await self._last_entry()
                 if last is not None and not last.is_deleted and not self._is_mine(last):
                     return False
                 expected = 0 if last is None else last.revision
@@ -141,18 +141,18 @@ class Lock:
         the server now ends by itself.
         """
         revision = self._revision
-        keeper = self._keeper
+        renew_task = self._renew_task
         self._end()
         if not revision:
             return
-        if keeper is not None:
-            await asyncio.wait((keeper,))
+        if renew_task is not None:
+            await asyncio.wait((renew_task,))
         try:
-            async with self._turn:
+            async with self._write_lock:
                 try:
                     await self._purge(revision)
                 except WrongRevision:  # the last renewal was stored, and nobody heard of it
-                    last = await self._last()
+                    last = await self._last_entry()
                     if last is not None and self._is_mine(last):
                         await self._purge(last.revision)
         except NatsError:
@@ -163,21 +163,21 @@ class Lock:
 
         LockLost when it is not. Else as ``KeyValue.put``.
         """
-        layout = self._store.layout
-        async with self._turn:
+        bucket = self._bucket
+        async with self._write_lock:
             if not self._revision:
-                raise LockLost(self._store.bucket, self._key, self._token)
+                raise LockLost(self._bucket.bucket, self._key, self._token)
             args = MessageArgs(
                 expected_last_subject_seq=self._revision,
-                expected_last_subject_seq_subject=layout.origin + layout.encoded(self._key),
+                expected_last_subject_seq_subject=bucket.subjects.origin_prefix + bucket.subjects.encode_key(self._key),
             )
             try:
-                return (await self._store.write(key, as_bytes(value), None, args, timeout)).seq
+                return (await bucket.publish(key, as_bytes(value), None, args, timeout)).seq
             except WrongLastSequence as exc:
-                last = await self._last()
+                last = await self._last_entry()
                 if last is None or not self._is_mine(last):
                     self._lose()
-                    raise LockLost(self._store.bucket, self._key, self._token) from exc
+                    raise LockLost(self._bucket.bucket, self._key, self._token) from exc
                 self._revision = last.revision
         return await self.put(key, value, timeout=timeout)
 
@@ -185,39 +185,39 @@ class Lock:
         await self.acquire()
         task = asyncio.current_task()
         assert task is not None
-        self._block, self._cancelling, self._cancelled = task, task.cancelling(), False
+        self._block_task, self._cancelling, self._cancelled = task, task.cancelling(), False
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        task, self._block = self._block, None
+        task, self._block_task = self._block_task, None
         lost = not self._revision
         await self.release()
         if self._cancelled and task is not None and task.uncancel() > self._cancelling:
             return  # somebody else has cancelled it too
         if lost and (kind is None or (self._cancelled and kind is asyncio.CancelledError)):
-            raise LockLost(self._store.bucket, self._key, self._token) from exc
+            raise LockLost(self._bucket.bucket, self._key, self._token) from exc
 
     # ---------------------------------------------------------------- one tenure
 
-    def _hold(self, revision: int, begun: float) -> None:
+    def _start_holding(self, revision: int, begun: float) -> None:
         self._token = revision
         self._lost.clear()
         self._extend(revision, begun)
-        self._keeper = self._loop.create_task(self._keep(begun), name="natsproto lock")
+        self._renew_task = self._loop.create_task(self._renew_loop(begun), name="natsproto lock")
 
     def _extend(self, revision: int, begun: float) -> None:
         self._revision = revision
-        self._until = begun + self._ttl
+        self._held_until = begun + self._ttl
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(self._until, self._lose)
+        self._timer = self._loop.call_at(self._held_until, self._lose)
 
     def _lose(self) -> None:
         """Somebody else has it, or may have it from now on."""
         self._end()
-        block = self._block
+        block = self._block_task
         if block is not None and block is not asyncio.current_task(self._loop):
             self._cancelled = True
             block.cancel()
@@ -228,20 +228,20 @@ class Lock:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None and keeper is not asyncio.current_task(self._loop):
-            keeper.cancel()
+        renew_task, self._renew_task = self._renew_task, None
+        if renew_task is not None and renew_task is not asyncio.current_task(self._loop):
+            renew_task.cancel()
 
-    async def _keep(self, begun: float) -> None:
+    async def _renew_loop(self, begun: float) -> None:
         """Renews it again and again. What fails is tried again until its time is over, which the timer knows."""
         while self._revision:
-            await asyncio.sleep(max(begun + self._ttl / RENEWALS - self._loop.time(), 0.0))
+            await asyncio.sleep(max(begun + self._ttl / RENEWALS_PER_TTL - self._loop.time(), 0.0))
             begun = self._loop.time()
             try:
-                async with self._turn:
+                async with self._write_lock:
                     await self._renew()
             except NatsError:
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_INTERVAL_S)
                 begun = 0.0
 
     async def _renew(self) -> None:
@@ -251,7 +251,7 @@ class Lock:
                 self._extend(await self._write(self._revision), begun)
                 return
             except WrongRevision:
-                last = await self._last()
+                last = await self._last_entry()
                 if last is None or not self._is_mine(last):
                     self._lose()
                 else:
@@ -262,22 +262,24 @@ class Lock:
     async def _write(self, expected: int) -> int:
         """The server counts whole seconds. What the key held before goes, or it would be back when the time is over."""
         args = MessageArgs(ttl=ceil(self._ttl), rollup="sub")
-        return await self._store.write_at(self._key, expected, self._value, self._id, args, self._patience)
+        return await self._bucket.publish_at(self._key, expected, self._value, self._id, args, self._request_timeout)
 
     async def _purge(self, revision: int) -> None:
         args = MessageArgs(ttl=ceil(self._ttl), rollup="sub")
-        await self._store.write_at(self._key, revision, b"", {OPERATION: Operation.PURGE}, args, self._patience)
+        await self._bucket.publish_at(
+            self._key, revision, b"", {OPERATION_HEADER: Operation.PURGE}, args, self._request_timeout
+        )
 
-    async def _last(self) -> StoredEntry[bytes] | None:
-        return await self._store.last_or_none(self._key, self._patience)
+    async def _last_entry(self) -> KeyValueEntry[bytes] | None:
+        return await last_entry(self._bucket, self._key, self._request_timeout)
 
-    def _is_mine(self, entry: StoredEntry[bytes]) -> bool:
-        return entry.headers.last(ID) == self._id[ID]
+    def _is_mine(self, entry: KeyValueEntry[bytes]) -> bool:
+        return entry.headers.last(LOCK_ID_HEADER) == self._id[LOCK_ID_HEADER]
 
-    async def _freed(self) -> None:
+    async def _wait_until_free(self) -> None:
         """Waits until the key has no value. Not for ever: what removes keys without a mark tells nobody."""
         try:
-            async with asyncio.timeout(self._ttl), watch(self._store, (self._key,), meta_only=True) as watcher:
+            async with asyncio.timeout(self._ttl), watch(self._bucket, (self._key,), meta_only=True) as watcher:
                 await watcher.ready()
                 if watcher.caught_up:
                     return
@@ -289,7 +291,7 @@ class Lock:
 
     @property
     def _what(self) -> str:
-        return f"lock {self._key!r} of bucket {self._store.bucket!r}"
+        return f"lock {self._key!r} of bucket {self._bucket.bucket!r}"
 
     def __repr__(self) -> str:
         return f"Lock(key={self._key!r}, held={self.is_held}, token={self._token})"

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol, TypeAlias, cast
 
-PIECE = 2 * 2**20
+READ_BYTES = 2 * 2**20
 """Bytes read in one go from what may block. The bigger it is, the fewer changes of thread, which cost as much as the
 digest of 128 KiB.
 """
@@ -29,7 +29,7 @@ class BinaryReader(Protocol):
         ...
 
 
-Source: TypeAlias = (
+ObjectContent: TypeAlias = (
     bytes
     | bytearray
     | memoryview
@@ -50,7 +50,7 @@ class ContentReader:
     ``total`` is its size in bytes, 0 when nobody knows it.
     """
 
-    def __init__(self, source: Source, chunk_size: int, update: Update) -> None:
+    def __init__(self, source: ObjectContent, chunk_size: int, update: Update) -> None:
         """TypeError for what cannot be put; nothing is opened or read yet."""
         if isinstance(source, (str, io.TextIOBase)):
             raise TypeError("an object is made of bytes: encode text, open files in binary mode, wrap paths in Path()")
@@ -109,8 +109,8 @@ class ContentReader:
     def _read(self, file: BinaryReader) -> list[bytes]:
         size, update = self._size, self._update
         chunks: list[bytes] = []
-        for _ in range(max(1, PIECE // size)):
-            chunk = _fill(file, size)
+        for _ in range(max(1, READ_BYTES // size)):
+            chunk = _read_chunk(file, size)
             if chunk:
                 update(chunk)
                 chunks.append(chunk)
@@ -129,7 +129,7 @@ class ContentReader:
                 update(piece)
                 yield [piece]
                 continue
-            view = _octets(piece)
+            view = _view(piece)
             start = 0
             if rest:
                 start = size - len(rest)
@@ -152,16 +152,16 @@ class ContentReader:
             yield [chunk]
 
 
-def _octets(piece: object) -> memoryview:
+def _view(piece: object) -> memoryview:
     if not isinstance(piece, (bytes, bytearray, memoryview)):
         raise TypeError(f"an object is made of bytes: one of its pieces is of type {type(piece).__name__}")
     return memoryview(piece).cast("B")
 
 
-def _fill(file: BinaryReader, size: int) -> bytes:
+def _read_chunk(file: BinaryReader, size: int) -> bytes:
     """So many bytes, or what is left: a raw file or a pipe gives what it has."""
     got: object = file.read(size)  # whatever somebody's read() returns
-    chunk = got if isinstance(got, bytes) else bytes(_octets(got))
+    chunk = got if isinstance(got, bytes) else bytes(_view(got))
     while 0 < len(chunk) < size and (more := file.read(size - len(chunk))):
         chunk += more
     return chunk
@@ -183,5 +183,5 @@ async def _each(pieces: Iterable[object]) -> AsyncGenerator[object]:
 
 async def _reading(read: Callable[[int], Awaitable[object]]) -> AsyncGenerator[object]:
     """What is read with ``await``: asyncio.StreamReader, the files of aiofiles …"""
-    while piece := await read(PIECE):
+    while piece := await read(READ_BYTES):
         yield piece

@@ -18,20 +18,22 @@ from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream.objectstore._index import ObjectIndex
 from natsproto.jetstream.objectstore._meta import ObjectInfo
-from natsproto.jetstream.objectstore._reader import RESTARTS, ObjectReader, resolve
+from natsproto.jetstream.objectstore._reader import MAX_RESTARTS, ObjectReader, resolve
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
 
-PIECE = 2**20
+WRITE_BYTES = 2**20
 """Bytes written in one go."""
 
-Tell = Callable[[Progress], object] | None
+ProgressCallback = Callable[[Progress], object] | None
 
 
-async def to_bytes(index: ObjectIndex, name: str | ObjectInfo, timeout: Duration | None, tell: Tell) -> bytes:
+async def to_bytes(
+    index: ObjectIndex, name: str | ObjectInfo, timeout: Duration | None, progress: ProgressCallback
+) -> bytes:
     """All of it; from the start again when it is replaced meanwhile."""
-    for attempt in range(RESTARTS + 1):
+    for attempt in range(MAX_RESTARTS + 1):
         buffer = BytesIO()  # grows in place, and gives its content away without a copy
         try:
             async with ObjectReader(index, name, timeout=timeout) as reader:
@@ -39,11 +41,11 @@ async def to_bytes(index: ObjectIndex, name: str | ObjectInfo, timeout: Duration
                 async for chunk in reader:
                     buffer.write(chunk)
                     chunks += 1
-                    if tell is not None:
-                        tell(Progress(bytes=buffer.tell(), chunks=chunks, total=reader.info.size))
+                    if progress is not None:
+                        progress(Progress(bytes=buffer.tell(), chunks=chunks, total=reader.info.size))
             return buffer.getvalue()
         except ObjectChanged:
-            if attempt == RESTARTS or isinstance(name, ObjectInfo):
+            if attempt == MAX_RESTARTS or isinstance(name, ObjectInfo):
                 raise
     raise AssertionError
 
@@ -55,18 +57,18 @@ async def to_file(
     *,
     resume: bool,
     timeout: Duration | None,
-    tell: Tell,
+    progress: ProgressCallback,
 ) -> ObjectInfo:
     """All of it in a file; see ObjectStore.get_file."""
     target = Path(path)
     if await asyncio.to_thread(target.is_dir):
         raise IsADirectoryError(f"{target} is a directory: say what the file shall be called")
-    for attempt in range(RESTARTS + 1):
+    for attempt in range(MAX_RESTARTS + 1):
         store, info = await resolve(index, name, timeout)
         try:
-            return await _File(store, info, target, resume, timeout, tell).fetch()
+            return await _File(store, info, target, resume, timeout, progress).fetch()
         except ObjectChanged:
-            if attempt == RESTARTS or isinstance(name, ObjectInfo):
+            if attempt == MAX_RESTARTS or isinstance(name, ObjectInfo):
                 raise
     raise AssertionError
 
@@ -75,10 +77,16 @@ class _File:
     """One attempt to have an object in a file."""
 
     def __init__(
-        self, index: ObjectIndex, info: ObjectInfo, target: Path, resume: bool, timeout: Duration | None, tell: Tell
+        self,
+        index: ObjectIndex,
+        info: ObjectInfo,
+        target: Path,
+        resume: bool,
+        timeout: Duration | None,
+        progress: ProgressCallback,
     ) -> None:
         self._index, self._info, self._target = index, info, target
-        self._resume, self._timeout, self._tell = resume, timeout, tell
+        self._resume, self._timeout, self._progress = resume, timeout, progress
         # What can be resumed is found by the version of the object that it is a part of.
         mark = info.nuid if resume else index.api.connection._new_id()
         self._partial = target.with_name(f"{target.name}.{mark}.partial")
@@ -86,8 +94,8 @@ class _File:
     async def fetch(self) -> ObjectInfo:
         try:
             with self._partial.open("ab" if self._resume else "xb") as file:
-                await self._fill(file)
-                await asyncio.to_thread(_finish, file)
+                await self._write(file)
+                await asyncio.to_thread(_sync, file)
             os.replace(self._partial, self._target)
         except BaseException as exc:
             if not self._resume or isinstance(exc, (DigestMismatch, ObjectChanged)):
@@ -95,13 +103,13 @@ class _File:
             raise
         return self._info
 
-    async def _fill(self, file: BinaryIO) -> None:
+    async def _write(self, file: BinaryIO) -> None:
         reader = ObjectReader(self._index, self._info, timeout=self._timeout)
         size = await asyncio.to_thread(os.path.getsize, self._partial)
         if size:
             size = min(size, self._info.size)
             await asyncio.to_thread(file.truncate, size)
-            reader.go_on(size, await asyncio.to_thread(_digest_of, self._partial))
+            reader.resume(size, await asyncio.to_thread(_digest_of, self._partial))
         pieces: list[bytes] = []
         waiting = chunks = 0
         async with reader:
@@ -109,12 +117,12 @@ class _File:
                 pieces.append(chunk)
                 waiting += len(chunk)
                 chunks += 1
-                if waiting >= PIECE:
+                if waiting >= WRITE_BYTES:
                     await asyncio.to_thread(file.writelines, pieces)
                     size += waiting
                     pieces, waiting = [], 0
-                if self._tell is not None:
-                    self._tell(Progress(bytes=size + waiting, chunks=chunks, total=self._info.size))
+                if self._progress is not None:
+                    self._progress(Progress(bytes=size + waiting, chunks=chunks, total=self._info.size))
         await asyncio.to_thread(file.writelines, pieces)
 
 
@@ -123,6 +131,6 @@ def _digest_of(path: Path) -> Hash:
         return file_digest(file, "sha256")
 
 
-def _finish(file: BinaryIO) -> None:
+def _sync(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from datetime import UTC
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,6 +30,7 @@ from natsproto.errors import (
     WrongLastSequence,
 )
 from natsproto.jetstream._api import Api
+from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._codec import Duration, dumps
 from natsproto.jetstream._config import OBJECT_STREAM
 from natsproto.jetstream._direct import RawMessage
@@ -44,27 +44,18 @@ T = TypeVar("T")
 
 log = logging.getLogger("natsproto")
 
-DOUBTS = 3
+MAX_UNCERTAIN_WRITES = 3
 """How often a change is made again when nobody said what became of it."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 5.0
 """Seconds between two attempts to remove chunks."""
-ASK_AGAIN = 1.0
+REQUEST_TIMEOUT_S = 1.0
 """Seconds after which a question that nobody answers is asked again."""
-PASSING = (ConnectionLost, JetStreamNotEnabled, JetStreamUnavailable, RequestTimeout)
+TRANSIENT_ERRORS = (ConnectionLost, JetStreamNotEnabled, JetStreamUnavailable, RequestTimeout)
 """Errors that say nothing of the store: servers come and go."""
-_FINAL = (StreamNotFound, StreamProtected, PermissionDenied, ConnectionClosed)
+_FINAL_ERRORS = (StreamNotFound, StreamProtected, PermissionDenied, ConnectionClosed)
 
 
-@contextmanager
-def translate_errors(bucket: str) -> Iterator[None]:
-    """BucketNotFound, which names the store, where the stream behind it is gone."""
-    try:
-        yield
-    except StreamNotFound as exc:
-        raise BucketNotFound(bucket) from exc
-
-
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """A description and the sequence under which it is stored."""
 
     info: ObjectInfo
@@ -82,32 +73,32 @@ class ObjectIndex:
         self.api, self.bucket, self.stream = api, bucket, stream
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def other(self, bucket: str) -> ObjectIndex:
+    def index_of(self, bucket: str) -> ObjectIndex:
         """That of another store of this account, which may not exist."""
         return (
             self if bucket == self.bucket else ObjectIndex(self.api, bucket, Stream(self.api, OBJECT_STREAM + bucket))
         )
 
-    def patience(self, timeout: Duration | None) -> float:
+    def timeout_seconds(self, timeout: Duration | None) -> float:
         """A timeout in seconds, more than 0, or the context's."""
         return self.api.timeout if timeout is None else positive_seconds("timeout", timeout)
 
     # ---------------------------------------------------------------- reading
 
-    async def find(self, name: str, *, timeout: Duration | None = None) -> Entry | None:
+    async def find(self, name: str, *, timeout: Duration | None = None) -> IndexEntry | None:
         """What is said of an object, deleted or not.
 
         The leader is asked, and other servers only by those who may not ask it: one that lags behind would tell of a
         version whose chunks are being removed.
         """
         try:
-            with translate_errors(self.bucket):
-                found = await self._ask(meta_subject(self.bucket, name), self.patience(timeout))
+            with bucket_errors(self.bucket):
+                found = await self._get_info_message(meta_subject(self.bucket, name), self.timeout_seconds(timeout))
         except MessageNotFound:
             return None
-        return Entry(read_info(found.data, found.time), found.seq)
+        return IndexEntry(read_info(found.data, found.time), found.seq)
 
-    async def _ask(self, subject: str, wait: float) -> RawMessage:
+    async def _get_info_message(self, subject: str, wait: float) -> RawMessage:
         """Asks again while nobody answers: a question that comes during an election is forgotten, and an object that
         took an hour to put shall not be given up for that.
         """
@@ -116,24 +107,24 @@ class ObjectIndex:
         direct = False
         while True:
             try:
-                left = min(ASK_AGAIN, max(0.01, deadline - loop.time()))
+                left = min(REQUEST_TIMEOUT_S, max(0.01, deadline - loop.time()))
                 return await self.stream.get_last_message(subject, direct=direct, timeout=left)
             except PermissionDenied:
                 if direct:
                     raise
                 direct = True
                 continue
-            except PASSING:
-                if loop.time() + FIRST_PAUSE >= deadline:
+            except TRANSIENT_ERRORS:
+                if loop.time() + MIN_RETRY_PAUSE_S >= deadline:
                     raise
             await wait_connected(connection, deadline)
-            await asyncio.sleep(FIRST_PAUSE)
+            await asyncio.sleep(MIN_RETRY_PAUSE_S)
 
-    async def why(self, error: NatsError) -> NatsError:
+    async def explain(self, error: NatsError) -> NatsError:
         """What to tell of a publisher's error: BucketNotFound where the stream does not answer because it is gone."""
         if isinstance(error, (NoStream, PublishUncertain, RequestTimeout)) and self.api.connection.is_connected:
             try:
-                await self.stream.info(timeout=ASK_AGAIN)
+                await self.stream.info(timeout=REQUEST_TIMEOUT_S)
             except StreamNotFound:
                 return BucketNotFound(self.bucket)
             except NatsError:
@@ -145,20 +136,20 @@ class ObjectIndex:
     async def change(
         self,
         name: str,
-        make: Callable[[Entry | None], ObjectInfo | None],
+        update: Callable[[IndexEntry | None], ObjectInfo | None],
         *,
         timeout: Duration | None = None,
-    ) -> tuple[Entry | None, Entry]:
-        """Replaces what is said of an object by what ``make`` makes of it; returns both.
+    ) -> tuple[IndexEntry | None, IndexEntry]:
+        """Replaces what is said of an object by what ``update`` makes of it; returns both.
 
-        ``make`` is called again when somebody else was faster, and may raise; None leaves everything as it is.
+        ``update`` is called again when somebody else was faster, and may raise; None leaves everything as it is.
         PublishUncertain when nobody said whether it was done. BucketNotFound.
         """
-        wait = self.patience(timeout)
+        wait = self.timeout_seconds(timeout)
         before = await self.find(name, timeout=timeout)
-        doubts = 0
+        uncertain_writes = 0
         while True:
-            new = make(before)
+            new = update(before)
             if new is None:
                 assert before is not None
                 return before, before
@@ -167,19 +158,19 @@ class ObjectIndex:
             except WrongLastSequence:
                 pass
             except NoStream as exc:
-                if (error := await self.why(exc)) is exc:
+                if (error := await self.explain(exc)) is exc:
                     raise
                 raise error from exc
             except PublishUncertain:
-                doubts += 1
-                if doubts > DOUBTS:
+                uncertain_writes += 1
+                if uncertain_writes > MAX_UNCERTAIN_WRITES:
                     raise
             now = await self.find(name, timeout=timeout)
             if now is not None and now.info.replace(mtime=new.mtime) == new:
                 return before, now  # it had been heard, and only the word of it was lost
             before = now
 
-    async def _publish(self, name: str, info: ObjectInfo, expected: int, wait: float) -> Entry:
+    async def _publish(self, name: str, info: ObjectInfo, expected: int, wait: float) -> IndexEntry:
         ack = await publish(
             self.api.connection,
             meta_subject(self.bucket, name),
@@ -190,24 +181,24 @@ class ObjectIndex:
             retry_attempts=RETRY_ATTEMPTS,
             retry_wait=RETRY_WAIT_S,
         )
-        return Entry(info.replace(mtime=Timestamp.now(UTC)), ack.seq)
+        return IndexEntry(info.replace(mtime=Timestamp.now(UTC)), ack.seq)
 
-    async def forget(self, name: str, sequence: int, *, timeout: Duration | None = None) -> None:
+    async def purge_info(self, name: str, sequence: int, *, timeout: Duration | None = None) -> None:
         """Removes a description as old as this or older, so that nothing tells of it."""
-        with translate_errors(self.bucket):
+        with bucket_errors(self.bucket):
             await self.stream.purge(subject=meta_subject(self.bucket, name), sequence=sequence + 1, timeout=timeout)
 
-    async def see_through(self, step: Coroutine[Any, Any, T]) -> T:
+    async def run_shielded(self, step: Coroutine[Any, Any, T]) -> T:
         """Runs it to its end, whether or not the caller is cancelled meanwhile."""
         return await asyncio.shield(self._start(step))
 
     def _start(self, step: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(step, name="natsproto object store")
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
         return task
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, NatsError):  # a bug; of other errors whoever waits hears
@@ -215,29 +206,29 @@ class ObjectIndex:
 
     # ---------------------------------------------------------------- chunks
 
-    async def sweep(self, nuid: str, *, settled: bool = True) -> None:
+    async def purge_chunks(self, nuid: str, *, settled: bool = True) -> None:
         """Removes the chunks of an object that nothing describes any more.
 
         Returns when that is done, after the context's timeout, or at once without a connection; it goes on behind that,
         until it is done, the client is closed, or the server does not allow it. Cancelling ends the wait only.
         ``settled`` says that none of them can still be on its way.
         """
-        task = self._start(self._sweep(nuid, settled))
+        task = self._start(self._purge_chunks(nuid, settled))
         if self.api.connection.is_connected:
             await asyncio.wait({task}, timeout=self.api.timeout)
 
-    async def _sweep(self, nuid: str, settled: bool) -> None:
+    async def _purge_chunks(self, nuid: str, settled: bool) -> None:
         subject = chunk_subject(self.bucket, nuid)
-        pause = FIRST_PAUSE
+        pause = MIN_RETRY_PAUSE_S
         while True:
             try:
                 if not settled:
                     await self.api.connection.flush()
-                while await self.stream.purge(subject=subject, timeout=ASK_AGAIN) and not settled:
+                while await self.stream.purge(subject=subject, timeout=REQUEST_TIMEOUT_S) and not settled:
                     pass
                 return
-            except _FINAL:
+            except _FINAL_ERRORS:
                 return
             except NatsError:
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                pause = min(2 * pause, MAX_RETRY_PAUSE_S)

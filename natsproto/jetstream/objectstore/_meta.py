@@ -28,11 +28,11 @@ from natsproto.jetstream._config import OBJECT_SUBJECTS
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.headers import Headers, HeadersLike
 
-CHUNK_SIZE = 128 * 1024
+DEFAULT_CHUNK_BYTES = 128 * 1024
 """Bytes of a chunk unless asked for otherwise."""
-MAX_NAME = 2048
+MAX_NAME_BYTES = 2048
 """Bytes of a name: with more, its subject would not fit into a line of the protocol (4 KiB)."""
-_SHA_256 = "SHA-256="
+_DIGEST_PREFIX = "SHA-256="
 
 
 def _headers() -> Mapping[str, tuple[str, ...]]:
@@ -116,7 +116,7 @@ class ObjectInfo(Record):
     @property
     def chunk_size(self) -> int:
         """No chunk has more bytes than this, as far as anybody said."""
-        return (self.options.max_chunk_size if self.options is not None else 0) or CHUNK_SIZE
+        return (self.options.max_chunk_size if self.options is not None else 0) or DEFAULT_CHUNK_BYTES
 
 
 def read_info(data: bytes, mtime: Timestamp) -> ObjectInfo:
@@ -137,8 +137,8 @@ def object_name(name: str) -> str:
         size = len(name.encode())
     except UnicodeEncodeError as exc:
         raise ConfigError("object name", name, "cannot be written as UTF-8") from exc
-    if size > MAX_NAME:
-        raise ConfigError("object name", name, f"is longer than {MAX_NAME} bytes")
+    if size > MAX_NAME_BYTES:
+        raise ConfigError("object name", name, f"is longer than {MAX_NAME_BYTES} bytes")
     return name
 
 
@@ -167,16 +167,16 @@ def chunk_subject(bucket: str, nuid: str) -> str:
 
 def digest_text(raw: bytes) -> str:
     """A SHA-256 as an object's description has it."""
-    return _SHA_256 + urlsafe_b64encode(raw).decode()
+    return _DIGEST_PREFIX + urlsafe_b64encode(raw).decode()
 
 
 def digest_bytes(info: ObjectInfo) -> bytes:
     """The SHA-256 that was written, by whichever client; b"" when there is none. ObjectStoreError for another kind."""
     if not info.digest:
         return b""
-    kind, encoded = info.digest[: len(_SHA_256)], info.digest[len(_SHA_256) :]
+    kind, encoded = info.digest[: len(_DIGEST_PREFIX)], info.digest[len(_DIGEST_PREFIX) :]
     try:
-        if kind.upper() != _SHA_256:
+        if kind.upper() != _DIGEST_PREFIX:
             raise ValueError
         return b64decode(encoded.rstrip("=") + "=" * (-len(encoded.rstrip("=")) % 4), b"-_", validate=True)
     except (ValueError, Base64Error):

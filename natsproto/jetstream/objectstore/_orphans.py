@@ -29,16 +29,16 @@ async def find_orphans(index: ObjectIndex, older_than: float, timeout: Duration 
         why = "is a copy of others: what describes these chunks may be on its way"
         raise ConfigError("object store", bucket, why)
     now = Timestamp.now(UTC) if info.ts == NEVER else info.ts  # the clock that stamps the chunks
-    held = {subject async for subject, _ in stream.subjects(all_chunk_subjects(bucket), timeout=timeout)}
-    held -= await _named(index, timeout, direct=True)
-    old = [subject for subject in held if await _age(index, subject, now, timeout) >= older_than]
+    stored = {subject async for subject, _ in stream.subjects(all_chunk_subjects(bucket), timeout=timeout)}
+    stored -= await _referenced(index, timeout, direct=True)
+    old = [subject for subject in stored if await _age(index, subject, now, timeout) >= older_than]
     if old:
-        named = await _named(index, timeout, direct=False)
+        named = await _referenced(index, timeout, direct=False)
         old = [subject for subject in old if subject not in named]
     return old
 
 
-async def _named(index: ObjectIndex, timeout: Duration | None, *, direct: bool) -> set[str]:
+async def _referenced(index: ObjectIndex, timeout: Duration | None, *, direct: bool) -> set[str]:
     """The subjects of the chunks of all objects. InvalidReply for a description that cannot be read."""
     bucket = index.bucket
     found: set[str] = set()

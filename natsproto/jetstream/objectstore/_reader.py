@@ -25,22 +25,23 @@ from natsproto.errors import (
     StreamNotFound,
     SubscriptionClosed,
 )
+from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import bucket_name
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream.objectstore._index import PASSING, ObjectIndex, translate_errors
+from natsproto.jetstream.objectstore._index import TRANSIENT_ERRORS, ObjectIndex
 from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, digest_bytes, digest_text, object_name
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
 
-AHEAD = 8 * 2**20
+PREFETCH_BYTES = 8 * 2**20
 """Bytes that may wait here, or be on their way."""
-AHEAD_CHUNKS = 500
-STALL = 1.0
+PREFETCH_CHUNKS = 500
+STALL_TIMEOUT_S = 1.0
 """Seconds without a chunk after which it is looked up whether there is another one."""
-RESTARTS = 5
+MAX_RESTARTS = 5
 """How often reading begins anew because the object was replaced, as long as nothing of it was given out."""
 
 
@@ -53,7 +54,7 @@ async def resolve(
     links in a circle.
     """
     if isinstance(wanted, ObjectInfo):
-        index, name, info = index.other(bucket_name(wanted.bucket)), wanted.name, wanted
+        index, name, info = index.index_of(bucket_name(wanted.bucket)), wanted.name, wanted
     else:
         name, info = object_name(wanted), await _existing(index, wanted, timeout)
     passed: set[tuple[str, str]] = set()
@@ -63,7 +64,7 @@ async def resolve(
         passed.add((index.bucket, name))
         if (link.bucket, link.name) in passed:
             raise ObjectLinkError(index.bucket, name, "is a link that leads back to itself")
-        index, name = index.other(bucket_name(link.bucket)), link.name
+        index, name = index.index_of(bucket_name(link.bucket)), link.name
         info = await _existing(index, name, timeout)
     if info.deleted:
         raise ObjectNotFound(index.bucket, name)
@@ -104,17 +105,17 @@ class ObjectReader(AsyncForHint):
         self._messages: Messages | None = None
         self._digest = sha256()
         self._whole = False  # whether everything is read, so that the digest can be held against what was put
-        self._had = 0  # bytes that were had before, and are in the digest
-        self._left = 0  # bytes to be given out
-        self._skip = 0  # bytes of the next chunk that are not
-        self._chunks = 0  # chunks to come
-        self._dry = False  # whether the consumer says that there is none
+        self._resumed_bytes = 0  # bytes that were had before, and are in the digest
+        self._bytes_left = 0  # bytes to be given out
+        self._skip_bytes = 0  # bytes of the next chunk that are not
+        self._chunks_left = 0  # chunks to come
+        self._is_exhausted = False  # whether the consumer says that there is none
         self._entered = False
 
-    def go_on(self, offset: int, digest: Hash) -> None:
+    def resume(self, offset: int, digest: Hash) -> None:
         """Before it is entered: so many bytes were had before, and this is their digest."""
         self._offset, self._digest = offset, digest
-        self._had = offset
+        self._resumed_bytes = offset
 
     @property
     def info(self) -> ObjectInfo:
@@ -127,11 +128,11 @@ class ObjectReader(AsyncForHint):
         if self._entered:
             raise LocalProtocolError("an object can be entered once: get it again")
         self._entered = True
-        again = RESTARTS
+        again = MAX_RESTARTS
         while True:
             self._index, self._info = await resolve(self._origin, self._wanted, self._timeout)
             try:
-                await self._begin(self._info)
+                await self._open(self._info)
                 return self
             except ObjectChanged:
                 await self._end()
@@ -151,29 +152,29 @@ class ObjectReader(AsyncForHint):
         return self
 
     async def __anext__(self) -> bytes:
-        if self.info and self._left == 0:
+        if self.info and self._bytes_left == 0:
             raise StopAsyncIteration
         while True:
             chunk = self._take(await self._next())
             if chunk:
                 return chunk
-            if self._left == 0:
+            if self._bytes_left == 0:
                 raise StopAsyncIteration
 
     # ---------------------------------------------------------------- chunks
 
-    async def _begin(self, info: ObjectInfo) -> None:
+    async def _open(self, info: ObjectInfo) -> None:
         """Finds the place and has a consumer there."""
         if self._offset > info.size:
             raise ConfigError("offset", self._offset, f"is behind the end of an object of {info.size} bytes")
         rest = info.size - self._offset
-        self._left = rest if self._length is None else min(self._length, rest)
-        self._whole = self._had + self._left == info.size
+        self._bytes_left = rest if self._length is None else min(self._length, rest)
+        self._whole = self._resumed_bytes + self._bytes_left == info.size
         digest_bytes(info)
-        self._chunks = info.chunks
-        if self._left == 0:
+        self._chunks_left = info.chunks
+        if self._bytes_left == 0:
             if self._whole:
-                self._chunks = 0
+                self._chunks_left = 0
                 self._check_whole()
             return
         if self._offset:
@@ -186,55 +187,57 @@ class ObjectReader(AsyncForHint):
         consumer = self._index.stream.ordered_consumer(
             filter_subject=self._subject, start_sequence=sequence, headers_only=headers_only
         )
-        ahead = AHEAD_CHUNKS if headers_only else max(1, min(AHEAD_CHUNKS, AHEAD // self.info.chunk_size))
+        ahead = (
+            PREFETCH_CHUNKS if headers_only else max(1, min(PREFETCH_CHUNKS, PREFETCH_BYTES // self.info.chunk_size))
+        )
         self._messages = consumer.messages(max_messages=ahead)
         self._messages.start()
-        with translate_errors(self._index.bucket):
-            self._dry = (await consumer.created()).num_pending < self._chunks
-        if self._dry:
-            await self._look_up()
+        with bucket_errors(self._index.bucket):
+            self._is_exhausted = (await consumer.created()).num_pending < self._chunks_left
+        if self._is_exhausted:
+            await self._check_missing()
 
     async def _next(self) -> JsMessage:
         """The next chunk. Raises why there is none, as soon as that is known."""
         messages = self._messages
         if messages is None:
             raise LocalProtocolError("an object is read inside its block: async with store.get(name) as obj")
-        if self._chunks == 0:
-            raise self._mismatch(f"{self._left} bytes are missing")
-        if self._dry:
-            await self._look_up()
+        if self._chunks_left == 0:
+            raise self._mismatch(f"{self._bytes_left} bytes are missing")
+        if self._is_exhausted:
+            await self._check_missing()
         while True:
             try:
-                message = await messages.next(STALL)
+                message = await messages.next(STALL_TIMEOUT_S)
                 break
             except RequestTimeout:
-                await self._look_up()
+                await self._check_missing()
             except SubscriptionClosed:
                 raise ConnectionClosed(f"get of object {self.info.name!r}") from None
             except StreamNotFound as exc:
                 raise BucketNotFound(self._index.bucket) from exc
-        self._chunks -= 1
+        self._chunks_left -= 1
         # With others behind it here it is not the last one; metadata costs as much as a tenth of the digest.
-        self._dry = self._chunks > 0 and not messages.pending and message.metadata.num_pending == 0
+        self._is_exhausted = self._chunks_left > 0 and not messages.pending and message.metadata.num_pending == 0
         return message
 
     def _take(self, message: JsMessage) -> bytes:
         chunk = message.data
-        if self._skip or len(chunk) > self._left:
-            chunk = chunk[self._skip : self._skip + self._left]
-            self._skip = 0
-        self._left -= len(chunk)
+        if self._skip_bytes or len(chunk) > self._bytes_left:
+            chunk = chunk[self._skip_bytes : self._skip_bytes + self._bytes_left]
+            self._skip_bytes = 0
+        self._bytes_left -= len(chunk)
         if self._whole:
             self._digest.update(chunk)
-        if self._whole and (self._chunks == 0 or self._left == 0):
+        if self._whole and (self._chunks_left == 0 or self._bytes_left == 0):
             self._check_whole()
         return chunk
 
     def _check_whole(self) -> None:
         info = self.info
-        if self._left:
-            raise self._mismatch(f"{self._left} bytes are missing")
-        if self._chunks:
+        if self._bytes_left:
+            raise self._mismatch(f"{self._bytes_left} bytes are missing")
+        if self._chunks_left:
             raise self._mismatch(f"there are chunks behind its {info.size} bytes")
         expected = digest_bytes(info)
         if expected and self._digest.digest() != expected:
@@ -261,22 +264,22 @@ class ObjectReader(AsyncForHint):
                 break
             position += size
         await self._end()
-        self._skip = self._offset - position
-        self._chunks += 1
+        self._skip_bytes = self._offset - position
+        self._chunks_left += 1
         await self._start(message.metadata.stream_seq)
 
-    async def _look_up(self) -> None:
+    async def _check_missing(self) -> None:
         """Raises why the next chunk does not come; returns when it will come, or nobody can tell now."""
         info, index = self.info, self._index
         try:
-            with translate_errors(index.bucket):
+            with bucket_errors(index.bucket):
                 held = await index.stream.info(subjects_filter=self._subject, timeout=self._timeout)
             there = held.state.subjects.get(self._subject, 0)
             if there >= info.chunks:
-                self._dry = False
+                self._is_exhausted = False
                 return
             now = await index.find(info.name, timeout=self._timeout)
-        except PASSING:
+        except TRANSIENT_ERRORS:
             return
         if now is None or now.info.deleted or now.info.nuid != info.nuid:
             raise ObjectChanged(info.bucket, info.name)

@@ -25,17 +25,18 @@ from natsproto.errors import (
     PublishUncertain,
 )
 from natsproto.jetstream._api import Api
+from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._codec import NEVER, Duration, dumps
 from natsproto.jetstream._config import OBJECT_STREAM, DeliverPolicy, bucket_name
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._watch_callback import WatchCallback
-from natsproto.jetstream.objectstore._content import Source
+from natsproto.jetstream.objectstore._content import ObjectContent
 from natsproto.jetstream.objectstore._download import to_bytes, to_file
-from natsproto.jetstream.objectstore._index import Entry, ObjectIndex, translate_errors
+from natsproto.jetstream.objectstore._index import IndexEntry, ObjectIndex
 from natsproto.jetstream.objectstore._meta import (
-    CHUNK_SIZE,
+    DEFAULT_CHUNK_BYTES,
     ObjectInfo,
     ObjectLink,
     ObjectOptions,
@@ -50,9 +51,9 @@ from natsproto.jetstream.objectstore._upload import Upload
 from natsproto.jetstream.objectstore._watch import ObjectWatcher
 from natsproto.protocol.headers import HeadersLike
 
-ENVELOPE = 512
+MESSAGE_OVERHEAD_BYTES = 512
 """Bytes of a message to leave for what is not content: its headers, or the size and digest in a description."""
-ABANDONED = 24 * 3600.0
+ORPHAN_AGE_S = 24 * 3600.0
 """Seconds after which ``sweep`` takes chunks for abandoned."""
 
 
@@ -85,17 +86,17 @@ class ObjectStore:
 
     async def status(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
         """How the store is configured and what it holds."""
-        with translate_errors(self.bucket):
+        with bucket_errors(self.bucket):
             info = await self._stream.info(timeout=timeout)
         self._batched = info.config.allow_batched
         return ObjectStoreStatus.of(info)
 
     async def seal(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
         """Makes the store read-only for good: nothing is put, changed, deleted or expired any more."""
-        with translate_errors(self.bucket):
+        with bucket_errors(self.bucket):
             return ObjectStoreStatus.of(await self._stream.seal(timeout=timeout))
 
-    async def sweep(self, *, older_than: Duration = ABANDONED, timeout: Duration | None = None) -> int:
+    async def sweep(self, *, older_than: Duration = ORPHAN_AGE_S, timeout: Duration | None = None) -> int:
         """Removes chunks that belong to no object, as programs leave them that are killed in the middle of ``put``;
         returns how many.
 
@@ -107,7 +108,7 @@ class ObjectStore:
         be read, with nothing removed. Cancelling leaves open how many are gone.
         """
         removed, age = 0, seconds("older_than", older_than)
-        with translate_errors(self.bucket):
+        with bucket_errors(self.bucket):
             for subject in await find_orphans(self._index, age, timeout):
                 removed += await self._stream.purge(subject=subject, timeout=timeout)
         return removed
@@ -117,7 +118,7 @@ class ObjectStore:
     async def put(
         self,
         name: str,
-        source: Source,
+        source: ObjectContent,
         *,
         description: str = "",
         headers: HeadersLike | None = None,
@@ -144,12 +145,12 @@ class ObjectStore:
         raises; PublishUncertain (PublishTimeout) when the server is silent for ``timeout`` seconds.
         """
         size = self._chunk_size(chunk_size)
-        wanted = self._described(name, description, headers, metadata, ObjectOptions(max_chunk_size=size))
-        wait = self._index.patience(timeout)
+        wanted = self._new_info(name, description, headers, metadata, ObjectOptions(max_chunk_size=size))
+        wait = self._index.timeout_seconds(timeout)
         upload = Upload(self._index, wanted, source, batched=self._batched, progress=progress, timeout=wait)
         made = await upload.run()
         self._batched = upload.batched
-        return await self._index.see_through(self._establish(made, timeout))
+        return await self._index.run_shielded(self._publish_info(made, timeout))
 
     async def put_file(
         self,
@@ -175,17 +176,17 @@ class ObjectStore:
             timeout=timeout,
         )
 
-    async def _establish(self, made: ObjectInfo, timeout: Duration | None) -> ObjectInfo:
+    async def _publish_info(self, made: ObjectInfo, timeout: Duration | None) -> ObjectInfo:
         """Gives the name its new content, and removes the old."""
         try:
             before, now = await self._index.change(made.name, lambda _: made, timeout=timeout)
         except PublishUncertain:
             raise  # it may be there, so its chunks must be too
         except NatsError:
-            await self._index.sweep(made.nuid)
+            await self._index.purge_chunks(made.nuid)
             raise
         if before is not None and before.info.chunks:
-            await self._index.sweep(before.info.nuid)
+            await self._index.purge_chunks(before.info.nuid)
         return now.info
 
     # ---------------------------------------------------------------- getting
@@ -236,7 +237,7 @@ class ObjectStore:
 
         Raises what ``get`` does; when the object is replaced meanwhile, the new one is got. OSError of the file.
         """
-        return await to_file(self._index, name, path, resume=resume, timeout=timeout, tell=progress)
+        return await to_file(self._index, name, path, resume=resume, timeout=timeout, progress=progress)
 
     # ---------------------------------------------------------------- looking
 
@@ -253,7 +254,7 @@ class ObjectStore:
     async def list(self, *, deleted: bool = False, timeout: Duration | None = None) -> AsyncGenerator[ObjectInfo]:
         """Yields what the store knows of every object and link, the oldest first; those ``deleted`` too if wanted."""
         stored = self._stream.get_batch(subject=all_meta_subjects(self.bucket), timeout=timeout)
-        with translate_errors(self.bucket):
+        with bucket_errors(self.bucket):
             async with aclosing(stored.batches()) as batches:
                 async for batch in batches:
                     for message in batch:
@@ -297,17 +298,17 @@ class ObjectStore:
 
         ObjectNotFound when there never was one. Cancelling leaves open whether it was done.
         """
-        await self._index.see_through(self._delete(object_name(name), timeout))
+        await self._index.run_shielded(self._delete(object_name(name), timeout))
 
     async def _delete(self, name: str, timeout: Duration | None) -> None:
-        def make(there: Entry | None) -> ObjectInfo | None:
-            if there is None:
+        def update(existing: IndexEntry | None) -> ObjectInfo | None:
+            if existing is None:
                 raise ObjectNotFound(self.bucket, name)
-            return None if there.info.deleted else _gone(there.info)
+            return None if existing.info.deleted else _deleted_info(existing.info)
 
-        before, _ = await self._index.change(name, make, timeout=timeout)
+        before, _ = await self._index.change(name, update, timeout=timeout)
         if before is not None and before.info.chunks:
-            await self._index.sweep(before.info.nuid)
+            await self._index.purge_chunks(before.info.nuid)
 
     async def update_meta(
         self,
@@ -334,33 +335,33 @@ class ObjectStore:
             changes["metadata"] = metadata
         object_name(name)
         if rename is not None and object_name(rename) != name:
-            return await self._index.see_through(self._rename(name, rename, changes, timeout))
+            return await self._index.run_shielded(self._rename(name, rename, changes, timeout))
 
-        def make(there: Entry | None) -> ObjectInfo:
-            return self._changed(name, there, changes)
+        def update(existing: IndexEntry | None) -> ObjectInfo:
+            return self._changed_info(name, existing, changes)
 
-        _, now = await self._index.change(name, make, timeout=timeout)
+        _, now = await self._index.change(name, update, timeout=timeout)
         return now.info
 
     async def _rename(self, name: str, rename: str, changes: _Changes, timeout: Duration | None) -> ObjectInfo:
         """First it has both names, then the new one. Each step holds only if nobody else changed anything."""
         index = self._index
         old = await index.find(name, timeout=timeout)
-        made = self._changed(name, old, changes).replace(name=rename)
+        made = self._changed_info(name, old, changes).replace(name=rename)
         assert old is not None
 
-        def take(there: Entry | None) -> ObjectInfo:
-            if there is not None and not there.info.deleted:
+        def take(existing: IndexEntry | None) -> ObjectInfo:
+            if existing is not None and not existing.info.deleted:
                 raise ObjectExists(self.bucket, rename)
             return made
 
-        def leave(there: Entry | None) -> ObjectInfo:
-            if there is None or there.sequence != old.sequence:
+        def leave(existing: IndexEntry | None) -> ObjectInfo:
+            if existing is None or existing.sequence != old.sequence:
                 raise ObjectChanged(self.bucket, name)
-            return _gone(old.info)
+            return _deleted_info(old.info)
 
-        def give_back(there: Entry | None) -> ObjectInfo | None:
-            return None if there is None or there.sequence != now.sequence else _gone(made)
+        def give_back(existing: IndexEntry | None) -> ObjectInfo | None:
+            return None if existing is None or existing.sequence != now.sequence else _deleted_info(made)
 
         _, now = await index.change(rename, take, timeout=timeout)
         try:
@@ -368,13 +369,13 @@ class ObjectStore:
         except ObjectChanged:
             await index.change(rename, give_back, timeout=timeout)
             raise
-        await index.forget(name, mark.sequence, timeout=timeout)
+        await index.purge_info(name, mark.sequence, timeout=timeout)
         return now.info
 
-    def _changed(self, name: str, there: Entry | None, changes: _Changes) -> ObjectInfo:
-        if there is None or there.info.deleted:
+    def _changed_info(self, name: str, existing: IndexEntry | None, changes: _Changes) -> ObjectInfo:
+        if existing is None or existing.info.deleted:
             raise ObjectNotFound(self.bucket, name)
-        return self._fitting(there.info.replace(mtime=NEVER, **changes))
+        return self._check_size(existing.info.replace(mtime=NEVER, **changes))
 
     # ---------------------------------------------------------------- links
 
@@ -396,15 +397,13 @@ class ObjectStore:
         bucket, goal = (self.bucket, target) if isinstance(target, str) else (target.bucket, target.name)
         if (bucket, object_name(goal)) == (self.bucket, name):
             raise ObjectLinkError(self.bucket, name, "cannot be a link to itself")
-        found = await self._index.other(bucket_name(bucket)).find(goal, timeout=timeout)
+        found = await self._index.index_of(bucket_name(bucket)).find(goal, timeout=timeout)
         if found is None or found.info.deleted:
             raise ObjectNotFound(bucket, goal)
         if found.info.link is not None:
             raise ObjectLinkError(self.bucket, name, f"cannot be a link to {goal!r}, which is a link itself")
         link = ObjectLink(bucket=bucket, name=goal)
-        return await self._link(
-            self._described(name, description, headers, metadata, ObjectOptions(link=link)), timeout
-        )
+        return await self._link(self._new_info(name, description, headers, metadata, ObjectOptions(link=link)), timeout)
 
     async def add_bucket_link(
         self,
@@ -418,32 +417,30 @@ class ObjectStore:
     ) -> ObjectInfo:
         """Makes a link to a whole store, which need not exist; otherwise as ``add_link``."""
         link = ObjectLink(bucket=bucket_name(store.bucket if isinstance(store, ObjectStore) else store))
-        return await self._link(
-            self._described(name, description, headers, metadata, ObjectOptions(link=link)), timeout
-        )
+        return await self._link(self._new_info(name, description, headers, metadata, ObjectOptions(link=link)), timeout)
 
     async def _link(self, made: ObjectInfo, timeout: Duration | None) -> ObjectInfo:
-        def make(there: Entry | None) -> ObjectInfo:
-            if there is not None and not there.info.deleted and there.info.link is None:
+        def update(existing: IndexEntry | None) -> ObjectInfo:
+            if existing is not None and not existing.info.deleted and existing.info.link is None:
                 raise ObjectExists(self.bucket, made.name)
             return made
 
-        _, now = await self._index.change(made.name, make, timeout=timeout)
+        _, now = await self._index.change(made.name, update, timeout=timeout)
         return now.info
 
     # ---------------------------------------------------------------- inside
 
     def _chunk_size(self, wanted: int | None) -> int:
-        most = self._api.connection.max_payload - ENVELOPE
+        most = self._api.connection.max_payload - MESSAGE_OVERHEAD_BYTES
         if wanted is None:
-            return CHUNK_SIZE if most < 0 else max(1, min(CHUNK_SIZE, most))
+            return DEFAULT_CHUNK_BYTES if most < 0 else max(1, min(DEFAULT_CHUNK_BYTES, most))
         if type(wanted) is not int or wanted < 1:
             raise ConfigError("chunk_size", wanted, "must be a positive number of bytes")
         if 0 < most < wanted:
             raise ConfigError("chunk_size", wanted, f"must be {most} at most: the server takes no bigger messages")
         return wanted
 
-    def _described(
+    def _new_info(
         self,
         name: str,
         description: str,
@@ -460,11 +457,11 @@ class ObjectStore:
             bucket=self.bucket,
             nuid=self._api.connection._new_id(),
         )
-        return self._fitting(info if headers is None else info.replace(headers=headers))
+        return self._check_size(info if headers is None else info.replace(headers=headers))
 
-    def _fitting(self, info: ObjectInfo) -> ObjectInfo:
+    def _check_size(self, info: ObjectInfo) -> ObjectInfo:
         """PayloadTooLarge when the description would not fit into a message."""
-        size, limit = len(dumps(info)) + ENVELOPE, self._api.connection.max_payload
+        size, limit = len(dumps(info)) + MESSAGE_OVERHEAD_BYTES, self._api.connection.max_payload
         if 0 < limit < size:
             raise PayloadTooLarge(size, limit)
         return info
@@ -476,6 +473,6 @@ class _Changes(TypedDict, total=False):
     metadata: Mapping[str, str]
 
 
-def _gone(info: ObjectInfo) -> ObjectInfo:
+def _deleted_info(info: ObjectInfo) -> ObjectInfo:
     """What is said of it when it is deleted."""
     return info.replace(deleted=True, size=0, chunks=0, digest="", mtime=NEVER)

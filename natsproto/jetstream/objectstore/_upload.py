@@ -12,23 +12,23 @@ from contextlib import aclosing
 from hashlib import sha256
 
 from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFailed
-from natsproto.jetstream._api_errors import ErrCode
+from natsproto.jetstream._api_errors import ErrCode, bucket_errors
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.async_publish import Publisher, PublisherOptions
 from natsproto.jetstream._publish.fast_batch import FAST_API_LEVEL, MAX_FLOW, FastPublisher
 from natsproto.jetstream._publish.fast_batch_state import FastOptions
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
-from natsproto.jetstream.objectstore._content import ContentReader, Source
-from natsproto.jetstream.objectstore._index import ObjectIndex, translate_errors
+from natsproto.jetstream.objectstore._content import ContentReader, ObjectContent
+from natsproto.jetstream.objectstore._index import ObjectIndex
 from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, digest_text
 
-WINDOW = 8 * 2**20
+MAX_PENDING_BYTES = 8 * 2**20
 """Bytes that may be on their way, unacknowledged."""
-WINDOW_CHUNKS = 1000
-ACKS = 4
+MAX_PENDING_CHUNKS = 1000
+ACKS_PER_WINDOW = 4
 """Into how many acknowledgements of fast ingest the window is divided."""
-SETTLE = 2.0
+SETTLE_TIMEOUT_S = 2.0
 """Seconds that giving up waits for word of the chunks that are on their way."""
 
 
@@ -39,7 +39,7 @@ class Upload:
         self,
         index: ObjectIndex,
         info: ObjectInfo,
-        source: Source,
+        source: ObjectContent,
         *,
         batched: bool,
         progress: Callable[[Progress], object] | None,
@@ -53,10 +53,10 @@ class Upload:
         self.batched = batched and connection.server_info.api_lvl >= FAST_API_LEVEL
         """Whether the store takes fast ingest, as far as is known."""
         self._progress, self._timeout = progress, timeout
-        self._ahead = max(1, min(WINDOW_CHUNKS, WINDOW // info.chunk_size))
-        self._unproven: deque[tuple[AckFuture, bytes]] = deque()  # chunks of which the place is not known
-        self._last = 0  # sequence of the last chunk before them
-        self._piece: list[bytes] = []  # the chunks that are being sent
+        self._max_pending = max(1, min(MAX_PENDING_CHUNKS, MAX_PENDING_BYTES // info.chunk_size))
+        self._unordered: deque[tuple[AckFuture, bytes]] = deque()  # chunks of which the place is not known
+        self._last_sequence = 0  # sequence of the last chunk before them
+        self._batch: list[bytes] = []  # the chunks that are being sent
         self._size = self._chunks = 0
 
     async def run(self) -> ObjectInfo:
@@ -76,9 +76,9 @@ class Upload:
                     await self._store(pieces)
         except BaseException as exc:
             if self._chunks:
-                await self._index.sweep(self._info.nuid, settled=False)
+                await self._index.purge_chunks(self._info.nuid, settled=False)
             error = exc.failures[0].error if isinstance(exc, PublishFailed) else exc
-            if isinstance(error, NatsError) and (error := await self._index.why(error)) is not exc:
+            if isinstance(error, NatsError) and (error := await self._index.explain(error)) is not exc:
                 raise error from exc
             raise
         return self._info.replace(size=self._size, chunks=self._chunks, digest=digest_text(self._digest.digest()))
@@ -86,11 +86,11 @@ class Upload:
     async def _store(self, pieces: AsyncGenerator[list[bytes]]) -> None:
         async with self._publisher() as publisher:
             try:
-                self._piece = self._piece or await anext(pieces, [])
-                while self._piece:
-                    await self._send(publisher, self._piece)
-                    self._piece = await anext(pieces, [])
-                await self._prove(publisher)
+                self._batch = self._batch or await anext(pieces, [])
+                while self._batch:
+                    await self._send(publisher, self._batch)
+                    self._batch = await anext(pieces, [])
+                await self._wait_in_order(publisher)
             except BaseException:
                 await self._settle(publisher)
                 raise
@@ -100,48 +100,48 @@ class Upload:
             self._chunks += 1
             await self._publish(publisher, chunk)
             self._size += len(chunk)
-            while not self._in_order():
-                await self._mend(publisher)
+            while not self._is_in_order():
+                await self._restore_order(publisher)
             if self._progress is not None:
                 self._progress(Progress(bytes=self._size, chunks=self._chunks, total=self._content.total))
 
     async def _publish(self, publisher: FastPublisher | Publisher, chunk: bytes) -> None:
         ack = await publisher.publish(self._subject, chunk)
         if isinstance(ack, AckFuture):  # fast ingest keeps the order itself
-            self._unproven.append((ack, chunk))
-            if len(self._unproven) > 2 * self._ahead:
-                await self._unproven[0][0]
+            self._unordered.append((ack, chunk))
+            if len(self._unordered) > 2 * self._max_pending:
+                await self._unordered[0][0]
 
-    async def _prove(self, publisher: FastPublisher | Publisher) -> None:
+    async def _wait_in_order(self, publisher: FastPublisher | Publisher) -> None:
         """Waits until all chunks are stored, in their order."""
         await publisher.flush()
-        while not self._in_order():
-            await self._mend(publisher)
+        while not self._is_in_order():
+            await self._restore_order(publisher)
             await publisher.flush()
 
-    def _in_order(self) -> bool:
+    def _is_in_order(self) -> bool:
         """Whether the chunks that were acknowledged so far follow each other in the stream."""
-        unproven = self._unproven
+        unproven = self._unordered
         while unproven and unproven[0][0].done():
             sequence = unproven[0][0].result().seq
-            if sequence <= self._last:
+            if sequence <= self._last_sequence:
                 return False
-            self._last = sequence
+            self._last_sequence = sequence
             unproven.popleft()
         return True
 
-    async def _mend(self, publisher: FastPublisher | Publisher) -> None:
+    async def _restore_order(self, publisher: FastPublisher | Publisher) -> None:
         """Stores the chunks from the first misplaced one on again, behind those in order.
 
         A chunk that is lost on its way to a new leader is sent again, and is stored behind those that were not lost.
         Within a window there is no telling a stream which message has to follow which.
         """
         await publisher.flush()
-        misplaced, self._unproven = self._unproven, deque()
+        misplaced, self._unordered = self._unordered, deque()
         stream = self._index.stream
         for ack, _ in misplaced:
             try:
-                with translate_errors(self._index.bucket):
+                with bucket_errors(self._index.bucket):
                     await stream.delete_message(ack.result().seq, timeout=self._timeout)
             except MessageNotFound:
                 pass
@@ -154,15 +154,16 @@ class Upload:
         if self.batched:
             options = FastOptions(
                 gap_ok=False,
-                flow=min(MAX_FLOW, max(1, self._ahead // ACKS)),
-                outstanding=ACKS,
-                max_pending_bytes=WINDOW + self._info.chunk_size,  # so that an acknowledgement makes room, not an end
+                flow=min(MAX_FLOW, max(1, self._max_pending // ACKS_PER_WINDOW)),
+                outstanding=ACKS_PER_WINDOW,
+                max_pending_bytes=MAX_PENDING_BYTES
+                + self._info.chunk_size,  # so that an acknowledgement makes room, not an end
                 timeout=self._timeout,
                 retry_attempts=RETRY_ATTEMPTS,
                 retry_wait=RETRY_WAIT_S,
             )
             return FastPublisher(connection, options, auto_msg_id=True)
-        limits = PublisherOptions(self._ahead, WINDOW, self._timeout, RETRY_ATTEMPTS, RETRY_WAIT_S)
+        limits = PublisherOptions(self._max_pending, MAX_PENDING_BYTES, self._timeout, RETRY_ATTEMPTS, RETRY_WAIT_S)
         return Publisher(connection, limits, auto_msg_id=True)
 
     async def _settle(self, publisher: FastPublisher | Publisher) -> None:
@@ -170,7 +171,7 @@ class Upload:
         if not self._index.api.connection.is_connected:
             return
         try:
-            async with asyncio.timeout(SETTLE):
+            async with asyncio.timeout(SETTLE_TIMEOUT_S):
                 await publisher.flush()
         except (NatsError, TimeoutError):
             return

@@ -1,0 +1,264 @@
+"""The key/value buckets and object stores of an account or domain: creating, changing, opening and listing them.
+
+The modules of buckets are imported when they are used, which keeps the import of JetStream fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, TypeVar, overload
+
+from natsproto._async_hints import items
+from natsproto.jetstream._api_errors import bucket_errors
+from natsproto.jetstream._codec import Duration, amended
+from natsproto.jetstream._config import (
+    KV_STREAM,
+    KV_SUBJECTS,
+    OBJECT_STREAM,
+    OBJECT_SUBJECTS,
+    KeyValueConfig,
+    ObjectStoreConfig,
+    bucket_name,
+    check_bucket,
+)
+from natsproto.jetstream._info import StreamInfo
+from natsproto.jetstream._stream import create_or_update_stream, write_stream
+from natsproto.jetstream._stream_manager import StreamManager
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from natsproto.codecs import Codec
+    from natsproto.jetstream._arguments import KeyValueArgs, ObjectStoreArgs
+    from natsproto.jetstream.kv._bucket import KeyValue
+    from natsproto.jetstream.kv._keys import KeyCodec
+    from natsproto.jetstream.kv._status import KeyValueStatus
+    from natsproto.jetstream.objectstore._status import ObjectStoreStatus
+    from natsproto.jetstream.objectstore._store import ObjectStore
+
+T = TypeVar("T")
+
+_ALL_CHUNKS = f"{OBJECT_SUBJECTS}*.C.>"
+"""A subject that the stream of every object store listens on."""
+
+
+class BucketManager(StreamManager):
+    """Manages the key/value buckets and object stores of one account or domain. A part of JetStream."""
+
+    # ---------------------------------------------------------------- key/value buckets
+
+    async def create_key_value(
+        self,
+        config: KeyValueConfig | None = None,
+        /,
+        *,
+        key_codec: KeyCodec | None = None,
+        timeout: Duration | None = None,
+        **fields: Unpack[KeyValueArgs],
+    ) -> KeyValue:
+        """Creates a key/value bucket (ADR-8) from a KeyValueConfig, from its fields, or from both (the fields win).
+
+        ``key_codec``: how the keys of this handle are written (ADR-54). The same bucket may be created twice;
+        StreamNameInUse when the one of that name is configured otherwise. Else as ``create_stream``.
+        """
+        return await self._write_key_value("CREATE", amended(KeyValueConfig, config, fields), key_codec, timeout)
+
+    async def update_key_value(
+        self,
+        config: KeyValueConfig | None = None,
+        /,
+        *,
+        key_codec: KeyCodec | None = None,
+        timeout: Duration | None = None,
+        **fields: Unpack[KeyValueArgs],
+    ) -> KeyValue:
+        """Changes a bucket to this whole configuration: what is not said gets its default. BucketNotFound;
+        InvalidStreamConfig for what cannot be changed; else as ``create_key_value``.
+        """
+        return await self._write_key_value("UPDATE", amended(KeyValueConfig, config, fields), key_codec, timeout)
+
+    async def create_or_update_key_value(
+        self,
+        config: KeyValueConfig | None = None,
+        /,
+        *,
+        key_codec: KeyCodec | None = None,
+        timeout: Duration | None = None,
+        **fields: Unpack[KeyValueArgs],
+    ) -> KeyValue:
+        """Changes the bucket of that name to this whole configuration, or creates it. Raises what both raise."""
+        return await self._write_key_value("", amended(KeyValueConfig, config, fields), key_codec, timeout)
+
+    @overload
+    async def key_value(
+        self,
+        bucket: str,
+        *,
+        key_codec: KeyCodec | None = None,
+        bind: bool = False,
+        timeout: Duration | None = None,
+    ) -> KeyValue: ...
+
+    @overload
+    async def key_value(
+        self,
+        bucket: str,
+        *,
+        kind: type[T],
+        codec: Codec | None = None,
+        key_codec: KeyCodec | None = None,
+        bind: bool = False,
+        timeout: Duration | None = None,
+    ) -> KeyValue[T]: ...
+
+    async def key_value(
+        self,
+        bucket: str,
+        *,
+        kind: type[T] | None = None,
+        codec: Codec | None = None,
+        key_codec: KeyCodec | None = None,
+        bind: bool = False,
+        timeout: Duration | None = None,
+    ) -> KeyValue | KeyValue[T]:
+        """The bucket of that name; BucketNotFound.
+
+        ``kind`` is the type of its values (bytes unless given) and ``codec`` how they are written (default JSON), see
+        ``KeyValue.typed``; ``key_codec`` how keys are (ADR-54). With ``bind`` nothing is asked, so that it may not
+        exist; where it is a mirror, do not bind: only the server knows where its keys are written.
+        """
+        from natsproto.jetstream.kv._bucket import KeyValue
+
+        info = None if bind else await self._bucket_info(KV_STREAM, KV_SUBJECTS, bucket, timeout)
+        found = KeyValue.of(self._api, bucket, info, key_codec)
+        if kind is None:
+            return found
+        return found.typed(kind) if codec is None else found.typed(kind, codec)
+
+    async def delete_key_value(self, bucket: str, *, timeout: Duration | None = None) -> None:
+        """Deletes a bucket with all it holds. BucketNotFound."""
+        await self._delete_bucket(KV_STREAM, bucket, timeout)
+
+    @items
+    async def key_value_names(self, *, timeout: Duration | None = None) -> AsyncGenerator[str]:
+        """Yields the name of every bucket, mirrors included."""
+        async with aclosing(self.stream_names(timeout=timeout)) as names:
+            async for name in names:
+                if name.startswith(KV_STREAM):
+                    yield name.removeprefix(KV_STREAM)
+
+    @items
+    async def key_value_statuses(self, *, timeout: Duration | None = None) -> AsyncGenerator[KeyValueStatus]:
+        """Yields the configuration and state of every bucket, mirrors included."""
+        from natsproto.jetstream.kv._status import KeyValueStatus
+
+        async for info in self.streams(timeout=timeout):
+            if info.config.name.startswith(KV_STREAM):
+                yield KeyValueStatus.of(info)
+
+    # ---------------------------------------------------------------- object stores
+
+    async def create_object_store(
+        self,
+        config: ObjectStoreConfig | None = None,
+        /,
+        *,
+        timeout: Duration | None = None,
+        **fields: Unpack[ObjectStoreArgs],
+    ) -> ObjectStore:
+        """Creates an object store (ADR-20) from an ObjectStoreConfig, from its fields, or from both (the fields win).
+
+        The same store may be created twice; StreamNameInUse when the one of that name is configured otherwise. Else as
+        ``create_stream``.
+        """
+        return await self._write_object_store("CREATE", amended(ObjectStoreConfig, config, fields), timeout)
+
+    async def update_object_store(
+        self,
+        config: ObjectStoreConfig | None = None,
+        /,
+        *,
+        timeout: Duration | None = None,
+        **fields: Unpack[ObjectStoreArgs],
+    ) -> ObjectStore:
+        """Changes an object store to this whole configuration: what is not said gets its default. BucketNotFound;
+        InvalidStreamConfig for what cannot be changed; else as ``create_object_store``.
+        """
+        return await self._write_object_store("UPDATE", amended(ObjectStoreConfig, config, fields), timeout)
+
+    async def create_or_update_object_store(
+        self,
+        config: ObjectStoreConfig | None = None,
+        /,
+        *,
+        timeout: Duration | None = None,
+        **fields: Unpack[ObjectStoreArgs],
+    ) -> ObjectStore:
+        """Changes the object store of that name to this whole configuration, or creates it. Raises what both raise."""
+        return await self._write_object_store("", amended(ObjectStoreConfig, config, fields), timeout)
+
+    async def object_store(self, bucket: str, *, bind: bool = False, timeout: Duration | None = None) -> ObjectStore:
+        """The object store of that name; BucketNotFound. With ``bind`` nothing is asked, so that it may not exist (and
+        that it takes fast ingest is not known).
+        """
+        from natsproto.jetstream.objectstore._store import ObjectStore
+
+        info = None if bind else await self._bucket_info(OBJECT_STREAM, OBJECT_SUBJECTS, bucket, timeout)
+        return ObjectStore(self._api, bucket, info)
+
+    async def delete_object_store(self, bucket: str, *, timeout: Duration | None = None) -> None:
+        """Deletes an object store with all it holds. BucketNotFound."""
+        await self._delete_bucket(OBJECT_STREAM, bucket, timeout)
+
+    @items
+    async def object_store_names(self, *, timeout: Duration | None = None) -> AsyncGenerator[str]:
+        """Yields the name of every object store."""
+        async with aclosing(self.stream_names(subject=_ALL_CHUNKS, timeout=timeout)) as names:
+            async for name in names:
+                if name.startswith(OBJECT_STREAM):
+                    yield name.removeprefix(OBJECT_STREAM)
+
+    @items
+    async def object_store_statuses(self, *, timeout: Duration | None = None) -> AsyncGenerator[ObjectStoreStatus]:
+        """Yields the configuration and state of every object store."""
+        from natsproto.jetstream.objectstore._status import ObjectStoreStatus
+
+        async for info in self.streams(subject=_ALL_CHUNKS, timeout=timeout):
+            if info.config.name.startswith(OBJECT_STREAM):
+                yield ObjectStoreStatus.of(info)
+
+    # ---------------------------------------------------------------- buckets of both kinds
+
+    async def _write_key_value(
+        self, verb: str, config: KeyValueConfig, key_codec: KeyCodec | None, timeout: Duration | None
+    ) -> KeyValue[bytes]:
+        from natsproto.jetstream.kv._bucket import KeyValue
+
+        return KeyValue.of(self._api, config.bucket, await self._write_bucket(verb, config, timeout), key_codec)
+
+    async def _write_object_store(self, verb: str, config: ObjectStoreConfig, timeout: Duration | None) -> ObjectStore:
+        from natsproto.jetstream.objectstore._store import ObjectStore
+
+        return ObjectStore(self._api, config.bucket, await self._write_bucket(verb, config, timeout))
+
+    async def _write_bucket(
+        self, verb: str, config: KeyValueConfig | ObjectStoreConfig, timeout: Duration | None
+    ) -> StreamInfo:
+        """CREATE or UPDATE; with an empty verb whichever applies."""
+        with bucket_errors(config.bucket):
+            if not verb:
+                return await create_or_update_stream(self._api, config.to_stream(), False, timeout)
+            return await write_stream(self._api, verb, config.to_stream(), False, timeout)
+
+    async def _bucket_info(self, prefix: str, subjects: str, bucket: str, timeout: Duration | None) -> StreamInfo:
+        endpoint = f"STREAM.INFO.{prefix}{bucket_name(bucket)}"
+        with bucket_errors(bucket):
+            info = await self._api.get(StreamInfo, endpoint, asked=f"bucket {bucket!r}", timeout=timeout)
+        check_bucket(bucket, info.config, prefix, subjects)
+        return info
+
+    async def _delete_bucket(self, prefix: str, bucket: str, timeout: Duration | None) -> None:
+        endpoint = f"STREAM.DELETE.{prefix}{bucket_name(bucket)}"
+        with bucket_errors(bucket):
+            await self._api.do(endpoint, asked=f"delete bucket {bucket!r}", timeout=timeout)

@@ -1,0 +1,80 @@
+"""Features that older servers lack: which server knows them, and how their absence is noticed (ADR-44).
+
+An older server ignores the fields of a configuration, and the headers of a message, that it does not know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
+
+from natsproto.errors import ApiError, UnsupportedByServer
+from natsproto.jetstream._api_errors import ErrCode
+from natsproto.jetstream._codec import Record
+from natsproto.jetstream._info import api_level
+from natsproto.protocol.frames import ServerInfo
+
+Features: TypeAlias = Mapping[str, tuple[str, int]]
+"""By the name of the field: the first server that knows it, and the level of its API."""
+
+STREAM_FEATURES: Features = {
+    "allow_msg_ttl": ("2.11", 1),
+    "subject_delete_marker_ttl": ("2.11", 1),
+    "allow_msg_counter": ("2.12", 2),
+    "allow_atomic": ("2.12", 2),
+    "allow_msg_schedules": ("2.12", 2),
+    "persist_mode": ("2.12", 2),
+    "allow_batched": ("2.14", 4),
+}
+CONSUMER_FEATURES: Features = {
+    "pause_until": ("2.11", 1),
+    "priority_groups": ("2.11", 1),
+    "priority_policy": ("2.11", 1),
+}
+
+
+class RequiredFeature(NamedTuple):
+    """Something that not every server heeds: the first one that does, and the level of its API."""
+
+    what: str
+    version: str
+    level: int
+
+    def error_for(self, server: ServerInfo) -> UnsupportedByServer | None:
+        """Why this server must not get it; None also before any was heard of."""
+        if not server.version or api_level(server) >= self.level:
+            return None
+        return UnsupportedByServer(self.what, f"nats-server {self.version} is needed, this is {server.version}")
+
+
+@contextmanager
+def translate_unknown_field(asked: str) -> Iterator[None]:
+    """Translates refusals of the level, of a field (both since 2.12) or of a value into UnsupportedByServer."""
+    try:
+        yield
+    except ApiError as exc:
+        unknown = exc.err_code == ErrCode.INVALID_JSON and re.search("unknown |can not unmarshal", exc.description)
+        if unknown or exc.err_code == ErrCode.REQUIRED_API_LEVEL:
+            raise UnsupportedByServer(asked, f"a newer server is needed: {exc.description}") from exc
+        raise
+
+
+def newest_feature(asked: Record, features: Features) -> tuple[str, str, int]:
+    """The newest thing asked for, the server that knows it first and the level of its API (ADR-44); 0 for any."""
+    plain = type(asked)()
+    wanted = [(name, *need) for name, need in features.items() if getattr(asked, name) != getattr(plain, name)]
+    return max(wanted, key=itemgetter(2), default=("", "", 0))
+
+
+def check_features_kept(asked: Record, got: Record, features: Features, what: str) -> None:
+    """UnsupportedByServer for what was asked for and is not there: a server before 2.12 whose level nobody could find
+    out says nothing about it.
+    """
+    plain = type(asked)()
+    for name, (version, _) in features.items():
+        default = getattr(plain, name)
+        if getattr(asked, name) != default and getattr(got, name) == default:
+            raise UnsupportedByServer(what, f"the server left out {name}, which needs nats-server {version} or newer")
