@@ -25,6 +25,7 @@ NEEDS_run := --editable '.[server]'
 NEEDS_test := --editable '.[nkeys,proxy,ws,uvloop,server,spark]' --group test
 NEEDS_pipeline := --editable '.[server,spark]'
 NEEDS_spark-zip := 'build>=1.2'
+# Spark too: without its types mypy would take everything that natsproto.spark hands to it and gets from it for Any.
 NEEDS_check := --editable '.[nkeys,proxy,ws,uvloop,server,spark]' --group dev
 NEEDS_bench := --editable '.[uvloop,server]' --group bench
 NEEDS_docs := --group docs

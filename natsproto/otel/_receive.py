@@ -109,15 +109,15 @@ class TracedConsumer(PullConsumer):
         source = PullSource(inbox, options, acking=acking)
         return TracedFetch(source, inbox.put_back, traced_client(self._api.connection), self)
 
-    def _make_messages(self, source: MessageSource, put_back: Callable[[list[JsMessage]], None]) -> Messages:
-        return TracedMessages(source, self._what, put_back, traced_client(self._api.connection), self)
+    def _make_messages(self, source: MessageSource, return_unread: Callable[[list[JsMessage]], None]) -> Messages:
+        return TracedMessages(source, self._what, return_unread, traced_client(self._api.connection), self)
 
 
 class TracedPushConsumer(PushConsumer):
     """A push consumer whose messages get receive spans when they are read."""
 
-    def _make_messages(self, source: MessageSource, put_back: Callable[[list[JsMessage]], None]) -> Messages:
-        return TracedMessages(source, self._what, put_back, traced_client(self._api.connection), self)
+    def _make_messages(self, source: MessageSource, return_unread: Callable[[list[JsMessage]], None]) -> Messages:
+        return TracedMessages(source, self._what, return_unread, traced_client(self._api.connection), self)
 
 
 class TracedOrderedConsumer(OrderedConsumer):

@@ -310,7 +310,7 @@ class SourceOptions(Value):
         if settings.max_sequences is not None and (settings.min_sequences or 0) > settings.max_sequences:
             raise ConfigError("minOffsetsPerTrigger", settings.min_sequences, "is more than maxOffsetsPerTrigger")
         for name, place in (("startingOffsets", settings.start), ("endingOffsets", settings.end)):
-            if isinstance(place, int) and (len(settings.streams) > 1 or "*" in settings.streams[0]):
+            if isinstance(place, int) and (len(settings.streams) > 1 or any("*" in one for one in settings.streams)):
                 raise ConfigError(name, place, "is a sequence of one stream: give a time for several streams")
         if settings.end == "earliest" or (isinstance(settings.end, int) and settings.end < 1):
             raise ConfigError("endingOffsets", settings.end, 'must be "latest" or a sequence')

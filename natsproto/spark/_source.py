@@ -33,7 +33,7 @@ from natsproto.spark._offsets import (
     shares,
     split_range,
 )
-from natsproto.spark._options import SourceOptions
+from natsproto.spark._options import Place, SourceOptions
 from natsproto.spark._reader import plan_ranges, read_range, starts_at_front
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class BatchReader(DataSourceReader):
     def _bounds(self, stream: str) -> SeqRange | None:
         """Everything that is read of a stream, as one range; None if there is nothing."""
         settings, pushdown = self._settings, self._pushdown
-        places = [(settings.start, settings.end)]
+        places: list[tuple[Place, Place]] = [(settings.start, settings.end)]
         if pushdown.since is not None or pushdown.until is not None:
             places.append((pushdown.since or "earliest", pushdown.until or "latest"))
         found = []
