@@ -739,18 +739,6 @@ def test_a_remembered_head_does_not_pass_a_longer_line_than_the_limit() -> None:
     assert outcome.failure == ("control line longer than 12 bytes", 18, b"MSG a 1 rr 0")
 
 
-def test_subject_that_looks_like_a_sid() -> None:
-    stream = msg(b"1", b"2", b"x") + msg(b"a", b"1", b"y")
-    assert Rig().feed([stream, stream]) == read_slowly(stream * 2)
-
-
-def test_position_of_a_flaw_in_a_later_chunk() -> None:
-    chunks = [b"PING\r\n", b"PING\r\nNOPE\r\n"]
-    outcome = Rig().feed(chunks)
-    assert outcome == read_slowly(b"".join(chunks))
-    assert outcome.failure == ("unknown operation", 12, b"NOPE")
-
-
 def test_messages_of_an_unknown_sid_are_read_and_forgotten() -> None:
     rig = Rig()
     outcome = rig.feed([msg(b"a", b"99", b"gone") * 3 + msg(b"a", b"1", b"here")])

@@ -1,0 +1,42 @@
+"""What a pull may still ask for: room in the buffer, limits that refusals tell, and what a lost consumer left."""
+
+from __future__ import annotations
+
+import pytest
+
+from natsproto.jetstream._consumer.pull_state import NO_CONSUMER_LIMITS
+from tests.jetstream.pulling import Pulling
+from tests.jetstream.test_pull_state import asked
+
+
+def test_capacity_of_a_bounded_pull() -> None:
+    ledger = Pulling(once=True, max_messages=10)
+    asked(ledger)
+    seen = [ledger.state.capacity]
+    ledger.on_messages(7, 0, 0.0)
+    seen.append(ledger.state.capacity)
+    ledger.on_consumed(2, 0)
+    seen.append(ledger.state.capacity)
+    ledger.on_messages(5, 0, 0.0)
+    seen.append(ledger.state.capacity)
+    assert seen == [10, 3, 5, 0]
+
+
+def test_limits_only_shrink() -> None:
+    """A refusal that names a higher limit than the one that is known, or none that makes sense, changes nothing."""
+    for what, low, high in (("batch", "4", "5"), ("maxbytes", "70", "71"), ("expires", "2s", "1m0.5s")):
+        known = NO_CONSUMER_LIMITS.learn(f"exceeded maxrequest{what} of {low}")
+        assert known not in (None, NO_CONSUMER_LIMITS)
+        assert known is not None
+        for other in (high, low, "0", "0s", "plenty"):
+            assert known.learn(f"exceeded maxrequest{what} of {other}") == known
+
+
+@pytest.mark.parametrize(("consumed", "done"), [(0, True), (1, True), (2, False)])
+def test_available_messages_of_a_lost_consumer(consumed: int, done: bool) -> None:
+    """The one that takes its place has nothing to ask for as long as messages wait to be read."""
+    ledger = Pulling(early=True, max_messages=10)
+    asked(ledger)
+    ledger.counts.received, ledger.counts.consumed = 2, consumed
+    ledger.begin_again()
+    assert ledger.state.is_done is done
