@@ -1,7 +1,7 @@
-"""What servers tell of clients without being asked: who connects, who leaves, who is refused, how long services take.
+"""Events of an account that servers publish: clients that connect, disconnect or are refused, and service latency.
 
-Owns the types of these events and the stream of them. All but the latency of services is for users of the system
-account; JetStream's own events are ``js.advisories()``.
+Owns the types of these events and their stream. All except service latency need a user of the system account.
+JetStream's events are ``js.advisories()``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from natsproto.jetstream._codec import Record, Seconds, decode, integer, optiona
 from natsproto.protocol.frames import Message
 from natsproto.protocol.subject import subscribe_subject
 
-READ_AHEAD = 1024
-"""Events held for a reader; more wait in the subscriptions, whose limits count then."""
+MAX_QUEUED_EVENTS = 1024
+"""Events queued for a reader. More events stay in the subscriptions, whose limits apply then."""
 
 
 class ServerIdentity(Record):
-    """The server that tells."""
+    """The server that published an event."""
 
     name: str = text(default="")
     host: str = text(default="")
@@ -35,21 +35,21 @@ class ServerIdentity(Record):
 
 
 class DataStats(Record):
-    """What went one way."""
+    """Messages and bytes in one direction."""
 
     messages: int = integer(default=0, key="msgs")
     bytes: int = integer(default=0)
 
 
 class ClientConnected(Advisory):
-    """A client was let in."""
+    """A client has connected."""
 
     server: ServerIdentity | None = optional(ServerIdentity, default=None)
     client: ClientInfo | None = optional(ClientInfo, default=None)
 
 
 class ClientDisconnected(ClientConnected):
-    """A client is gone; ``reason`` in the server's words. It has ``sent`` and ``received`` so much."""
+    """A client has disconnected. ``reason`` is the server's text; ``sent`` and ``received`` are the client's totals."""
 
     sent: DataStats | None = optional(DataStats, default=None)
     received: DataStats | None = optional(DataStats, default=None)
@@ -57,12 +57,12 @@ class ClientDisconnected(ClientConnected):
 
 
 class AuthenticationFailed(ClientDisconnected):
-    """A client was refused; ``client.user`` is who it said to be."""
+    """A client was refused. ``client.user`` is the user name that it gave."""
 
 
 class ServiceLatency(Advisory):
-    """How long a service took, in seconds: ``service_time`` in the service, ``system`` between the servers, ``total``
-    all of it. Told on the subject that the account's configuration names for an exported service.
+    """The latency of a service request in seconds: ``service_time`` in the service, ``system`` between the servers, and
+    ``total``. It is published on the subject that the account's configuration names for an exported service.
     """
 
     status: int = integer(default=0)
@@ -81,15 +81,15 @@ KINDS: Mapping[str, type[Advisory]] = MappingProxyType(
         "io.nats.server.metric.v1.service_latency": ServiceLatency,
     }
 )
-"""Which class stands for which ``type``; AuthenticationFailed has that of ClientDisconnected, on another subject."""
+"""The class for each ``type``. AuthenticationFailed has the type of ClientDisconnected, on another subject."""
 
 
 def read_event(message: Message) -> Advisory:
-    """The event in a message. Never fails: what is not known is an Advisory whose ``extra`` holds what it says."""
+    """Return the event in a message. Never raises: an unknown event is an Advisory with all its fields in ``extra``."""
     try:
         payload = parse(message.data, "account event")
-        said = payload.get("type")
-        kind = KINDS.get(said, Advisory) if isinstance(said, str) else Advisory
+        name = payload.get("type")
+        kind = KINDS.get(name, Advisory) if isinstance(name, str) else Advisory
         if kind is ClientDisconnected and message.subject.endswith(".AUTH.ERR"):
             kind = AuthenticationFailed
         try:
@@ -101,10 +101,10 @@ def read_event(message: Message) -> Advisory:
 
 
 class AccountEvents(AsyncForHint):
-    """The events of clients from the moment it is entered: read them with ``async for`` or ``next``.
+    """The events of an account's clients from now on. Use it with ``async with``; read with ``async for`` or ``next``.
 
-    Made by ``System.events``. It ends with the block or ``stop``. Refused clients belong to no account, so that
-    AuthenticationFailed comes whatever account was asked for.
+    Made by ``System.events``. It ends with the block or with ``stop``. Refused clients belong to no account, so
+    AuthenticationFailed is reported for every account.
     """
 
     def __init__(self, connection: Connection, account: str) -> None:
@@ -115,7 +115,7 @@ class AccountEvents(AsyncForHint):
             f"$SYS.ACCOUNT.{account}.DISCONNECT",
             "$SYS.SERVER.*.CLIENT.AUTH.ERR",
         )
-        self._events: asyncio.Queue[Advisory | None] = asyncio.Queue(READ_AHEAD)
+        self._events: asyncio.Queue[Advisory | None] = asyncio.Queue(MAX_QUEUED_EVENTS)
         self._open: list[Subscription] = []
 
     async def __aenter__(self) -> AccountEvents:
@@ -139,8 +139,8 @@ class AccountEvents(AsyncForHint):
         return event
 
     async def next(self, timeout: float | None = None) -> Advisory:
-        """The next event; waits at most ``timeout`` seconds (None: for ever). TimeoutError; SubscriptionClosed when it
-        was stopped.
+        """Return the next event. Waits at most ``timeout`` seconds (None: for ever). TimeoutError; SubscriptionClosed
+        when it was stopped.
         """
         async with asyncio.timeout(timeout):
             try:
@@ -149,13 +149,13 @@ class AccountEvents(AsyncForHint):
                 raise SubscriptionClosed("account events", "stopped") from None
 
     async def stop(self) -> None:
-        """Ends it; what was not read is dropped."""
+        """Stop and drop unread events."""
         subscriptions, self._open = self._open, []
         for subscription in subscriptions:
             await subscription.unsubscribe()
         while not self._events.empty():
             self._events.get_nowait()
-        self._events.put_nowait(None)  # for whoever waits
+        self._events.put_nowait(None)  # wakes the reader
 
     async def _put(self, message: Message) -> None:
         await self._events.put(read_event(message))

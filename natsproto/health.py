@@ -1,7 +1,7 @@
-"""Whether a client works from end to end: an answer for probes.
+"""A health check of a client, for probes.
 
-Owns the question and what its answer means. A PING would show that somebody reads; a message to an inbox of one's
-own that nobody listens on comes back through everything a message goes through, as "no responders".
+It sends a request to a new inbox without a subscriber. The server's "no responders" reply then passes through the same
+code as every message; a PONG would only show that the server reads.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 
 class Health(Value):
-    """What a check found; true when the client works.
+    """The result of a health check. Its truth value is ``ok``.
 
-    ``ok`` says that a message went to the server and an answer came back, and that the stream and consumer asked for
-    are there: for a readiness probe. ``alive`` is also true while the client is on its way to a server, which a new
-    process would do no better: for a liveness probe. ``problem`` says in words what is wrong. ``rtt`` is the time
-    of the round trip in seconds, 0 without one.
+    ``ok`` is for readiness probes: a round trip to the server succeeded, and the requested stream and consumer exist.
+    ``alive`` is for liveness probes: it is also true while the client connects, because a restarted process would have
+    to do the same. ``problem`` describes the failure. ``rtt`` is the time of the round trip in seconds, 0 without one.
     """
 
     ok: bool
@@ -42,28 +41,28 @@ class Health(Value):
 async def check(
     connection: Connection, jetstream: JetStream | None, stream: str | None, consumer: str | None, timeout: float
 ) -> Health:
-    """What Client.health promises."""
+    """Run the check of ``Client.health``."""
     if consumer is not None and stream is None:
-        raise ConfigError("consumer", consumer, "give the name of its stream too")
+        raise ConfigError("consumer", consumer, "needs the name of its stream too")
     problem, rtt = "", 0.0
     if not connection.is_connected:
         problem = f"not connected: the client is {connection.state}"
     else:
         try:
             async with asyncio.timeout(timeout):
-                began = perf_counter()  # not the loop's clock, whose steps are a millisecond on uvloop
+                began = perf_counter()  # uvloop's clock has a resolution of a millisecond
                 await _round_trip(connection, timeout)
                 rtt = perf_counter() - began
                 if jetstream is not None:
                     await _look_up(jetstream, stream, consumer)
         except TimeoutError as exc:
-            problem = str(exc) if isinstance(exc, NatsError) else f"no answer within {timeout:g} s"
+            problem = str(exc) if isinstance(exc, NatsError) else f"no response within {timeout:g} s"
         except NatsError as exc:
             problem = str(exc)
-    on_its_way = connection.state in (State.CONNECTING, State.RECONNECTING, State.DRAINING)
+    is_connecting = connection.state in (State.CONNECTING, State.RECONNECTING, State.DRAINING)
     return Health(
         ok=not problem,
-        alive=not problem or rtt > 0 or on_its_way,
+        alive=not problem or rtt > 0 or is_connecting,
         state=connection.state,
         server=connection.connected_url,
         rtt=rtt,
@@ -75,15 +74,15 @@ async def _round_trip(connection: Connection, timeout: float) -> None:
     try:
         await connection.request(connection.new_inbox(), timeout=timeout)
     except NoResponders:
-        return  # the answer
+        return  # the expected reply
     except PermissionDenied:
-        await connection.flush(timeout)  # an account that may not publish to inboxes; the refusal was an answer too
+        await connection.flush(timeout)  # the account may not publish to inboxes; a PONG has to suffice
 
 
 async def _look_up(jetstream: JetStream, stream: str | None, consumer: str | None) -> None:
     if stream is None:
         await jetstream.account_info()
         return
-    found = await jetstream.stream(stream)
+    handle = await jetstream.stream(stream)
     if consumer is not None:
-        await found.consumer_info(consumer)
+        await handle.consumer_info(consumer)

@@ -1,7 +1,8 @@
-"""Middleware: what is done around the handler of a message, whoever calls it.
+"""Middleware around message handlers.
 
-A handler of a subscription, a consumer, a group or a service is a callable with one message. So is a handler with
-middleware around it, which is why nothing else has to know of it, and why it costs nothing where there is none.
+A handler of a subscription, a consumer, a group or a service is a callable that takes one message. A handler with
+middleware around it is such a callable too, so no other module knows about middleware, and handlers without it have no
+overhead.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ M = TypeVar("M", bound=Message)
 M_contra = TypeVar("M_contra", bound=Message, contravariant=True)
 
 Call: TypeAlias = Callable[[], Awaitable[None]]
-"""Calls what is inside: the next middleware, or the handler. It raises what that raises."""
+"""Calls the next middleware or the handler, and raises its exceptions."""
 
 
 class Middleware(Protocol[M_contra]):
-    """Something around a handler: an ``async def`` function, or an object with an ``async def __call__``.
+    """Code around a handler: an ``async def`` function, or an object with an ``async def __call__``.
 
     ::
 
@@ -34,10 +35,10 @@ class Middleware(Protocol[M_contra]):
     """
 
     def __call__(self, message: M_contra, call: Call, /) -> Awaitable[None]:
-        """Does its work before and after ``await call()``.
+        """Work before and after ``await call()``.
 
-        What it raises is raised to whoever called, as if the handler had. Not calling leaves the message out: for
-        ``consume`` it was handled then, and is acknowledged. Calling twice handles it twice.
+        Its exceptions reach the caller like those of the handler. Without ``await call()`` the handler is skipped, and
+        ``consume`` acknowledges the message as handled. Calling twice handles the message twice.
         """
         ...
 
@@ -45,23 +46,25 @@ class Middleware(Protocol[M_contra]):
 def with_middleware(
     handler: Callable[[M], Awaitable[object] | object], /, *middleware: Middleware[M]
 ) -> Callable[[M], Coroutine[Any, Any, None]]:
-    """The handler (def or async def) with all of these around it, the first one outermost; for whatever takes one.
+    """Return a handler with all of these middleware around it, the first one outermost.
 
-    One handler's messages may be handled at the same time, so a middleware keeps what belongs to a message in its
-    own variables. TypeError for what cannot be called.
+    Several messages may be handled at the same time, so a middleware must keep the state of a message in local
+    variables. TypeError for objects that are not callable.
     """
     callables: tuple[object, ...] = (handler, *middleware)
-    for one in callables:
-        if not callable(one):
-            raise TypeError(f"a handler and its middleware must be callable, not {type(one).__name__}")
-    made = _plain(handler)
-    for one in reversed(middleware):
-        made = _around(one, made)
-    update_wrapper(made, handler)
-    return made
+    for candidate in callables:
+        if not callable(candidate):
+            raise TypeError(f"a handler and its middleware must be callable, not {type(candidate).__name__}")
+    wrapped = _as_async(handler)
+    for outer in reversed(middleware):
+        wrapped = _wrap(outer, wrapped)
+    update_wrapper(wrapped, handler)
+    return wrapped
 
 
-def _plain(handler: Callable[[M], Awaitable[object] | object]) -> Callable[[M], Coroutine[Any, Any, None]]:
+def _as_async(
+    handler: Callable[[M], Awaitable[object] | object],
+) -> Callable[[M], Coroutine[Any, Any, None]]:
     async def handle(message: M) -> None:
         result = handler(message)
         if inspect.isawaitable(result):
@@ -70,7 +73,7 @@ def _plain(handler: Callable[[M], Awaitable[object] | object]) -> Callable[[M], 
     return handle
 
 
-def _around(
+def _wrap(
     middleware: Middleware[M], inner: Callable[[M], Coroutine[Any, Any, None]]
 ) -> Callable[[M], Coroutine[Any, Any, None]]:
     async def handle(message: M) -> None:

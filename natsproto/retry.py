@@ -1,10 +1,10 @@
-"""Retries and dead letters: what becomes of a message whose handler raises.
+"""Retries and dead letters for messages whose handler raises.
 
-Owns the policy, the middleware that carries it out, the headers of a dead letter and the way back from there. It is
-built on public verbs: a consumer knows nothing of it.
+Owns the retry policy, the middleware that applies it, the headers of a dead letter, and the replay of dead letters. It
+uses only public methods; consumers know nothing of it.
 
-A dead letter is published, confirmed by its stream, and only then is the message terminated. A worker that dies in
-between leaves a message that comes again and is published again, with the same id, which the stream stores once.
+A message is terminated only after the stream has acknowledged its dead letter. If the worker dies in between, the
+message is redelivered and its dead letter published again with the same message id, which the stream stores once.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ log: Final = logging.getLogger("natsproto")
 Handler: TypeAlias = Callable[[JsMessage], Awaitable[object] | object]
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 
-SUBJECT, STREAM, SEQUENCE = "Dead-Letter-Subject", "Dead-Letter-Stream", "Dead-Letter-Sequence"
-CONSUMER, ATTEMPTS = "Dead-Letter-Consumer", "Dead-Letter-Attempts"
-ERROR_TYPE, ERROR = "Dead-Letter-Error-Type", "Dead-Letter-Error"
+SUBJECT_HEADER, STREAM_HEADER = "Dead-Letter-Subject", "Dead-Letter-Stream"
+SEQUENCE_HEADER, CONSUMER_HEADER = "Dead-Letter-Sequence", "Dead-Letter-Consumer"
+ATTEMPTS_HEADER = "Dead-Letter-Attempts"
+ERROR_TYPE_HEADER, ERROR_HEADER = "Dead-Letter-Error-Type", "Dead-Letter-Error"
 
-_MAX_ERROR = 1024
-_NOT_TEXT = re.compile(r"[\x00-\x1f\x7f]+")
-_NO_ANSWER = "no answer: its worker ended, or took longer than ack_wait"
+_MAX_ERROR_CHARS = 1024
+_CONTROL_CHARS = re.compile(r"[\x00-\x1f\x7f]+")
+_NOT_ACKNOWLEDGED = "not acknowledged: the worker ended or took longer than ack_wait"
 _rng = random.SystemRandom()
 
 
 class MessageRetried(Event):
-    """A handler raised, and the message is delivered again in ``delay`` seconds; this was ``attempt`` (from 1)."""
+    """A handler raised in ``attempt`` (from 1); the message is redelivered in ``delay`` seconds."""
 
     stream: str
     consumer: str
@@ -58,9 +59,9 @@ class MessageRetried(Event):
 
 
 class MessageDeadLettered(Event):
-    """A message was given up after so many attempts: it is in the stream that listens on ``dead_letters``.
+    """A message became a dead letter after ``attempts`` attempts. It was published on the subject ``dead_letters``.
 
-    ``error`` is None when the last attempt was never answered.
+    ``error`` is None when the last attempt was never acknowledged.
     """
 
     stream: str
@@ -75,14 +76,15 @@ class MessageDeadLettered(Event):
 
 
 class RetryPolicy(Value):
-    """How often and when a message is tried again, and where it goes when it is given up.
+    """The number and the delays of retries, and the subject for dead letters.
 
-    ``dead_letters`` is a subject that a stream listens on. ``max_attempts`` (5) counts all deliveries, those to other
-    workers included. ``delays`` are seconds by attempt, the last one for all further ones; without them
-    ``first_delay`` (1) doubles up to ``max_delay`` (60). Up to ``jitter`` (0.2) of a delay is added at random.
+    ``dead_letters`` is a subject of a stream. ``max_attempts`` (5) counts all deliveries, including those to other
+    workers. ``delays`` are the seconds after each attempt; the last one is used for all further attempts. Without
+    ``delays``, ``first_delay`` (1) doubles up to ``max_delay`` (60). A random part of up to ``jitter`` (0.2) of the
+    delay is added.
 
-    ``retry_on`` (Exception) are the errors after which it is tried again, ``give_up_on`` (InvalidPayload) those that
-    no attempt will mend, which end it at once and count first. ConfigError, InvalidSubject for values that cannot be.
+    ``retry_on`` (Exception) are the errors that are retried. ``give_up_on`` (InvalidPayload) are errors that no retry
+    can fix: they make a dead letter at once, and take precedence. ConfigError or InvalidSubject for invalid values.
     """
 
     dead_letters: str
@@ -97,35 +99,35 @@ class RetryPolicy(Value):
     def _check(self) -> None:
         publish_subject(self.dead_letters, "dead_letters")
         if type(self.max_attempts) is not int or self.max_attempts < 1:
-            raise ConfigError("max_attempts", self.max_attempts, "must be a positive number of deliveries")
+            raise ConfigError("max_attempts", self.max_attempts, "must be a positive int")
         if not 0 <= self.jitter <= 1:
-            raise ConfigError("jitter", self.jitter, "must be a part of the delay, from 0 to 1")
-        made = self.__dict__
-        made["delays"] = tuple(seconds("delays", delay) for delay in self.delays)
+            raise ConfigError("jitter", self.jitter, "must be a fraction of the delay, from 0 to 1")
+        fields = self.__dict__
+        fields["delays"] = tuple(seconds("delays", delay) for delay in self.delays)
         for name in ("first_delay", "max_delay"):
-            made[name] = seconds(name, getattr(self, name))
+            fields[name] = seconds(name, getattr(self, name))
 
     def delay_of(self, attempt: int) -> float:
-        """Seconds until the attempt behind this one (from 1), without the jitter."""
+        """Return the seconds between this attempt (from 1) and the next, without the jitter."""
         if self.delays:
             return seconds("delays", self.delays[min(attempt, len(self.delays)) - 1])
         grown = seconds("first_delay", self.first_delay) * 2.0 ** min(attempt - 1, 60)
         return min(grown, seconds("max_delay", self.max_delay))
 
     def gives_up(self, error: BaseException, attempt: int) -> bool:
-        """Whether this error of this attempt (from 1) is the last one."""
+        """Return True when no attempt follows this error in this attempt (from 1)."""
         if attempt >= self.max_attempts or isinstance(error, self.give_up_on):
             return True
         return not isinstance(error, self.retry_on)
 
 
 class Retry:
-    """Middleware that carries out a RetryPolicy, for handlers of consumers that acknowledge.
+    """Middleware that applies a RetryPolicy to handlers of consumers with acknowledgement.
 
-    ``js`` publishes the dead letters; its timeout is how long an outage of their stream may last. The error goes on to
-    whoever called the handler, which is logged by ``consume`` and counted as ``failed``. A message that the handler
-    has answered itself stays as it is. One that comes for the time behind ``max_attempts`` has killed its workers: it
-    is a dead letter without another call. Leave ``max_deliver`` of the consumer unlimited, or higher.
+    ``js`` publishes the dead letters; its timeout limits how long an outage of their stream may last. The handler's
+    error is raised again: ``consume`` logs it and counts it as ``failed``. A message that the handler has acknowledged
+    itself is left alone. A message delivered more often than ``max_attempts`` has killed its workers; it becomes a dead
+    letter without another call. Leave the consumer's ``max_deliver`` unlimited, or set it higher than ``max_attempts``.
     """
 
     def __init__(self, js: JetStream, policy: RetryPolicy) -> None:
@@ -133,7 +135,7 @@ class Retry:
         self.policy: RetryPolicy = policy
 
     async def __call__(self, message: JsMessage, call: Call) -> None:
-        """Calls the handler, and retries or gives up the message if it raises."""
+        """Call the handler. If it raises, retry the message or make it a dead letter."""
         if message.metadata.num_delivered > self.policy.max_attempts:
             await self._give_up(message, None)
             return
@@ -144,10 +146,10 @@ class Retry:
             raise
 
     async def handle(self, message: JsMessage, handler: Handler) -> bool:
-        """For loops over ``messages``: calls the handler, acknowledges what it has not answered, and returns True.
+        """Call the handler and acknowledge the message unless the handler has. For loops over ``messages``.
 
-        False when it raised: that is logged and told by a HandlerFailed event, and the message tried again or given
-        up. Cancelling leaves the message unanswered.
+        Returns False when the handler raised: the error is logged and emitted as a HandlerFailed event, and the message
+        is retried or becomes a dead letter. Cancelling leaves the message unacknowledged.
         """
 
         async def call() -> None:
@@ -167,48 +169,51 @@ class Retry:
         return True
 
     async def failed(self, message: JsMessage, error: BaseException) -> None:
-        """Retries the message or gives it up, as the policy says. For code without a handler, as batches are.
+        """Retry the message or make it a dead letter, by the policy. For code without a handler, such as batches.
 
-        What goes wrong meanwhile is told by a HandlerFailed event; the message is delivered again then.
+        Errors on the way are emitted as HandlerFailed events; the server then redelivers the message.
         """
         if message.is_acked:
             return
-        place = message.metadata
-        if self.policy.gives_up(error, place.num_delivered):
+        metadata = message.metadata
+        if self.policy.gives_up(error, metadata.num_delivered):
             await self._give_up(message, error)
             return
-        delay = self.policy.delay_of(place.num_delivered)
+        delay = self.policy.delay_of(metadata.num_delivered)
         delay += delay * self.policy.jitter * _rng.random()
         if await self._nak(message, delay):
             self._js.connection._emit(
                 MessageRetried(
-                    stream=place.stream,
-                    consumer=place.consumer,
-                    sequence=place.stream_seq,
-                    attempt=place.num_delivered,
+                    stream=metadata.stream,
+                    consumer=metadata.consumer,
+                    sequence=metadata.stream_seq,
+                    attempt=metadata.num_delivered,
                     delay=delay,
                     error=error,
                 )
             )
 
     async def _give_up(self, message: JsMessage, error: BaseException | None) -> None:
-        place, subject = message.metadata, self.policy.dead_letters
+        metadata, subject = message.metadata, self.policy.dead_letters
         try:
             await self._js.publish(
-                subject, message.data, headers=_headers(message, place, error), msg_id=_dead_id(place)
+                subject,
+                message.data,
+                headers=_dead_letter_headers(message, metadata, error),
+                msg_id=_dead_letter_id(metadata),
             )
             await message.term(f"dead letter on {subject}")
         except NatsError as exc:
-            self._told(f"dead letter of message {place.stream_seq} of stream {place.stream!r}", exc)
+            self._report(f"dead letter of message {metadata.stream_seq} of stream {metadata.stream!r}", exc)
             if not message.is_acked:
                 await self._nak(message, seconds("max_delay", self.policy.max_delay))
             return
         self._js.connection._emit(
             MessageDeadLettered(
-                stream=place.stream,
-                consumer=place.consumer,
-                sequence=place.stream_seq,
-                attempts=place.num_delivered,
+                stream=metadata.stream,
+                consumer=metadata.consumer,
+                sequence=metadata.stream_seq,
+                attempts=metadata.num_delivered,
                 dead_letters=subject,
                 error=error,
             )
@@ -217,21 +222,21 @@ class Retry:
     async def _nak(self, message: JsMessage, delay: float) -> bool:
         try:
             await message.nak(delay)
-        except NatsError as exc:  # the server delivers it again after ack_wait
-            self._told(f"nak of a message of {message.subject!r}", exc)
+        except NatsError as exc:  # the server redelivers it after ack_wait
+            self._report(f"nak of a message of {message.subject!r}", exc)
             return False
         return True
 
-    def _told(self, where: str, error: NatsError) -> None:
+    def _report(self, where: str, error: NatsError) -> None:
         log.warning("%s failed: %s", where, error)
         self._js.connection._emit(HandlerFailed(where=where, error=error))
 
 
 class DeadLetter(Value):
-    """A dead letter, read: the message as it was, and why it was given up.
+    """A decoded dead letter: the original message, and the error of the last attempt.
 
-    ``sequence`` is that in ``stream``, where it was consumed by ``consumer``. ``headers`` are its own but those that
-    servers act upon (``Nats-…``). ``error_type`` and ``error`` are those of the last attempt.
+    ``sequence`` is the message's sequence in ``stream``, from which ``consumer`` delivered it. ``headers`` are the
+    original ones without those that servers act upon (``Nats-…``).
     """
 
     subject: str
@@ -246,25 +251,25 @@ class DeadLetter(Value):
 
     @classmethod
     def of(cls, message: Message | RawMessage) -> DeadLetter:
-        """What the headers of a message tell. LocalProtocolError when it is no dead letter."""
+        """Decode the headers of a message. LocalProtocolError when it is not a dead letter."""
         headers = message.headers
-        subject = headers.get(SUBJECT)
+        subject = headers.get(SUBJECT_HEADER)
         try:
             if subject is None:
                 raise ValueError
             return cls(
                 subject=subject,
                 data=message.data,
-                headers=Headers(_own(headers)),
-                stream=headers.get(STREAM) or "",
-                sequence=int(headers.get(SEQUENCE) or 0),
-                consumer=headers.get(CONSUMER) or "",
-                attempts=int(headers.get(ATTEMPTS) or 0),
-                error_type=headers.get(ERROR_TYPE) or "",
-                error=headers.get(ERROR) or "",
+                headers=Headers(_original(headers)),
+                stream=headers.get(STREAM_HEADER) or "",
+                sequence=int(headers.get(SEQUENCE_HEADER) or 0),
+                consumer=headers.get(CONSUMER_HEADER) or "",
+                attempts=int(headers.get(ATTEMPTS_HEADER) or 0),
+                error_type=headers.get(ERROR_TYPE_HEADER) or "",
+                error=headers.get(ERROR_HEADER) or "",
             )
         except ValueError:
-            raise LocalProtocolError(f"the message on {message.subject!r} is no dead letter") from None
+            raise LocalProtocolError(f"the message on {message.subject!r} is not a dead letter") from None
 
 
 async def replay(
@@ -275,15 +280,15 @@ async def replay(
     select: Callable[[DeadLetter], bool] | None = None,
     to: str | None = None,
 ) -> int:
-    """Publishes the dead letters of a stream to where they came from, deletes them there, and returns their number.
+    """Publish the dead letters of a stream on their original subjects, delete them, and return their number.
 
-    Those that are there now, the oldest first: of ``subject`` (wildcards allowed), that ``select`` returns True for.
-    ``to`` is another subject to publish to. Each is deleted when its stream has it; a letter is published with an id,
-    so that one whose deletion was lost is stored once by a replay within the stream's ``duplicate_window``. Other
-    messages stay where they are.
+    It replays the dead letters that are in the stream now, oldest first. ``subject`` (wildcards allowed) and ``select``
+    choose among them. ``to`` is another subject to publish to. A dead letter is deleted after its publication was
+    acknowledged. It is published with a message id, so if the deletion failed, another replay within the target
+    stream's ``duplicate_window`` stores the message only once. Other messages of the stream are left alone.
 
-    StreamNotFound; NoStream when nobody listens on the subject of a letter, which stays; and what ``js.publish`` and
-    ``delete_message`` raise. Cancelling leaves the rest.
+    StreamNotFound; NoStream when no stream has the subject of a dead letter, which is kept; and the errors of
+    ``js.publish`` and ``delete_message``. Cancelling leaves the remaining dead letters.
     """
     letters = await js.stream(stream)
     last = (await letters.info()).state.last_seq
@@ -294,7 +299,7 @@ async def replay(
         except MessageNotFound:
             break
         sequence = message.seq + 1
-        if message.seq > last or SUBJECT not in message.headers:
+        if message.seq > last or SUBJECT_HEADER not in message.headers:
             continue
         letter = DeadLetter.of(message)
         if select is not None and not select(letter):
@@ -304,32 +309,32 @@ async def replay(
         try:
             await letters.delete_message(message.seq)
         except MessageNotFound:
-            continue  # somebody else has replayed it as well
+            continue  # another program has replayed it too
         number += 1
     return number
 
 
-def _headers(message: JsMessage, place: Metadata, error: BaseException | None) -> Headers:
-    kind, text = "", _NO_ANSWER
+def _dead_letter_headers(message: JsMessage, metadata: Metadata, error: BaseException | None) -> Headers:
+    kind, text = "", _NOT_ACKNOWLEDGED
     if error is not None:
         kind, text = f"{type(error).__module__}.{type(error).__qualname__}", str(error)
-    said = {
-        SUBJECT: message.subject,
-        STREAM: place.stream,
-        SEQUENCE: str(place.stream_seq),
-        CONSUMER: place.consumer,
-        ATTEMPTS: str(place.num_delivered),
-        ERROR_TYPE: kind,
-        ERROR: _NOT_TEXT.sub(" ", text)[:_MAX_ERROR].encode("utf-8", "replace").decode().strip(),
+    added = {
+        SUBJECT_HEADER: message.subject,
+        STREAM_HEADER: metadata.stream,
+        SEQUENCE_HEADER: str(metadata.stream_seq),
+        CONSUMER_HEADER: metadata.consumer,
+        ATTEMPTS_HEADER: str(metadata.num_delivered),
+        ERROR_TYPE_HEADER: kind,
+        ERROR_HEADER: _CONTROL_CHARS.sub(" ", text)[:_MAX_ERROR_CHARS].encode("utf-8", "replace").decode().strip(),
     }
-    return Headers([*_own(message.headers), *((name, value) for name, value in said.items() if value)])
+    return Headers([*_original(message.headers), *((name, value) for name, value in added.items() if value)])
 
 
-def _own(headers: Headers) -> list[tuple[str, str]]:
-    """The publisher's, without what a server would act upon (ids, expectations, TTLs) and those of an earlier death."""
+def _original(headers: Headers) -> list[tuple[str, str]]:
+    """Return the publisher's headers, without those for the server (ids, expectations, TTLs) and of dead letters."""
     return [(name, value) for name, value in headers.pairs() if not name.lower().startswith(("nats-", "dead-letter-"))]
 
 
-def _dead_id(place: Metadata) -> str:
-    """The same for every attempt to bury a message, and another one in a stream that was made anew."""
-    return f"dead:{place.stream}:{place.consumer}:{place.stream_seq}:{place.timestamp.ns}"
+def _dead_letter_id(metadata: Metadata) -> str:
+    """Return a message id that is the same in every attempt, and different if the stream is recreated."""
+    return f"dead:{metadata.stream}:{metadata.consumer}:{metadata.stream_seq}:{metadata.timestamp.ns}"

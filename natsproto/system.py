@@ -1,7 +1,7 @@
-"""What servers tell of themselves: the request side of the system account.
+"""Queries of the servers' monitoring data through the system account.
 
-Owns the questions under ``$SYS.REQ``. The answers belong to the server's version, so their data stay as they are;
-only who speaks is typed. Most questions are for users of the system account; ``user_info`` is for everybody.
+Owns the requests under ``$SYS.REQ``. The data of a response depend on the server's version and stay untyped; only the
+server's identity is typed. Most requests need a user of the system account; any user may call ``user_info``.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ ServerKind: TypeAlias = Literal[
     "STATSZ", "VARZ", "CONNZ", "ROUTEZ", "GATEWAYZ", "LEAFZ", "SUBSZ", "JSZ", "ACCOUNTZ", "HEALTHZ",
     "PROFILEZ", "EXPVARZ", "IPQUEUESZ", "RAFTZ", "IDZ",
 ]  # fmt: skip
-"""What a server can be asked for."""
+"""The kinds of monitoring data of a server."""
 
 AccountKind: TypeAlias = Literal["CONNZ", "LEAFZ", "SUBSZ", "JSZ", "INFO", "CONNS", "STATZ"]
-"""What servers can be asked for about an account."""
+"""The kinds of monitoring data of an account."""
 
 
 class SystemReply(Value):
-    """What one server answered: who it is, and ``data`` as its version has it."""
+    """The response of one server: its identity, and its ``data`` in the format of its version."""
 
     server_name: str
     server_id: str
@@ -41,10 +41,10 @@ class SystemReply(Value):
 
 
 class System:
-    """Asks the servers of the cluster. Made by ``Client.system``.
+    """Queries the servers' monitoring data. Made by ``Client.system``.
 
-    ``max_wait`` and ``stall`` are in seconds: how long answers are waited for, and how long without another one.
-    ``filters`` are the fields of the question as the server documents them (``limit``, ``account`` …).
+    ``max_wait`` is the time for responses in seconds; waiting ends earlier when none arrives for ``stall`` seconds.
+    ``filters`` are the request's fields as the server documents them (``limit``, ``account`` …).
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -60,10 +60,10 @@ class System:
         stall: float | timedelta | None = 0.5,
         **filters: object,
     ) -> AsyncGenerator[SystemReply]:
-        """Yields what every server of the cluster answers to this.
+        """Yield the response of every server of the cluster.
 
-        NoResponders when this is not the system account; ServerError when a server refuses the question;
-        PermissionDenied and what else ``request_many`` raises.
+        NoResponders when this is not the system account; ServerError when a server refuses the request;
+        PermissionDenied, and the other errors of ``request_many``.
         """
         replies = self._connection.request_many(
             f"$SYS.REQ.SERVER.PING.{kind}", _body(filters), max_wait=max_wait, stall=stall
@@ -79,7 +79,7 @@ class System:
         timeout: float | timedelta | None = None,
         **filters: object,
     ) -> SystemReply:
-        """What one server answers. NoResponders when there is no such server, or this is not the system account."""
+        """Return the response of one server. NoResponders for an unknown server, and outside the system account."""
         subject = f"$SYS.REQ.SERVER.{server_id}.{kind}"
         return _reply(await self._connection.request(subject, _body(filters), timeout=timeout))
 
@@ -94,19 +94,20 @@ class System:
         stall: float | timedelta | None = 0.5,
         **filters: object,
     ) -> AsyncGenerator[SystemReply]:
-        """Yields what every server that knows the account says of it; raises what ``servers`` raises."""
+        """Yield the response of every server that has the account. Errors are those of ``servers``."""
         subject = f"$SYS.REQ.ACCOUNT.{account}.{kind}"
         return _read(self._connection.request_many(subject, _body(filters), max_wait=max_wait, stall=stall))
 
     def events(self, account: str = "*") -> AccountEvents:
-        """Clients of an account (its name or public key; all) that connect, leave or are refused: enter it.
+        """Return the events of an account's clients: connected, disconnected, refused. Use it with ``async with``.
 
-        PermissionDenied ends it for users who may not; InvalidSubject for what is no name.
+        ``account`` is a name or public key; the default is all accounts. PermissionDenied ends the events for users
+        without permission; InvalidSubject for an invalid name.
         """
         return AccountEvents(self._connection, account)
 
     async def user_info(self, *, timeout: float | timedelta | None = None) -> SystemReply:
-        """What the server knows of this connection's own user: account, permissions, expiry. For every user."""
+        """Return the server's data about this connection's user: account, permissions, expiry. For every user."""
         return _reply(await self._connection.request("$SYS.REQ.USER.INFO", timeout=timeout))
 
 
@@ -126,15 +127,15 @@ def _reply(message: Message) -> SystemReply:
         if not isinstance(fields, dict):
             raise ValueError("not an object")
     except (ValueError, RecursionError) as exc:
-        raise ServerError(f"an answer that cannot be read: {exc}") from None
+        raise ServerError(f"cannot decode the response: {exc}") from None
     error = fields.get("error")
     if isinstance(error, dict):
         raise ServerError(str(error.get("description", error)))
     server, data = fields.get("server"), fields.get("data")
     if not isinstance(server, dict):
-        server = fields  # IDZ says nothing but who it is
+        server = fields  # an IDZ response consists of the identity only
     if not isinstance(data, dict):
-        # Some answers have nothing around them (CONNS of an account), some are a value alone.
+        # Some responses have no envelope (CONNS of an account), some are a single value.
         data = {key: value for key, value in fields.items() if key != "server"} if data is None else {"value": data}
     return SystemReply(
         server_name=str(server.get("name", "")),

@@ -1,7 +1,7 @@
-"""The path of a message through the servers (ADR-41): sent, collected, put in order.
+"""Message tracing (ADR-41): the path of a message through the servers.
 
-Owns what servers say of a traced message and when all of them have spoken: each one says to how many others it has
-passed the message on. It knows nothing of OpenTelemetry, whose traces are another thing.
+Owns the decoding of the servers' trace events and the check that all servers have reported: each one reports the number
+of servers that it has forwarded the message to. OpenTelemetry tracing is ``natsproto.otel``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from natsproto.errors import ConfigError, ConnectionClosed, RequestTimeout, Subs
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
 
-DESTINATION = "Nats-Trace-Dest"
-ONLY = "Nats-Trace-Only"
-HOP = "Nats-Trace-Hop"
+DESTINATION_HEADER = "Nats-Trace-Dest"
+ONLY_HEADER = "Nats-Trace-Only"
+HOP_HEADER = "Nats-Trace-Hop"
 
 _KINDS = ("client", "router", "gateway", "system", "leafnode", "jetstream", "account")
 _TYPES = {
@@ -37,11 +37,11 @@ _NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TraceEvent(Value):
-    """Something that happened to the message in one server.
+    """An event of the message in one server.
 
-    ``type`` is ingress, subject mapping, stream export, service import, jetstream or egress; ``kind`` is what was at
-    the other end of an ingress or egress: client, router, gateway, system, leafnode, jetstream or account. Texts that
-    do not apply are empty. ``raw`` holds all the server said.
+    ``type`` is ingress, subject mapping, stream export, service import, jetstream or egress. ``kind`` is the type of
+    the connection of an ingress or egress: client, router, gateway, system, leafnode, jetstream or account. Texts that
+    do not apply are empty. ``raw`` has all fields that the server sent.
     """
 
     type: str
@@ -61,8 +61,8 @@ class TraceEvent(Value):
 
 
 class TracedServer(Value):
-    """A server the message came through. ``hop`` is empty where it entered, then "1", "2", "1.1" …; ``hops`` says to
-    how many other servers this one has passed it on.
+    """A server on the message's path. ``hop`` is empty for the first server, then "1", "2", "1.1" …; ``hops`` is the
+    number of servers that this one has forwarded the message to.
     """
 
     hop: str
@@ -76,10 +76,10 @@ class TracedServer(Value):
 
 
 class MessageTrace(Value):
-    """Everything that servers said of one message, from where it entered to where it went.
+    """The path of one message through the servers.
 
-    ``servers`` are in the order of the way: each stands behind the one it got the message from. ``complete`` says
-    whether all have spoken. ``str()`` draws it.
+    ``servers`` are in the order of the path: each follows the server that it received the message from. ``complete`` is
+    True when all of them have reported. ``str()`` draws the path as a tree.
     """
 
     subject: str
@@ -88,20 +88,20 @@ class MessageTrace(Value):
 
     @property
     def deliveries(self) -> tuple[TraceEvent, ...]:
-        """To which clients it went, or would have gone."""
-        return tuple(event for event in self._all() if event.type == "egress" and event.kind == "client")
+        """The deliveries to clients, or those that would have happened."""
+        return tuple(event for event in self._events() if event.type == "egress" and event.kind == "client")
 
     @property
     def stored(self) -> tuple[TraceEvent, ...]:
-        """In which streams it was stored, or would have been."""
-        return tuple(event for event in self._all() if event.type == "jetstream" and not event.error)
+        """The streams that stored the message, or would have."""
+        return tuple(event for event in self._events() if event.type == "jetstream" and not event.error)
 
     @property
     def errors(self) -> tuple[TraceEvent, ...]:
-        """Where it was refused, and why."""
-        return tuple(event for event in self._all() if event.error)
+        """The events with an error: the message was refused."""
+        return tuple(event for event in self._events() if event.error)
 
-    def _all(self) -> list[TraceEvent]:
+    def _events(self) -> list[TraceEvent]:
         return [event for server in self.servers for event in server.events]
 
     def __str__(self) -> str:
@@ -109,9 +109,9 @@ class MessageTrace(Value):
         for server in self.servers:
             margin = "    " * (server.hop.count(".") + 1 if server.hop else 0)
             lines.append(f"{margin}{server.name} ({', '.join(filter(None, (server.cluster, server.version)))})")
-            lines += [f"{margin}  {_drawn(event)}" for event in server.events]
+            lines += [f"{margin}  {_draw(event)}" for event in server.events]
         if not self.complete:
-            lines.append("(not all servers have answered)")
+            lines.append("(not all servers have reported)")
         return "\n".join(lines)
 
 
@@ -124,21 +124,21 @@ async def trace(
     deliver: bool,
     timeout: float,
 ) -> MessageTrace:
-    """What Client.trace promises."""
+    """Trace a message for ``Client.trace``."""
     given = Headers(() if headers is None else headers)
-    for name in (DESTINATION, ONLY, HOP):
+    for name in (DESTINATION_HEADER, ONLY_HEADER, HOP_HEADER):
         if name in given:
-            raise ConfigError(f"header {name!r}", given[name], "is what the trace itself says")
+            raise ConfigError(f"header {name!r}", given[name], "is set by the trace itself")
     inbox = connection.new_inbox()
-    asked = [*given.pairs(), (DESTINATION, inbox), *(() if deliver else ((ONLY, "true"),))]
+    traced_headers = [*given.pairs(), (DESTINATION_HEADER, inbox), *(() if deliver else ((ONLY_HEADER, "true"),))]
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     found: list[TracedServer] = []
-    async with connection.subscribe(inbox) as answers:
-        await connection.publish(subject, payload, headers=asked)
-        while not _all_said(found):
+    async with connection.subscribe(inbox) as reports:
+        await connection.publish(subject, payload, headers=traced_headers)
+        while not _is_complete(found):
             try:
-                message = await answers.next(max(0.0, deadline - loop.time()))
+                message = await reports.next(max(0.0, deadline - loop.time()))
             except RequestTimeout:
                 break
             except SubscriptionClosed:
@@ -148,25 +148,25 @@ async def trace(
                 found.append(server)
     if not found:
         raise RequestTimeout(f"trace of {subject!r} (servers trace from 2.11 on)", timeout)
-    found.sort(key=lambda server: _place(server.hop))
-    return MessageTrace(subject=subject, complete=_all_said(found), servers=tuple(found))
+    found.sort(key=lambda server: _sort_key(server.hop))
+    return MessageTrace(subject=subject, complete=_is_complete(found), servers=tuple(found))
 
 
-def _all_said(servers: list[TracedServer]) -> bool:
-    """Whether everybody has spoken to whom the message was passed on."""
-    spoken = {server.hop for server in servers}
+def _is_complete(servers: list[TracedServer]) -> bool:
+    """Return True when every server that the message was forwarded to has reported."""
+    reported = {server.hop for server in servers}
     expected = {""}
     for server in servers:
         expected |= {f"{server.hop}.{n}" if server.hop else str(n) for n in range(1, server.hops + 1)}
-    return expected <= spoken
+    return expected <= reported
 
 
-def _place(hop: str) -> tuple[int, ...]:
+def _sort_key(hop: str) -> tuple[int, ...]:
     return tuple(int(number) if number.isdecimal() else 0 for number in hop.split(".")) if hop else ()
 
 
 def _read(message: Message) -> TracedServer | None:
-    """What one server said; None when it cannot be read."""
+    """Decode the report of one server. None when it is invalid."""
     try:
         data = message.data
         if message.headers.get("Content-Encoding") == "gzip":
@@ -175,7 +175,7 @@ def _read(message: Message) -> TracedServer | None:
         server, request = fields["server"], fields.get("request") or {}
         header = request.get("header") or {}
         events = tuple(_event(event) for event in fields.get("events") or ())
-        hop = (header.get(HOP) or [""])[0]
+        hop = (header.get(HOP_HEADER) or [""])[0]
         return TracedServer(
             hop=str(hop),
             name=str(server.get("name", "")),
@@ -217,7 +217,7 @@ def _event(fields: Mapping[str, object]) -> TraceEvent:
     )
 
 
-def _drawn(event: TraceEvent) -> str:
+def _draw(event: TraceEvent) -> str:
     arrow = {"ingress": "<--", "egress": "-->", "jetstream": "==="}.get(event.type, "...")
     who = " ".join(filter(None, (event.kind, repr(event.name) if event.name else "")))
     parts = [

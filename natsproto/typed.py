@@ -1,8 +1,7 @@
-"""The verbs of core NATS with values instead of bytes.
+"""Core NATS with typed values instead of bytes.
 
-Owns the pairing of a type with a codec. A typed message is a Message made by the receive path like any other, which
-decodes its payload when somebody asks for the value: what is not typed pays nothing, and a payload that does not
-fit harms nobody but its reader.
+Owns the pair of a type and a codec. A typed message is a Message made by the receive path like any other. It decodes
+its payload when ``value`` is read, so untyped messages have no overhead and an invalid payload affects only its reader.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ B = TypeVar("B")
 
 
 class TypedMessage(Message, Generic[T]):
-    """A message that knows what its payload holds. ``data`` is still the payload."""
+    """A message with a typed ``value``. ``data`` is still the payload."""
 
     __slots__ = ("_value",)
 
     _note: tuple[type[T], Codec]
-    """The type of the value, and the codec that reads it."""
+    """The type of the value, and the codec."""
 
     @property
     def value(self) -> T:
-        """What the payload holds; decoded once. InvalidPayload when it is not of the type."""
+        """The decoded payload; decoded once. InvalidPayload when it is not of the type."""
         try:
             return self._value
         except AttributeError:
@@ -50,7 +49,7 @@ class TypedMessage(Message, Generic[T]):
 
     @classmethod
     def of(cls, message: Message, kind: type[T], codec: Codec) -> TypedMessage[T]:
-        """A plain message as a typed one (the same bytes, nothing is copied)."""
+        """Return a plain message as a typed one, without copying the payload."""
         made = cls(message.subject, None, message.data, None, message._origin)
         made._reply, made._head, made._note = message._reply, message._head, (kind, codec)
         return made
@@ -60,16 +59,16 @@ TypedHandler: TypeAlias = Callable[[TypedMessage[T]], Awaitable[object] | object
 
 
 class Typed(Generic[T, R]):
-    """The verbs for messages that hold a ``T`` and replies that hold an ``R``. Made by ``Client.typed``.
+    """Core NATS for messages with a value of type ``T`` and replies of type ``R``. Made by ``Client.typed``.
 
-    Each raises what the verb of the same name of the client raises, and InvalidPayload for a value the codec cannot
-    encode, before anything is sent.
+    Each method raises the errors of the client's method of the same name, and InvalidPayload, before anything is sent,
+    for a value that the codec cannot encode.
     """
 
     def __init__(self, connection: Connection, kind: type[T], reply: type[R], codec: Codec) -> None:
         for name in ("encode", "decode"):
             if not callable(getattr(codec, name, None)):
-                raise ConfigError("codec", codec, f"has no method {name}")
+                raise ConfigError("codec", codec, f"needs a method {name}")
         self.codec = codec
         self._connection = connection
         self._kind = kind
@@ -79,23 +78,23 @@ class Typed(Generic[T, R]):
         return f"Typed({self._kind!r}, {self._reply!r}, {self.codec!r})"
 
     def encode(self, value: T) -> bytes:
-        """The payload for a value."""
+        """Return the payload for a value."""
         return self.codec.encode(value)
 
     def decode(self, payload: bytes) -> T:
-        """The value in a payload."""
+        """Return the value in a payload."""
         return self.codec.decode(payload, self._kind)
 
     async def publish(
         self, subject: str, value: T, *, reply: str | None = None, headers: HeadersLike | None = None
     ) -> None:
-        """Publishes a value; see ``Connection.publish``."""
+        """Publish a value; see ``Connection.publish``."""
         await self._connection.publish(subject, self.codec.encode(value), reply=reply, headers=headers)
 
     def publish_nowait(
         self, subject: str, value: T, *, reply: str | None = None, headers: HeadersLike | None = None
     ) -> None:
-        """Publishes a value without ever waiting; see ``Connection.publish_nowait``."""
+        """Publish a value without waiting; see ``Connection.publish_nowait``."""
         self._connection.publish_nowait(subject, self.codec.encode(value), reply=reply, headers=headers)
 
     async def request(
@@ -106,8 +105,8 @@ class Typed(Generic[T, R]):
         timeout: float | timedelta | None = None,
         headers: HeadersLike | None = None,
     ) -> TypedMessage[R]:
-        """Publishes a value and waits for the first reply; see ``Connection.request``. The error of a service is
-        raised as ServiceError.
+        """Publish a value and wait for the first reply; see ``Connection.request``. ServiceError for a service's error
+        response.
         """
         reply = await self._connection.request(subject, self.codec.encode(value), timeout=timeout, headers=headers)
         error = error_of(reply)
@@ -127,7 +126,7 @@ class Typed(Generic[T, R]):
         sentinel: Sentinel | None = None,
         headers: HeadersLike | None = None,
     ) -> AsyncGenerator[TypedMessage[R]]:
-        """Publishes a value and yields every reply; see ``Connection.request_many``."""
+        """Publish a value and yield every reply; see ``Connection.request_many``."""
         replies = self._connection.request_many(
             subject,
             self.codec.encode(value),
@@ -137,9 +136,9 @@ class Typed(Generic[T, R]):
             sentinel=sentinel,
             headers=headers,
         )
-        return self._each(replies)
+        return self._typed_replies(replies)
 
-    async def _each(self, replies: AsyncGenerator[Message]) -> AsyncGenerator[TypedMessage[R]]:
+    async def _typed_replies(self, replies: AsyncGenerator[Message]) -> AsyncGenerator[TypedMessage[R]]:
         async with aclosing(replies):
             async for reply in replies:
                 yield TypedMessage.of(reply, self._reply, self.codec)
@@ -155,14 +154,14 @@ class Typed(Generic[T, R]):
         pending_bytes_limit: int | None = None,
         slow_policy: SlowPolicyLike = SlowPolicy.DROP_NEWEST,
     ) -> Subscription[TypedMessage[T]]:
-        """Subscribes to messages that hold such values; see ``Connection.subscribe``.
+        """Subscribe to messages with values of the type; see ``Connection.subscribe``.
 
-        A payload that does not fit raises InvalidPayload where ``value`` is asked for; the subscription goes on.
+        Reading ``value`` raises InvalidPayload for a payload of another type; the subscription continues.
         """
         subscription = self._connection.subscribe(
             subject,
             queue=queue,
-            cb=cast("Handler | None", cb),  # it is given what the subscription is told to make
+            cb=cast("Handler | None", cb),  # it receives messages of message_type
             max_msgs=max_msgs,
             pending_msgs_limit=pending_msgs_limit,
             pending_bytes_limit=pending_bytes_limit,
@@ -179,10 +178,10 @@ class Typed(Generic[T, R]):
     def handler(self, function: Callable[[T], R]) -> Callable[[Message], Awaitable[None]]: ...
 
     def handler(self, function: Callable[[T], Awaitable[R] | R]) -> Callable[[Message], Awaitable[None]]:
-        """Makes a function of a value a handler for ``subscribe(cb=...)`` and for endpoints of a service: it is
-        given the value of each message, and what it returns is the answer if one is expected.
+        """Return a handler for ``subscribe(cb=...)`` and for endpoints that calls a function with each message's value.
 
-        An endpoint answers a payload that does not fit with code 400.
+        The function's return value becomes the response, if one is expected. An endpoint responds to a payload of
+        another type with error 400.
         """
         codec, kind = self.codec, self._kind
 

@@ -85,7 +85,7 @@ ENGLISH = {
     "docs/decisions": 44,
     "docs/howto": 5,
     "docs/reference": 7,
-    "natsproto": 45,
+    "natsproto": 15,
     "natsproto/_core": 73,
     "natsproto/jetstream": 235,
     "natsproto/protocol": 41,

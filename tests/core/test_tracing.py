@@ -70,7 +70,7 @@ async def test_trace_waits_for_silent_server() -> None:
         assert asyncio.get_running_loop().time() - began == pytest.approx(3, abs=0.01)
         assert not trace.complete
         assert len(trace.servers) == 11
-        assert str(trace).endswith("(not all servers have answered)")
+        assert str(trace).endswith("(not all servers have reported)")
 
 
 @virtual_clock

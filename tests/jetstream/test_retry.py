@@ -128,7 +128,7 @@ async def test_message_that_killed_its_workers_is_buried(jetstream: JetStream, c
     await consumption
     [letter] = await dead(jetstream)
     assert (letter.data, letter.attempts, letter.error_type, consumption.failed) == (b"poison", 3, "", 0)
-    assert "no answer" in letter.error
+    assert "not acknowledged" in letter.error
 
 
 WORKER = """
@@ -332,5 +332,5 @@ def test_policy_that_cannot_be_is_refused(given: dict[str, object], error: type[
 
 
 def test_message_without_the_headers_is_no_dead_letter() -> None:
-    with pytest.raises(LocalProtocolError, match="no dead letter"):
+    with pytest.raises(LocalProtocolError, match="not a dead letter"):
         DeadLetter.of(Message("s", None, b"", None, None))
