@@ -1,0 +1,140 @@
+"""How a fast batch ends: which message gets which error, and when silence is enough. No server, no network."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from natsproto.errors import (
+    ApiError,
+    JetStreamError,
+    NatsError,
+    NoStream,
+    PublishFailed,
+    PublishUncertain,
+    RequestTimeout,
+)
+from natsproto.jetstream._api_errors import ErrCode
+from natsproto.jetstream._publish.fast_batch_state import (
+    BatchMessages,
+    BatchOperation,
+    BatchPhase,
+    FastBatchState,
+    FastOptions,
+)
+from tests.jetstream.test_fast_batch_state import error
+
+
+class Batch:
+    """A batch of messages to the subjects s1, s2, ..., of which a stream may have acknowledged some."""
+
+    def __init__(self, count: int, *, acked: int = 1, gap_ok: bool = False, timeout: float = 10.0) -> None:
+        self.messages = BatchMessages()
+        options = FastOptions(gap_ok, 4, 2, 1 << 20, timeout, 2, 0.25)
+        self.state = FastBatchState(b"B", options, self.messages)
+        for number in range(1, count + 1):
+            self.messages.add(f"s{number}", b"%d" % number, None)
+            self.send()
+            if number == 1 and acked:
+                self.reply({"type": "ack", "seq": 1, "msgs": 4})
+        if acked > 1:
+            self.reply({"type": "ack", "seq": acked, "msgs": 4})
+
+    def send(self) -> list[BatchOperation]:
+        """Sends what is due."""
+        sent = []
+        while (command := self.state.next_command()) is not None:
+            sent.append(command.operation)
+            self.state.on_sent(command)
+        return sent
+
+    def reply(self, said: dict[str, object], sequence: int = 1) -> None:
+        self.state.on_reply(self.state.batch, sequence, json.dumps(said).encode())
+
+    def errors(self) -> dict[int, NatsError]:
+        """What became of those that failed."""
+        outcome = self.messages.outcome()
+        assert isinstance(outcome, PublishFailed)
+        return {failed.number: failed.error for failed in outcome.failures}
+
+
+@pytest.mark.parametrize("acked", [1, 2])
+def test_errors_around_a_refused_message(acked: int) -> None:
+    """Before it: may be stored, unless acknowledged. Behind it: not stored."""
+    batch = Batch(5, acked=acked)
+    batch.reply(error(ErrCode.BATCH_PUBLISH_INVALID_PATTERN), sequence=4)
+    errors = batch.errors()
+    assert sorted(errors) == list(range(acked + 1, 6))
+    assert all(isinstance(errors[number], PublishUncertain) for number in range(acked + 1, 4))
+    assert [errors[number].subject for number in range(acked + 1, 4)] == [f"s{n}" for n in range(acked + 1, 4)]  # type: ignore[attr-defined]
+    assert isinstance(errors[4], ApiError)
+    assert type(errors[5]) is JetStreamError
+    assert str(errors[5]) == "not stored, as message 4 before it was refused"
+    assert "message 4 was refused" in str(batch.messages.end)
+
+
+def test_refusal_of_a_first_message_is_its_own() -> None:
+    batch = Batch(3, acked=0)
+    batch.reply(error(10077), sequence=1)
+    refusal = batch.messages.refusal(1)
+    assert isinstance(refusal, ApiError)
+    assert refusal.err_code == 10077
+
+
+@pytest.mark.parametrize(("timeout", "ticks"), [(10.0, 10), (2.0, 4), (150.0, 150)])
+def test_silence_ends_a_batch_after_its_timeout(timeout: float, ticks: int) -> None:
+    batch = Batch(2, timeout=timeout)
+    for _ in range(ticks):
+        batch.state.on_tick(can_send=True)
+        batch.send()
+        assert batch.messages.end is None
+    batch.state.on_tick(can_send=True)
+    assert isinstance(batch.messages.end, RequestTimeout)
+
+
+def test_any_reply_ends_silence() -> None:
+    batch = Batch(2, timeout=10.0)
+    for _ in range(10):
+        batch.state.on_tick(can_send=True)
+    batch.reply({"type": "ack", "seq": 1, "msgs": 4})
+    batch.state.on_tick(can_send=True)
+    assert batch.messages.end is None
+
+
+def test_silence_of_a_stream_that_is_gone_is_told_of_the_first_message() -> None:
+    batch = Batch(1)
+    batch.messages.add("s2", b"2", None)
+    batch.state.commit()
+    batch.send()
+    batch.reply({"stream": "S", "batch": "B-1", "count": 2, "seq": 2})
+    for number in (3, 4):
+        batch.messages.add(f"s{number}", b"%d" % number, None)
+    for _ in range(12):
+        batch.send()
+        batch.state.on_no_responders(batch.state.batch)
+        if batch.state.phase is BatchPhase.IDLE and batch.messages.end is None:
+            batch.state.on_tick(can_send=False)
+    errors = batch.errors()
+    assert (sorted(errors), type(errors[3])) == ([3, 4], NoStream)
+    assert "'s3'" in str(errors[3])
+
+
+@pytest.mark.parametrize(("count", "commits"), [(4, True), (5, False)])
+def test_short_batch_is_committed_when_somebody_waits(count: int, commits: bool) -> None:
+    """The stream acknowledges by itself every four messages."""
+    batch = Batch(count)
+    batch.state.commit_if_short()
+    assert (batch.send() == [BatchOperation.END]) is commits
+
+
+def test_refused_message_that_was_to_commit_is_counted() -> None:
+    """With gaps allowed: the batch ends with the messages before it, and it is not sent again."""
+    batch = Batch(2, gap_ok=True)
+    batch.messages.add("s3", b"3", None)
+    batch.state.commit()
+    batch.send()
+    batch.reply({**error(10071), "type": "err", "seq": 3}, sequence=3)
+    batch.reply({"stream": "S", "batch": "B-1", "count": 2, "seq": 2}, sequence=3)
+    assert list(batch.errors()) == [3]
+    assert (batch.messages.pending, batch.state.idle, batch.messages.settled) == ([], True, 3)
