@@ -51,7 +51,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             signal.pthread_kill(main, signal.SIGINT)
         return messages
 
-    monkeypatch.setattr(Fetch, "_all", all_of)
+    monkeypatch.setattr(Fetch, "_collect", all_of)
     yield
     signal.signal(signal.SIGINT, before)
 
