@@ -3,7 +3,8 @@
     python -m benchmarks.spark [--rows 200000] [--runs 3] [--only read] [--json FILE]
 
 Everything runs in one session on local[2] against one server. Contenders take turns; the ratio is that of the medians.
-Needs Java 17 and the extras spark and server.
+The messages are orders in JSON: 445 bytes on average, lengths and subjects vary, 30 % have headers. Needs Java 17 and
+the extras spark and server.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ import argparse
 import asyncio
 import json
 import os
+import random
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as fn
 
 import natsproto
 from natsproto.spark import (
@@ -31,6 +37,7 @@ from natsproto.spark import (
     publish_partition,
     read_range,
     register,
+    request_partition,
     stream_dataframe,
 )
 from natsproto.testing import run_server
@@ -41,6 +48,7 @@ SCHEMA = (
 )
 PARTITIONS = 2
 KEYS = 1000
+ORDER = "id long, product string, quantity long, price double, customer struct<name: string, country: string>"
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,7 @@ class Contender:
 def main(rows: int, runs: int, only: str, target: str | None) -> None:
     """Measures and prints."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    with run_server(jetstream=True) as server:
+    with run_server(jetstream=True) as server, responder(server.url):
         asyncio.run(scene(server.url, rows))
         spark = (
             SparkSession.builder.master(f"local[{PARTITIONS}]")
@@ -100,18 +108,57 @@ def table(contenders: list[Contender], taken: dict[str, float], rows: int) -> li
 
 
 async def scene(url: str, rows: int) -> None:
-    """A stream of messages of 120 bytes on 100 subjects, every other one with a header; and a bucket."""
+    """A stream of orders, and a bucket."""
+    chance = random.Random(21)
     async with natsproto.connect(url) as nc:
         js = nc.jetstream()
         await js.create_stream(name="BENCH", subjects=["bench.>"], storage="memory", allow_direct=True)
         await js.create_stream(name="SINK", subjects=["sink.>"], storage="memory", allow_atomic=True, max_msgs=1000)
         async with js.publisher(max_pending=2000) as publisher:
             for number in range(rows):
-                headers = {"Trace": f"t{number}"} if number % 2 else None
-                await publisher.publish(f"bench.{number % 100}", b"x" * 120, headers=headers)
+                subject, data, headers = order(chance, number)
+                await publisher.publish(f"bench.{subject}", data, headers=headers)
         bucket = await js.create_key_value(bucket="KEYS", storage="memory")
         for number in range(KEYS):
             await bucket.put(f"k{number}", b"v" * 50)
+
+
+def order(chance: random.Random, number: int) -> tuple[str, bytes, dict[str, str] | None]:
+    """One message as users have it: subject, JSON, and for 30 % of them headers."""
+    customer = {"name": f"customer {chance.randrange(10_000)}", "country": chance.choice(("GB", "US", "FR", "KR"))}
+    note = "left at the door " * min(200, int(chance.lognormvariate(2.63, 0.8)))
+    fields = {"id": number, "product": f"p{chance.randrange(500)}", "quantity": chance.randrange(1, 9)}
+    data = json.dumps({**fields, "price": round(chance.uniform(1, 99), 2), "customer": customer, "note": note})
+    headers = {"Trace-Id": f"{chance.getrandbits(128):032x}", "Source": "shop"} if chance.random() < 0.3 else None
+    return f"{customer['country'].lower()}.{chance.randrange(1000)}", data.encode(), headers
+
+
+@contextmanager
+def responder(url: str) -> Iterator[None]:
+    """A process that answers requests on the subject echo."""
+    with subprocess.Popen([sys.executable, "-c", RESPONDER, url], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+RESPONDER = """
+import asyncio, sys
+import natsproto
+
+async def main() -> None:
+    async with natsproto.connect(sys.argv[1]) as nc:
+        async with nc.subscribe("echo") as requests:
+            await nc.flush()
+            print("ready", flush=True)
+            async for request in requests:
+                await request.respond(request.data)
+
+asyncio.run(main())
+"""
 
 
 class Bench:
@@ -121,6 +168,7 @@ class Bench:
         self._spark, self._url, self._rows = spark, url, rows
         self._nats = SparkNats(servers=url)
         self._serial = 0
+        self._cached: dict[float, DataFrame] = {}
         bounds = [(rows * part // PARTITIONS + 1, rows * (part + 1) // PARTITIONS) for part in range(PARTITIONS)]
         self._bounds = spark.sparkContext.parallelize(bounds, PARTITIONS)
 
@@ -129,13 +177,16 @@ class Bench:
         few = 0.1  # of the rows, for what is slow
         return [
             Contender("read", "nats-py, psub.fetch in mapPartitions", self.nats_py_read),
-            Contender("read", "format(nats), Arrow", lambda: noop(self.table()), 3),
+            Contender("read", "format(nats), Arrow", lambda: noop(self.table()), 4.5),
             Contender("read", "read_range, tuples", self.tuples, 2),
-            Contender("read", "format(nats), readMethod=direct", lambda: noop(self.table(readMethod="direct")), 1.5),
+            Contender("read", "format(nats), readMethod=direct", lambda: noop(self.table(readMethod="direct")), 3),
             Contender("read", "stream_dataframe", lambda: noop(stream_dataframe(self._spark, self._nats, "BENCH"))),
+            Contender("job", "nats-py, psub.fetch, from_json, sum", lambda: job(self.nats_py_payloads())),
+            Contender("job", "format(nats), from_json, sum", lambda: job(self.table(includeHeaders="false")), 3),
             Contender("write", "nats-py, gather(500) in foreachPartition", self.nats_py_write),
             Contender("write", "format(nats), Arrow, msgid", lambda: self.write(exactlyOnce="msgid"), 3),
-            Contender("write", "publish_partition, rows, msgid", self.publish_rows, 1.5),
+            Contender("write", "format(nats), Arrow, none", lambda: self.write(exactlyOnce="none"), 3.5),
+            Contender("write", "publish_partition, rows, msgid", self.publish_rows, 2.5),
             Contender(
                 "atomic",
                 "format(nats), Arrow, msgid (of a tenth)",
@@ -151,6 +202,9 @@ class Bench:
             ),
             Contender("lookup", "nats-py, 64 kv.get at a time", self.nats_py_lookup, share=few),
             Contender("lookup", "kv_lookup", self.lookup, 3, few),
+            Contender("request", "nats-py, 64 at a time", self.nats_py_request, share=few),
+            Contender("request", "map_async, 64 at a time", self.request_each, 2, few),
+            Contender("request", "request_partition, 64 at a time", self.request_rows, 2, few),
             Contender("5 ms service", "map_async, 1 at a time", lambda: self.service(1, 0.002), share=0.002),
             Contender("5 ms service", "map_async, 64 at a time", lambda: self.service(64, 0.1), 30, 0.1),
         ]
@@ -174,47 +228,22 @@ class Bench:
         noop(self._spark.createDataFrame(ranges.mapPartitions(read), SCHEMA))
 
     def nats_py_read(self) -> None:
-        url = self._url
+        rows = self._bounds.mapPartitions(partial(fetch_all, self._url, every_column))
+        noop(self._spark.createDataFrame(rows, SCHEMA))
 
-        async def fetch(first: int, last: int) -> list[tuple[object, ...]]:
-            import nats
-            from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-
-            nc = await nats.connect(url)
-            config = ConsumerConfig(
-                ack_policy=AckPolicy.NONE, deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=first
-            )
-            subscription = await nc.jetstream().pull_subscribe("bench.>", stream="BENCH", config=config)
-            rows: list[tuple[object, ...]] = []
-            while len(rows) < last - first + 1:
-                for message in await subscription.fetch(5000, timeout=10):
-                    about = message.metadata
-                    headers = {name: [value] for name, value in (message.headers or {}).items()} or None
-                    size = len(message.subject) + len(message.data)
-                    row = (
-                        "BENCH",
-                        message.subject,
-                        about.sequence.stream,
-                        about.timestamp,
-                        message.data,
-                        headers,
-                        size,
-                    )
-                    rows.append(row)
-            await nc.close()
-            return rows[: last - first + 1]
-
-        def read(bounds: Iterable[tuple[int, int]]) -> Iterator[tuple[object, ...]]:
-            for first, last in bounds:
-                yield from asyncio.run(fetch(first, last))
-
-        noop(self._spark.createDataFrame(self._bounds.mapPartitions(read), SCHEMA))
+    def nats_py_payloads(self) -> DataFrame:
+        rows = self._bounds.mapPartitions(partial(fetch_all, self._url, payload_alone))
+        return self._spark.createDataFrame(rows, "data binary")
 
     # ------------------------------------------------------------ writing
 
     def rows(self, share: float = 1.0) -> DataFrame:
-        frame = self._spark.range(0, int(self._rows * share), 1, PARTITIONS)
-        return frame.selectExpr("concat('sink.', id % 100) AS subject", "cast(repeat('x', 120) AS binary) AS data")
+        """Orders in the memory of Spark."""
+        if share not in self._cached:
+            orders = self.table(endingOffsets=str(int(self._rows * share)))
+            self._cached[share] = orders.selectExpr("replace(subject, 'bench', 'sink') AS subject", "data", "headers")
+            self._cached[share].cache().count()
+        return self._cached[share]
 
     def write(self, share: float = 1.0, **options: str) -> None:
         given = {"servers": self._url, "stream": "SINK", "stableOrder": "true", **options}
@@ -242,6 +271,8 @@ class Bench:
                 pending = []
                 for row in chunk:
                     headers = {"Nats-Msg-Id": f"{write_id}.{partition}.{number}"}
+                    for name, values in (row.headers or {}).items():
+                        headers[name] = values[0]
                     pending.append(js.publish(row.subject, bytes(row.data), headers=headers, timeout=30))
                     number += 1
                 await asyncio.gather(*pending)
@@ -282,10 +313,91 @@ class Bench:
 
         self.keys().mapPartitions(look_up).count()
 
+    def payloads(self) -> Any:
+        count = self._rows // 10
+        return self._spark.sparkContext.parallelize([{"data": b"%d" % number} for number in range(count)], PARTITIONS)
+
+    def request_each(self) -> None:
+        ask: Any = map_async(echo, self._nats, concurrency=64)
+        self.payloads().mapPartitions(ask).count()
+
+    def request_rows(self) -> None:
+        ask: Any = request_partition(self._nats, "echo", concurrency=64)
+        self.payloads().mapPartitions(ask).count()
+
+    def nats_py_request(self) -> None:
+        url = self._url
+
+        async def ask(rows: Iterator[dict[str, bytes]]) -> list[bytes]:
+            import nats
+
+            nc = await nats.connect(url)
+            replies: list[bytes] = []
+
+            async def lane() -> None:
+                for row in rows:  # 64 lanes take from one iterator: one slow reply does not hold up the others
+                    reply = await nc.request("echo", row["data"], timeout=5)
+                    replies.append(reply.data)
+
+            await asyncio.gather(*(lane() for _ in range(64)))
+            await nc.close()
+            return replies
+
+        def request(rows: Iterable[dict[str, bytes]]) -> Iterator[bytes]:
+            yield from asyncio.run(ask(iter(rows)))
+
+        self.payloads().mapPartitions(request).count()
+
     def service(self, concurrency: int, share: float) -> None:
         rows = self._spark.sparkContext.parallelize(range(int(self._rows * share)), PARTITIONS)
         ask: Any = map_async(five_milliseconds, self._nats, concurrency=concurrency)
         rows.mapPartitions(ask).count()
+
+
+def fetch_all(
+    url: str, row_of: Callable[[Any], tuple[object, ...]], bounds: Iterable[tuple[int, int]]
+) -> Iterator[Any]:
+    """What nats-py's documentation shows for reading a stream: a pull subscription, ``fetch`` after ``fetch``."""
+
+    async def fetch(first: int, last: int) -> list[tuple[object, ...]]:
+        import nats
+        from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+        nc = await nats.connect(url)
+        config = ConsumerConfig(
+            ack_policy=AckPolicy.NONE, deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=first
+        )
+        subscription = await nc.jetstream().pull_subscribe("bench.>", stream="BENCH", config=config)
+        rows: list[tuple[object, ...]] = []
+        while len(rows) < last - first + 1:
+            rows += map(row_of, await subscription.fetch(5000, timeout=10))
+        await nc.close()
+        return rows[: last - first + 1]
+
+    for first, last in bounds:
+        yield from asyncio.run(fetch(first, last))
+
+
+def every_column(message: Any) -> tuple[object, ...]:
+    about = message.metadata
+    headers = {name: [value] for name, value in (message.headers or {}).items()} or None
+    size = len(message.subject) + len(message.data)
+    return "BENCH", message.subject, about.sequence.stream, about.timestamp, message.data, headers, size
+
+
+def payload_alone(message: Any) -> tuple[object, ...]:
+    return (message.data,)
+
+
+def job(orders: DataFrame) -> None:
+    """Revenue by product and country."""
+    parsed = orders.select(fn.from_json(fn.col("data").cast("string"), ORDER).alias("order"))
+    revenue = parsed.groupBy("order.product", "order.customer.country")
+    noop(revenue.agg(fn.sum(fn.col("order.quantity") * fn.col("order.price"))))
+
+
+async def echo(client: natsproto.Client, row: dict[str, bytes]) -> bytes:
+    return (await client.request("echo", row["data"], timeout=5)).data
 
 
 def key_itself(key: str) -> str:
@@ -334,7 +446,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--only", default="", help="a group: read, write, atomic, lookup, service, memory")
+    parser.add_argument("--only", default="", help="read, job, write, atomic, lookup, request, service or memory")
     parser.add_argument("--json", help="a file for the seconds of every run")
     given = parser.parse_args()
     main(given.rows, given.runs, given.only, given.json)

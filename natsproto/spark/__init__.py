@@ -7,15 +7,8 @@ from natsproto.spark._client import close_workers, worker_client
 from natsproto.spark._dataframes import arrow_partition, foreach_batch_writer, register, stream_dataframe
 from natsproto.spark._offsets import SeqRange
 from natsproto.spark._options import SecretRef, SparkNats
-from natsproto.spark._partitions import (
-    WriteSummary,
-    kv_lookup,
-    kv_lookup_udf,
-    map_async,
-    publish_partition,
-    request_partition,
-    run_partition,
-)
+from natsproto.spark._partitions import kv_lookup, kv_lookup_udf, map_async, request_partition, run_partition
+from natsproto.spark._publish import WriteSummary, publish_partition
 from natsproto.spark._reader import plan_ranges, read_range
 from natsproto.spark._schema import ROW_SCHEMA
 

@@ -13,12 +13,14 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from natsproto._durations import positive_seconds
 from natsproto.errors import ConfigError
 from natsproto.spark._offsets import SeqRange
 from natsproto.spark._options import Method, Place, SparkNats
-from natsproto.spark._partitions import PartitionFunction, publish_partition
+from natsproto.spark._partitions import PartitionFunction
+from natsproto.spark._publish import PublishPlan, publish_rows
 from natsproto.spark._reader import check_reading, plan_ranges, read_range
-from natsproto.spark._schema import ROW_SCHEMA, ROW_SCHEMA_WITHOUT_HEADERS
+from natsproto.spark._schema import ROW_SCHEMA, ROW_SCHEMA_WITHOUT_HEADERS, check_server_headers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,41 +155,42 @@ def foreach_batch_writer(
 ) -> Callable[[DataFrame, int], None]:
     """A function for ``writeStream.foreachBatch`` that publishes each micro-batch with ``publish_partition``.
 
-    Message ids hold the number of the batch, so one that runs again after a failure stores nothing twice within the
-    stream's ``duplicate_window``. ``write_id`` names the query in these ids, for good: without it Spark's own id of
+    Message ids hold the number of the batch, so one that runs again after a failure stores nothing twice: the stream
+    drops the ids of its ``duplicate_window``, and for the first batch of a run and for retries the target is looked up
+    as in ``publish_partition``. ``write_id`` names the query in these ids, for good: without it Spark's own id of
     the query does, which is kept in its checkpoint. Spark Connect, and a batch that is written from a second thread,
     do not know that id and need a ``write_id``. The other arguments are those of ``publish_partition``. A batch that
     is not stored whole fails the query. Needs pyarrow. ConfigError for wrong arguments.
     """
 
-    def writer(batch: str) -> PartitionFunction[Any, Any]:
-        return publish_partition(
-            config,
-            write_id=batch,
-            subject=subject,
-            msg_id=msg_id,
-            stable_order=stable_order,
-            server_headers=server_headers,
-            window=window,
-            timeout=timeout,
-        )
-
-    writer(write_id or "checked here, on the driver, before a query runs")
+    plan = PublishPlan(
+        write_id=write_id or "the id of the query",
+        subject=subject,
+        msg_id=msg_id,
+        stable_order=stable_order,
+        server_headers=check_server_headers("server_headers", server_headers),
+        window=window,
+        timeout=positive_seconds("timeout", timeout),
+    )
+    repeated = True  # the first batch of this run may have been written by another one
 
     def write(frame: DataFrame, batch: int) -> None:
         import pyarrow as pa
 
+        nonlocal repeated
         context = getattr(frame.sparkSession, "sparkContext", None)  # Spark Connect has none
         query = write_id or (context and context.getLocalProperty("sql.streaming.queryId"))
         if not query:
             raise ConfigError("write_id", "", "is needed: Spark Connect, and a second thread, do not know the query")
         summary = pa.schema([("published", pa.int64()), ("duplicates", pa.int64())])
-        function = arrow_partition(writer(f"{query}.{batch}"), summary)
+        now = plan.but(write_id=query, epoch=batch, repeated=repeated)
+        function = arrow_partition(partial(publish_rows, now, config), summary)
         written = frame.mapInArrow(function, "published long, duplicates long").collect()
         log.info(
             "batch %d of %s: %d rows published, %d of them were stored before",
             *(batch, query, sum(one.published for one in written), sum(one.duplicates for one in written)),
         )
+        repeated = False
 
     return write
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from contextlib import aclosing, closing
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, overload
 
 from natsproto._client import Client
 from natsproto.errors import (
@@ -49,6 +49,7 @@ INACTIVE_THRESHOLD_S = 30.0
 NO_REPLY_TIMEOUT_S = 60.0
 """Seconds without any reply after which reading ends with RequestTimeout."""
 _SEQ = attrgetter("seq")
+_DATA = attrgetter("data")
 
 
 # ---------------------------------------------------------------- planning
@@ -340,10 +341,10 @@ class RangeReader:
                 if position(came[-1]) > end:
                     del came[bisect_right(came, end, key=position) :]
                 kept += came
-                nbytes += sum(map(_data_size, came))
+                nbytes += sum(map(len, map(_DATA, came)))
                 while len(kept) >= rows or nbytes >= self._max_bytes:
                     chunk, kept = kept[:rows], kept[rows:]
-                    nbytes = sum(map(_data_size, kept))
+                    nbytes = sum(map(len, map(_DATA, kept)))
                     if chunk := await self._checked(chunk, position(chunk[-1]), position):
                         yield chunk
                 if over:
@@ -389,10 +390,6 @@ async def _merged(sources: list[AsyncGenerator[list[RawMessage]]]) -> AsyncGener
 
 def _position(message: JsMessage) -> int:
     return message.position[2]
-
-
-def _data_size(message: object) -> int:
-    return len(cast("RawMessage", message).data)
 
 
 async def _chained(first: list[M] | None, rest: AsyncGenerator[list[M]]) -> AsyncGenerator[list[M]]:
