@@ -102,7 +102,7 @@ def test_any_reply_ends_silence() -> None:
     assert batch.messages.end is None
 
 
-def test_silence_of_a_stream_that_is_gone_is_told_of_the_first_message() -> None:
+def test_silence_of_a_stream_that_is_gone() -> None:
     batch = Batch(1)
     batch.messages.add("s2", b"2", None)
     batch.state.commit()
