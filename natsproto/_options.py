@@ -20,7 +20,8 @@ from typing import Any, TypedDict, Unpack, cast
 from natsproto._durations import positive_seconds, seconds
 from natsproto._proxy import check_proxy, connect_through
 from natsproto._value import Value, did_you_mean
-from natsproto.errors import HIDDEN, ConfigError, InvalidCredentials, NatsError
+from natsproto.errors import ConfigError, InvalidCredentials, NatsError
+from natsproto.errors._base import HIDDEN
 from natsproto.protocol.addresses import ServerAddress, parse_servers
 from natsproto.protocol.auth import Credentials, parse_creds, parse_seed
 from natsproto.protocol.frames import ServerInfo

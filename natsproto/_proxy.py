@@ -15,7 +15,8 @@ import socket
 from base64 import b64encode
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from natsproto.errors import HIDDEN, ConfigError, ConnectionLost
+from natsproto.errors import ConfigError, ConnectionLost
+from natsproto.errors._base import HIDDEN
 
 _RULE = (
     "must be a URL like socks5://host:port, or http:// for HTTP CONNECT, with user:password@ if the proxy asks for it"

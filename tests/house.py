@@ -31,32 +31,31 @@ MAX_TEST_NAME = 50
 
 KNOWN: dict[str, dict[str, int]] = {
     "file lines": {
-        "natsproto/_core/engine.py": 825,
-        "natsproto/_core/subscription.py": 682,
-        "natsproto/_options.py": 821,
-        "natsproto/errors.py": 1018,
-        "natsproto/jetstream/_codec.py": 769,
-        "natsproto/jetstream/_context.py": 757,
-        "natsproto/jetstream/_direct.py": 609,
-        "natsproto/jetstream/_publish/fast_batch_state.py": 611,
-        "natsproto/jetstream/_stream.py": 721,
+        "natsproto/_core/engine.py": 831,
+        "natsproto/_core/subscription.py": 677,
+        "natsproto/_options.py": 816,
+        "natsproto/jetstream/_codec.py": 773,
+        "natsproto/jetstream/_consumer/pull_state.py": 613,
+        "natsproto/jetstream/_direct.py": 616,
+        "natsproto/jetstream/_publish/async_publish.py": 605,
+        "natsproto/jetstream/_publish/fast_batch_state.py": 612,
         "tests/core/test_engine.py": 1268,
-        "tests/core/test_subscription.py": 923,
+        "tests/core/test_subscription.py": 925,
         "tests/jetstream/test_consumer.py": 804,
-        "tests/jetstream/test_direct.py": 723,
+        "tests/jetstream/test_direct.py": 731,
         "tests/jetstream/test_fast_batch.py": 821,
         "tests/jetstream/test_management.py": 845,
         "tests/jetstream/test_publish.py": 619,
-        "tests/jetstream/test_pull_state.py": 1242,
         "tests/jetstream/test_publisher.py": 805,
+        "tests/jetstream/test_pull_state.py": 1242,
         "tests/kit/hostile.py": 639,
         "tests/kit/scripted.py": 603,
-        "tests/protocol/test_parser.py": 1005,
-        "tests/protocol/test_pool.py": 715,
+        "tests/protocol/test_parser.py": 1019,
+        "tests/protocol/test_pool.py": 714,
         "tests/server/test_auth.py": 773,
         "tests/server/test_core.py": 606,
         "tests/server/test_services.py": 628,
-        "tests/server/test_testing.py": 748,
+        "tests/server/test_testing.py": 746,
         "tests/server/test_tls.py": 615,
         "tests/server/test_websocket.py": 655,
         "tests/test_options.py": 779,
@@ -79,20 +78,20 @@ SMALL_MODULES = {
 }
 """Modules below 40 lines, and the reason."""
 
-ENGLISH = {
+ENGLISH: dict[str, int] = {
     ".": 6,
-    "docs": 83,
+    "docs": 81,
     "docs/decisions": 44,
     "docs/howto": 5,
     "docs/reference": 7,
-    "natsproto": 15,
-    "natsproto/_core": 73,
-    "natsproto/jetstream": 235,
+    "natsproto": 12,
+    "natsproto/_core": 72,
+    "natsproto/jetstream": 225,
     "natsproto/protocol": 41,
 }
 """Sentences to reword, for each directory: upper bounds to lower after rewording."""
 
-LONG_TEST_NAMES = {
+LONG_TEST_NAMES: dict[str, int] = {
     "tests": 25,
     "tests/core": 116,
     "tests/faults": 56,
@@ -362,7 +361,7 @@ def sentences(text: str) -> Iterator[str]:
     """Sentences; table cells and list items begin new ones."""
     for block in re.split(r"\n\s*\n|\n\s*(?:[-*#>]+|\d+\.)\s|\|", text):
         for sentence in re.split(r"(?<=[.!?])\s+", " ".join(block.split())):
-            yield sentence.lstrip("*_`\"'( ")
+            yield sentence.lstrip("*_\"'( ")
 
 
 def english() -> dict[str, list[str]]:

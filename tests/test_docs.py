@@ -32,6 +32,7 @@ from natsproto._options import OptionArgs
 from natsproto.jetstream import JetStream
 from natsproto.jetstream._consumer import messages
 from natsproto.testing import run_server
+from tests import error_messages
 from tests.spark.java import missing
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -191,6 +192,13 @@ def test_every_error_is_explained() -> None:
     words = (DOCS / "errors.md").read_text().partition("## The tree")[0]
     kinds = [name for name in errors.__all__ if issubclass(getattr(errors, name), errors.NatsError)]
     assert [name for name in kinds if f"`{name}`" not in words] == []
+
+
+def test_error_messages_table() -> None:
+    """Run ``python -m tests.error_messages`` after changing a message."""
+    raised = {name for name in errors.__all__ if issubclass(getattr(errors, name), errors.NatsError)}
+    assert {type(error).__name__ for error in error_messages.examples()} == raised - error_messages.GROUPS
+    assert error_messages.page_table() == error_messages.table()
 
 
 def test_names_for_annotations_are_where_the_page_says() -> None:

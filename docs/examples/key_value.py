@@ -73,7 +73,7 @@ if __name__ == "__main__":
     asyncio.run(main())
 
 # prints: refused: expected 1, it is 2
-# prints: refused: key 'eu.tax' in bucket 'shop' has a value already
+# prints: refused: key 'eu.tax' in bucket 'shop' already exists
 # prints: gone since revision 3
 # prints: history: 19 20 DEL
 # prints: together: eu.tax=19 us.tax=7

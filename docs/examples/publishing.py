@@ -100,7 +100,7 @@ if __name__ == "__main__":
 
 # prints: 1. stored in SHOP as number 1; published again: a duplicate of 1
 # prints: refused, as the last one is 1
-# prints: no stream listens on 'invoices.eu'
+# prints: no stream has the subject 'invoices.eu'
 # prints: 2. 10000 messages acknowledged one by one
 # prints: 1 of 2 failed: message 2
 # prints: 3. 10000 messages by FastPublisher

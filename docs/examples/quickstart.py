@@ -160,7 +160,7 @@ if __name__ == "__main__":
 # prints: 100 parcels, none of them twice
 # prints: a rose costs 5 euros, and 40 are left
 # prints: a bouquet in red and white: Happy birthday!
-# prints: at once: nobody listens on 'shop.delivery'
+# prints: at once: no responders: nothing is subscribed to 'shop.delivery'
 # prints: in time: request to 'shop.complaints': no answer within 0.2 s
 # prints: the ledger holds 500 sales
 # prints: the clerk read 200 in the morning and went on at number 201 after lunch

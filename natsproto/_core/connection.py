@@ -235,7 +235,9 @@ class Connection:
         looking at it again: for layers on top, which acknowledge with it.
         """
         if 10 in reply or 13 in reply:  # numbers: looking for bytes costs eight times as much
-            raise LocalProtocolError(f"{reply!r} is no subject; the message that asks for an answer there is forged")
+            raise LocalProtocolError(
+                f"cannot respond: the reply subject {reply!r} contains a line end, so the message is forged"
+            )
         behind = _ACK_SUFFIX if payload == b"+ACK" else b" %d\r\n%b" % (len(payload), payload)
         self._outbox.put(b"PUB ", reply + behind)
 
@@ -460,7 +462,7 @@ class Connection:
         """
         self._engine.check_open("reconnect")
         if not self._options.allow_reconnect:
-            raise LocalProtocolError("reconnect() with allow_reconnect=False would close the client: use close()")
+            raise LocalProtocolError("allow_reconnect is False, so reconnect() would close the client: use close()")
         await self._engine.reconnect()
 
     def set_servers(self, servers: str | Sequence[str]) -> None:

@@ -318,7 +318,7 @@ class Engine:
                     session.ping(FlushToken(answered, self.outbox.frames_out, self.table.last_sid))
                     await answered
         except (TimeoutError, NatsError):
-            log.info("%s did not confirm what was sent before reconnect()", session.address)
+            log.info("%s did not confirm the sent messages before reconnect()", session.address)
         finally:
             session.end(ConnectionLost("reconnect() was called", str(session.address)))
 
@@ -557,7 +557,7 @@ class Engine:
 
     def on_slow_consumer_recovered(self, subscription: Subscription, dropped: int) -> None:
         """A subscription has ceased to lose messages."""
-        log.warning("subscription on %r has caught up; it lost %d messages in all", subscription.subject, dropped)
+        log.warning("subscription to %r has caught up; it lost %d messages", subscription.subject, dropped)
 
     def yield_to_readers(self) -> None:
         """Stops reading from the socket for a turn of the event loop."""
@@ -731,7 +731,7 @@ class Engine:
         await self._close()
         unhandled = await self.event_bus.handled(CLOSE_TIMEOUT_S)
         if unhandled:
-            log.warning("closed with %d events not handled by on_event", unhandled)
+            log.warning("closed with %d events that on_event has not handled", unhandled)
 
     async def _close(self) -> None:
         """close() but for the callbacks of events."""
@@ -773,7 +773,7 @@ class Engine:
             cut.cancel()
 
     def _abort_close(self, session: Session) -> None:
-        log.warning("%s takes nothing; cut with %d messages unsent", session.address, self.outbox.frames)
+        log.warning("%s accepts no data; connection cut with %d unsent messages", session.address, self.outbox.frames)
         session.end(ConnectionClosed())
 
     def _end_all(self, reason: Exception | None) -> None:
@@ -805,7 +805,7 @@ class Engine:
             self._end_all(reason)
         self.outbox.detach()
         if self.outbox.frames:
-            log.warning("closed with %d messages unsent", self.outbox.frames)
+            log.warning("closed with %d unsent messages", self.outbox.frames)
         if self.session is not None:
             if not self.session.ended.done():
                 self.session.end(ConnectionClosed())

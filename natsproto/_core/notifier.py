@@ -13,8 +13,8 @@ running_loop = asyncio._get_running_loop
 def wrong_loop_error() -> LocalProtocolError:
     """For whoever uses a client where it is not at home: what is waited for there would never come, or too late."""
     return LocalProtocolError(
-        "the client belongs to the event loop that it was made in, and this is another one, another thread or a forked "
-        "process: make a client here, use natsproto.sync, or asyncio.run_coroutine_threadsafe"
+        "the client was used outside its event loop: in another loop or thread, or in a forked process; "
+        "create a client there, use natsproto.sync, or call asyncio.run_coroutine_threadsafe"
     )
 
 

@@ -57,12 +57,10 @@ _PHASE_OF_STATE = {
 _OPEN_PHASE = "open"
 _TLS_HANDSHAKE = "in the TLS handshake"
 _NO_INFO_HINT = (
-    "a server with handshake_first says nothing before TLS: then use tls_first=True; is it a NATS server at all? An "
+    "a server with handshake_first sends nothing before TLS: use tls_first=True; or this is not a NATS server: an "
     "HTTP server, as on the monitoring port, waits for a request"
 )
-_CLIENT_CERTIFICATE_HINT = (
-    "so ends a server that wants a client certificate, or another one than the context given as tls has"
-)
+_CLIENT_CERTIFICATE_HINT = "the server may require a client certificate, or another one than the tls context has"
 
 _KERNEL_KEEPALIVE_S = 7200.0
 """Seconds of silence after which a kernel looks whether its peer is still there. Pings mostly come before that; to ask
@@ -416,7 +414,7 @@ class Session:
         try:
             self._check_keep_alive()
         except Exception as exc:
-            log.exception("looking after the connection to %s failed", self.address)
+            log.exception("the keep-alive check of %s failed", self.address)
             self.end(exc)
 
     def _check_keep_alive(self) -> None:
@@ -426,7 +424,7 @@ class Session:
         self._stuck_ticks = self._stuck_ticks + 1 if unsent and passed <= self._last_sent_bytes else 0
         self._last_sent_bytes = passed
         if self._stuck_ticks > self._options.max_outstanding_pings:
-            self.end(ConnectionLost(f"the server takes nothing: {unsent} bytes are stuck", str(self.address)))
+            self.end(ConnectionLost(f"the server accepts no data: {unsent} bytes are stuck", str(self.address)))
             return
         silent = self.link.count_silent_tick()
         if silent > self._options.max_outstanding_pings and not self._is_held:
@@ -472,19 +470,18 @@ def _is_too_old(info: ServerInfo) -> bool:
 def tls_failure(exc: OSError, server: str) -> TlsFailed:
     """What OpenSSL says, in words that say what to do."""
     if not isinstance(exc, ssl.SSLError):
-        return TlsFailed(
-            f"the server ended the connection in the handshake: {_CLIENT_CERTIFICATE_HINT}, or does no TLS", server
-        )
+        reason = "the server closed the connection during the handshake"
+        return TlsFailed(f"{reason}: {_CLIENT_CERTIFICATE_HINT}, or does not support TLS", server)
     said = getattr(exc, "verify_message", "") or exc.reason or str(exc)
     if isinstance(exc, ssl.SSLCertVerificationError):
         if exc.verify_code in _HOST_MISMATCH_CODES:
-            hint = "the certificate is for another host: dial the name it was made for or give tls_hostname"
+            hint = "the certificate is for another host: connect to the name in the certificate or set tls_hostname"
         elif exc.verify_code in _EXPIRED_CODES:
             hint = "the certificate is not valid at this time"
         elif exc.verify_code in _NOT_STRICT_CODES:
             hint = f"the certificate breaks rules of RFC 5280: {_STRICT_X509_HINT}"
         else:
-            hint = "the certificate is not signed by a trusted CA: give tls=context that has the CA"
+            hint = "the certificate is not signed by a trusted CA: pass a tls context that has the CA"
     else:
         hint = next((hint for words, hint in _TLS_HINTS if any(word in said for word in words)), "see the cause")
     return TlsFailed(f"{hint} ({said})", server)
@@ -493,7 +490,7 @@ def tls_failure(exc: OSError, server: str) -> TlsFailed:
 _TLS_HINTS = (
     (
         ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE", "BAD_CERTIFICATE"),
-        "the server wants a client certificate: load one into the context given as tls",
+        "the server requires a client certificate: load one into the tls context",
     ),
     (
         ("UNKNOWN_CA", "CERTIFICATE_UNKNOWN", "CERTIFICATE_EXPIRED", "CERTIFICATE_REVOKED"),
@@ -501,10 +498,13 @@ _TLS_HINTS = (
     ),
     (
         ("WRONG_VERSION_NUMBER", "RECORD", "HTTP_REQUEST"),
-        "the server does not answer with TLS: leave out tls_first (or wss), or is it another port?",
+        "the server did not answer with TLS: remove tls_first (or wss), or use another port",
     ),
-    (("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"), "there is no version of TLS that both sides allow"),
-    (("EOF",), f"the server ended the connection in the handshake: {_CLIENT_CERTIFICATE_HINT}, or does no TLS"),
+    (("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"), "client and server have no TLS version in common"),
+    (
+        ("EOF",),
+        f"the server closed the connection during the handshake: {_CLIENT_CERTIFICATE_HINT}, or does not support TLS",
+    ),
 )
 """Words of OpenSSL, and what can be done."""
 
@@ -512,5 +512,5 @@ _HOST_MISMATCH_CODES = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_A
 _EXPIRED_CODES = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
 _NOT_STRICT_CODES = range(80, 95)  # X509_V_ERR_PATHLEN_INVALID_FOR_NON_CA … X509_V_ERR_EC_KEY_EXPLICIT_PARAMS
 _STRICT_X509_HINT = (
-    "make a better one, or clear ssl.VERIFY_X509_STRICT, a default since Python 3.13, in a context given as tls"
+    "issue another certificate, or clear ssl.VERIFY_X509_STRICT (on by default since Python 3.13) in the tls context"
 )

@@ -544,7 +544,7 @@ class Subscription(AsyncForHint, Generic[M]):
 
     def _check_readable(self) -> None:
         if self._handler is not None:
-            raise LocalProtocolError(f"subscription on {self.subject!r} has a callback; it cannot be read as well")
+            raise LocalProtocolError(f"cannot read the subscription to {self.subject!r}: it has a callback")
 
     def _is_finished(self) -> bool:
         """With the inbox empty: whether it stays so. Raises the error that ended it."""

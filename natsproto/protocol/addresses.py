@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from natsproto._value import Value
-from natsproto.errors import HIDDEN, ConfigError
+from natsproto.errors import ConfigError
+from natsproto.errors._base import HIDDEN
 
 _PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 _BLANKS = re.compile(r"[\x00-\x20\x7f]|\s")

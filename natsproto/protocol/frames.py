@@ -103,7 +103,7 @@ class Message:
         """
         reply = self.reply
         if reply is None or self._origin is None:
-            raise LocalProtocolError(f"message on {self.subject!r} asks for no answer: it has no reply subject")
+            raise LocalProtocolError(f"cannot respond to message on {self.subject!r}: it has no reply subject")
         await self._origin._send_reply(reply, payload, headers)
 
     def __copy__(self) -> Self:

@@ -13,7 +13,8 @@ from itertools import islice
 
 from natsproto._durations import seconds
 from natsproto._value import Value
-from natsproto.errors import HIDDEN, ConfigError, NotAuthorized
+from natsproto.errors import ConfigError, NotAuthorized
+from natsproto.errors._base import HIDDEN
 from natsproto.protocol.addresses import MalformedUrl, ServerAddress, address_key, is_ip, parse_host_port
 from natsproto.protocol.frames import ServerInfo
 

@@ -19,11 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, ca
 
 from natsproto._options import DEFAULT_SERVER, OptionArgs, Options, Text
 from natsproto._value import Value
-from natsproto.errors import (
-    HIDDEN,
-    ConfigError,
-    InvalidCredentials,
-)
+from natsproto.errors import ConfigError, InvalidCredentials
+from natsproto.errors._base import HIDDEN
 from natsproto.jetstream._config import stream_name
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.addresses import parse_servers

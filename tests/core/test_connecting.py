@@ -43,7 +43,7 @@ async def test_login_refused_without_credentials() -> None:
         assert isinstance(error, LoginRefused)
         assert isinstance(error, ConnectFailed)
         assert str(error) == (
-            f"{HOST}:{PORT} refused a client without credentials: Authorization Violation: "
+            f"{HOST}:{PORT} rejected a client without credentials: Authorization Violation: "
             "give user and password, token, creds, nkey_seed, jwt or auth"
         )
         assert (error.reason, error.server, error.anonymous) == ("Authorization Violation", f"{HOST}:{PORT}", True)
@@ -57,7 +57,7 @@ async def test_login_refused_with_credentials() -> None:
     async with world(REFUSES) as place:
         with pytest.raises(LoginRefused) as refused:
             await place.connect(user="ann", password="wrong")
-        assert str(refused.value) == f"{HOST}:{PORT} refused the credentials: Authorization Violation"
+        assert str(refused.value) == f"{HOST}:{PORT} rejected the credentials: Authorization Violation"
         assert not refused.value.anonymous
 
 

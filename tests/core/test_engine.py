@@ -751,7 +751,7 @@ async def test_slow_consumer_episodes_are_logged(caplog: pytest.LogCaptureFixtur
         assert (len(diary.events), sub.dropped, nc.stats.dropped) == (4, 12_000, 12_000)
         lines = [record.getMessage() for record in caplog.records]
         assert [line for line in lines if "caught up" in line] == [
-            "subscription on 'a' has caught up; it lost 3000 messages in all"
+            "subscription to 'a' has caught up; it lost 3000 messages"
         ] * 4
         assert len(lines) == 8, "one where each begins, and one where it ends"
 
@@ -927,7 +927,7 @@ async def test_closing_while_down_says_what_was_never_sent(caplog: pytest.LogCap
         with caplog.at_level(logging.WARNING, "natsproto"):
             await nc.close()
         assert loop.time() == began
-        assert "closed with 3 messages unsent" in caplog.text
+        assert "closed with 3 unsent messages" in caplog.text
 
 
 @pytest.mark.parametrize("when", ["dialling", "in the handshake", "between two attempts"])

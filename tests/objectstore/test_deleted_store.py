@@ -48,7 +48,7 @@ async def test_every_verb_says_which_store_is_gone(jetstream: JetStream, tmp_pat
         "update store": jetstream.update_object_store(bucket="files"),
     }
     for name, call in calls.items():
-        with pytest.raises(BucketNotFound, match="there is no bucket 'files'") as gone:
+        with pytest.raises(BucketNotFound, match="bucket 'files' not found") as gone:
             await call
         assert gone.value.bucket == "files", name
     async with store.watch() as watcher:

@@ -104,7 +104,7 @@ async def test_an_answer_goes_to_the_reply_subject_through_the_origin() -> None:
 
 @pytest.mark.parametrize("message", [Message("a", None, b"", None, Origin()), Message("a", b"r", b"", None)])
 async def test_a_message_that_asks_for_no_answer_takes_none(message: Message) -> None:
-    with pytest.raises(LocalProtocolError, match="message on 'a' asks for no answer"):
+    with pytest.raises(LocalProtocolError, match="cannot respond to message on 'a'"):
         await message.respond(b"x")
 
 

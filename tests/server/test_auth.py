@@ -269,7 +269,7 @@ async def test_password_changed_on_the_server_is_followed(tmp_path: Path) -> Non
             assert (await news.next(timeout=5)).data == b"still here"
     assert watch.all(AttemptFailed) == []
     assert [str(event.error) for event in watch.all(ServerErrorEvent)] == [
-        "the server refused the credentials: Authorization Violation"
+        "the server rejected the credentials: Authorization Violation"
     ]
 
 
@@ -381,7 +381,7 @@ async def test_refused_first_connect_fails_after_one_pass(number: int) -> None:
             await natsproto.connect([server.url for server in servers], user="ann", password="wrong")
         tried = [address for address, _ in caught.value.attempts]
         assert sorted(tried) == sorted(f"127.0.0.1:{server.port}" for server in servers), "each of them once"
-        assert {str(cause).partition(" refused ")[2] for _, cause in caught.value.attempts} == {
+        assert {str(cause).partition(" rejected ")[2] for _, cause in caught.value.attempts} == {
             "the credentials: Authorization Violation"
         }
 
@@ -451,7 +451,7 @@ async def test_revoked_user_is_told_and_turned_away() -> None:
             reason = await nc.closed()
         assert isinstance(reason, NotAuthorized)
         assert [str(event.error) for event in watch.all(ServerErrorEvent)] == [
-            "the server refused the credentials: User Authentication Revoked"
+            "the server rejected the credentials: User Authentication Revoked"
         ]
 
 

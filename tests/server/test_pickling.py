@@ -43,7 +43,7 @@ async def test_a_received_message_is_read_in_another_process(nats_client: Client
     assert read.stdout.decode().strip() == "Message a.b r b'one' {'A': '1'}"
     again = pickle.loads(pickle.dumps(message))
     assert type(again) is Message
-    with pytest.raises(LocalProtocolError, match="asks for no answer"):
+    with pytest.raises(LocalProtocolError, match="it has no reply subject"):
         await again.respond(b"no")
 
 

@@ -47,7 +47,7 @@ async def test_everybody_who_listens_can_answer(nats_server: Server) -> None:
 async def test_nobody_there_is_known_at_once(nats_server: Server) -> None:
     for no_echo in (False, True):
         async with client(nats_server.url, no_echo=no_echo) as nc:
-            with pytest.raises(NoResponders, match="nobody listens on 'nobody'"):
+            with pytest.raises(NoResponders, match="no responders: nothing is subscribed to 'nobody'"):
                 async for _ in nc.request_many("nobody", max_wait=60):
                     pass
             assert nc._engine.subscriptions == []

@@ -434,7 +434,7 @@ def test_tls_first_with_a_plain_server_is_named(run: Run, pki: Pki) -> None:
             for server in (plain, behind_info):
                 cause = await cause_of(server.url, tls=pki.ca.client(), tls_first=True)
                 assert isinstance(cause, TlsFailed)
-                assert "leave out tls_first" in str(cause)
+                assert "remove tls_first" in str(cause)
 
     run(body())
 
@@ -472,7 +472,7 @@ def test_end_inside_the_handshake_is_worded(run: Run, pki: Pki) -> None:
         async with ScriptedServer(Behaviour(greeting={"tls_required": True}, hang_up=True)) as server:
             cause = await cause_of(server.url, tls=pki.ca.client())
         assert isinstance(cause, TlsFailed)
-        assert "the server ended the connection in the handshake" in str(cause)
+        assert "the server closed the connection during the handshake" in str(cause)
 
     run(body())
 

@@ -26,4 +26,4 @@ asyncio.run(main())
 
 # origin: NATS docs, Request-reply
 # prints: b'noon'
-# prints: nobody listens on 'time'
+# prints: no responders: nothing is subscribed to 'time'

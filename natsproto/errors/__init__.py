@@ -1,0 +1,264 @@
+"""Every error natsproto raises.
+
+Errors carry facts as fields, and their messages say what to do. Timeouts are also ``TimeoutError``, bad arguments also
+``ValueError``, missing keys also ``KeyError``. Errors of other libraries (``OSError``, ``ssl.SSLError`` …) are
+translated and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrapped.
+
+::
+
+    NatsError
+    ├── ConfigError(ValueError)
+    │   ├── InvalidSubject
+    │   ├── InvalidHeader
+    │   └── InvalidCredentials
+    ├── ProtocolError
+    │   ├── LocalProtocolError
+    │   │   └── PayloadTooLarge
+    │   └── RemoteProtocolError
+    ├── Unavailable
+    │   ├── ConnectFailed
+    │   │   └── LoginRefused(NotAuthorized)
+    │   ├── NotAuthorized
+    │   ├── ConnectionLost
+    │   │   └── StaleConnection
+    │   ├── TlsFailed
+    │   ├── ConnectionClosed
+    │   └── OutboxFull
+    ├── RequestTimeout(TimeoutError)
+    │   └── DrainTimeout
+    ├── NoResponders
+    ├── InvalidPayload(ValueError)
+    ├── SubscriptionClosed
+    ├── SlowConsumer
+    ├── ServerError
+    │   ├── PermissionDenied
+    │   └── TooManySubscriptions
+    ├── UnsupportedByServer
+    ├── JetStreamError
+    │   ├── ApiError
+    │   │   ├── BadRequest
+    │   │   ├── BatchRefused
+    │   │   ├── ConsumerExists
+    │   │   ├── ConsumerNotFound
+    │   │   ├── CounterRefused
+    │   │   ├── InvalidConsumerConfig
+    │   │   ├── InvalidStreamConfig
+    │   │   ├── JetStreamNotEnabled
+    │   │   ├── JetStreamUnavailable
+    │   │   ├── LimitReached
+    │   │   ├── MessageNotFound
+    │   │   ├── MessageTooLarge
+    │   │   ├── ScheduleRefused
+    │   │   ├── StreamNameInUse
+    │   │   ├── StreamNotFound
+    │   │   ├── StreamProtected
+    │   │   ├── SubjectsOverlap
+    │   │   ├── TooManyRequests
+    │   │   ├── TtlRefused
+    │   │   └── WrongExpectation
+    │   │       └── WrongLastSequence
+    │   ├── AlreadyAcked
+    │   ├── AlreadyBound
+    │   ├── ConsumerGone
+    │   ├── DataLost
+    │   ├── DeliveryUnknown
+    │   ├── GroupChanged
+    │   ├── GroupNotFound
+    │   ├── HeartbeatMissed
+    │   ├── InvalidReply
+    │   ├── NoStream
+    │   ├── PublishFailed
+    │   ├── PublishUncertain
+    │   │   └── PublishTimeout(TimeoutError)
+    │   └── PullRefused
+    ├── KeyValueError
+    │   ├── BucketNotFound(ObjectStoreError)
+    │   ├── KeyNotFound(KeyError)
+    │   │   └── KeyDeleted
+    │   ├── LockLost
+    │   └── WrongRevision
+    │       └── KeyExists
+    ├── ObjectStoreError
+    │   ├── ObjectNotFound(KeyError)
+    │   ├── ObjectExists
+    │   ├── ObjectChanged
+    │   ├── ObjectLinkError
+    │   └── DigestMismatch
+    └── ServiceError
+"""
+
+from natsproto.errors._base import (
+    ConfigError,
+    InvalidCredentials,
+    InvalidHeader,
+    InvalidSubject,
+    NatsError,
+)
+from natsproto.errors._client import (
+    ConnectFailed,
+    ConnectionClosed,
+    ConnectionLost,
+    DrainTimeout,
+    InvalidPayload,
+    LocalProtocolError,
+    LoginRefused,
+    NoResponders,
+    NotAuthorized,
+    OutboxFull,
+    PayloadTooLarge,
+    PermissionDenied,
+    ProtocolError,
+    RemoteProtocolError,
+    RequestTimeout,
+    ServerError,
+    SlowConsumer,
+    StaleConnection,
+    SubscriptionClosed,
+    TlsFailed,
+    TooManySubscriptions,
+    Unavailable,
+    UnsupportedByServer,
+)
+from natsproto.errors._jetstream import (
+    AlreadyAcked,
+    AlreadyBound,
+    ApiError,
+    BadRequest,
+    BatchRefused,
+    ConsumerExists,
+    ConsumerGone,
+    ConsumerNotFound,
+    CounterRefused,
+    DataLost,
+    DeliveryUnknown,
+    FailedMessage,
+    GroupChanged,
+    GroupNotFound,
+    HeartbeatMissed,
+    InvalidConsumerConfig,
+    InvalidReply,
+    InvalidStreamConfig,
+    JetStreamError,
+    JetStreamNotEnabled,
+    JetStreamUnavailable,
+    LimitReached,
+    MessageNotFound,
+    MessageTooLarge,
+    NoStream,
+    PublishFailed,
+    PublishTimeout,
+    PublishUncertain,
+    PullRefused,
+    ScheduleRefused,
+    StreamNameInUse,
+    StreamNotFound,
+    StreamProtected,
+    SubjectsOverlap,
+    TooManyRequests,
+    TtlRefused,
+    WrongExpectation,
+    WrongLastSequence,
+)
+from natsproto.errors._stores import (
+    BucketNotFound,
+    DigestMismatch,
+    KeyDeleted,
+    KeyExists,
+    KeyNotFound,
+    KeyValueError,
+    LockLost,
+    ObjectChanged,
+    ObjectExists,
+    ObjectLinkError,
+    ObjectNotFound,
+    ObjectStoreError,
+    ServiceError,
+    WrongRevision,
+)
+
+__all__ = [
+    "AlreadyAcked",
+    "AlreadyBound",
+    "ApiError",
+    "BadRequest",
+    "BatchRefused",
+    "BucketNotFound",
+    "ConfigError",
+    "ConnectFailed",
+    "ConnectionClosed",
+    "ConnectionLost",
+    "ConsumerExists",
+    "ConsumerGone",
+    "ConsumerNotFound",
+    "CounterRefused",
+    "DataLost",
+    "DeliveryUnknown",
+    "DigestMismatch",
+    "DrainTimeout",
+    "FailedMessage",
+    "GroupChanged",
+    "GroupNotFound",
+    "HeartbeatMissed",
+    "InvalidConsumerConfig",
+    "InvalidCredentials",
+    "InvalidHeader",
+    "InvalidPayload",
+    "InvalidReply",
+    "InvalidStreamConfig",
+    "InvalidSubject",
+    "JetStreamError",
+    "JetStreamNotEnabled",
+    "JetStreamUnavailable",
+    "KeyDeleted",
+    "KeyExists",
+    "KeyNotFound",
+    "KeyValueError",
+    "LimitReached",
+    "LocalProtocolError",
+    "LockLost",
+    "LoginRefused",
+    "MessageNotFound",
+    "MessageTooLarge",
+    "NatsError",
+    "NoResponders",
+    "NoStream",
+    "NotAuthorized",
+    "ObjectChanged",
+    "ObjectExists",
+    "ObjectLinkError",
+    "ObjectNotFound",
+    "ObjectStoreError",
+    "OutboxFull",
+    "PayloadTooLarge",
+    "PermissionDenied",
+    "ProtocolError",
+    "PublishFailed",
+    "PublishTimeout",
+    "PublishUncertain",
+    "PullRefused",
+    "RemoteProtocolError",
+    "RequestTimeout",
+    "ScheduleRefused",
+    "ServerError",
+    "ServiceError",
+    "SlowConsumer",
+    "StaleConnection",
+    "StreamNameInUse",
+    "StreamNotFound",
+    "StreamProtected",
+    "SubjectsOverlap",
+    "SubscriptionClosed",
+    "TlsFailed",
+    "TooManyRequests",
+    "TooManySubscriptions",
+    "TtlRefused",
+    "Unavailable",
+    "UnsupportedByServer",
+    "WrongExpectation",
+    "WrongLastSequence",
+    "WrongRevision",
+]
+
+
+for _name in __all__:
+    globals()[_name].__module__ = __name__  # shown in tracebacks, and where pickle looks for it

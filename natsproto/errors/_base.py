@@ -1,0 +1,65 @@
+"""The root of all errors, and those about arguments and options.
+
+Constructors take facts, which become fields, and render the message from them.
+"""
+
+from __future__ import annotations
+
+
+class NatsError(Exception):
+    """Base of all errors that natsproto raises on purpose. Pickling keeps the fields."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpickle, (type(self), self.args, self.__dict__)
+
+
+class ConfigError(NatsError, ValueError):
+    """An argument or option is invalid; nothing was sent.
+
+    ``what`` names it, ``value`` is the value given, ``rule`` the rule it breaks.
+    """
+
+    what: str
+    value: object
+    rule: str
+
+    def __init__(self, what: str, value: object, rule: str) -> None:
+        self.what, self.value, self.rule = what, value, rule
+        super().__init__(f"{what} {shown(value)}: {rule}")
+
+
+class InvalidSubject(ConfigError):
+    """A subject, reply subject, queue group or other name breaks its rule (ADR-6); nothing was sent."""
+
+
+class InvalidHeader(ConfigError):
+    """A header name or value is invalid (ADR-4); nothing was sent."""
+
+
+class InvalidCredentials(ConfigError):
+    """Credentials cannot be read or used. The value is never part of the message."""
+
+    def __init__(self, what: str, rule: str) -> None:
+        super().__init__(what, HIDDEN, rule)
+        if " file " in what:  # the name of a file is no secret
+            self.args: tuple[str, ...] = (f"{what}: {rule}",)
+
+
+def _unpickle(kind: type[NatsError], args: tuple[object, ...], fields: dict[str, object]) -> NatsError:
+    """Rebuild a pickled error without calling its constructor, which takes facts instead of ``args``."""
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+HIDDEN = "(hidden)"
+"""Replaces the value in a ConfigError when the value may be a secret."""
+
+
+def shown(value: object) -> str:
+    """The repr of a value, cut to 80 characters."""
+    if value is HIDDEN:
+        return HIDDEN
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

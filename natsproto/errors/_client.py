@@ -1,0 +1,288 @@
+"""Errors of the protocol, the connection and core messaging."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from natsproto.errors._base import NatsError
+
+# ---------------------------------------------------------------- protocol
+
+
+class ProtocolError(NatsError):
+    """The client or the server broke the wire protocol."""
+
+
+class LocalProtocolError(ProtocolError):
+    """A call is not possible in this state, or the protocol or the server does not allow it; nothing was sent."""
+
+
+class PayloadTooLarge(LocalProtocolError):
+    """The message, headers included, exceeds the server's max_payload; nothing was sent."""
+
+    size: int
+    limit: int
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size, self.limit = size, limit
+        super().__init__(
+            f"message of {size} bytes (with headers) exceeds the server's max_payload of {limit}: "
+            "split it, use an object store, or raise max_payload"
+        )
+
+
+class RemoteProtocolError(ProtocolError):
+    """The server sent bytes that are not the NATS protocol; the client drops the connection.
+
+    ``position`` counts bytes from the start of the connection, ``excerpt`` holds the first bytes there.
+    """
+
+    reason: str
+    position: int
+    excerpt: bytes
+
+    def __init__(self, reason: str, position: int = 0, excerpt: bytes = b"") -> None:
+        self.reason, self.position, self.excerpt = reason, position, excerpt
+        where = f" at byte {position}: {excerpt!r}" if excerpt else f" at byte {position}"
+        super().__init__(f"{reason}{where}")
+
+
+# ---------------------------------------------------------------- connection
+
+
+class Unavailable(NatsError):
+    """Base of errors of the connection."""
+
+
+class ConnectFailed(Unavailable):
+    """No server of the pool accepted a connection. ``attempts`` holds (address, cause) in order."""
+
+    attempts: tuple[tuple[str, BaseException], ...]
+    elapsed: float
+
+    def __init__(self, attempts: Sequence[tuple[str, BaseException]], elapsed: float = 0.0) -> None:
+        self.attempts, self.elapsed = tuple(attempts), elapsed
+        causes = "; ".join(_cause_at(address, exc) for address, exc in self.attempts)
+        super().__init__(f"could not connect to any server in {elapsed:.1f} s: {causes or 'the pool is empty'}")
+
+
+class NotAuthorized(Unavailable):
+    """The server rejected or revoked the credentials; ``reason`` is the text of the server."""
+
+    reason: str
+    server: str
+
+    def __init__(self, reason: str, server: str = "") -> None:
+        self.reason, self.server = reason, server
+        super().__init__(f"{server or 'the server'} rejected the credentials: {reason}")
+
+
+class LoginRefused(ConnectFailed, NotAuthorized):
+    """Every server was reached and rejected the credentials.
+
+    ``attempts`` holds (address, cause), ``reason`` is the text of the last server; ``anonymous`` is true when no
+    credentials were given.
+    """
+
+    server: str
+    reason: str
+    anonymous: bool
+
+    def __init__(
+        self, attempts: Sequence[tuple[str, NotAuthorized]], elapsed: float = 0.0, *, anonymous: bool = False
+    ) -> None:
+        super().__init__(attempts, elapsed)
+        self.server, last = attempts[-1]
+        self.reason, self.anonymous = last.reason, anonymous
+        what = "a client without credentials" if anonymous else "the credentials"
+        refusals = "; ".join(f"{server} rejected {what}: {refusal.reason}" for server, refusal in attempts)
+        give = ": give user and password, token, creds, nkey_seed, jwt or auth"
+        self.args: tuple[str, ...] = (refusals + (give if anonymous else ""),)
+
+
+class ConnectionLost(Unavailable):
+    """The connection broke. The outcome of a pending call is unknown unless its documentation says otherwise."""
+
+    reason: str
+    server: str
+
+    def __init__(self, reason: str, server: str = "") -> None:
+        self.reason, self.server = reason, server
+        super().__init__(f"connection to {server} lost: {reason}" if server else f"connection lost: {reason}")
+
+
+class StaleConnection(ConnectionLost):
+    """The server did not answer several pings in a row; it is gone or frozen."""
+
+    def __init__(self, outstanding: int, server: str = "") -> None:
+        self.outstanding = outstanding
+        super().__init__(f"{outstanding} pings without an answer", server)
+
+
+class TlsFailed(Unavailable):
+    """The TLS handshake failed; nothing was sent unencrypted. ``reason`` says what to do."""
+
+    reason: str
+    server: str
+
+    def __init__(self, reason: str, server: str = "") -> None:
+        self.reason, self.server = reason, server
+        super().__init__(f"TLS with {server or 'the server'} failed: {reason}")
+
+
+class ConnectionClosed(Unavailable):
+    """The client was closed by close(), by drain(), or because it ran out of servers; connect again to continue."""
+
+    def __init__(self, doing: str = "") -> None:
+        self.doing = doing
+        super().__init__(f"{doing}: the connection is closed" if doing else "the connection is closed")
+
+
+class OutboxFull(Unavailable):
+    """The outbox holds ``outbox_limit`` bytes already; this message was not accepted."""
+
+    waiting: int
+    size: int
+    limit: int
+
+    def __init__(self, waiting: int, size: int, limit: int) -> None:
+        self.waiting, self.size, self.limit = waiting, size, limit
+        super().__init__(
+            f"outbox is full: {waiting} bytes are waiting, {size} more would exceed the limit of {limit}: "
+            "await publish() for back-pressure, wait for the reconnect, or raise outbox_limit"
+        )
+
+
+# ---------------------------------------------------------------- messaging
+
+
+class RequestTimeout(NatsError, TimeoutError):
+    """No response came within ``timeout`` seconds; the request may or may not have been handled."""
+
+    doing: str
+    timeout: float
+
+    def __init__(self, doing: str, timeout: float) -> None:
+        self.doing, self.timeout = doing, timeout
+        super().__init__(f"{doing}: no answer within {timeout:g} s")
+
+
+class DrainTimeout(RequestTimeout):
+    """drain() reached its deadline; ``left`` lists the unfinished work."""
+
+    left: tuple[str, ...]
+
+    def __init__(self, doing: str, timeout: float, left: Sequence[str]) -> None:
+        self.left = tuple(left)
+        super().__init__(doing, timeout)
+        self.args: tuple[str, ...] = (f"{doing}: not finished within {timeout:g} s; unfinished: {'; '.join(left)}",)
+
+
+class NoResponders(NatsError):
+    """The subject has no subscribers, so the server rejected the request at once."""
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        super().__init__(f"no responders: nothing is subscribed to {subject!r}")
+
+
+class InvalidPayload(NatsError, ValueError):
+    """A codec cannot encode a value (nothing was sent), or cannot decode a payload.
+
+    ``kind`` is the requested type, ``reason`` says what is wrong and where.
+    """
+
+    doing: str
+    kind: str
+    reason: str
+
+    def __init__(self, doing: str, kind: str, reason: str) -> None:
+        self.doing, self.kind, self.reason = doing, kind, reason
+        super().__init__(f"cannot {doing} {kind}: {reason}")
+
+
+class SubscriptionClosed(NatsError):
+    """The subscription has ended and all its messages were delivered."""
+
+    subject: str
+    reason: str
+
+    def __init__(self, subject: str, reason: str = "unsubscribed") -> None:
+        self.subject, self.reason = subject, reason
+        super().__init__(f"subscription to {subject!r} is closed: {reason}")
+
+
+class SlowConsumer(NatsError):
+    """A subscription was read too slowly; ``dropped`` messages were lost since it fell behind."""
+
+    subject: str
+    dropped: int
+    pending_msgs: int
+    pending_bytes: int
+
+    def __init__(self, subject: str, dropped: int, pending_msgs: int, pending_bytes: int) -> None:
+        self.subject, self.dropped = subject, dropped
+        self.pending_msgs, self.pending_bytes = pending_msgs, pending_bytes
+        super().__init__(
+            f"slow consumer on {subject!r}: {dropped} messages dropped while "
+            f"{pending_msgs} messages ({pending_bytes} bytes) were waiting"
+        )
+
+
+class ServerError(NatsError):
+    """The server sent ``-ERR``; ``text`` is its text without the quotes."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        super().__init__(f"server error: {text}")
+
+
+class PermissionDenied(ServerError):
+    """The user has no permission to publish or subscribe to ``subject``."""
+
+    operation: str
+    subject: str
+    queue: str
+
+    def __init__(self, text: str, operation: str, subject: str, queue: str = "") -> None:
+        self.operation, self.subject, self.queue = operation, subject, queue
+        super().__init__(text)
+        group = f" queue {queue!r}" if queue else ""
+        self.args: tuple[str, ...] = (f"permission denied: {operation} {subject!r}{group}",)
+
+
+class TooManySubscriptions(ServerError):
+    """The client has as many subscriptions as the server allows; the server rejected the one on ``subject``."""
+
+    subject: str
+    queue: str
+
+    def __init__(self, text: str, subject: str = "", queue: str = "") -> None:
+        self.subject, self.queue = subject, queue
+        super().__init__(text)
+        if subject:
+            what = f"subscription to {subject!r}{f' queue {queue!r}' if queue else ''}"
+            advice = "end other subscriptions, use a wildcard, or raise the server's max_subscriptions"
+            self.args: tuple[str, ...] = (f"{what} rejected: {text}: {advice}",)
+
+
+class UnsupportedByServer(NatsError):
+    """The connected server lacks a required feature (headers, TLS, a JetStream API level …)."""
+
+    what: str
+    why: str
+
+    def __init__(self, what: str, why: str) -> None:
+        self.what, self.why = what, why
+        super().__init__(f"{what}: {why}")
+
+
+def _cause_at(address: str, exc: BaseException) -> str:
+    """The cause, with the address in front unless the cause names it."""
+    text = _cause(exc)
+    return text if address in text else f"{address}: {text}"
+
+
+def _cause(exc: BaseException) -> str:
+    text = str(exc)
+    return text if isinstance(exc, NatsError) and text else f"{type(exc).__name__}{': ' if text else ''}{text}"

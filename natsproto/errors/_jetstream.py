@@ -1,0 +1,340 @@
+"""Errors of JetStream: refusals of its API, and what goes wrong with streams, consumers and acknowledgements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+from natsproto.errors._base import NatsError, shown
+
+
+class JetStreamError(NatsError):
+    """Base of errors of JetStream: of its API, streams, consumers and acknowledgements."""
+
+
+class ApiError(JetStreamError):
+    """The JetStream API answered with an error.
+
+    ``code`` is an HTTP-like status, ``err_code`` the exact reason (``natsproto.jetstream._api_errors.ErrCode`` names
+    them all), ``description`` the text of the server and ``asked`` the operation. ``natsproto.jetstream._api_errors``
+    maps each ``err_code`` to a subclass; other codes raise a plain ApiError.
+    """
+
+    code: int
+    err_code: int
+    description: str
+    asked: str
+
+    advice: ClassVar[str] = ""
+
+    def __init__(self, code: int, err_code: int, description: str, asked: str = "") -> None:
+        self.code, self.err_code, self.description, self.asked = code, err_code, description, asked
+        said = f"{asked}: {description}" if asked else description
+        super().__init__(f"{said} (code {code}, err_code {err_code}){f': {self.advice}' if self.advice else ''}")
+
+
+class BadRequest(ApiError):
+    """The server cannot read the request; older servers reject unknown fields with it."""
+
+
+class BatchRefused(ApiError):
+    """The server rejected an atomic or fast-ingest batch (ADR-50); ``description`` names the rule it broke."""
+
+
+class ConsumerExists(ApiError):
+    """A consumer of this name exists with another configuration."""
+
+    advice = "update it, or create it under another name"
+
+
+class ConsumerNotFound(ApiError):
+    """The stream has no consumer of this name, or no longer."""
+
+
+class CounterRefused(ApiError):
+    """The server rejected a counter message (ADR-49)."""
+
+
+class InvalidConsumerConfig(ApiError):
+    """The server rejected the consumer configuration."""
+
+
+class InvalidStreamConfig(ApiError):
+    """The server rejected the stream configuration."""
+
+
+class JetStreamNotEnabled(ApiError):
+    """JetStream is disabled for the server or the account."""
+
+    advice = "enable it for the server and the account, or pass the domain of another JetStream"
+
+
+class JetStreamUnavailable(ApiError):
+    """JetStream is temporarily unavailable: no leader, no quorum, or an offline asset. Retry later."""
+
+
+class LimitReached(ApiError):
+    """A limit of the stream, the account or the server is reached."""
+
+
+class MessageNotFound(ApiError):
+    """The stream holds no such message."""
+
+
+class MessageTooLarge(ApiError):
+    """The message or its headers exceed the limit of the stream."""
+
+
+class ScheduleRefused(ApiError):
+    """The server rejected a scheduled message (ADR-51)."""
+
+
+class StreamNameInUse(ApiError):
+    """A stream of this name exists with another configuration."""
+
+    advice = "update it, or create it under another name"
+
+
+class StreamNotFound(ApiError):
+    """There is no stream of this name in this account and domain."""
+
+
+class StreamProtected(ApiError):
+    """The stream is sealed, or denies deleting or purging."""
+
+
+class SubjectsOverlap(ApiError):
+    """Another stream of the account has some of these subjects."""
+
+
+class TooManyRequests(ApiError):
+    """The server has too many pending requests (429); wait and publish again."""
+
+
+class TtlRefused(ApiError):
+    """The message's time to live is invalid, or the stream does not allow one (ADR-43)."""
+
+    advice = "use a TTL of at least one second, and set allow_msg_ttl on the stream (limit_marker_ttl on a bucket)"
+
+
+class WrongExpectation(ApiError):
+    """An expectation of the publisher does not hold (stream name, last message id …); nothing was stored."""
+
+
+class WrongLastSequence(WrongExpectation):
+    """The last sequence of the stream or subject differs from the expected one; nothing was stored.
+
+    ``last`` is the actual sequence, or None if the server does not report it (replicated streams do not).
+    """
+
+    last: int | None
+
+    def __init__(self, code: int, err_code: int, description: str, asked: str = "") -> None:
+        super().__init__(code, err_code, description, asked)
+        number = description.rpartition(" ")[2]
+        self.last = int(number) if number.isdecimal() else None
+
+
+class AlreadyAcked(JetStreamError):
+    """The message was acknowledged already, with ``answer``; ``again`` was not sent."""
+
+    subject: str
+    answer: str
+    again: str
+
+    def __init__(self, subject: str, answer: str, again: str) -> None:
+        self.subject, self.answer, self.again = subject, answer, again
+        super().__init__(f"message of {subject!r} was already acknowledged with {answer}: {again} was not sent")
+
+
+class AlreadyBound(JetStreamError):
+    """The push consumer is bound to another subscriber; both would get every message."""
+
+    stream: str
+    consumer: str
+
+    def __init__(self, stream: str, consumer: str) -> None:
+        self.stream, self.consumer = stream, consumer
+        super().__init__(
+            f"push consumer {consumer!r} of stream {stream!r} is already bound to a subscriber: "
+            "set a deliver_group to share its messages, or create another consumer"
+        )
+
+
+class ConsumerGone(JetStreamError):
+    """The consumer delivers no more messages: it was deleted, or changed incompatibly."""
+
+    reason: str
+    consumer: str
+    stream: str
+
+    def __init__(self, reason: str, consumer: str = "", stream: str = "") -> None:
+        self.reason, self.consumer, self.stream = reason, consumer, stream
+        of = f" of stream {stream!r}" if stream else ""
+        super().__init__(f"consumer {consumer!r}{of}: {reason}" if consumer else reason)
+
+
+class DataLost(JetStreamError):
+    """Some of the messages ``first`` to ``last`` of a stream are gone before they were read; ``reason`` says why."""
+
+    stream: str
+    first: int
+    last: int
+    reason: str
+
+    def __init__(self, stream: str, first: int, last: int, reason: str) -> None:
+        self.stream, self.first, self.last, self.reason = stream, first, last, reason
+        super().__init__(
+            f"messages {first} to {last} of stream {stream!r} cannot all be read: {reason}; "
+            "turn off fail_on_data_loss to read the rest"
+        )
+
+
+class DeliveryUnknown(JetStreamError):
+    """The server has lost its record of this delivery in a restart.
+
+    It delivers the message again; acknowledge that delivery.
+    """
+
+    stream: str
+    consumer: str
+    consumer_seq: int
+    last_known: int
+
+    def __init__(self, stream: str, consumer: str, consumer_seq: int, last_known: int) -> None:
+        self.stream, self.consumer = stream, consumer
+        self.consumer_seq, self.last_known = consumer_seq, last_known
+        super().__init__(
+            f"consumer {consumer!r} of stream {stream!r} has no record of delivery {consumer_seq}, only up to "
+            f"{last_known}: the server was restarted, and delivers the message again"
+        )
+
+
+class GroupChanged(JetStreamError):
+    """The partitioned consumer group was changed, or differs from the requested one; ``reason`` says how."""
+
+    stream: str
+    group: str
+    reason: str
+
+    def __init__(self, stream: str, group: str, reason: str) -> None:
+        self.stream, self.group, self.reason = stream, group, reason
+        super().__init__(f"consumer group {group!r} of stream {stream!r}: {reason}")
+
+
+class GroupNotFound(JetStreamError):
+    """The stream has no partitioned consumer group of this name and kind, or no longer."""
+
+    stream: str
+    group: str
+
+    def __init__(self, stream: str, group: str) -> None:
+        self.stream, self.group = stream, group
+        super().__init__(f"stream {stream!r} has no consumer group {group!r} of this kind: create it")
+
+
+class HeartbeatMissed(JetStreamError):
+    """No heartbeat came from the server for ``silence`` seconds."""
+
+    silence: float
+    consumer: str
+
+    def __init__(self, silence: float, consumer: str = "") -> None:
+        self.silence, self.consumer = silence, consumer
+        super().__init__(f"{f'consumer {consumer!r}' if consumer else 'the consumer'}: no heartbeat for {silence:g} s")
+
+
+class InvalidReply(JetStreamError):
+    """A field of a server reply has an unexpected type or value; ``path`` is its place in ``what``."""
+
+    what: str
+    path: str
+    value: object
+    rule: str
+
+    def __init__(self, what: str, path: str, value: object, rule: str) -> None:
+        self.what, self.path, self.value, self.rule = what, path, value, rule
+        super().__init__(f"{what}{f'.{path}' if path else ''} {shown(value)}: {rule}")
+
+
+class NoStream(JetStreamError):
+    """No stream has the subject; the message was not stored.
+
+    ``waited`` is the number of seconds spent on retries, which need a message id; 0.0 without.
+    """
+
+    subject: str
+    waited: float
+
+    def __init__(self, subject: str, waited: float = 0.0) -> None:
+        self.subject, self.waited = subject, waited
+        tried = f" after retries for {waited:g} s (see retry_attempts)" if waited else ""
+        super().__init__(
+            f"no stream has the subject {subject!r}{tried}: create one, check its subjects, or pass its domain"
+        )
+
+
+class PublishUncertain(JetStreamError):
+    """The stream may or may not have stored the message, for this ``reason``.
+
+    Publishing it again with the same ``msg_id`` stores it once, within the stream's ``duplicate_window``.
+    """
+
+    subject: str
+    reason: str
+
+    def __init__(self, subject: str, reason: str) -> None:
+        self.subject, self.reason = subject, reason
+        super().__init__(
+            f"message to {subject!r} may or may not be stored: {reason}: publish it again with the same msg_id, "
+            "which stores it once, or check the stream"
+        )
+
+
+class PublishTimeout(PublishUncertain, TimeoutError):
+    """No acknowledgement came within ``timeout`` seconds. Streams with ``no_ack`` never send one."""
+
+    def __init__(self, subject: str, timeout: float) -> None:
+        self.timeout = timeout
+        super().__init__(
+            subject,
+            f"no acknowledgement within {timeout:g} s (streams with no_ack never send one: use nc.publish)",
+        )
+
+
+class FailedMessage(NamedTuple):
+    """A message of a publisher that was not acknowledged."""
+
+    number: int
+    """Number of the message in its publisher, from 1."""
+    subject: str
+    size: int
+    """Bytes of its payload."""
+    error: NatsError
+
+
+class PublishFailed(JetStreamError):
+    """Some messages of a publisher were rejected, or their outcome is unknown.
+
+    ``failures`` lists them in the order in which they were published. The cause is the first one's error.
+    """
+
+    failures: tuple[FailedMessage, ...]
+
+    def __init__(self, failures: Sequence[FailedMessage]) -> None:
+        self.failures = tuple(failures)
+        first = self.failures[0]
+        more = f", and {len(self.failures) - 1} more" if len(self.failures) > 1 else ""
+        super().__init__(f"message {first.number} to {first.subject!r} ({first.size} bytes): {first.error}{more}")
+
+
+class PullRefused(JetStreamError):
+    """The server rejected a pull request; ``description`` is its text. Retrying does not help."""
+
+    code: int
+    description: str
+    consumer: str
+
+    def __init__(self, code: int, description: str, consumer: str = "") -> None:
+        self.code, self.description, self.consumer = code, description, consumer
+        super().__init__(f"{f'consumer {consumer!r}' if consumer else 'pull'}: {description} (status {code})")
