@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from natsproto.compat import nats
 from natsproto.compat.nats.aio.msg import Msg
 from natsproto.compat.nats.js import JetStreamContext, api
 from natsproto.compat.nats.js import errors as js_errors
+from natsproto.testing import Server
 
 
 @pytest.fixture
@@ -117,6 +120,28 @@ async def test_push_subscription_binds_or_creates(js: JetStreamContext) -> None:
     await first.unsubscribe()
     with pytest.raises(nats.errors.BadSubscriptionError):
         await first.unsubscribe()
+
+
+async def test_queue_subscriptions_begin_together(js: JetStreamContext, nats_server: Server) -> None:
+    """Each finds no consumer and creates one; the later one must not take the messages from the first."""
+    seen: set[int] = set()
+    everybody = asyncio.Event()
+
+    def reader(number: int) -> Callable[[Msg], Awaitable[None]]:
+        async def handle(msg: Msg) -> None:
+            seen.add(number)
+            if len(seen) == 3:
+                everybody.set()
+
+        return handle
+
+    async with AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(await nats.connect(nats_server.url)) for _ in range(3)]
+        await asyncio.gather(
+            *(nc.jetstream().subscribe("s.a", queue="w", cb=reader(number)) for number, nc in enumerate(others))
+        )
+        while not everybody.is_set():
+            await fill(js, 20)
 
 
 async def test_push_subscription_ends_after_its_limit(js: JetStreamContext) -> None:

@@ -12,7 +12,7 @@ from natsproto.compat.nats.aio.client import clean_headers
 from natsproto.compat.nats.aio.msg import Msg
 from natsproto.compat.nats.js import api, subscriptions
 from natsproto.compat.nats.js.buckets import Buckets
-from natsproto.compat.nats.js.errors import Error, NotFoundError, TooManyStalledMsgsError
+from natsproto.compat.nats.js.errors import BadRequestError, Error, NotFoundError, TooManyStalledMsgsError
 from natsproto.jetstream import AckFuture, ConsumerConfig, Messages, Publisher
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ NO_RESPONDERS_STATUS = "503"
 KV_STREAM_TEMPLATE = "KV_{bucket}"
 KV_PRE_TEMPLATE = "$KV.{bucket}."
 KV_MAX_HISTORY = 64
+CONSUMER_EXISTS = 10148
 
 IN_ORDER = (
     *("deliver_policy", "opt_start_seq", "opt_start_time", "filter_subject", "filter_subjects", "headers_only"),
@@ -159,8 +160,7 @@ class JetStreamContext(Buckets):
             except NotFoundError:
                 pass
         if found is not None:
-            _check_bindable(found, queue)
-            return await self.subscribe_bind(stream, found.config, found.name, cb=cb, manual_ack=manual_ack)
+            return await self._bind(found, queue, cb, manual_ack)
         config = config or api.ConsumerConfig()
         config.durable_name = config.durable_name or durable
         config.deliver_group = config.deliver_group or queue
@@ -174,8 +174,19 @@ class JetStreamContext(Buckets):
             config.filter_subject = subject
         if ordered_consumer:
             return await self._subscribe_in_order(stream, config, cb)
-        consumer = (await self.add_consumer(stream, config=config)).name
+        try:
+            consumer = (await self._add_consumer(stream, config, "create" if durable else "")).name
+        except BadRequestError as exc:
+            if not durable or exc.err_code != CONSUMER_EXISTS:
+                raise
+            return await self._bind(await self.consumer_info(stream, durable), queue, cb, manual_ack)
         return await self.subscribe_bind(stream, config, consumer, cb=cb, manual_ack=manual_ack)
+
+    async def _bind(
+        self, found: api.ConsumerInfo, queue: str | None, cb: Callback | None, manual_ack: bool
+    ) -> subscriptions.PushSubscription:
+        _check_bindable(found, queue)
+        return await self.subscribe_bind(found.stream_name, found.config, found.name, cb=cb, manual_ack=manual_ack)
 
     async def subscribe_bind(
         self,

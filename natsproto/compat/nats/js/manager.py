@@ -121,7 +121,11 @@ class JetStreamManager:
         self, stream: str, config: api.ConsumerConfig | None = None, timeout: float | None = None, **params: Any
     ) -> api.ConsumerInfo:
         _check_name("stream", stream)
-        wanted = (config or api.ConsumerConfig()).evolve(**params)
+        return await self._add_consumer(stream, (config or api.ConsumerConfig()).evolve(**params), "", timeout)
+
+    async def _add_consumer(
+        self, stream: str, wanted: api.ConsumerConfig, action: str, timeout: float | None = None
+    ) -> api.ConsumerInfo:
         for name in filter(None, (wanted.name, wanted.durable_name)):
             _check_name("consumer", name)
         if wanted.name:
@@ -132,7 +136,7 @@ class JetStreamManager:
             endpoint = f"CONSUMER.DURABLE.CREATE.{stream}.{wanted.durable_name}"
         else:
             endpoint = f"CONSUMER.CREATE.{stream}"
-        body = {"stream_name": stream, "config": wanted.as_dict()}
+        body = {"stream_name": stream, "config": wanted.as_dict(), "action": action}
         return api.ConsumerInfo.from_response(await self._api(endpoint, body, timeout))
 
     async def delete_consumer(self, stream: str, consumer: str) -> bool:
