@@ -13,9 +13,11 @@ Subjects and headers that are not UTF-8 get replacement characters: Arrow and Sp
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from operator import not_
+from typing import Any, Literal, NamedTuple, cast
 from zlib import crc32
 
 import pyarrow as pa
@@ -67,7 +69,7 @@ def delivered_batch(stream: str, messages: Sequence[Message], *, headers: bool =
 
 def stored_batch(stream: str, messages: Sequence[RawMessage], *, headers: bool = True) -> pa.RecordBatch:
     """Messages read by sequence (direct get); as ``delivered_batch``."""
-    seq = pa.array([message.seq for message in messages], pa.int64())
+    seq = _ints("q", [message.seq for message in messages])
     time = _times(messages)
     subjects = [message.subject for message in messages]
     blocks = stored_header_blocks(messages)
@@ -84,20 +86,54 @@ def _batch(
     *,
     headers: bool,
 ) -> pa.RecordBatch:
-    subject, data = _strings(subjects), pa.array(payloads, pa.binary())
+    subject, data = _strings(subjects), _binaries(payloads)
     weights = [0 if head is None else head.wire_size if isinstance(head, Headers) else len(head) for head in blocks]
-    size = pc.add(pc.add(pc.binary_length(subject), pc.binary_length(data)), pa.array(weights, pa.int32()))
-    columns = [pa.repeat(pa.scalar(stream, pa.string()), len(subjects)), subject, seq, time, data]
+    size = pc.add(pc.add(pc.binary_length(subject), pc.binary_length(data)), _ints("i", weights))
+    columns = [pa.repeat(_strings([stream])[0], len(subjects)), subject, seq, time, data]
     if headers:
         columns.append(_headers(blocks))
     return pa.RecordBatch.from_arrays([*columns, size], schema=arrow_schema(headers=headers))
 
 
-def _strings(texts: list[str]) -> pa.Array:
-    try:
-        return pa.array(texts, pa.string())
-    except UnicodeEncodeError:
-        return pa.array([utf8(text) for text in texts], pa.string())
+# Arrays are made of buffers: ``pa.array`` and ``pa.scalar`` import pandas, which takes 42 MiB of every worker.
+
+
+def _ints(kind: Literal["i", "q"], values: Iterable[int], absent: Sequence[bool] = ()) -> pa.Array:
+    """Integers of 32 ("i") or 64 bits ("q"); null where ``absent``."""
+    packed = array(kind, values)
+    nulls = _bitmap(absent) if absent else None
+    return pa.Array.from_buffers(pa.int32() if kind == "i" else pa.int64(), len(packed), [nulls, pa.py_buffer(packed)])
+
+
+def _strings(texts: Sequence[str]) -> pa.Array:
+    text = "".join(texts)
+    if not text.isascii():
+        return _binaries([utf8(one).encode() for one in texts]).cast(pa.string())
+    return pa.Array.from_buffers(pa.string(), len(texts), [None, _ends(texts), pa.py_buffer(text.encode())])
+
+
+def _binaries(values: Sequence[bytes | None]) -> pa.Array:
+    """TypeError for anything but bytes and None."""
+    nulls = None
+    if None in values:
+        nulls = _bitmap([value is None for value in values])
+        values = [b"" if value is None else value for value in values]
+    data = cast("Sequence[bytes]", values)
+    return pa.Array.from_buffers(pa.binary(), len(data), [nulls, _ends(data), pa.py_buffer(b"".join(data))])
+
+
+def _ends(values: Sequence[str] | Sequence[bytes]) -> pa.Buffer:
+    return pa.py_buffer(array("i", accumulate(map(len, values), initial=0)))
+
+
+def _bitmap(absent: Sequence[bool]) -> pa.Buffer:
+    flags = pa.Array.from_buffers(pa.uint8(), len(absent), [None, pa.py_buffer(bytes(map(not_, absent)))])
+    return flags.cast(pa.bool_()).buffers()[1]
+
+
+_SPLIT_INDEX = _ints("i", range(10))
+_ZERO, _ONE, _THREE = (_SPLIT_INDEX[index] for index in (0, 1, 3))
+_EMPTY, _VERSION = _strings(["", "NATS/1.0"])
 
 
 # ---------------------------------------------------------------- sequence and time
@@ -106,18 +142,19 @@ def _strings(texts: list[str]) -> pa.Array:
 def _positions(subjects: list[bytes | str | None]) -> tuple[pa.Array, pa.Array]:
     """Stream sequences and times out of ack subjects."""
     try:
-        parts = pc.split_pattern(pa.array(subjects, pa.string()), ".")
+        texts = [subject.encode() if isinstance(subject, str) else subject for subject in subjects]
+        parts = pc.split_pattern(_binaries(texts).cast(pa.string()), ".")
         tokens = set(pc.unique(pc.list_value_length(parts)).to_pylist())
         if tokens and None not in tokens:
             first = 5 if tokens == {9} else 7 if min(tokens) >= 11 else 0  # v1, v2 (ADR-15)
             if first:
-                nanos = pc.list_element(parts, first + 2).cast(pa.int64())
-                return pc.list_element(parts, first).cast(pa.int64()), _microseconds(nanos)
-    except pa.ArrowInvalid:
+                nanos = pc.list_element(parts, _SPLIT_INDEX[first + 2]).cast(pa.int64())
+                return pc.list_element(parts, _SPLIT_INDEX[first]).cast(pa.int64()), _microseconds(nanos)
+    except (pa.ArrowInvalid, UnicodeEncodeError):
         pass  # not UTF-8 or not numbers: read_ack_subject raises the error
     found = [read_ack_subject(_text(subject)) for subject in subjects]
-    nanos = pa.array([one.timestamp.ns for one in found], pa.int64())
-    return pa.array([one.stream_seq for one in found], pa.int64()), _microseconds(nanos)
+    nanos = _ints("q", [one.timestamp.ns for one in found])
+    return _ints("q", [one.stream_seq for one in found]), _microseconds(nanos)
 
 
 def _text(subject: bytes | str | None) -> str:
@@ -132,12 +169,12 @@ def _times(messages: Sequence[RawMessage]) -> pa.Array:
     times = stored_times(messages)
     if all(type(time) is bytes and time.endswith(b"Z") for time in times):
         try:
-            nanos = pa.array(times, pa.string()).cast(pa.timestamp("ns", tz="UTC"))
+            nanos = _binaries(cast("list[bytes]", times)).cast(pa.string()).cast(pa.timestamp("ns", tz="UTC"))
             return nanos.cast(TIME, safe=False)
         except pa.ArrowInvalid:
             pass  # the format of the first servers with direct get
     seen: list[Timestamp] = [message.time for message in messages]
-    return _microseconds(pa.array([time.ns for time in seen], pa.int64()))
+    return _microseconds(_ints("q", [time.ns for time in seen]))
 
 
 # ---------------------------------------------------------------- headers
@@ -148,7 +185,7 @@ def _headers(blocks: list[bytes | Headers | None]) -> pa.Array:
         return pa.nulls(len(blocks), HEADERS)
     try:
         return _split_headers(blocks)
-    except (_UnusualHeaders, pa.ArrowInvalid, pa.ArrowTypeError):
+    except (_UnusualHeaders, pa.ArrowInvalid, TypeError):
         return _parse_headers(blocks)
 
 
@@ -158,7 +195,7 @@ class _UnusualHeaders(Exception):
 
 def _split_headers(blocks: list[bytes | Headers | None]) -> pa.Array:
     """For plain blocks: the version, then lines of ``Name: value``, every name once."""
-    column = pa.array(blocks, pa.binary())
+    column = _binaries(cast("list[bytes | None]", blocks))  # TypeError for one that was parsed already
     if (
         column.null_count < len(column)
         and not pc.all(
@@ -168,21 +205,21 @@ def _split_headers(blocks: list[bytes | Headers | None]) -> pa.Array:
         raise _UnusualHeaders
     text = column.cast(pa.string())  # ArrowInvalid if it is not UTF-8
     lines = pc.split_pattern(text, "\r\n")  # the version first, then two that are empty
-    counts = pc.fill_null(pc.subtract(pc.list_value_length(lines), 3), 0)
+    counts = pc.fill_null(pc.subtract(pc.list_value_length(lines), _THREE), _ZERO)
     flat = lines.flatten()
-    named = flat.filter(pc.and_(pc.not_equal(flat, ""), pc.not_equal(flat, "NATS/1.0")))
+    named = flat.filter(pc.and_(pc.not_equal(flat, _EMPTY), pc.not_equal(flat, _VERSION)))
     if len(named) != pc.sum(counts).as_py():
         raise _UnusualHeaders  # an empty line inside, or a second NATS/1.0
     pairs = pc.split_pattern(named, ":", max_splits=1)
     if len(named) and pc.min(pc.list_value_length(pairs)).as_py() != 2:
         raise _UnusualHeaders  # a line without a colon
-    names = pc.list_element(pairs, 0)
+    names = pc.list_element(pairs, _ZERO)
     lengths = counts.to_pylist()
     if _repeats(names, lengths):
         raise _UnusualHeaders
-    values = pc.utf8_trim(pc.list_element(pairs, 1), " \t")
+    values = pc.utf8_trim(pc.list_element(pairs, _ONE), " \t")
     offsets = _offsets(lengths, [block is None for block in blocks])
-    singles = pa.ListArray.from_arrays(pa.array(range(len(values) + 1), pa.int32()), values)
+    singles = pa.ListArray.from_arrays(_ints("i", range(len(values) + 1)), values)
     return pa.MapArray.from_arrays(offsets, names, singles)
 
 
@@ -192,8 +229,8 @@ def _repeats(names: pa.Array, lengths: list[int]) -> bool:
         return False
     codes = names.dictionary_encode()
     width = len(codes.dictionary)
-    rows = pa.array([row for row, count in enumerate(lengths) for _ in range(count)], pa.int64())
-    keys = pc.add(pc.multiply(rows, width), codes.indices.cast(pa.int64()))
+    rows = _ints("q", [row for row, count in enumerate(lengths) for _ in range(count)])
+    keys = pc.add(pc.multiply(rows, _ints("q", [width])[0]), codes.indices.cast(pa.int64()))
     return bool(pc.count_distinct(keys).as_py() != len(keys))
 
 
@@ -214,8 +251,7 @@ def _parse_headers(blocks: list[bytes | Headers | None]) -> pa.Array:
 def _offsets(lengths: list[int], absent: list[bool]) -> pa.Array:
     """Offsets of each row's entries in the map array; a null offset makes a null row."""
     ends = list(accumulate(lengths, initial=0))
-    begins = [None if none else start for none, start in zip(absent, ends, strict=False)]
-    return pa.array([*begins, ends[-1]], pa.int32())
+    return _ints("i", ends, [*absent, False])
 
 
 HeaderPairs = list[tuple[str, str]]
