@@ -29,9 +29,11 @@ from tests.jetstream.test_fast_batch_state import error
 class Batch:
     """A batch of messages to the subjects s1, s2, ..., of which a stream may have acknowledged some."""
 
-    def __init__(self, count: int, *, acked: int = 1, gap_ok: bool = False, timeout: float = 10.0) -> None:
+    def __init__(
+        self, count: int, *, acked: int = 1, gap_ok: bool = False, timeout: float = 10.0, max_bytes: int = 1 << 20
+    ) -> None:
         self.messages = BatchMessages()
-        options = FastOptions(gap_ok, 4, 2, 1 << 20, timeout, 2, 0.25)
+        options = FastOptions(gap_ok, 4, 2, max_bytes, timeout, 2, 0.25)
         self.state = FastBatchState(b"B", options, self.messages)
         for number in range(1, count + 1):
             self.messages.add(f"s{number}", b"%d" % number, None)
@@ -138,3 +140,82 @@ def test_refused_message_that_was_to_commit_is_counted() -> None:
     batch.reply({"stream": "S", "batch": "B-1", "count": 2, "seq": 2}, sequence=3)
     assert list(batch.errors()) == [3]
     assert (batch.messages.pending, batch.state.idle, batch.messages.settled) == ([], True, 3)
+
+
+# ---------------------------------------------------------------- what is counted
+
+
+def test_bytes_fill_a_publisher() -> None:
+    batch = Batch(1, max_bytes=10)
+    seen = []
+    for payload in (b"1234", b"1234", b"12345"):
+        batch.send()
+        batch.state.allow_append()
+        seen.append((batch.state.full, batch.state.append_until > 0))
+        batch.state.append("s", payload, None)
+    seen.append((batch.state.full, batch.state.append_until > 0))
+    batch.reply({"type": "ack", "seq": 3, "msgs": 4})
+    batch.state.allow_append()
+    seen.append((batch.state.full, batch.state.append_until > 0))
+    assert seen == [(False, True), (False, True), (False, True), (True, False), (False, True)]
+
+
+def test_numbers_go_on_over_both_ways_to_send() -> None:
+    batch = Batch(3)
+    batch.state.allow_append()
+    assert [batch.state.append("s", b"x", None) for _ in range(2)] == [4, 5]
+    assert batch.messages.count == 5
+
+
+def test_nothing_is_accepted_before_the_first_answer() -> None:
+    batch = Batch(2, acked=0)
+    assert not batch.state.accepted_once
+    batch.reply({"type": "ack", "seq": 0, "msgs": 4})
+    assert batch.state.accepted_once
+
+
+@pytest.mark.parametrize("failed", [7, 8, 9])
+def test_too_many_failures(failed: int) -> None:
+    """As many as may be pending: four messages to an acknowledgement, two of them awaited."""
+    batch = Batch(failed + 1, gap_ok=True)
+    for number in range(2, failed + 2):
+        batch.reply({**error(10071), "type": "err", "seq": number}, sequence=number)
+    assert batch.state.has_too_many_failures is (failed >= 8)
+
+
+def test_own_refusal_is_told_alone() -> None:
+    """With gaps allowed: the others are told later."""
+    batch = Batch(4, gap_ok=True)
+    for number in (2, 3, 4):
+        batch.reply({**error(10071), "type": "err", "seq": number}, sequence=number)
+    assert batch.messages.refusal(1) is None
+    refusal = batch.messages.refusal(3)
+    assert isinstance(refusal, ApiError)
+    assert sorted(batch.errors()) == [2, 4]
+
+
+def test_lost_messages_are_those_that_were_not_refused() -> None:
+    batch = Batch(6, gap_ok=True)
+    batch.reply({**error(10071), "type": "err", "seq": 3}, sequence=3)
+    batch.reply({"type": "gap", "last_seq": 2, "seq": 5})
+    assert batch.messages.lost == 2
+    batch.reply({"type": "gap", "last_seq": 6, "seq": 100})
+    assert batch.messages.lost == 3, "no more than were sent"
+
+
+def test_unsent_messages_are_in_no_doubt() -> None:
+    batch = Batch(0)
+    for number in (1, 2):
+        batch.messages.add("s", b"%d" % number, None)
+    batch.state.give_up("closed", NoStream("s"))
+    assert [type(failed) for failed in batch.errors().values()] == [NoStream, NoStream]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"type": "ack", "seq": 1, "msgs": 4}, {"type": "gap", "last_seq": 1, "seq": 2}, error(10077), {"type": "ack"}],
+)
+def test_replies_that_ask_for_no_pause(said: dict[str, object]) -> None:
+    batch = Batch(2)
+    assert batch.state.on_reply(batch.state.batch, 2, json.dumps(said).encode()) == 0
+    assert batch.state.on_reply(b"another", 2, json.dumps(said).encode()) == 0

@@ -40,3 +40,18 @@ def test_available_messages_of_a_lost_consumer(consumed: int, done: bool) -> Non
     ledger.counts.received, ledger.counts.consumed = 2, consumed
     ledger.begin_again()
     assert ledger.state.is_done is done
+
+
+def test_total_counts_what_is_on_its_way() -> None:
+    ledger = Pulling(max_messages=4, total=5)
+    assert asked(ledger).batch == 4
+    ledger.on_messages(3, 0, 0.0)
+    ledger.on_consumed(3, 0)
+    assert asked(ledger).batch == 1
+
+
+def test_total_of_one() -> None:
+    ledger = Pulling(max_messages=4, total=1)
+    assert asked(ledger).batch == 1
+    ledger.on_messages(1, 0, 0.0)
+    assert ledger.state.is_done
