@@ -1,4 +1,4 @@
-"""The page on security names tests that exist, and one promise of it is kept by what is not in the code."""
+"""The page on security names tests that exist, and one guarantee is checked on the source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_every_test_it_names_exists() -> None:
 
 
 def test_every_promise_names_a_test() -> None:
-    table = PAGE.partition("| promise | shown by |\n|---|---|\n")[2].partition("\n\n")[0]
+    table = PAGE.partition("| guarantee | proved by |\n|---|---|\n")[2].partition("\n\n")[0]
     assert [row for row in table.splitlines() if "`test_" not in row] == []
 
 
