@@ -1,4 +1,4 @@
-"""What is done around every handler, written once: timing, a check of rights, the trace of a request.
+"""Middleware around every handler: timing, authorization, the trace of a request.
 
 Run it with ``python docs/examples/middleware.py`` where ``natsproto[server]`` is installed.
 """

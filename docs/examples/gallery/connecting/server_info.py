@@ -1,4 +1,4 @@
-"""What is known of the server: version, limits, addresses."""
+"""The server's version, limits and addresses."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a user may not do is an error, not silence."""
+"""Missing permissions raise errors."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What the account uses and may use."""
+"""The usage and limits of the account."""
 
 import asyncio
 
