@@ -63,6 +63,31 @@ async def test_a_foreign_key_harms_only_whoever_asks_for_its_name(jetstream: Jet
             foreign.key  # noqa: B018
 
 
+class FaultyKeys:
+    """A key codec with a bug."""
+
+    def encode(self, key: str) -> str:
+        return key
+
+    def decode(self, key: str) -> str:
+        raise AttributeError(f"no such table: {key}")
+
+    def encode_filter(self, pattern: str) -> str:
+        return pattern
+
+
+async def test_the_error_of_a_key_codec_is_not_hidden(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value(bucket="b", key_codec=FaultyKeys())
+    await kv.put("k", b"1")
+    async with kv.watch() as watcher:
+        delivered = await watcher.next()
+    for entry in (await kv.get("k"), await kv.get("k", direct=False), delivered):
+        with pytest.raises(AttributeError, match=r"^no such table: k$"):
+            entry.key  # noqa: B018
+        with pytest.raises(AttributeError, match=r"^'KeyValueEntry' object has no attribute 'keys'$"):
+            entry.keys  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_a_codec_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least one"):
         KeyChain()

@@ -80,7 +80,7 @@ class KeyValueEntry(Generic[V]):
             if name == "value":
                 self.value = value = self._decode()
                 return value
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            return super().__getattribute__(name)  # raises the error of this name, or that of a codec in a property
 
     def _decode(self) -> V:
         subjects = self._subjects
