@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_KINDS = {KV_STREAM: "bucket", OBJECT_STREAM: "object store"}
+"""What error messages call a stream of this prefix."""
 _ALL_CHUNKS = f"{OBJECT_SUBJECTS}*.C.>"
 """A subject that the stream of every object store listens on."""
 
@@ -254,11 +256,11 @@ class BucketManager(StreamManager):
     async def _bucket_info(self, prefix: str, subjects: str, bucket: str, timeout: Duration | None) -> StreamInfo:
         endpoint = f"STREAM.INFO.{prefix}{bucket_name(bucket)}"
         with bucket_errors(bucket):
-            info = await self._api.get(StreamInfo, endpoint, asked=f"bucket {bucket!r}", timeout=timeout)
+            info = await self._api.get(StreamInfo, endpoint, asked=f"{_KINDS[prefix]} {bucket!r}", timeout=timeout)
         check_bucket(bucket, info.config, prefix, subjects)
         return info
 
     async def _delete_bucket(self, prefix: str, bucket: str, timeout: Duration | None) -> None:
         endpoint = f"STREAM.DELETE.{prefix}{bucket_name(bucket)}"
         with bucket_errors(bucket):
-            await self._api.do(endpoint, asked=f"delete bucket {bucket!r}", timeout=timeout)
+            await self._api.do(endpoint, asked=f"delete {_KINDS[prefix]} {bucket!r}", timeout=timeout)

@@ -68,6 +68,13 @@ async def test_the_store_that_a_link_leads_to_is_named(jetstream: JetStream) -> 
             await call
 
 
+async def test_errors_do_not_call_a_store_a_bucket(jetstream: JetStream) -> None:
+    for call in (jetstream.object_store("files"), jetstream.delete_object_store("files")):
+        with pytest.raises(BucketNotFound) as missing:
+            await call
+        assert "object store 'files'" in str(missing.value.__cause__)
+
+
 @pytest.mark.parametrize("allow_batched", [False, True])
 async def test_a_store_that_goes_in_the_middle_of_a_put_is_named(jetstream: JetStream, allow_batched: bool) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory", allow_batched=allow_batched)
