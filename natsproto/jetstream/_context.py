@@ -15,10 +15,7 @@ from natsproto._durations import positive_seconds, seconds
 from natsproto.errors import ConfigError
 from natsproto.jetstream._bucket_manager import BucketManager
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import (
-    OBJECT_SUBJECTS,
-    stream_name,
-)
+from natsproto.jetstream._config import stream_name
 from natsproto.jetstream._counter import INCREMENT_HEADER, CounterValue, increment, parse_value
 from natsproto.jetstream._info import AccountInfo, PubAck, StreamInfo
 from natsproto.jetstream._message import JsMessage
@@ -45,9 +42,6 @@ if TYPE_CHECKING:
     from natsproto.protocol.headers import HeadersLike
 
 T = TypeVar("T")
-
-_ALL_STORES = f"{OBJECT_SUBJECTS}*.C.>"
-"""What every object store listens on."""
 
 
 class JetStream(BucketManager):

@@ -176,7 +176,7 @@ class StreamManager:
         StreamNameInUse when the stream exists; ApiError when the server cannot use it; RequestTimeout; ConnectionLost;
         OSError of the files. Cancelling leaves no stream, once the server has noticed (5 s).
         """
-        from natsproto.jetstream import _backup as backup  # this and the two below: hardly anybody needs them
+        from natsproto.jetstream import _backup as backup  # hardly anybody needs it
 
         info = await backup.restore(
             self._api, path, lambda config: config.replace(**changes), progress=progress, timeout=timeout
