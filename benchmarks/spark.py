@@ -88,8 +88,9 @@ def main(rows: int, runs: int, only: str, target: str | None) -> None:
         lines = table(contenders, {name: median(taken) for name, taken in seconds.items()}, rows)
         print("\n".join(lines))
         if not only or only == "memory":
-            start, growth = memory(spark, server.url)
-            print(f"\nRSS of a worker that reads {rows:,} rows: {start:.0f} MiB for the first batch, {growth:.0f} more")
+            empty, first, highest = memory(spark, server.url)
+            reached = f"{highest:.0f} MiB at most, {first:.0f} with the first batch, {empty:.0f} before"
+            print(f"\nRSS of a worker that reads {rows:,} rows: {reached}")
         spark.stop()
     if target:
         Path(target).write_text(json.dumps(seconds, indent=1))
@@ -415,8 +416,8 @@ def noop(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def memory(spark: SparkSession, url: str) -> tuple[float, float]:
-    """MiB by which a worker grows until it has the first Arrow batch of the stream, and at most until the last.
+def memory(spark: SparkSession, url: str) -> tuple[float, float, float]:
+    """MiB of a worker before it reads, when it has the first Arrow batch of the stream, and at most until the last.
 
     The first brings pyarrow, the client and its buffers. Looked at behind every batch: the highest that the system
     knows of a process is that of what it did before as well.
@@ -428,18 +429,18 @@ def memory(spark: SparkSession, url: str) -> tuple[float, float]:
         with open("/proc/self/statm", encoding="ascii") as pages:
             return int(pages.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-    def read(ranges: Iterable[Any]) -> Iterator[tuple[float, float]]:
+    def read(ranges: Iterable[Any]) -> Iterator[tuple[float, float, float]]:
         for one in ranges:
             empty = resident()
             batches = read_range(nats, one, output="arrow")
             next(batches)
-            before = highest = resident()
+            first = highest = resident()
             for _ in batches:
                 highest = max(highest, resident())
-            yield before - empty, highest - before
+            yield empty, first, highest
 
-    (start, growth) = spark.sparkContext.parallelize([rng], 1).mapPartitions(read).first()
-    return float(start), float(growth)
+    empty, first, highest = spark.sparkContext.parallelize([rng], 1).mapPartitions(read).first()
+    return float(empty), float(first), float(highest)
 
 
 if __name__ == "__main__":
