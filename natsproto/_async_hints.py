@@ -1,8 +1,7 @@
-"""Hints for those who forgot ``await``, ``async with`` or ``async for``.
+"""Hints about a missing ``await``, ``async with`` or ``async for``.
 
-Owns what such code is told: a RuntimeWarning when something that nobody began is dropped, an AttributeError or a
-TypeError that names the missing word when it is used all the same. Type checkers see none of it: to them it is an error
-as it always was.
+Owns a RuntimeWarning for an object that is dropped unused, and an AttributeError or TypeError that names the missing
+word when it is used anyway. Type checkers do not see these methods: to them such code is an error as usual.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ P = ParamSpec("P")
 
 
 class WarnIfUnused:
-    """Does nothing before it is begun, and warns when it is dropped before that.
+    """Warns when it is dropped before it was started.
 
-    A subclass sets ``_begun`` to False at the end of its ``__init__``, so that one that failed has nothing to say, and
-    to True as soon as anybody awaits, enters or stops it.
+    A subclass sets ``_begun`` to False at the end of its ``__init__``, so that a failed constructor does not warn, and
+    to True as soon as it is awaited, entered or stopped.
     """
 
     _begun = True
@@ -33,13 +32,13 @@ class WarnIfUnused:
 
 
 class AwaitHint(WarnIfUnused):
-    """Is begun by ``await`` or ``async with``; until then a missing attribute means that one of them is.
+    """Is started by ``await`` or ``async with``; until then a missing attribute names the missing word.
 
     Not for classes whose attributes are read for every message: with ``__getattr__`` every read takes longer.
     """
 
     _start_hint: ClassVar[str] = "await it, or enter it with async with"
-    """What to do about it."""
+    """The advice in errors."""
 
     if not TYPE_CHECKING:
 
@@ -51,7 +50,7 @@ class AwaitHint(WarnIfUnused):
 
 
 class AsyncForHint:
-    """Is read with ``async for``: says so to ``for`` and, where it cannot be awaited, to ``await``."""
+    """Is read with ``async for``; ``for`` and ``await`` raise a TypeError that says so."""
 
     __slots__ = ()
 
@@ -73,7 +72,7 @@ class AsyncForHint:
 
 
 class Items(AsyncForHint, AsyncGenerator[T]):
-    """What an asynchronous generator yields. ``async for`` reads the generator itself: an item costs no more."""
+    """Wraps an asynchronous generator. ``async for`` reads the generator itself, so items cost nothing extra."""
 
     __slots__ = ("_name", "_source")
 
@@ -103,7 +102,7 @@ class Items(AsyncForHint, AsyncGenerator[T]):
 
 
 def items(function: Callable[P, AsyncGenerator[T]]) -> Callable[P, AsyncGenerator[T]]:
-    """For a function that gives an asynchronous generator to users."""
+    """Decorate a public function that returns an asynchronous generator, so that mistakes get a hint."""
 
     @wraps(function)
     def given(*args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T]:

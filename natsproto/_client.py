@@ -1,4 +1,4 @@
-"""The front door: connect(), and the client it returns."""
+"""connect(), and the client it returns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 DEFAULT_RUNTIME = Runtime(dial=dial, rng=random.SystemRandom())
-"""Real sockets, real randomness. It holds no state."""
+"""Real sockets and randomness. It holds no state."""
 
 
 class Client(Connection):
@@ -43,7 +43,7 @@ class Client(Connection):
 
     @classmethod
     async def _connect(cls, options: Options, runtime: Runtime) -> Client:
-        """Connects in a world of one's own (tests, other transports); everybody else uses ``connect``."""
+        """Connect with another runtime (tests); applications use ``connect``."""
         client = cls(options, runtime)
         await client._engine.start()
         return client
@@ -57,12 +57,13 @@ class Client(Connection):
         trace: TraceCallback | None = None,
         inbox_prefix: str | None = None,
     ) -> JetStream:
-        """JetStream of this account, of a ``domain``, or behind an API ``prefix`` (of another account).
+        """JetStream of this account, of a ``domain``, or with an API ``prefix`` (of another account).
 
         ``timeout`` in seconds, more than 0, is the default of every call. ``trace`` is called with an ApiTrace for
-        every request to the API of JetStream when it is answered or has failed; what it raises is logged and told by a
-        HandlerFailed event. ``inbox_prefix`` begins the subjects that consumers and batches are delivered to (default:
-        the connection's option, which goes on to be that of replies). Sends nothing. ConfigError for bad arguments.
+        every request to the JetStream API, after its response or failure; errors of the callback are logged and
+        reported as HandlerFailed events. ``inbox_prefix`` begins the deliver subjects of consumers and batches
+        (default: the option of the connection, which is still used for replies). Sends nothing. ConfigError for bad
+        arguments.
         """
         from natsproto.jetstream._context import JetStream  # not everybody needs it; importing natsproto is fast
 
@@ -81,12 +82,12 @@ class Client(Connection):
         stream: str | None = None,
         consumer: str | None = None,
     ) -> Health:
-        """Checks from end to end that the client works: a message goes to the server and an answer comes back.
+        """Check that the client works from end to end, with a message to the server and back.
 
-        With ``jetstream`` the account's JetStream must answer as well, with ``stream`` and ``consumer`` they must be
-        there. The result is true when all is well; see Health for what probes want. Takes at most ``timeout``
-        seconds, and no time while there is no connection. Raises nothing but ConfigError for a consumer without a
-        stream and for bad timeouts; cancelling changes nothing.
+        With ``jetstream`` the account's JetStream must answer as well, with ``stream`` and ``consumer`` they must
+        exist. The result is true when all is well; see Health for probes. Takes at most ``timeout`` seconds, and
+        returns at once while disconnected. Raises only ConfigError, for a consumer without a stream and for bad
+        timeouts; cancelling changes nothing.
         """
         from natsproto.health import check
 
@@ -103,12 +104,12 @@ class Client(Connection):
         deliver: bool = False,
         timeout: float | timedelta = 2.0,
     ) -> MessageTrace:
-        """Sends a message and asks every server it passes what became of it (ADR-41, server 2.11).
+        """Send a message and collect a report from every server it passes (ADR-41, server 2.11).
 
-        Without ``deliver`` nobody gets the message and no stream stores it; the servers tell who would have. Returns
-        when all have answered, or after ``timeout`` seconds with what there is; RequestTimeout when there is nothing.
-        ConfigError for headers that are the trace's own; and what ``publish`` raises. A subject that may not be
-        published to is no error here: the trace says so.
+        Without ``deliver`` the message is not delivered and not stored; the servers report its destinations. Returns
+        when all servers have answered, or after ``timeout`` seconds with the reports so far; RequestTimeout without
+        any. ConfigError for headers that the trace uses itself; and the errors of ``publish``. A subject without
+        permission is not an error: the trace reports it.
         """
         from natsproto.tracing import trace
 
@@ -116,7 +117,7 @@ class Client(Connection):
         return await trace(self, subject, payload, headers=headers, deliver=deliver, timeout=wait)
 
     def system(self) -> System:
-        """Asks the servers what they tell of themselves: for users of the system account. Sends nothing."""
+        """Queries the servers' monitoring data, for users of the system account. Sends nothing."""
         from natsproto.system import System
 
         return System(self)
@@ -132,10 +133,10 @@ class Client(Connection):
     def typed(
         self, kind: type[T], reply: type[R] | None = None, /, *, codec: Codec | None = None
     ) -> Typed[T, R] | Typed[T, T]:
-        """The verbs for messages that hold a ``kind``, and replies that hold a ``reply`` (default: the same).
+        """Return the methods for messages that hold a ``kind``, with replies that hold a ``reply`` (default: the same).
 
-        ``codec`` (default: ``natsproto.codecs.JSON``) makes payloads of values and values of payloads. Sends
-        nothing; make it once and keep it. ConfigError for what is no codec.
+        ``codec`` (default: ``natsproto.codecs.JSON``) encodes and decodes payloads. Sends nothing; create it once and
+        keep it. ConfigError for an invalid codec.
         """
         from natsproto.codecs import JSON
         from natsproto.typed import Typed
@@ -156,12 +157,11 @@ class Client(Connection):
         stats_handler: StatsHandler | None = None,
         prefix: str = "$SRV",
     ) -> Service:
-        """An instance of a service (ADR-32): await it to start it, or enter it to have it stopped at the end as well.
+        """Return an instance of a service (ADR-32): await it to start it, or enter it to stop it at the end as well.
 
-        ``name`` is made of letters, digits, dash and underscore, ``version`` is a semantic version. ``queue_group``
-        is that of its endpoints unless they say otherwise; None: every instance gets every request.
-        ``stats_handler`` is asked for the ``data`` of every endpoint's statistics, anything JSON can say.
-        ``prefix`` replaces ``$SRV`` in the subjects on which it is asked what it is.
+        ``name`` has letters, digits, dash and underscore, ``version`` is a semantic version. ``queue_group`` is the
+        default of its endpoints; None: every instance gets every request. ``stats_handler`` returns the ``data`` of an
+        endpoint's statistics, any JSON value. ``prefix`` replaces ``$SRV`` in the subjects for discovery.
 
         ConfigError, InvalidSubject, TypeError for bad arguments; ConnectionClosed when it is started. Draining the
         client stops it.
@@ -189,11 +189,11 @@ class Client(Connection):
         stall: float | timedelta | None = 0.5,
         prefix: str = "$SRV",
     ) -> AsyncGenerator[ServiceInfo]:
-        """Yields what every service instance of the account says of itself: all, those of a name, or one.
+        """Yield the description of every service instance of the account: all, those of a name, or one.
 
-        Ends ``max_wait`` seconds after the question, or when no other answer comes for ``stall`` seconds (None: no
-        such limit); at once when nobody is there. Answers that cannot be read are logged and skipped. Errors and
-        cancelling are those of ``request_many``; ConfigError for an id without a name.
+        Ends ``max_wait`` seconds after the request, or when no further response comes for ``stall`` seconds (None: no
+        limit); at once without services. Unreadable responses are logged and skipped. Errors and cancelling are those
+        of ``request_many``; ConfigError for an id without a name.
         """
         from natsproto.service._discovery import request_services
         from natsproto.service._responses import decode_info
@@ -210,7 +210,7 @@ class Client(Connection):
         stall: float | timedelta | None = 0.5,
         prefix: str = "$SRV",
     ) -> AsyncGenerator[ServicePing]:
-        """Yields who is there, and how many seconds the answer took; otherwise as ``discover_services``."""
+        """Yield every service instance with the seconds its response took; otherwise as ``discover_services``."""
         from natsproto.service._discovery import request_services
         from natsproto.service._responses import decode_ping
 
@@ -226,7 +226,7 @@ class Client(Connection):
         stall: float | timedelta | None = 0.5,
         prefix: str = "$SRV",
     ) -> AsyncGenerator[ServiceStats]:
-        """Yields what every service instance has done; otherwise as ``discover_services``."""
+        """Yield the statistics of every service instance; otherwise as ``discover_services``."""
         from natsproto.service._discovery import request_services
         from natsproto.service._responses import decode_stats
 
@@ -240,7 +240,7 @@ class Client(Connection):
         timeout: float | timedelta | None = None,
         headers: HeadersLike | None = None,
     ) -> Message:
-        """Asks an endpoint of a service: ``request`` that raises the ServiceError with which it is answered."""
+        """Send a request to a service endpoint; raises the ServiceError of its response."""
         from natsproto.service._responses import error_of
 
         reply = await self.request(subject, payload, timeout=timeout, headers=headers)
@@ -251,7 +251,7 @@ class Client(Connection):
 
 
 class Connecting(AwaitHint):
-    """A connection in the making: ``await`` it, or enter it to have it drained at the end."""
+    """A pending connection: ``await`` it, or enter it to drain it at the end."""
 
     _unused_warning = "connect(...) was never awaited or entered"
 
@@ -289,25 +289,24 @@ def connect(
     context: str | None = None,
     **options: Unpack[OptionArgs],
 ) -> Connecting:
-    """Connects to a NATS server or cluster.
+    """Connect to a NATS server or cluster.
 
-    ``servers`` is one URL, a comma list or a sequence (``nats://``, ``tls://``, bare ``host:port``; default:
-    ``nats://127.0.0.1:4222``), or a whole Options value. ``context`` is the name of a context of the ``nats`` command
-    line tool (ADR-21), or the absolute path of one: its servers are used unless others are given. Keyword options
-    amend either; they are those of ``Options``.
+    ``servers`` is one URL, a comma-separated list or a sequence (``nats://``, ``tls://``, bare ``host:port``; default:
+    ``nats://127.0.0.1:4222``), or an Options value. ``context`` is the name of a context of the ``nats`` command line
+    tool (ADR-21), or its absolute path: its servers are used unless others are given. Keyword options override either;
+    they are those of ``Options``.
 
-    Returns something to ``await`` (close it yourself) or to enter with ``async with`` (drained at the end,
-    closed at once when the block raised). ConfigError for bad options before anything is dialled; ConnectFailed
-    with the cause of every server after one pass over the pool, each given ``connect_timeout`` seconds; with
-    ``retry_connect_for=30`` after 30 seconds of further ones. LoginRefused, which is also NotAuthorized, when all
-    servers refused the credentials.
-    Cancelling leaves nothing behind.
+    Returns an object to ``await`` (then close the client yourself) or to enter with ``async with`` (drained at the end,
+    closed at once when the block raised). ConfigError for bad options before any connection; ConnectFailed with the
+    cause of every server after one pass over the pool, each with ``connect_timeout`` seconds; with
+    ``retry_connect_for=30`` after 30 more seconds of attempts. LoginRefused, which is also NotAuthorized, when all
+    servers rejected the credentials. Cancelling leaves nothing behind.
     """
     return Connecting(options_for(servers, context, options), DEFAULT_RUNTIME)
 
 
 def options_for(servers: str | Sequence[str] | Options | None, context: str | None, options: OptionArgs) -> Options:
-    """What ``connect`` is asked for; for others that connect."""
+    """Return the Options for the arguments of ``connect``."""
     if context is not None:
         if isinstance(servers, Options):
             raise ConfigError("context", context, "cannot be given together with Options: use Options.from_context")

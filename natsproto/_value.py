@@ -1,8 +1,7 @@
-"""Frozen values: classes that are nothing but named fields.
+"""Frozen values: classes of named fields.
 
-Owns the one way in which the core defines them. A dataclass would do the same, but writes and compiles six
-methods for each class at import: 0.5 ms a class, half of the time that ``import natsproto`` took. This base
-does it with one set of methods for all; type checkers see a dataclass (PEP 681).
+A dataclass would do the same, but compiles six methods for each class at import: 0.5 ms a class, half of the time of
+``import natsproto``. This base has one set of methods for all; type checkers see a dataclass (PEP 681).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, ClassVar, Self, dataclass_transform
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'ping_interval'?``, behind an error about a name that is like one of these, else nothing."""
+    """``; did you mean 'ping_interval'?``, for an error about a similar unknown name, else an empty string."""
     from difflib import get_close_matches  # takes a millisecond to import
 
     near = get_close_matches(name, known, 1)
@@ -22,9 +21,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Value:
-    """Base of frozen values. Fields are the annotations of a subclass and its bases; defaults stand behind them.
+    """Base of frozen values. The annotations of a subclass and its bases are the fields, with their defaults.
 
-    Made with keyword arguments; TypeError for a missing or unknown one. Equal when class and fields are.
+    Create values with keyword arguments; TypeError for a missing or unknown one. Values are equal when class and fields
+    are.
     """
 
     _fields: ClassVar[tuple[str, ...]] = ()
@@ -55,10 +55,10 @@ class Value:
             self._check()
 
     def _check(self) -> None:
-        """Refuses fields that do not fit, or fills in what follows from others through __dict__."""
+        """Check the fields, or set derived ones through __dict__."""
 
     def but(self, **changed: Any) -> Self:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return type(self)(**{**self._values(), **changed})
 
     def _values(self) -> dict[str, Any]:

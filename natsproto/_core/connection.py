@@ -1,7 +1,7 @@
 """The connection: the verbs of core NATS.
 
-Validates what the user gives, says what each verb promises, and hands the work to the engine. It owns no
-state of its own but shortcuts into the engine for the paths on which every call counts.
+Validates arguments, documents each verb, and passes the work to the engine. It has no state of its own except shortcuts
+into the engine for hot paths.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from natsproto.protocol.subject import publish_subject, subscribe_subject
 
 
 class Stats(Value):
-    """Counters of a client since it was made.
+    """Counters of a client since it was created.
 
-    ``in_bytes`` adds up what ``Message.size`` says: subjects, reply subjects, headers and payloads. ``out_bytes`` and
-    ``waiting_bytes`` are those of whole messages as they stand on the wire.
+    ``in_bytes`` is the sum of ``Message.size``: subjects, reply subjects, headers and payloads. ``out_bytes`` and
+    ``waiting_bytes`` count whole messages as sent.
     """
 
     in_msgs: int
@@ -51,14 +51,14 @@ _ACK_SUFFIX = b" 4\r\n+ACK"
 
 
 class Connection:
-    """A client of a NATS server or cluster. Made by ``natsproto.connect``.
+    """A client of a NATS server or cluster, created by ``natsproto.connect``.
 
-    Use it from the event loop it was made in: elsewhere (another loop or thread, a forked process) its verbs raise
-    LocalProtocolError, and when that loop has ended, ConnectionClosed. Every coroutine may be cancelled at any time;
-    the client goes on working.
+    Use it from the event loop where it was created: elsewhere (another loop or thread, a forked process) its methods
+    raise LocalProtocolError, and after the end of that loop, ConnectionClosed. Every coroutine may be cancelled at any
+    time; the client keeps working.
     """
 
-    # What it makes; a client that is instrumented makes its own.
+    # An instrumented client has its own class.
     _subscription: ClassVar[type[Subscription]] = Subscription
 
     def __init__(self, options: Options, runtime: Runtime) -> None:
@@ -66,32 +66,32 @@ class Connection:
         self._runtime = runtime
         self._engine = Engine(options, runtime, self)
         self._outbox = self._engine.outbox
-        """JetStream puts whole frames into it; an attribute because every acknowledgement reads it."""
+        """An attribute because every acknowledgement reads it."""
         self._control_lines = self._engine.control_lines
         self._pub_prefixes, self._pub_sizes = self._control_lines.pub_prefixes, self._control_lines.pub_sizes
 
-    # ---------------------------------------------------------------- what it is
+    # ---------------------------------------------------------------- state
 
     @property
     def state(self) -> State:
-        """Where the client is in its life."""
+        """The state of the client."""
         return self._engine.state
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection right now."""
+        """True if the client is connected now."""
         session = self._engine.session
         return session is not None and not session.ended.done()
 
     @property
     def connected_url(self) -> str:
-        """The URL of the connected server without user and password; empty when there is none."""
+        """The URL of the connected server without user and password; empty when not connected."""
         session = self._engine.session
         return "" if session is None else session.address.url
 
     @property
     def server_info(self) -> ServerInfo:
-        """What the server said last of itself; all empty before the first connection."""
+        """The last INFO of the server; all fields are empty before the first connection."""
         return self._engine.info
 
     @property
@@ -101,22 +101,22 @@ class Connection:
 
     @property
     def client_id(self) -> int:
-        """The number the server knows this connection by."""
+        """The id of this connection on the server."""
         return self._engine.info.client_id
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """Every known server as ``host:port``."""
+        """All known servers as ``host:port``."""
         return tuple(str(address) for address in self._engine.pool.servers)
 
     @property
     def discovered_servers(self) -> tuple[str, ...]:
-        """The servers that the cluster announced, as ``host:port``."""
+        """The servers announced by the cluster, as ``host:port``."""
         return tuple(str(address) for address in self._engine.pool.discovered_servers)
 
     @property
     def stats(self) -> Stats:
-        """The counters as they are now."""
+        """The current counters."""
         engine = self._engine
         return Stats(
             in_msgs=engine.in_msgs,
@@ -131,11 +131,11 @@ class Connection:
         )
 
     def new_inbox(self) -> str:
-        """A subject that nobody else uses."""
+        """Return a unique subject for replies."""
         return f"{self._options.inbox_prefix}.{self._new_id()}"
 
     def _new_id(self) -> str:
-        """22 letters and digits that nobody else uses (a NUID)."""
+        """Return a unique id of 22 letters and digits (a NUID)."""
         return nuid(self._runtime.rng)
 
     # ---------------------------------------------------------------- publishing
@@ -148,23 +148,23 @@ class Connection:
         reply: str | None = None,
         headers: HeadersLike | None = None,
     ) -> None:
-        """Publishes a message: hands it to the outbox, from where it leaves at once or at the end of this turn
-        of the event loop. Waits only while the connection is congested.
+        """Publish a message: hand it to the outbox, which sends it at once or at the end of this turn of the event
+        loop.
 
-        ``payload`` is bytes (a bytearray or memoryview is copied). While there is no connection messages wait
-        for the next one, up to ``outbox_limit`` bytes; then OutboxFull. InvalidSubject, InvalidHeader,
-        PayloadTooLarge, TypeError for bad arguments and ConnectionClosed are raised before a byte is written.
-        Returning does not mean that the server has it: ``flush`` tells. Cancelling while it waits publishes
-        nothing.
+        Waits only while the connection is congested. ``payload`` is bytes (a bytearray or memoryview is copied). While
+        disconnected, messages wait for the next connection, up to ``outbox_limit`` bytes; then OutboxFull.
+        InvalidSubject, InvalidHeader, PayloadTooLarge, TypeError for bad arguments and ConnectionClosed are raised
+        before a byte is written. Returning does not mean that the server has the message; ``flush`` confirms that.
+        Cancelling while it waits publishes nothing.
         """
         outbox = self._outbox
         if outbox.must_wait:
             await outbox.wait_writable()
         if reply is None and headers is None and type(payload) is bytes:
-            # The way of nearly every message; publish_nowait holds the same lines, as a call costs 15 %.
+            # The path of nearly all messages. publish_nowait repeats these lines, since a call costs 15 %.
             size = len(payload)
             if size > self._control_lines.max_payload:
-                self._control_lines.check_size(size)  # as long as nothing is known of it, any is allowed
+                self._control_lines.check_size(size)  # any size is allowed while the limit is unknown
             try:
                 start, end = self._pub_prefixes.get(subject), self._pub_sizes.get(size)
             except TypeError:
@@ -181,11 +181,11 @@ class Connection:
         reply: str | None = None,
         headers: HeadersLike | None = None,
     ) -> None:
-        """Publishes a message without ever waiting: OutboxFull when the bound is reached, else as ``publish``."""
+        """Publish a message without waiting: OutboxFull when the limit is reached, otherwise as ``publish``."""
         if reply is None and headers is None and type(payload) is bytes:
             size = len(payload)
             if size > self._control_lines.max_payload:
-                self._control_lines.check_size(size)  # as long as nothing is known of it, any is allowed
+                self._control_lines.check_size(size)  # any size is allowed while the limit is unknown
             try:
                 start, end = self._pub_prefixes.get(subject), self._pub_sizes.get(size)
             except TypeError:
@@ -195,7 +195,7 @@ class Connection:
             self._publish_full(subject, payload, reply, headers)
 
     async def _send_reply(self, reply: str, payload: Payload, headers: HeadersLike | None) -> None:
-        """Publishes to a subject that will not come again, for layers on top; use ``Message.respond``."""
+        """Publish to a subject that is used once, for ``Message.respond``."""
         if self._outbox.must_wait:
             await self._outbox.wait_writable()
         payload = _payload(payload)
@@ -203,38 +203,37 @@ class Connection:
         self._outbox.put(self._control_lines.message_line(publish_subject(reply), None, block, len(payload)), payload)
 
     def _unsubscribe_nowait(self, subscription: Subscription) -> None:
-        """Ends a subscription from where nothing can be awaited: for layers on top."""
+        """End a subscription from code that cannot await."""
         if not subscription.closed:
             self._engine.unsubscribe(subscription, None)
 
     def _stop_interest_nowait(self, subscription: Subscription) -> None:
-        """Tells the server now to send no more, for layers on top; ``drain`` takes in what it has sent and ends it."""
+        """Send UNSUB now; ``drain`` then receives the remaining messages and ends the subscription."""
         if not subscription.closed:
             self._engine.stop_interest(subscription)
 
     def _add_reply_handler(self, inbox: ReplyHandler) -> None:
-        """Subscribes an inbox of a layer on top: for thousands of replies, each to a message of its own.
+        """Subscribe a handler for many replies, each to a message of its own.
 
         ConnectionClosed when the client is draining or closed.
         """
         self._engine.add_reply_handler(inbox)
 
     def _remove_reply_handler(self, inbox: ReplyHandler) -> None:
-        """Unsubscribes an inbox of a layer on top. Harmless when it has ended."""
+        """Unsubscribe a handler. Does nothing if it has ended."""
         self._engine.remove_reply_handler(inbox)
 
     async def _yield_if_needed(self) -> None:
-        """Gives the event loop its turn when one is due, and waits for room while the connection is congested:
-        what a coroutine of layers on top does before it calls one of the verbs that never wait.
+        """Let the event loop run if it is due, and wait for room while the connection is congested.
+
+        Coroutines call it before a method that never waits.
         """
         if self._outbox.must_wait:
             await self._outbox.wait_writable()
 
     def _send_reply_nowait(self, reply: bytes, payload: bytes) -> None:
-        """Publishes to the reply subject of a message as it came off the wire, without waiting and without
-        looking at it again: for layers on top, which acknowledge with it.
-        """
-        if 10 in reply or 13 in reply:  # numbers: looking for bytes costs eight times as much
+        """Publish to a reply subject as received, without waiting and validation: for acknowledgements."""
+        if 10 in reply or 13 in reply:  # integers: searching for bytes takes eight times as long
             raise LocalProtocolError(
                 f"cannot respond: the reply subject {reply!r} contains a line end, so the message is forged"
             )
@@ -257,13 +256,13 @@ class Connection:
         timeout: float | timedelta | None = None,
         headers: HeadersLike | None = None,
     ) -> Message:
-        """Publishes a message and waits for the first reply.
+        """Publish a message and wait for the first reply.
 
-        ``timeout`` in seconds (default: the option ``request_timeout``, 5 s). NoResponders at once when nobody
-        listens; RequestTimeout; PermissionDenied when the server refuses the subject; ConnectionLost when the
-        connection breaks meanwhile (unless ``fail_requests_on_disconnect`` is off); ConnectionClosed; and what
-        ``publish`` raises. After a timeout or a lost connection the request may have been handled all the same.
-        Cancelling drops a late reply.
+        ``timeout`` in seconds (default: the option ``request_timeout``, 5 s). NoResponders at once when the subject has
+        no subscribers; RequestTimeout; PermissionDenied when the server rejects the subject; ConnectionLost when the
+        connection breaks meanwhile (unless ``fail_requests_on_disconnect`` is off); ConnectionClosed; and the errors of
+        ``publish``. After a timeout or a lost connection the request may have been handled. Cancelling drops a late
+        reply.
         """
         wire = self._control_lines.encode_subject(subject)
         if self._outbox.must_wait:
@@ -279,8 +278,9 @@ class Connection:
         headers: HeadersLike | None,
         interval: float,
     ) -> Awaitable[Message]:
-        """``request``, sent again every ``interval`` seconds until there is a reply to any of the copies: for layers on
-        top that know that this does no harm. Await what it returns, at once.
+        """``request``, sent again every ``interval`` seconds until any copy gets a reply, for idempotent requests.
+
+        Await the result at once.
         """
         wire = self._control_lines.encode_subject(subject)
         if self._outbox.must_wait:
@@ -289,7 +289,7 @@ class Connection:
 
     @property
     def _request_timeout(self) -> float:
-        """Seconds that a request waits unless it says otherwise. For layers on top."""
+        """The default timeout of requests in seconds."""
         return self._options.request_timeout
 
     def _request_literal(
@@ -300,9 +300,11 @@ class Connection:
         timeout: float | timedelta | None = None,
         headers: HeadersLike | None = None,
     ) -> Awaitable[Message]:
-        """``request`` to a subject in which ``*`` and a final ``>`` stand for themselves: for layers on top, as the
-        API of JetStream has filters in its subjects. Await what it returns, at once: the request has been sent
-        unless the connection is congested. What is wrong with the arguments is told at the call.
+        """``request`` to a subject in which ``*`` and a final ``>`` are literal, since subjects of the JetStream API
+        have filters.
+
+        Await the result at once: the request was sent unless the connection is congested. Bad arguments raise at the
+        call.
         """
         wire = subscribe_subject(subject)
         if self._outbox.must_wait:
@@ -310,7 +312,7 @@ class Connection:
         return self._send_request(subject, wire, payload, timeout, headers)
 
     def _request_encoded(self, subject: str, wire: bytes, timeout: float | timedelta) -> Awaitable[Message]:
-        """``_request_literal`` with nothing to check, for layers on top: ``wire`` is the subject as it is sent."""
+        """``_request_literal`` without payload and validation; ``wire`` is the encoded subject."""
         if self._outbox.must_wait:
             return self._in_turn(partial(self._send_request, subject, wire, b"", timeout, None))
         return self._engine.request_mux().send_request(subject, wire, b"", None, positive_seconds("timeout", timeout))
@@ -348,21 +350,21 @@ class Connection:
         sentinel: Sentinel | None = None,
         headers: HeadersLike | None = None,
     ) -> AsyncGenerator[Message]:
-        """Publishes a message and yields every reply until the first of these (ADR-47):
+        """Publish a message and yield every reply until the first of these (ADR-47):
 
-        ``max_wait`` seconds have passed since the request (default: the option ``request_timeout``, 5 s); replies
-        that came in time are yielded however slow the reader is. ``stall`` seconds passed without another reply
-        after the first (None and 0: no such limit); time the reader takes does not count. ``max_msgs`` replies
-        came. ``sentinel`` said True of a reply, which is not yielded ("empty": a reply without payload). A status
-        of the server came instead of a reply: it is yielded as the last one. No reply at all is no error.
+        ``max_wait`` seconds have passed since the request (default: the option ``request_timeout``, 5 s); replies that
+        came in time are yielded even to a slow reader. ``stall`` seconds passed without another reply after the first
+        (None and 0: no limit); the time of the reader does not count. ``max_msgs`` replies came. ``sentinel`` returned
+        True for a reply, which is not yielded ("empty": a reply without payload). A status of the server came instead
+        of a reply: it is yielded as the last one. Getting no reply at all is not an error.
 
-        The request goes out when the first reply is asked for. NoResponders at once when nobody listens;
-        PermissionDenied when the server refuses the subject; ConnectionLost behind the replies that came when the
-        connection breaks meanwhile (unless ``fail_requests_on_disconnect`` is off); RequestTimeout when there was
-        no connection to send it on; SlowConsumer behind the replies when more arrive than the pending limits
-        of the options hold; ConnectionClosed; and what ``publish`` raises, bad arguments at the call.
-        Cancelling, or leaving the loop, ends the interest in replies: at once under ``contextlib.aclosing``, else
-        in the next turn of the event loop.
+        The request is sent when the first reply is awaited. NoResponders at once when the subject has no subscribers;
+        PermissionDenied when the server rejects the subject; ConnectionLost after the received replies when the
+        connection breaks (unless ``fail_requests_on_disconnect`` is off); RequestTimeout when the request could not be
+        sent; SlowConsumer after the received replies when more arrive than the pending limits of the options hold;
+        ConnectionClosed; and the errors of ``publish``; bad arguments raise at the call. Cancelling, or leaving the
+        loop, ends the subscription for replies: at once under ``contextlib.aclosing``, else in the next turn of the
+        event loop.
         """
         options = self._options
         wait = options.request_timeout if max_wait is None else positive_seconds("max_wait", max_wait)
@@ -399,18 +401,18 @@ class Connection:
         message_type: type[Message] = Message,
         message_note: object = None,
     ) -> Subscription:
-        """Subscribes to a subject (``*`` and ``>`` are wildcards); use with ``await`` or ``async with``.
+        """Subscribe to a subject (``*`` and ``>`` are wildcards); use with ``await`` or ``async with``.
 
-        ``queue`` shares the messages with the other members of the queue group. ``cb`` is called with every
-        message, one after the other; def or async def. What it raises is reported and harms nothing. Without it
-        the subscription is read. ``max_msgs`` ends it after so many. The pending limits (messages, bytes; 0 for
-        none; default: the options, 65,536 and 64 MiB) bound what waits to be read; ``slow_policy`` says what
-        happens beyond: drop_newest, drop_oldest, error (the subscription ends with SlowConsumer) or pause (stop
-        reading from the server, which may cut the connection). ``message_type`` is for layers on top: a subclass of
-        Message, whose ``__init__`` is not called and whose own slots nobody fills; each is given ``message_note``.
+        ``queue`` is the queue group that shares the messages. ``cb`` (def or async def) is called with every message,
+        one after the other; its errors are logged and reported as HandlerFailed events. Without it, read the
+        subscription. ``max_msgs`` ends the subscription after that many messages. The pending limits (messages, bytes;
+        0 for none; default: the options, 65,536 and 64 MiB) bound the unread messages; ``slow_policy`` is the reaction
+        at the limits: drop_newest, drop_oldest, error (the subscription ends with SlowConsumer) or pause (stop reading
+        from the server, which may close the connection). ``message_type`` and ``message_note`` are for natsproto
+        itself: a subclass of Message, whose ``__init__`` is not called, and a value for each message.
 
-        InvalidSubject, ConfigError, TypeError and ConnectionClosed are raised at once. While there is no connection
-        the server is told when there is one.
+        InvalidSubject, ConfigError, TypeError and ConnectionClosed are raised at once. While disconnected, the
+        subscription is sent with the next connection.
         """
         if cb is not None and not callable(cb):
             raise TypeError(f"cb must be callable with one message, not {type(cb).__name__}")
@@ -436,29 +438,29 @@ class Connection:
     # ---------------------------------------------------------------- the server
 
     async def flush(self, timeout: float | timedelta | None = None) -> None:
-        """Waits until the server has handled everything published and subscribed so far.
+        """Wait until the server has handled everything published and subscribed so far.
 
-        ``timeout`` in seconds (default: the option ``request_timeout``). Waits for a reconnect if need be.
-        RequestTimeout; ConnectionLost when the connection breaks before the server's answer: what was sent may
-        or may not have been handled. Cancelling changes nothing.
+        ``timeout`` in seconds (default: the option ``request_timeout``). Waits for a reconnect if needed.
+        RequestTimeout; ConnectionLost when the connection breaks before the server's answer: messages may or may not
+        have been handled. Cancelling changes nothing.
         """
         await self._engine.flush(
             self._options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
         )
 
     async def rtt(self, timeout: float | timedelta | None = None) -> float:
-        """Seconds from here to the server and back; raises what ``flush`` raises."""
+        """Return the seconds of a round trip to the server; raises the errors of ``flush``."""
         await self.flush(timeout)
         started = perf_counter()
         await self.flush(timeout)
         return perf_counter() - started
 
     async def reconnect(self) -> None:
-        """Gives up the current connection; the next server is dialled at once.
+        """Drop the current connection and connect to the next server at once.
 
-        Waits up to 2 seconds for the server to confirm what was published before. Does not wait for the new
-        connection: ``events`` and ``flush`` tell. While there is none, ends the wait for the next attempt.
-        ConnectionClosed; LocalProtocolError with ``allow_reconnect=False``. Cancelling skips the confirmation.
+        Waits up to 2 seconds for the server to confirm earlier messages. Does not wait for the new connection: use
+        ``events`` or ``flush``. While disconnected, skips the wait for the next attempt. ConnectionClosed;
+        LocalProtocolError with ``allow_reconnect=False``. Cancelling skips the confirmation.
         """
         self._engine.check_open("reconnect")
         if not self._options.allow_reconnect:
@@ -466,9 +468,9 @@ class Connection:
         await self._engine.reconnect()
 
     def set_servers(self, servers: str | Sequence[str]) -> None:
-        """Replaces every known server, discovered ones included. The connection in use stays (ADR-40).
+        """Replace all known servers, discovered ones included. The connection in use stays (ADR-40).
 
-        ConfigError for what is no server URL, and for ``ws://`` when TLS is demanded; nothing is changed then.
+        ConfigError for an invalid server URL, and for ``ws://`` when TLS is required; nothing is changed then.
         ConnectionClosed when the client is closed.
         """
         if self._engine.state is State.CLOSED:
@@ -477,48 +479,47 @@ class Connection:
 
     @items
     def events(self) -> AsyncGenerator[Event]:
-        """Yields what happens to the client from the moment of this call, up to Closed. Cancelling ends this
-        reader only.
-        """
+        """Yield the events of the client from now on, up to Closed. Cancelling ends this reader only."""
         self._engine.check_loop()
         return self._engine.event_bus.open_stream().read()
 
     def listen(self, callback: Callable[[Event], object]) -> Callable[[], None]:
-        """Calls back at every event, in the step in which it happens; returns what ends that. For layers on top
-        that have to act at once; applications read ``events()``. What it raises is logged. TypeError for what cannot
-        be called.
+        """Call ``callback`` for every event, in the step in which it happens; return a function that stops it.
+
+        For code that must react at once; otherwise read ``events()``. Errors of the callback are logged. TypeError for
+        an object that is not callable.
         """
         if not callable(callback):
             raise TypeError(f"callback must be callable with one event, not {type(callback).__name__}")
         return self._engine.event_bus.listen(callback)
 
     def _emit(self, event: Event) -> None:
-        """Puts an event of a layer on top among the client's own."""
+        """Report an event of another layer as an event of the client."""
         self._engine.event_bus.emit(event)
 
     # ---------------------------------------------------------------- ending
 
     async def drain(self, timeout: float | timedelta | None = None) -> None:
-        """Ends subscriptions, handles what they have received, sends what is waiting, then closes.
+        """End subscriptions, handle the received messages, send the waiting ones, then close.
 
-        ``timeout`` in seconds (default: the option ``drain_timeout``, 30 s); after it DrainTimeout says what was
-        left undone. A callback, a running ``async for`` and an asynchronous ``on_event`` are waited for; nothing else
-        is. The client is closed afterwards in any case, cancelling included.
+        ``timeout`` in seconds (default: the option ``drain_timeout``, 30 s); then DrainTimeout lists the unfinished
+        work. It waits for callbacks, running ``async for`` loops and an asynchronous ``on_event``. The client is closed
+        afterwards in any case, also when cancelled.
         """
         await self._engine.drain(
             self._options.drain_timeout if timeout is None else positive_seconds("timeout", timeout)
         )
 
     async def close(self) -> None:
-        """Closes the client: pending requests end with ConnectionClosed, readers end, callbacks stop.
+        """Close the client: pending requests end with ConnectionClosed, readers end, callbacks stop.
 
-        Messages already published get up to 2 seconds to leave, and an asynchronous ``on_event`` up to 2 seconds to
-        handle the last events. Never raises because the peer is gone.
+        Messages already published get up to 2 seconds to leave, and an asynchronous ``on_event`` up to 2 seconds for
+        the last events. Never raises because the server is gone.
         """
         await self._engine.close()
 
     async def closed(self) -> Exception | None:
-        """Waits for the end; returns why it came: None when the application closed, else the final error."""
+        """Wait for the end of the client; return None when the application closed it, else the final error."""
         self._engine.check_loop()
         return await asyncio.shield(self._engine.closed)
 

@@ -1,9 +1,8 @@
 """The engine: the life of a client, over all its connections.
 
-Owns the state, the supervisor task, what has to be told to a new connection, and the counters. One
-supervisor owns the current session; the end of a session, for whatever reason, is a disconnect, so the
-client is never "connected" without something that reads. It knows how to move bytes and frames but not
-what the public verbs promise; that is the Connection's.
+Owns the state, the supervisor, the subscriptions that a new connection must get, and the counters. The supervisor owns
+the current session; any end of a session is a disconnect, so the client is never "connected" without a reader. It moves
+bytes and frames; the guarantees of the public verbs are the Connection's.
 
 ::
 
@@ -56,20 +55,20 @@ from natsproto.protocol.subscription_table import SubscriptionEntry, Subscriptio
 log = logging.getLogger("natsproto")
 
 CONFIRM_INTERVAL_S = 1.0
-"""Seconds between the pings that find out what the server has got, while messages are being published."""
+"""Seconds between the pings that confirm published messages."""
 
 CLOSE_TIMEOUT_S = 2.0
-"""Seconds close() waits for written bytes to leave before it cuts, and for on_event to handle the last events."""
+"""Seconds that close() waits for written bytes to leave before it aborts, and for on_event to finish."""
 
 _CLOSED = events.Closed(reason=None)
 
 
 Owner: TypeAlias = Subscription | RequestMux | ReplyHandler
-"""Whoever asked for what a sid stands for."""
+"""The receiver of the messages of a sid."""
 
 
 class State(StrEnum):
-    """Where a client is in its life."""
+    """The states of a client."""
 
     CONNECTING = "connecting"
     OPEN = "open"
@@ -97,7 +96,7 @@ class FlushToken:
 
 
 class OldConnectionDrained:
-    """A PING whose PONG says that a session which was left has delivered all it had."""
+    """A PING whose PONG shows that the old session of a move has delivered all its messages."""
 
     __slots__ = ("session",)
 
@@ -108,7 +107,7 @@ class OldConnectionDrained:
 class Engine:
     """Keeps a client connected.
 
-    ``origin`` is what messages answer through: the Connection.
+    ``origin`` is the Connection: messages respond through it.
     """
 
     def __init__(self, options: Options, runtime: Runtime, origin: Responder) -> None:
@@ -123,37 +122,37 @@ class Engine:
         self.in_bytes = 0
         self._dropped_by_ended = 0
         self.session: Session | None = None
-        self._new_session: Session | None = None
-        """The next session, while it is told the subscriptions."""
         """The connection in use; None while there is none."""
+        self._new_session: Session | None = None
+        """The next session, while its subscriptions are sent."""
         self.event_bus = EventBus(options.on_event)
         self._supervisor = Supervisor(options, runtime, self, self.event_bus)
         self.closed: asyncio.Future[Exception | None] = loop.create_future()
-        """Its result is the final reason; None when the application closed."""
+        """Its result is the final reason; None when the application closed the client."""
         self._loop = loop
         self._runtime = runtime
         self._origin = origin
         self._subscriptions: dict[Subscription, SubscriptionEntry[Owner]] = {}
         self._request_mux: RequestMux | None = None
         self._inboxes: dict[ReplyHandler, SubscriptionEntry[Owner]] = {}
-        self._callback_subscriptions: weakref.WeakSet[Subscription] | None = None  # slow to make and to walk
+        self._callback_subscriptions: weakref.WeakSet[Subscription] | None = None  # slow to create and to iterate
         self._reading_held_by: set[Subscription] = set()
         self._limit_check = LimitCheck(self.table, self._send_limit_probes, self._on_subscription_refused)
         self._changed = Notifier()
         self._old_session: Session | None = None
-        """The session that was left and may not have handled all that was published on it."""
+        """The old session of a move, until its server has handled everything published on it."""
         self._lame_duck_session: Session | None = None
         """The session whose server has announced its end."""
         self._confirm_timer: asyncio.TimerHandle | None = None
-        """Set from the moment a confirmation is wanted until it has come."""
+        """Runs while messages are unconfirmed."""
 
     # ---------------------------------------------------------------- connecting
 
     async def start(self) -> None:
-        """Connects to the first server of the pool that accepts.
+        """Connect to the first server of the pool that accepts.
 
-        One pass over the pool; then ConnectFailed with every cause, unless retry_on_failed_connect leaves it
-        to the supervisor and returns at once. Cancelling closes everything.
+        One pass over the pool; then ConnectFailed with every cause, unless retry_on_failed_connect leaves it to the
+        supervisor and returns at once. Cancelling closes everything.
         """
         try:
             session = await self._supervisor.first()
@@ -168,20 +167,20 @@ class Engine:
             self.event_bus.emit(events.Connected(server=str(session.address)))
         self._supervisor.run(session)
 
-    # ---------------------------------------------------------------- the supervisor reports
+    # ---------------------------------------------------------------- callbacks of the supervisor
 
     @property
     def wants_connection(self) -> bool:
-        """Whether the client is not closed."""
+        """True until the client is closed."""
         return self.state is not State.CLOSED
 
     @property
     def can_move(self) -> bool:
-        """Whether a change of servers is in order."""
+        """True if the client may change servers now."""
         return self.state is State.OPEN
 
     def make_link(self, *, tls_required: bool, secured: bool) -> Link:
-        """The protocol side of a new connection."""
+        """Create the protocol side of a new connection."""
         return Link(
             self.table.routes,
             tls_required=tls_required,
@@ -191,14 +190,14 @@ class Engine:
         )
 
     async def on_connected(self, session: Session) -> bool:
-        """Makes a session the current one: subscriptions first, then what waited to be published.
+        """Make a session the current one: send its subscriptions first, then the waiting messages.
 
-        Many subscriptions are sent in slices between which the event loop runs. False if the session ended meanwhile.
+        Many subscriptions are sent in slices, between which the event loop runs. False if the session ended meanwhile.
         """
         self._new_session = session
         try:
             for place, lines in enumerate(self.table.resubscribe()):
-                if place and self.session is None:  # a move is one step: nothing may be sent to both servers
+                if place and self.session is None:  # a move is one step, so that nothing is sent to both servers
                     await asyncio.sleep(0)
                 if session.wire is not None:
                     session.wire.write(lines)
@@ -213,12 +212,12 @@ class Engine:
         self._supervisor.on_session_adopted(session)
         self.session = session
         self._on_info(session, session.link.info)
-        self._cancel_confirm_ping()  # the answer, if one is out, comes from another server
+        self._cancel_confirm_ping()  # a pending answer would come from another server
         self._limit_check.reset()
         self.outbox.attach(session.wire, paused=session.write_paused or self._old_session is not None)
         if self._reading_held_by:
             session.hold_reading(True)
-        if self.state in (State.DRAINING, State.OPEN):  # open after a move from one server to another
+        if self.state in (State.DRAINING, State.OPEN):  # OPEN: after a move between servers
             self._changed.wake()
         else:
             self._move(State.OPEN)
@@ -230,8 +229,9 @@ class Engine:
     def on_move_started(self, session: Session) -> None:
         """The session is about to be replaced while it still works.
 
-        What its server has sent already is taken in: it is asked to stop, and its connection ends when it
-        confirms. Only inboxes for replies are on both for a moment, as a reply that comes twice does no harm.
+        Messages that its server has already sent are still received: its subscriptions are ended, and the connection
+        closes when the server confirms that. Only inboxes for replies are on both servers for a moment, since duplicate
+        replies do no harm.
         """
         if session.wire is not None:
             self.outbox.flush()
@@ -241,26 +241,26 @@ class Engine:
             session.ping(OldConnectionDrained(session))
 
     def on_old_session_ended(self, session: Session) -> None:
-        """A session that was left has ended."""
+        """The old session of a move has ended."""
         self._finish_move(session)
         self._fail_flush_tokens(session, _lost_error(session))
 
     def _finish_move(self, session: Session) -> None:
-        """The server that was left has handled all it was sent: what follows on the new one cannot overtake it."""
+        """Resume writing: the old server has handled everything it was sent, so nothing can overtake it."""
         if self._old_session is session:
             self._old_session = None
             if self.session is not None and not self.session.write_paused:
                 self.outbox.resume()
 
     def on_give_up(self, reason: Exception | None, *, quiet: bool = False) -> None:
-        """There will be no other connection; ``quiet``: because the event loop ends."""
+        """There will be no other connection; ``quiet`` is set when the event loop ends."""
         if reason is not None and not isinstance(reason, NatsError):
             cause, reason = reason, ConnectionLost(f"{type(reason).__name__}: {reason}")
             reason.__cause__ = cause
         self._finish(reason, quiet=quiet)
 
     def _on_session_lost(self, session: Session, cause: Exception) -> None:
-        """The session has ended: everything that depended on it hears of it now."""
+        """Tell everything that depends on the session that it has ended."""
         server = str(session.address)
         self.session = None
         self._cancel_confirm_ping()
@@ -284,26 +284,26 @@ class Engine:
 
     @staticmethod
     def _fail_flush_tokens(session: Session, error: NatsError) -> None:
-        """Nobody waits any longer for answers to the pings of this session."""
+        """Fail the waiters for pings of this session."""
         for token in session.link.take_pending_pings():
             if isinstance(token, FlushToken) and token.answered is not None and not token.answered.done():
                 token.answered.set_exception(error)
 
     @property
     def pool(self) -> ServerPool:
-        """The servers."""
+        """The server pool."""
         return self._supervisor.pool
 
     @property
     def reconnects(self) -> int:
-        """How often an outage was overcome."""
+        """The number of outages so far that ended in a new connection."""
         return self._supervisor.reconnects
 
     async def reconnect(self) -> None:
-        """Gives up the current connection, or the wait for the next attempt.
+        """Drop the current connection, or skip the wait for the next attempt.
 
-        What was published goes out first: the server confirms it, within CLOSE_TIMEOUT_S seconds, before the connection
-        ends; what is published meanwhile waits for the next one.
+        Messages published before are sent first: the server confirms them, within CLOSE_TIMEOUT_S seconds, before the
+        connection ends. Messages published meanwhile wait for the next connection.
         """
         session = self.session
         if session is None:
@@ -322,11 +322,12 @@ class Engine:
         finally:
             session.end(ConnectionLost("reconnect() was called", str(session.address)))
 
-    # ---------------------------------------------------------------- a session reports
+    # ---------------------------------------------------------------- callbacks of a session
 
     def on_messages(self, touched: list[Route]) -> None:
-        """Settles the account of every subscription that got something out of one chunk and calls its ``def`` callback,
-        in the order of each one's first message in it.
+        """Account for the messages of one chunk in every subscription, and call its ``def`` callback.
+
+        Callbacks run in the order of each subscription's first message in the chunk.
         """
         deadline = monotonic() + CALLBACK_TIME_SLICE_S if len(touched) > 1 else 0.0
         for route in touched:
@@ -344,17 +345,17 @@ class Engine:
                     owner._close(None)
             elif type(owner) is RequestMux:
                 if count > 1:
-                    self.outbox.cork()  # whoever was answered is about to ask again
+                    self.outbox.cork()  # the requesters are about to send again
             else:
                 assert not isinstance(owner, RequestMux)
                 owner.on_batch_end()
 
     def on_link_event(self, session: Session, event: LinkEvent) -> None:
-        """Something came between the messages."""
+        """A control frame came."""
         if isinstance(event, PongFor):
             if isinstance(event.token, OldConnectionDrained):
                 self._finish_move(session)
-                # Replies to what was sent before the move may still come here; its time runs out then.
+                # Replies to earlier requests may still come here; OLD_CONNECTION_TIMEOUT_S ends it then.
                 if not self._request_mux and not self._inboxes:
                     self._supervisor.end_old_session(event.token.session)
             elif isinstance(event.token, FlushToken):
@@ -371,22 +372,20 @@ class Engine:
                 self._limit_check.on_error()
 
     def on_write_paused(self, session: Session) -> None:
-        """The wire takes nothing for now."""
+        """The wire accepts no data for now."""
         if session is self.session:
             self.outbox.pause()
 
     def on_write_resumed(self, session: Session) -> None:
-        """The wire takes bytes again."""
+        """The wire accepts data again."""
         if session is self.session and self._old_session is None:
             self.outbox.resume()
 
     def on_wire_closed(self, session: Session) -> None:
-        """What depended on the connection hears of its end in this step: what is asked for from now on waits for
-        the next one.
-        """
+        """Report the end of the connection in this step, so that requests from now on wait for the next one."""
         if session is self.session:
             if self.state is State.CLOSED:
-                self.outbox.detach()  # close() need not wait for a wire that has ended
+                self.outbox.detach()  # close() must not wait for a wire that has ended
             else:
                 self._on_session_lost(session, session.ended.result())
 
@@ -402,8 +401,8 @@ class Engine:
             token.answered.set_result(None)
 
     def _schedule_confirm_ping(self) -> None:
-        """Something was written: finds out within a second whether the server got it, so that an outage can
-        say how many messages it may have cost. An idle client sends nothing.
+        """Find out within a second whether the server got what was written, so that an outage can report the number of
+        uncertain messages. An idle client sends nothing.
         """
         if self._confirm_timer is None:
             self._confirm_timer = self._loop.call_later(CONFIRM_INTERVAL_S, self._send_confirm_ping)
@@ -424,19 +423,19 @@ class Engine:
         self.control_lines.set_max_payload(info.max_payload)
         self._drop_too_large(info.max_payload)
         if session.link.info_in_clear:
-            return  # anybody on the way may have written it; behind CONNECT the server says it again
+            return  # not authenticated: the server sends it again after CONNECT
         found = self._supervisor.pool.discovered(info.connect_urls, session.address)
         if found.added:
             self.event_bus.emit(events.ServersDiscovered(servers=tuple(str(address) for address in found.added)))
         if not info.ldm:
             return
-        self._supervisor.start_move()  # also when it was heard before: there may be servers now that were not then
+        self._supervisor.start_move()  # also when repeated: new servers may be known now
         if self._lame_duck_session is not session:
             self._lame_duck_session = session
             self.event_bus.emit(events.LameDuck(server=str(session.address)))
 
     def _drop_too_large(self, limit: int) -> None:
-        """What waits and is too large for this server would cost the connection, and everything behind it."""
+        """Drop waiting messages that exceed the limit of this server; it would close the connection."""
         for line, size in self.outbox.take_back_larger(limit) if limit else ():
             self._drop_message(line, PayloadTooLarge(size, limit))
 
@@ -446,7 +445,7 @@ class Engine:
             self.event_bus.emit(events.MessageDropped(subject=names[0], error=error))
 
     def _on_server_error(self, error: NatsError) -> None:
-        """The server complained: whoever asked for what it complains of is told."""
+        """Report an error of the server to the subscription or request that caused it."""
         if isinstance(error, SubscriptionDenied):
             self._end_denied_subscriptions(error)
         elif isinstance(error, PermissionDenied):
@@ -466,7 +465,7 @@ class Engine:
                 self._end_refused(entry, error)
 
     def _end_refused(self, entry: SubscriptionEntry[Owner], error: NatsError) -> None:
-        """The server does not have this subscription."""
+        """End a subscription that the server does not have."""
         self.table.remove(entry)
         if isinstance(entry.owner, Subscription):
             self._unregister(entry.owner)
@@ -484,7 +483,7 @@ class Engine:
             session.wire.write(b"".join(line + session.link.ping(probe) for line, probe in steps))
 
     def _on_subscription_refused(self, entry: SubscriptionEntry[Owner] | None) -> None:
-        """The server has as many subscriptions as it allows: not this one, or one that has ended meanwhile."""
+        """The server has reached its limit of subscriptions; None: a subscription that has already ended."""
         error = TooManySubscriptions("maximum subscriptions exceeded")
         if entry is not None:
             error = TooManySubscriptions(error.text, entry.subject, entry.queue or "")
@@ -496,7 +495,7 @@ class Engine:
     def subscribe(
         self, subscription: Subscription, message_class: type[Message] = Message, note: object = None
     ) -> None:
-        """Registers interest; the server is told now, or when there is one again."""
+        """Register a subscription; the server is told now, or at the next connection."""
         self.check_open("subscribe")
         entry, wire = self.table.add(
             subscription.subject,
@@ -515,7 +514,7 @@ class Engine:
         self._send_control_line(wire)
 
     def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
-        """Ends interest now, or after max_msgs in all."""
+        """End a subscription now, or after ``max_msgs`` messages in all."""
         entry = self._subscriptions.get(subscription)
         if entry is None:
             return
@@ -530,21 +529,21 @@ class Engine:
             subscription._close(None)
 
     def stop_interest(self, subscription: Subscription) -> None:
-        """The server sends no more; what it has sent is still taken in."""
+        """Send UNSUB; messages that the server has already sent are still received."""
         entry = self._subscriptions.get(subscription)
         if entry is not None:
             self._send_control_line(self.table.stop_delivery(entry))
             subscription._disable_pause()
 
     def remove(self, subscription: Subscription) -> None:
-        """Takes in no more."""
+        """Stop receiving messages of a subscription."""
         entry = self._unregister(subscription)
         if entry is not None:
             self._send_control_line(self.table.remove(entry))
 
     @property
     def dropped(self) -> int:
-        """Messages lost by all subscriptions, ended ones included."""
+        """Messages dropped by all subscriptions, ended ones included."""
         return self._dropped_by_ended + sum(subscription.dropped for subscription in self._subscriptions)
 
     def on_handler_error(self, where: str, error: BaseException) -> None:
@@ -552,20 +551,20 @@ class Engine:
         self.event_bus.on_handler_error(where, error)
 
     def on_slow_consumer(self, subscription: Subscription, error: SlowConsumer) -> None:
-        """A subscription starts to lose messages."""
+        """A subscription starts to drop messages."""
         self.event_bus.emit(events.SlowConsumerDetected(subscription=subscription, error=error))
 
     def on_slow_consumer_recovered(self, subscription: Subscription, dropped: int) -> None:
-        """A subscription has ceased to lose messages."""
+        """A subscription has caught up."""
         log.warning("subscription to %r has caught up; it lost %d messages", subscription.subject, dropped)
 
     def yield_to_readers(self) -> None:
-        """Stops reading from the socket for a turn of the event loop."""
+        """Stop reading from the socket for one turn of the event loop."""
         if self.session is not None:
             self.session.yield_to_readers()
 
     def hold_reading(self, subscription: Subscription, wanted: bool) -> None:
-        """Stops reading while any subscription wants it stopped."""
+        """Stop reading while any subscription asks for it."""
         if wanted:
             self._reading_held_by.add(subscription)
         else:
@@ -574,7 +573,7 @@ class Engine:
             self.session.hold_reading(bool(self._reading_held_by))
 
     def request_mux(self) -> RequestMux:
-        """The request inbox, subscribed at its first use."""
+        """Return the request inbox, subscribed at its first use."""
         if self.state is State.CLOSED:
             raise ConnectionClosed("request")
         if self._request_mux is None:
@@ -589,21 +588,21 @@ class Engine:
         return self._request_mux
 
     def add_reply_handler(self, inbox: ReplyHandler) -> None:
-        """From now on the inbox gets its replies, and is told what becomes of the connection."""
+        """Subscribe a handler; it gets its replies and events of the connection from now on."""
         self.check_open("publish")
         entry, wire = self.table.add(inbox.subject, None, inbox.on_message, inbox, origin=self._origin)
         self._inboxes[inbox] = entry
         self._send_control_line(wire)
 
     def remove_reply_handler(self, inbox: ReplyHandler) -> None:
-        """The inbox gets nothing more. Harmless when it has ended."""
+        """Unsubscribe a handler. Does nothing if it has ended."""
         entry = self._inboxes.pop(inbox, None)
         if entry is not None:
             self._send_control_line(self.table.remove(entry))
 
     @property
     def subscriptions(self) -> list[Subscription]:
-        """The live subscriptions."""
+        """The open subscriptions."""
         return list(self._subscriptions)
 
     def _unregister(self, subscription: Subscription) -> SubscriptionEntry[Owner] | None:
@@ -614,8 +613,8 @@ class Engine:
         return entry
 
     def _send_control_line(self, line: bytes) -> None:
-        """Sends a control line behind what is waiting. Without a connection there is nobody to tell: a new
-        one is told the whole table.
+        """Send a control line after the waiting messages. Without a connection nothing is sent: a new one gets the
+        whole table.
         """
         session = self._new_session or self.session
         if line and session is not None and session.wire is not None:
@@ -625,21 +624,21 @@ class Engine:
     # ---------------------------------------------------------------- waiting
 
     def check_open(self, doing: str) -> None:
-        """ConnectionClosed unless the client can still do something new."""
+        """Raise ConnectionClosed if the client is draining or closed."""
         if self.state in (State.DRAINING, State.CLOSED):
             raise ConnectionClosed(doing)
         self.check_loop()
 
     def check_loop(self) -> None:
-        """LocalProtocolError in another event loop than the client's; after the end none is better than another."""
+        """Raise LocalProtocolError in another event loop than the client's, unless it is closed."""
         if running_loop() is not self._loop and self.state is not State.CLOSED:
             raise wrong_loop_error()
 
     async def flush(self, timeout: float) -> None:
-        """Waits until the server has handled everything sent so far, over a reconnect if need be.
+        """Wait until the server has handled everything sent so far, over a reconnect if needed.
 
-        RequestTimeout after ``timeout`` seconds, ConnectionLost when the connection breaks while the answer
-        is out, ConnectionClosed when the client is closed.
+        RequestTimeout after ``timeout`` seconds, ConnectionLost when the connection breaks before the answer,
+        ConnectionClosed when the client is closed.
         """
         self.check_loop()
         answered: asyncio.Future[None] = self._loop.create_future()
@@ -661,16 +660,16 @@ class Engine:
 
     @property
     def is_running(self) -> bool:
-        """Whether the client goes on: it is neither closed nor is its own task being cancelled."""
+        """True while the client is open and its own task is not being cancelled."""
         return self.state is not State.CLOSED and self._supervisor.running
 
     # ---------------------------------------------------------------- ending
 
     async def drain(self, timeout: float) -> None:
-        """Ends subscriptions, handles what they have, sends what is waiting, closes.
+        """End subscriptions, handle their messages, send what is waiting, then close.
 
-        DrainTimeout says what was left undone at the deadline. Whatever happens, and when cancelled, the
-        client is closed afterwards.
+        DrainTimeout lists the work that is unfinished at the deadline. In any case, and when cancelled, the client is
+        closed afterwards.
         """
         deadline = asyncio.get_running_loop().time() + timeout
         left: list[str] = []
@@ -685,7 +684,7 @@ class Engine:
             raise DrainTimeout("drain", timeout, left)
 
     async def _drain(self, deadline: float, left: list[str]) -> None:
-        """drain() up to the end of the client; adds what it leaves undone to ``left``."""
+        """drain() up to the end of the client; adds unfinished work to ``left``."""
         self.check_loop()
         if self.state is not State.DRAINING:
             self._move(State.DRAINING)
@@ -710,9 +709,9 @@ class Engine:
             await self._close()
 
     async def _flush_by(self, deadline: float) -> NatsError | None:
-        """confirm(), on the next connection when this one breaks; returns why it came to nothing."""
+        """flush(), repeated on the next connection when this one breaks; returns the error if it fails."""
         if self.session is None and not self.outbox.frames:
-            return None  # nothing waits for a connection
+            return None  # no message waits for a connection
         while True:
             try:
                 await self.flush(max(0.0, deadline - self._loop.time()))
@@ -734,7 +733,7 @@ class Engine:
             log.warning("closed with %d events that on_event has not handled", unhandled)
 
     async def _close(self) -> None:
-        """close() but for the callbacks of events."""
+        """close() without the wait for event callbacks."""
         if self.state is State.CLOSED:
             await asyncio.shield(self.closed)
             return
@@ -755,7 +754,7 @@ class Engine:
                 session.end(ConnectionClosed())
             self._finish(None)
         if tasks:
-            # They end within a few turns of the loop, unless a callback resists.
+            # They end within a few turns of the loop, unless a callback suppresses the cancellation.
             await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
 
     async def _flush_and_close(self, session: Session) -> None:
@@ -777,7 +776,7 @@ class Engine:
         session.end(ConnectionClosed())
 
     def _end_all(self, reason: Exception | None) -> None:
-        """No new work, and everybody who waits is told: that it is the end, or why it broke."""
+        """Refuse new work and tell all waiters: the client was closed, or the reason."""
         self._move(State.CLOSED)
         self.outbox.close()
         if self._request_mux is not None:
@@ -787,7 +786,7 @@ class Engine:
             self._fail_flush_tokens(self.session, ConnectionClosed("flush"))
         error = reason if reason is None or isinstance(reason, NatsError) else ConnectionLost(str(reason))
         if isinstance(error, ConnectFailed) and not isinstance(error, NotAuthorized):
-            error = ConnectionLost(f"no server is left: {error}")  # what is over is a connection that there was
+            error = ConnectionLost(f"no server is left: {error}")  # an established connection has ended
             error.__cause__ = reason
         inboxes, self._inboxes = self._inboxes, {}
         for inbox in inboxes:
@@ -798,7 +797,7 @@ class Engine:
             subscription._close(error, discard=discard, reason="the client was closed")
 
     def _finish(self, reason: Exception | None, *, quiet: bool = False) -> None:
-        """The last step: every way ends here, once."""
+        """Finish closing. Every way to end the client comes here, once."""
         if self.closed.done():
             return
         if self.state is not State.CLOSED:
@@ -811,21 +810,21 @@ class Engine:
                 self.session.end(ConnectionClosed())
             self.session = None
         self._supervisor.end_old_sessions()
-        self._cancel_confirm_ping()  # its timer would hold the client for a second
+        self._cancel_confirm_ping()  # its timer would keep the client alive for a second
         self.closed.set_result(reason)
         self._changed.wake()
-        # A failed first connect is raised to the caller, who will log it; at the end of a program nobody cares.
+        # A failed first connect is raised to the caller; at the end of a program the event is not worth a warning.
         end = _CLOSED if reason is None else events.Closed(reason=reason)
         self.event_bus.emit(end, level=None if self._supervisor.started and not quiet else logging.INFO)
 
     def _move(self, state: State) -> None:
-        """The only place where the state changes."""
+        """Change the state. Nothing else assigns it."""
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
         self.state = state
         self._changed.wake()
 
 
 def _lost_error(session: Session) -> ConnectionLost:
-    """Why a session has ended, for those who waited for an answer."""
+    """Return the error for calls that waited for an answer on a session that has ended."""
     cause = session.ended.result()
     return cause if isinstance(cause, ConnectionLost) else ConnectionLost(str(cause), str(session.address))

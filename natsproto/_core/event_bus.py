@@ -1,9 +1,8 @@
-"""Telling the application: the log, event streams, listeners and the on_event callback.
+"""The event bus: passes client events to the log, event streams, listeners and the ``on_event`` callback.
 
-Owns whoever wants to hear what happens to a client, and the task that runs asynchronous callbacks, one event after the
-other. It knows nothing of what happens; whatever a callback does ends here, in the log. An event is one line there:
-a record whose ``args`` are the fields of the event, and which has the event itself as ``nats_event``. The traceback of
-its cause goes with it only where DEBUG is on.
+Owns these consumers and the task that runs asynchronous callbacks, one event after the other. Errors of callbacks end
+here, in the log. Each event is one log record: its ``args`` are the fields of the event, ``nats_event`` is the event
+itself. The traceback of the cause is added only where DEBUG is on.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ log = logging.getLogger("natsproto")
 
 
 class EventBus:
-    """Gives every event to every reader. ``callback`` is the option ``on_event``."""
+    """Passes every event to every consumer. ``callback`` is the option ``on_event``."""
 
     def __init__(self, callback: Callable[..., object] | None) -> None:
         self._callback = callback
-        self._streams: weakref.WeakSet[events.EventStream] | None = None  # costs more than all the rest, and few read
+        self._streams: weakref.WeakSet[events.EventStream] | None = None  # expensive to create, and rarely used
         self._listeners: list[Callable[[events.Event], object]] = []
         self._queue: deque[tuple[Coroutine[object, object, object], events.Event, str]] = deque()
         self._worker: asyncio.Task[None] | None = None
-        """Runs the queue; the first of it is what is being handled."""
+        """Runs the queue; its first entry is being handled."""
         self._end: events.Closed | None = None
         self._written: dict[type[events.Event], float] = {}
 
     def emit(self, event: events.Event, *, level: int | None = None) -> None:
-        """Something happened; after Closed nothing does. ``level`` is that of its line, if not the usual one."""
+        """Report an event; Closed is the last one. ``level`` overrides the usual log level."""
         usual, line = event.log_line()
         level = usual if level is None else level
         if event.pause and self._is_soon(event):
@@ -53,12 +52,12 @@ class EventBus:
             self._call(self._callback, event, "on_event")
 
     def wants(self, kind: type[events.Event]) -> bool:
-        """Whether anybody is there to whom such an event would matter. To make one nobody hears of takes time."""
+        """True if any consumer would see such an event, so that it is worth creating."""
         heard = self._callback is not None or self._listeners or self._streams is not None
         return bool(heard) or log.isEnabledFor(kind.level)
 
     def _is_soon(self, event: events.Event) -> bool:
-        """Whether the log has told the like of it a moment ago."""
+        """True if the log has had an event of this type within the ``pause`` of the type."""
         now = asyncio.get_running_loop().time()
         if now < self._written.get(type(event), 0.0):
             return True
@@ -66,12 +65,12 @@ class EventBus:
         return False
 
     def on_handler_error(self, where: str, error: BaseException) -> None:
-        """A callback of the application raised."""
+        """Report an error of an application callback."""
         log.error("%s failed: %r", where, error, exc_info=error)
         self.emit(events.HandlerFailed(where=where, error=error))
 
     def listen(self, callback: Callable[[events.Event], object]) -> Callable[[], None]:
-        """Calls back at every event, in the step in which it happens; returns what ends that."""
+        """Call ``callback`` for every event, in the step in which it happens; return a function that stops it."""
         self._listeners.append(callback)
 
         def unlisten() -> None:
@@ -81,7 +80,7 @@ class EventBus:
         return unlisten
 
     def open_stream(self) -> events.EventStream:
-        """Everything that happens from now on, for as long as somebody holds it."""
+        """Return a stream of all events from now on. It is dropped when its last reference is."""
         stream = events.EventStream()
         if self._end is not None:
             stream.put(self._end)
@@ -96,7 +95,7 @@ class EventBus:
             result = callback(event)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as exc:  # a CancelledError of its own must not end whoever had something to tell
+        except BaseException as exc:  # a CancelledError of the callback must not reach the caller of emit()
             log.error("%s failed for %r", what, event, exc_info=exc)
             return
         if asyncio.iscoroutine(result):
@@ -106,8 +105,10 @@ class EventBus:
                 self._worker.add_done_callback(self._stopped)
 
     async def handled(self, timeout: float) -> int:
-        """Waits until asynchronous callbacks have handled every event, at most ``timeout`` seconds; returns how many
-        they have not. Returns at once for a callback that waits for itself. Cancelling changes nothing.
+        """Wait until asynchronous callbacks have handled every event, at most ``timeout`` seconds.
+
+        Returns the number of unhandled events. Returns at once for a callback that waits for itself. Cancelling changes
+        nothing.
         """
         worker = self._worker
         if not self._queue or worker is None or worker.get_loop() is not running_loop():
@@ -118,7 +119,7 @@ class EventBus:
         return len(self._queue)
 
     async def _work(self) -> None:
-        """Runs what asynchronous callbacks have to do, one event after the other, then ends."""
+        """Run the asynchronous callbacks, one event after the other, then end."""
         queue = self._queue
         while queue:
             coroutine, event, what = queue[0]
@@ -134,7 +135,7 @@ class EventBus:
             queue.popleft()
 
     def _stopped(self, worker: asyncio.Task[None]) -> None:
-        """The worker has ended; if it was cancelled, as at the end of a program, nobody handles the rest."""
+        """Drop the unhandled events of a worker that was cancelled, as at the end of a program."""
         if worker is self._worker:
             while self._queue:
                 self._queue.popleft()[0].close()

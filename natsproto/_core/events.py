@@ -1,7 +1,6 @@
-"""What a client tells the application about itself: one frozen value for everything that happens.
+"""Events of a client: one frozen class for each kind.
 
-Owns the vocabulary of connection events and the streams they are read from. Addresses are ``host:port``;
-nothing secret is ever part of an event.
+Owns the events and the streams they are read from. Addresses are ``host:port``; no event contains secrets.
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ if TYPE_CHECKING:
     from natsproto._core.subscription import Subscription
 
 MAX_QUEUED_EVENTS = 1024
-"""Events held for a reader that does not read; the oldest go first."""
+"""Events kept for a slow reader; the oldest are dropped first."""
 
 
 class Event(Value):
-    """Base of all events. ``line`` is what the log says of it at ``level``, with the names of its fields in it.
+    """Base of all events. ``line`` is the log message at ``level``, with the fields by name.
 
-    What servers can send without end has a ``pause``: for so many seconds behind such a line others are for DEBUG.
+    Events that a server can send without end have a ``pause``: for that many seconds after one, others of the type are
+    logged at DEBUG.
     """
 
     level: ClassVar[int] = logging.INFO
@@ -33,16 +33,16 @@ class Event(Value):
     pause: ClassVar[float] = 0.0
 
     def log_line(self) -> tuple[int, str]:
-        """The level at which it is logged and the line; an empty one when it is not."""
+        """Return the log level and the message; an empty message is not logged."""
         return self.level, self.line
 
     def fields(self) -> Mapping[str, object]:
-        """Its fields by name."""
+        """Return the fields by name."""
         return self._values()
 
 
 class Connected(Event):
-    """The first connection is up."""
+    """The first connection is established."""
 
     server: str
 
@@ -50,7 +50,7 @@ class Connected(Event):
 
 
 class Disconnected(Event):
-    """The connection ended. ``in_flight`` messages were handed to it that may not have arrived."""
+    """The connection ended. ``in_flight`` messages were sent that may not have arrived."""
 
     server: str
     cause: Exception
@@ -62,7 +62,7 @@ class Disconnected(Event):
 
 
 class Reconnecting(Event):
-    """An attempt on ``server`` begins in ``delay`` seconds; ``attempt`` counts from 1 in this outage."""
+    """An attempt to connect to ``server`` begins in ``delay`` seconds; ``attempt`` counts from 1 in each outage."""
 
     server: str
     attempt: int
@@ -73,7 +73,7 @@ class Reconnecting(Event):
 
 
 class AttemptFailed(Event):
-    """An attempt to connect, the first time or again, failed."""
+    """An attempt to connect failed, at the start or in an outage."""
 
     server: str
     cause: Exception
@@ -82,7 +82,7 @@ class AttemptFailed(Event):
 
 
 class Reconnected(Event):
-    """The connection is up again: subscriptions are back, waiting messages are on their way."""
+    """The connection is restored: subscriptions are back, waiting messages are being sent."""
 
     server: str
     outage: float
@@ -91,7 +91,7 @@ class Reconnected(Event):
 
 
 class ServersDiscovered(Event):
-    """The cluster announced servers that were not known."""
+    """The cluster announced new servers."""
 
     servers: tuple[str, ...]
 
@@ -99,7 +99,7 @@ class ServersDiscovered(Event):
 
 
 class LameDuck(Event):
-    """The connected server is going to shut down."""
+    """The connected server is shutting down."""
 
     server: str
 
@@ -108,7 +108,7 @@ class LameDuck(Event):
 
 
 class Moved(Event):
-    """The client changed from a server in lame duck mode to another one, without an outage."""
+    """The client moved from a server in lame duck mode to another one, without an outage."""
 
     left: str
     server: str
@@ -117,7 +117,7 @@ class Moved(Event):
 
 
 class MessageDropped(Event):
-    """A message that waited for a connection is larger than the new server accepts; it was not sent."""
+    """A waiting message exceeds the limit of the new server; it was not sent."""
 
     subject: str
     error: PayloadTooLarge
@@ -127,7 +127,7 @@ class MessageDropped(Event):
 
 
 class SlowConsumerDetected(Event):
-    """A subscription starts to lose messages; once per episode, see its ``dropped`` for the sum."""
+    """A subscription starts to drop messages; its ``dropped`` is the total."""
 
     subscription: Subscription
     error: SlowConsumer
@@ -137,7 +137,7 @@ class SlowConsumerDetected(Event):
 
 
 class PermissionViolation(Event):
-    """The server refused a publish or a subscription."""
+    """The server rejected a publish or a subscription."""
 
     error: PermissionDenied
 
@@ -157,14 +157,14 @@ class ServerErrorEvent(Event):
 
 
 class HandlerFailed(Event):
-    """A callback of the application raised; the connection is not affected. Whoever called it has logged it."""
+    """A callback of the application raised; the connection is not affected. The caller has logged it."""
 
     where: str
     error: BaseException
 
 
 class Closed(Event):
-    """The end. ``reason`` is None when the application closed the client."""
+    """The client is closed; the last event. ``reason`` is None when the application closed it."""
 
     reason: Exception | None
 
@@ -176,7 +176,7 @@ class Closed(Event):
 
 
 class EventStream:
-    """One reader's view of the events, from the moment it was opened."""
+    """The events for one reader, from the moment the stream was opened."""
 
     def __init__(self) -> None:
         self._kept: deque[Event] = deque(maxlen=MAX_QUEUED_EVENTS)
@@ -184,14 +184,14 @@ class EventStream:
         self._ended = False
 
     def put(self, event: Event) -> None:
-        """Adds an event; Closed is the last one."""
+        """Add an event; Closed is the last one."""
         self._kept.append(event)
         self._ended = self._ended or isinstance(event, Closed)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def read(self) -> AsyncGenerator[Event]:
-        """Yields events until Closed was yielded. Cancelling loses none that was not yielded."""
+        """Yield events up to Closed. Cancelling loses no event that was not yielded."""
         while True:
             while self._kept:
                 yield self._kept.popleft()

@@ -1,10 +1,11 @@
-"""Finds out which subscriptions a server refused without naming them.
+"""Finds the subscriptions that a server rejected without naming them.
 
-Behind ``-ERR 'maximum subscriptions exceeded'`` the server has forgotten a SUB and does not say which. There is one
-error for each, and errors and PONGs come in the order of what they answer. So the newest subscriptions, as many as
-there were errors, are sent again one by one: UNSUB, SUB, PING. What the server has is back before it reads anything
-else; what it has not is refused again, and this time the PONG says which it was. Those in front of an answered ping are
-not asked about. (SUB alone would not do: the server looks at the limit before it looks whether it knows the sid.)
+After ``-ERR 'maximum subscriptions exceeded'`` the server has dropped a SUB and does not say which. There is one error
+for each, and errors and PONGs come in the order of the commands they answer. So the newest subscriptions, as many as
+there were errors, are sent again one by one: UNSUB, SUB, PING. A subscription that the server had is restored before it
+reads anything else; one that it had rejected is rejected again, and the PONG that follows identifies it. Subscriptions
+sent before an answered ping are not checked. (SUB alone would not do: the server checks the limit before it looks up
+the sid.)
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ Owner = TypeVar("Owner")
 
 
 class LimitProbe:
-    """A PING behind a subscription that was sent again, or (sid 0) in front of those. ``ends``: the last of a round."""
+    """A PING after a subscription that was sent again, or (sid 0) before the first one. ``ends`` marks the last of a
+    round.
+    """
 
     __slots__ = ("ends", "sid")
 
@@ -27,10 +30,10 @@ class LimitProbe:
 
 
 class LimitCheck(Generic[Owner]):
-    """Asks about subscriptions when the server has refused some.
+    """Checks subscriptions after the server has rejected some.
 
-    ``send`` writes lines with a PING for the probe behind each; ``refused`` is told of each subscription that the
-    server does not have, or of None when one could not be found.
+    ``send`` writes lines, each followed by a PING for its probe. ``refused`` is called for each subscription that the
+    server does not have, or with None when one could not be found.
     """
 
     def __init__(
@@ -41,37 +44,37 @@ class LimitCheck(Generic[Owner]):
     ) -> None:
         self._table, self._send, self._refused = table, send, refused
         self._accepted = 0  # the server has all subscriptions with sids up to this one
-        self._refused_count = 0  # errors of which it is not known yet whom they were about
-        self._accepted_sids: set[int] = set()  # sids that were asked about in vain
+        self._refused_count = 0  # errors not matched with a subscription yet
+        self._accepted_sids: set[int] = set()  # sids that were checked and accepted
         self._is_checking = False
-        self._is_probing = False  # whether an error is about the next probe
+        self._is_probing = False  # the next error belongs to the next probe
         self._probe_refused = False
 
     def reset(self) -> None:
-        """There is another connection, or none."""
+        """Forget everything: the connection has changed."""
         self._accepted = self._refused_count = 0
         self._accepted_sids.clear()
         self._is_checking = self._is_probing = self._probe_refused = False
 
     def accepted(self, sid: int) -> None:
-        """The server has answered a ping behind the subscription with this sid."""
+        """The server has answered a ping sent after the subscription with this sid."""
         if not self._is_checking:
             self._accepted = max(self._accepted, sid)
 
     def on_error(self) -> None:
-        """The server has refused a subscription."""
+        """The server has rejected a subscription."""
         if self._is_probing:
             self._probe_refused = True
             return
         self._refused_count += 1
         if not self._is_checking:
             self._is_checking = True
-            self._send([(b"", LimitProbe(ends=True))])  # more errors may come; they are counted first
+            self._send([(b"", LimitProbe(ends=True))])  # more errors may come; count them first
 
     def on_pong(self, probe: LimitProbe) -> None:
-        """The server has handled everything in front of a probe."""
+        """The server has handled everything before this probe."""
         if not self._is_checking:
-            return  # of a connection that is gone
+            return  # of an earlier connection
         if probe.sid:
             if self._probe_refused:
                 self._refused_count -= 1

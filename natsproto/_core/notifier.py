@@ -1,4 +1,4 @@
-"""How coroutines wait for the same thing, and who may: those of one event loop."""
+"""Waiting for a change in one event loop, and the check that it is the right loop."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import asyncio
 from natsproto.errors import LocalProtocolError
 
 running_loop = asyncio._get_running_loop
-"""The event loop that is running here, or None. The public function costs an error where there is none."""
+"""Return the running event loop, or None. The public function raises an error instead, which is slow."""
 
 
 def wrong_loop_error() -> LocalProtocolError:
-    """For whoever uses a client where it is not at home: what is waited for there would never come, or too late."""
+    """Return the error for a client used outside its event loop, where its futures would never wake a waiter."""
     return LocalProtocolError(
         "the client was used outside its event loop: in another loop or thread, or in a forked process; "
         "create a client there, use natsproto.sync, or call asyncio.run_coroutine_threadsafe"
@@ -19,13 +19,13 @@ def wrong_loop_error() -> LocalProtocolError:
 
 
 def release(waiter: asyncio.Future[None]) -> None:
-    """Lets the coroutine that waits go on; harmless when it does already."""
+    """Wake a waiter; does nothing if it was woken already."""
     if not waiter.done():
         waiter.set_result(None)
 
 
 class Notifier:
-    """Coroutines that wait for the same thing, in order."""
+    """Coroutines that wait for the same change, in order."""
 
     __slots__ = ("_loop", "_waiters")
 
@@ -34,11 +34,13 @@ class Notifier:
         self._waiters: list[asyncio.Future[None]] = []
 
     def __bool__(self) -> bool:
-        """Whether anybody waits."""
+        """True if a coroutine is waiting."""
         return bool(self._waiters)
 
     def join(self) -> asyncio.Future[None]:
-        """What to await until the next wake(), which whoever gives up has to call. LocalProtocolError as for wait()."""
+        """Return a future for the next wake(). A caller that gives up must call wake(). LocalProtocolError as for
+        wait().
+        """
         if running_loop() is not self._loop:
             raise wrong_loop_error()
         assert self._loop is not None
@@ -47,8 +49,9 @@ class Notifier:
         return waiter
 
     async def wait(self, deadline: float | None = None) -> None:
-        """Until the next wake(), or the deadline (loop time) is reached. Cancelling takes the coroutine out.
-        LocalProtocolError in another event loop than the one it was made in.
+        """Wait for the next wake(), or until the deadline (loop time). Cancelling removes the waiter.
+
+        LocalProtocolError in another event loop than the one where the notifier was created.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
@@ -65,7 +68,7 @@ class Notifier:
                 self._waiters.remove(waiter)
 
     def wake(self) -> None:
-        """All of them go on soon, each to see whether what it waits for is there."""
+        """Wake all waiters; each checks again for what it waits for."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             release(waiter)

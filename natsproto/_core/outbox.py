@@ -1,13 +1,13 @@
-"""The outbox: messages published and not yet written.
+"""The outbox: published messages that are not written yet.
 
-Owns whole PUB and HPUB frames in order, and the decision when they go to the wire. It survives reconnects:
-what was not handed to a wire waits for the next one. Control lines never lie here, because a new connection
-is told its subscriptions afresh.
+Owns whole PUB and HPUB frames in order, and decides when they go to the wire. It survives reconnects: messages that no
+wire has taken wait for the next one. Control lines never wait here, because a new connection gets all subscriptions
+again.
 
-When it writes. The first message after a quiet moment goes out at once, so nothing waits on a timer and a
-single publish has left when the call returns. What follows in the same turn of the event loop is collected
-and goes out together at its end, or as soon as 64 KiB have come together. Whoever knows that more than one
-message is about to come says so before, and all of them are collected.
+The first message after an idle moment goes out at once, so nothing waits on a timer and a single publish has left when
+the call returns. Later messages of the same turn of the event loop are collected and go out together at its end, or as
+soon as 64 KiB have come together. A caller that is about to put several messages calls ``cork`` first, so that all are
+collected.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from natsproto._core.wire import Wire
 from natsproto.errors import ConnectionClosed, OutboxFull
 
 FLUSH_SIZE = 65_536
-"""Bytes that are written without waiting for the end of the turn."""
+"""Bytes that are written without waiting for the end of the turn of the event loop."""
 
 CONGESTED_SIZE = 262_144
-"""Bytes waiting behind a busy wire above which publish() waits."""
+"""Waiting bytes above which publish() waits while the wire is busy."""
 
 
 class CallSoon(Protocol):
-    """An event loop, as far as it matters here."""
+    """The part of an event loop that the outbox needs."""
 
     def call_soon(self, callback: Callable[[], None], /) -> object:
-        """Calls back in the next turn."""
+        """Call back in the next turn."""
         ...
 
 
 class Outbox:
-    """Bytes on their way to the server.
+    """Bytes waiting for the server.
 
-    While there is no connection at most ``limit`` of them; while a connection is busy one message more than
-    the larger of ``limit`` and CONGESTED_SIZE, so that a limit of 0 (keep nothing over an outage) can publish.
+    Without a connection at most ``limit`` of them. While a connection is busy, one message more than the larger of
+    ``limit`` and CONGESTED_SIZE, so that publishing works with a limit of 0 (keep nothing during an outage).
     """
 
     __slots__ = (
@@ -74,12 +74,12 @@ class Outbox:
         self.bytes_out: int = 0
         """Bytes handed to a wire."""
         self.must_wait: bool = False
-        """Whether whoever can wait has to ``await wait_writable()`` before the next put."""
+        """True if coroutines must ``await wait_writable()`` before the next put."""
         self._limit = limit
         self._loop, self._running = loop, running
         self._on_write = on_write
         self._parts: list[bytes] = []
-        self._fast_limit = -1  # the size up to which put() need not think: one comparison instead of three
+        self._fast_limit = -1  # the size up to which put() takes the fast path: one comparison instead of three
         self._confirmed = 0
         self._wire: Wire | None = None
         self._paused = False
@@ -93,7 +93,7 @@ class Outbox:
 
     @property
     def unconfirmed(self) -> int:
-        """Messages handed to a wire of which the server has not shown, by a PONG, that it got them."""
+        """Messages handed to a wire that no PONG of the server has confirmed."""
         return self.frames_out - self._confirmed
 
     def confirm(self, frames_out: int) -> None:
@@ -101,8 +101,8 @@ class Outbox:
         self._confirmed = max(self._confirmed, frames_out)
 
     def put(self, head: bytes, payload: bytes) -> None:
-        """Takes one message. OutboxFull when the bound would be passed, ConnectionClosed after close(),
-        LocalProtocolError outside of the event loop if it is the first one of a turn.
+        """Add one message. OutboxFull when the limit would be exceeded, ConnectionClosed after close(),
+        LocalProtocolError outside of the event loop if it is the first message of a turn.
         """
         size = self.size + len(head) + len(payload) + 2
         if size > self._fast_limit:
@@ -115,7 +115,7 @@ class Outbox:
             self.size = size
 
     def _put_slow(self, head: bytes, payload: bytes, size: int) -> None:
-        """Everything but the plain case: the first message of a turn, a full outbox, a batch that is big enough."""
+        """Add the first message of a turn, to a full outbox, or one that completes a batch."""
         if size > self._limit:
             self._check_room(size - self.size)
         if not self._corked and self._running() is not self._loop:
@@ -126,34 +126,34 @@ class Outbox:
             self.cork()
             self.flush()
         elif size >= FLUSH_SIZE:
-            # A caller that never suspends would keep the loop from reading: it gives way once per write.
+            # A caller that never suspends would keep the loop from reading: it must yield once per write.
             self.must_wait = True
             self.flush()
 
     def cork(self) -> None:
-        """What is put from now on goes out together at the end of this turn of the event loop."""
+        """Collect further messages, and send them together at the end of this turn of the event loop."""
         if not self._corked and self._limit >= 0:
             self._corked = True
             self._fast_limit = min(self._limit, FLUSH_SIZE - 1)
             self._loop.call_soon(self._end_of_turn)
 
     async def wait_writable(self) -> None:
-        """Lets the event loop run, and waits for room while the wire is congested.
+        """Let the event loop run, and wait for room while the wire is congested.
 
-        Returns when there is room, the connection is lost or nothing is taken any more. Cancelling leaves the
-        outbox as it is.
+        Returns when there is room, the connection is lost, or the outbox is closed. Cancelling leaves the outbox as it
+        is.
         """
-        # The flag stays up meanwhile: every other publisher has to stand in line as well.
+        # The flag stays set meanwhile, so that every other publisher waits as well.
         await asyncio.sleep(0)
         while self._paused and self.size >= CONGESTED_SIZE and self._limit >= 0:
             await self._notifier.wait()
         self.must_wait = False
-        self.cork()  # who has filled a write goes on
+        self.cork()  # the publisher is about to continue
 
     async def wait_flushed(self) -> None:
-        """Waits until everything put so far was handed to the wire, or the wire is gone.
+        """Wait until everything put so far was handed to the wire, or the wire is gone.
 
-        What others put meanwhile is not waited for: they may never stop.
+        Messages that others put meanwhile are not waited for: they may never stop.
         """
         self.flush()
         last = self.frames_out + self.frames
@@ -161,7 +161,7 @@ class Outbox:
             await self._notifier.wait()
 
     def flush(self) -> None:
-        """Hands everything to the wire, if there is one and it takes something."""
+        """Hand everything to the wire, if there is one and it accepts data."""
         wire = self._wire
         if wire is None or self._paused or not self._parts:
             return
@@ -177,9 +177,9 @@ class Outbox:
         self._on_write()
 
     def _flush_in_chunks(self, wire: Wire) -> None:
-        """As flush(), for what has gathered over an outage or behind a busy wire.
+        """As flush(), for messages that have gathered during an outage or behind a busy wire.
 
-        Written in one piece, all the kernel does not take would lie in the transport and die with it.
+        In one piece, everything that the kernel does not accept would wait in the transport and die with it.
         """
         parts, taken = self._parts, 0
         while taken < len(parts) and not self._paused:
@@ -195,7 +195,7 @@ class Outbox:
         self._on_write()
 
     def take_back(self, mark: bytes) -> list[bytes]:
-        """Takes back what is waiting and has ``mark`` in its control line or headers; returns those in order."""
+        """Remove the waiting messages that have ``mark`` in their control line or headers; return those in order."""
         parts = self._parts
         kept: list[bytes] = []
         taken: list[bytes] = []
@@ -210,8 +210,9 @@ class Outbox:
         return taken
 
     def take_back_larger(self, limit: int) -> list[tuple[bytes, int]]:
-        """Takes back what is waiting with more than ``limit`` bytes of headers and payload; returns its control lines
-        without their ends, and those bytes.
+        """Remove the waiting messages with more than ``limit`` bytes of headers and payload.
+
+        Returns their control lines without line ends, and those bytes.
         """
         parts = self._parts
         found: list[tuple[bytes, int]] = []
@@ -231,29 +232,29 @@ class Outbox:
         return found
 
     def attach(self, wire: Wire, *, paused: bool) -> None:
-        """From now on this wire is written to, at once unless it is paused."""
+        """Write to this wire from now on, at once unless it is paused."""
         self._wire, self._paused = wire, paused
         self._confirmed = self.frames_out
         self.flush()
         self._notifier.wake()
 
     def detach(self) -> None:
-        """The wire is gone; what waits goes on waiting."""
+        """The wire is gone; waiting messages stay."""
         self._wire, self._paused = None, False
         self._notifier.wake()
 
     def pause(self) -> None:
-        """The wire takes nothing for now."""
+        """The wire accepts no data for now."""
         self._paused = True
 
     def resume(self) -> None:
-        """The wire has passed on all it had."""
+        """The wire has sent everything."""
         self._paused = False
         self.flush()
         self._notifier.wake()
 
     def close(self) -> None:
-        """Takes nothing more: every further put raises ConnectionClosed."""
+        """Refuse further messages: put raises ConnectionClosed."""
         self._limit = self._fast_limit = -1
         self._notifier.wake()
 
@@ -265,7 +266,7 @@ class Outbox:
             self.must_wait = True
 
     def _check_room(self, size: int) -> None:
-        """The slow half of put(): a wire that takes bytes makes room for any message."""
+        """Check the limits of put(): a wire that accepts data makes room for any message."""
         if self._limit < 0:
             raise ConnectionClosed("publish")
         if self._wire is None or (self._paused and self.size >= max(self._limit, CONGESTED_SIZE)):

@@ -1,9 +1,9 @@
-"""Pending replies: a token and a deadline for each, one wildcard inbox and one timer for all of them.
+"""Pending replies: a token and a deadline for each, with one wildcard inbox and one timer for all of them.
 
-``Replies`` is the book of them, for whatever waits: a request's future here, the message of a window in JetStream.
-``RequestMux`` are the requests of a client: whoever gives up cancels the future. A request is a future and a tuple: an
-object of its own, a coroutine and a rank among all deadlines for each took a quarter of a request. A timer for each
-would cost more than the request (asyncio.timeout() 4.5 µs, wait_for 12 µs against 9 µs for the rest).
+``PendingReplies`` keeps them for any kind of waiter: the future of a request here, the message of a publish window in
+JetStream. ``RequestMux`` keeps the requests of a client; cancelling the future gives a request up. A request is a
+future and a tuple: an object, a coroutine and a heap entry for each took a quarter of the time of a request. A timer
+for each would cost more than the request (asyncio.timeout() 4.5 µs, wait_for 12 µs, against 9 µs for the rest).
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from natsproto.protocol.frames import Message
 
 P = TypeVar("P")
 
-_CLEANUP_THRESHOLD = 256  # pending replies, or deadlines, that are worth a look for those nobody waits for
+_CLEANUP_THRESHOLD = 256  # entries above which cancelled ones are removed
 
 
 class PendingReplies(Generic[P]):
-    """Everything that waits for a reply, by the token that ends its reply subject: a number, of which none comes twice.
+    """Pending replies by the token that ends their reply subject: a number that is never reused.
 
-    ``prefix`` is the inbox without its last token, with the final dot. Whoever uses it counts up ``count``, puts
-    ``str(count)`` into ``pending``, and calls ``wake_at`` when that is due before ``next_new``; ``due_of`` tells it of
-    what waits. ``on_due`` is called with the tokens that are due, and calls ``look_again`` for those that go on.
+    ``prefix`` is the inbox without its last token, with the final dot. To add one, the owner increments ``count``, puts
+    ``str(count)`` into ``pending``, and calls ``set_next_deadline`` if it is due before ``next_deadline``.
+    ``deadline_of`` returns the deadline of an entry. ``on_due`` is called with the tokens that are due, and calls
+    ``postpone`` to wait longer.
     """
 
     __slots__ = (
@@ -51,24 +52,24 @@ class PendingReplies(Generic[P]):
         self.count = 0
         """The last token, as a number."""
         self.next_deadline = inf
-        """When the first of those is due that were added since the timer fired."""
+        """Deadline of the first reply that was added since the timer fired."""
         self._deadline_of, self._on_due = deadline_of, on_due
-        self._deadlines: list[tuple[float, str]] = []  # of what was pending when the timer fired last
+        self._deadlines: list[tuple[float, str]] = []  # of the replies that were pending when the timer last fired
         self._last_sorted = 0  # the last token then
         self._timer: asyncio.Handle | None = None
-        self._timer_at = inf  # when it fires; uvloop's handles do not tell when that is less than 0.5 ms away
+        self._timer_at = inf  # uvloop's handles do not tell a time less than 0.5 ms away
 
     def set_next_deadline(self, due: float) -> None:
-        """The reply that was added last is the next of the new ones that is due."""
+        """The reply added last is due before all other new ones."""
         self.next_deadline = due
         self._fire_at(due)
 
     def postpone(self, token: str, due: float) -> None:
-        """A reply that was due is awaited longer."""
+        """Wait longer for a reply that was due."""
         heappush(self._deadlines, (due, token))
 
     def close(self) -> None:
-        """Stops the timer."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._timer_at = None, inf
@@ -98,8 +99,8 @@ class PendingReplies(Generic[P]):
             self._fire_at(following)
 
     def _sort_deadlines(self) -> None:
-        """Puts the deadlines of what was added since the last time among the others. Nearly all of it has been answered
-        by then, which is why that waits until the first of it is due.
+        """Put the deadlines of new replies into the heap. Nearly all of them have been answered by then, so this waits
+        until the first of them is due.
         """
         pending, deadlines = self.pending, self._deadlines
         for token in reversed(pending):
@@ -113,10 +114,10 @@ class PendingReplies(Generic[P]):
 
 
 _Resend = tuple[bytes, bytes, float, float]
-"""Control line and payload to send again, after so many seconds of silence, until a deadline."""
+"""Control line and payload to send again, the interval in seconds, and the deadline."""
 
 _Request = tuple[asyncio.Future[Message], str, float, float, _Resend | None]
-"""Its future, the subject it went to, its timeout in seconds, when it is due first, and what is sent again then."""
+"""Future, subject, timeout in seconds, first deadline, and the message to send again then."""
 
 
 class RequestMux:
@@ -143,18 +144,18 @@ class RequestMux:
         self._cleanup_at = _CLEANUP_THRESHOLD
 
     def __len__(self) -> int:
-        """How many requests somebody waits for."""
+        """The number of requests that are waited for."""
         return sum(not future.done() for future, *_ in self._pending.values())
 
     def send_request(
         self, subject: str, wire: bytes, payload: bytes, block: bytes | None, timeout: float, resend_after: float = 0.0
     ) -> asyncio.Future[Message]:
-        """Sends a request, and returns the future of its reply.
+        """Send a request, and return the future of its reply.
 
-        ``wire`` is the subject and ``block`` the headers as they are sent; both, and the size, have been checked.
-        The future ends with the reply, NoResponders, RequestTimeout after ``timeout`` seconds or what ``fail`` makes;
-        who no longer waits cancels it. The errors of ``put`` are raised, and there is no request then. It is sent again
-        every ``resend_after`` seconds, if that is not 0, until there is a reply to any of the copies.
+        ``wire`` is the encoded subject and ``block`` the encoded headers; both, and the size, have been checked. The
+        future ends with the reply, NoResponders, RequestTimeout after ``timeout`` seconds, or the error of ``fail``;
+        cancel it to give up. Errors of ``put`` are raised, and no request is pending then. The request is sent again
+        every ``resend_after`` seconds (0: never) until a reply to any of the copies comes.
         """
         replies, pending = self._replies, self._pending
         replies.count = count = replies.count + 1
@@ -188,10 +189,10 @@ class RequestMux:
             else:
                 future.set_result(message)
         except (KeyError, asyncio.InvalidStateError):
-            pass  # nobody waits for it; asking before would cost every other reply
+            pass  # given up; checking first would slow down every other reply
 
     def fail(self, make_error: Callable[[str], NatsError], subject: str | None = None) -> int:
-        """Ends every pending request, or those to or with a reply on one subject, with an error; returns how many."""
+        """Fail all pending requests, or those to (or with a reply on) one subject; return their number."""
         pending = self._pending
         asked = subject[self._skip :] if subject is not None and subject.startswith(self._prefix) else ""
         chosen = [token for token, (_, to, *_) in pending.items() if subject is None or to == subject or token == asked]
@@ -204,11 +205,11 @@ class RequestMux:
         return failed
 
     def close(self) -> None:
-        """Stops the timer."""
+        """Stop the timer."""
         self._replies.close()
 
     def _remove_cancelled(self) -> None:
-        """Forgets requests that were cancelled."""
+        """Remove requests that were cancelled."""
         pending = self._pending
         for token in [token for token, (future, *_) in pending.items() if future.done()]:
             del pending[token]
@@ -228,5 +229,5 @@ class RequestMux:
                 try:
                     self._put(head, payload)
                 except OutboxFull:
-                    pass  # it goes on waiting, and is sent again when there is room
+                    pass  # sent again when there is room
         self._cleanup_at = max(_CLEANUP_THRESHOLD, min(self._cleanup_at, 2 * len(self._pending)))

@@ -1,8 +1,7 @@
-"""Inboxes of layers on top, for many replies at little cost.
+"""The interface of JetStream publishers that receive many replies at little cost.
 
-Owns the vocabulary between the engine and whoever publishes messages that are answered one by one: a JetStream
-publisher with a thousand messages in flight. A Subscription would do, but each reply would be a message in a
-queue read by a task, and what happens to the connection would be heard of later and in another order.
+A publisher with a thousand messages in flight gets a reply to each. With a Subscription each reply would be a message
+in a queue that a task reads, and connection events would come later and in another order.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from natsproto.protocol.frames import Message
 
 
 class ReplyHandler(Protocol):
-    """Who is told of replies as they are read.
+    """Callbacks for replies as they are read.
 
-    All of this is called inside the receive path or the engine's own steps: it must be quick, must not raise and
-    must not close the inbox of somebody else.
+    They run inside the receive path or a step of the engine: they must be quick, must not raise, and must not remove
+    other handlers.
     """
 
     @property
     def subject(self) -> str:
-        """What to subscribe to: an inbox that ends in ``.*`` or ``.>``; what the wildcard stands for is the token."""
+        """The wildcard to subscribe to: an inbox that ends in ``.*`` or ``.>``. The rest of a subject is the token."""
         ...
 
     def on_message(self, message: Message) -> None:
@@ -30,21 +29,21 @@ class ReplyHandler(Protocol):
         ...
 
     def on_batch_end(self) -> None:
-        """All replies of one chunk have been handed over; the moment to wake those who wait."""
+        """All replies of one chunk were passed to on_message; wake waiters now."""
         ...
 
     def on_disconnect(self, error: ConnectionLost) -> None:
-        """The connection has ended. What waits in the outbox will go out on the next one unless it is withdrawn."""
+        """The connection has ended. Messages in the outbox go out on the next one unless they are taken back."""
         ...
 
     def on_reconnect(self) -> None:
-        """There is a connection again, or another one after a move: interest is back, the outbox is being sent."""
+        """There is a connection again, or another one after a move; the subscription is restored."""
         ...
 
     def on_permission_error(self, error: PermissionDenied) -> None:
-        """The server refuses messages to ``error.subject``."""
+        """The server rejects messages to ``error.subject``."""
         ...
 
     def on_end(self, error: NatsError) -> None:
-        """No reply will come any more: the client is closed, or the server refuses the inbox."""
+        """No more replies will come: the client is closed, or the server rejected the subscription."""
         ...

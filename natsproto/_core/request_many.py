@@ -1,7 +1,7 @@
-"""One request with many replies (ADR-47): how long they are waited for, and what ends it.
+"""One request with many replies (ADR-47): its deadline, and the conditions that end it.
 
-Owns the deadline, the stall timer and the count of one such request. It reads a subscription made for it alone,
-which ends with it; what is sent, and whether that is valid, is the Connection's business.
+Owns the deadline, the stall timer and the count of one such request. It reads a subscription of its own, which ends
+with it. The Connection validates and sends the request.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from natsproto.errors import (
 from natsproto.protocol.frames import Message
 
 Sentinel: TypeAlias = Callable[[Message], bool] | Literal["empty"]
-"""Tells the message that ends the replies; "empty" is one without payload."""
+"""Returns True for the message that ends the replies; "empty" means a message without payload."""
 
 
 class RequestMany:
-    """What comes back for one request.
+    """The replies to one request.
 
-    ``max_wait`` seconds after it went out nothing more is taken in. ``stall`` is the longest wait in seconds for a
-    reply behind the first, 0 for any.
+    Replies are accepted for ``max_wait`` seconds after the request. ``stall`` is the longest wait in seconds for
+    another reply after the first, 0 for no limit.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class RequestMany:
     async def replies(
         self, subscribe: Callable[[], Subscription], ask: Callable[[str], None]
     ) -> AsyncGenerator[Message]:
-        """Asks through the inbox that ``subscribe`` makes, and yields as Connection.request_many promises."""
+        """Send through the inbox that ``subscribe`` creates, and yield as Connection.request_many documents."""
         engine = self._engine
         if engine.outbox.must_wait:
             await engine.outbox.wait_writable()
         inbox = self._inbox = subscribe()
-        # The deadline ends the intake and not the reading: a slow reader still gets what came in time.
+        # The deadline ends receiving, not reading: a slow reader still gets the replies that came in time.
         timer = asyncio.get_running_loop().call_later(self._max_wait, self._end)
         unlisten = engine.event_bus.listen(self._hear)
         count = 0
@@ -76,7 +76,7 @@ class RequestMany:
                 if not message.data and message.has_headers and message.headers.status >= 200:
                     if not count and message.is_no_responders:
                         raise NoResponders(self._subject)
-                    yield message  # a status ends it and says why (a 1xx is only information)
+                    yield message  # a status ends the replies (a 1xx does not)
                     return
                 if self._is_last is not None and self._is_last(message):
                     return
@@ -91,7 +91,7 @@ class RequestMany:
         if not self._over:
             raise ConnectionClosed(f"request to {self._subject!r}")
         if not count and engine.session is None:
-            raise RequestTimeout(f"request to {self._subject!r}", self._max_wait)  # there was nobody to ask
+            raise RequestTimeout(f"request to {self._subject!r}", self._max_wait)  # it was never sent
 
     def _end(self, error: NatsError | None = None) -> None:
         self._over = True

@@ -1,9 +1,8 @@
 """A session: one connection to one server, from the dial to its end.
 
-Owns a Wire and a Link and carries bytes between them; does the handshake, which needs the world (TLS
-contexts, credentials), and keeps the connection alive with pings. What arrives for subscriptions, and every
-event of the link, goes to the client that opened the session. A session ends once, with a cause, and is
-then of no further use.
+Owns a Wire and a Link and carries bytes between them. It does the handshake, which needs TLS contexts and credentials,
+and keeps the connection alive with pings. Messages and link events go to the engine that opened the session. A session
+ends once, with a cause, and cannot be reused.
 """
 
 from __future__ import annotations
@@ -63,40 +62,40 @@ _NO_INFO_HINT = (
 _CLIENT_CERTIFICATE_HINT = "the server may require a client certificate, or another one than the tls context has"
 
 _KERNEL_KEEPALIVE_S = 7200.0
-"""Seconds of silence after which a kernel looks whether its peer is still there. Pings mostly come before that; to ask
-for it all the same costs three system calls and 2 % of a connect."""
+"""Seconds of silence after which TCP keep-alive probes the peer. Pings are usually more frequent; turning it on anyway
+costs three system calls and 2 % of a connect."""
 
 _MAX_COMPRESSED_SIZE = 65_536
-"""Bytes that are compressed together. A server unpacks no more than its max_payload at once and hangs up otherwise;
-deflate looks back no further than 32 KiB anyway."""
+"""Bytes that are compressed together. A server closes the connection on frames that unpack to more than max_payload;
+deflate uses a window of only 32 KiB anyway."""
 
 
 class SessionCallbacks(Protocol):
-    """Whom a session works for."""
+    """Callbacks that a session needs from the engine."""
 
     def on_messages(self, touched: list[Route]) -> None:
-        """Messages were put into these sinks."""
+        """Messages were put into these routes."""
         ...
 
     def on_link_event(self, session: Session, event: LinkEvent) -> None:
-        """The link has news; only after the handshake."""
+        """The link has an event; only after the handshake."""
         ...
 
     def on_write_paused(self, session: Session) -> None:
-        """The wire takes nothing for now."""
+        """The wire accepts no data for now."""
         ...
 
     def on_write_resumed(self, session: Session) -> None:
-        """The wire takes bytes again."""
+        """The wire accepts data again."""
         ...
 
     def on_wire_closed(self, session: Session) -> None:
-        """Nothing that is written to the wire from now on arrives."""
+        """Data written to the wire from now on is lost."""
         ...
 
 
 class Session:
-    """One connection to ``address``. ``open`` it, write to ``wire``, and wait for ``ended``."""
+    """One connection to ``address``: ``open`` it, write to ``wire``, and wait for ``ended``."""
 
     def __init__(
         self, address: ServerAddress, options: Options, runtime: Runtime, client: SessionCallbacks, link: Link
@@ -106,22 +105,22 @@ class Session:
         self.link = link
         self.wire: Wire | None = None
         self.ended: asyncio.Future[Exception] = loop.create_future()
-        """Its result is why the session ended."""
+        """Its result is the cause of the end."""
         self.wire_closed: asyncio.Future[None] = loop.create_future()
-        """Done when the wire is gone too; without a wire never."""
+        """Done when the wire is closed; never without a wire."""
         self._loop = loop
         self._options = options
         self._runtime = runtime
         self._client = client
         self.write_paused = False
-        """Whether the wire asked for a pause in writing."""
+        """True while the wire wants no more data."""
         self._is_live = False
         self._handshake_events: deque[LinkEvent] = deque()
         self._handshake_waiter: asyncio.Future[None] | None = None
         self._is_closing = False
         self._phase = "dialling"
         self.encrypted = False
-        """Whether the connection is under TLS."""
+        """True if the connection uses TLS."""
         self._is_held = False
         self._is_yielding = False
         self._keep_alive: asyncio.TimerHandle | None = None
@@ -131,11 +130,11 @@ class Session:
     # ---------------------------------------------------------------- opening
 
     async def open(self, deadline: float) -> ServerInfo:
-        """Dials and does the handshake; returns the server's INFO.
+        """Dial and do the handshake; return the server's INFO.
 
-        Everything together ends at ``deadline``, ``connect_timeout`` after the attempt began; then RequestTimeout says
-        what was being waited for. NotAuthorized, UnsupportedByServer, RemoteProtocolError, ConnectionLost,
-        InvalidCredentials, OSError and ssl.SSLError otherwise. Cancelling and every error leave no connection behind.
+        Everything together ends at ``deadline``, ``connect_timeout`` after the attempt began; then RequestTimeout names
+        the phase. NotAuthorized, UnsupportedByServer, RemoteProtocolError, ConnectionLost, InvalidCredentials, OSError
+        and ssl.SSLError otherwise. Cancelling and every error leave no connection behind.
         """
         try:
             async with asyncio.timeout_at(deadline):
@@ -160,7 +159,7 @@ class Session:
         return info
 
     def start_events(self) -> None:
-        """From now on the client hears of everything, beginning with what came behind the handshake."""
+        """Pass all events to the engine from now on, beginning with those that followed the handshake."""
         self._is_live = True
         self._phase = _OPEN_PHASE
         self._arm_keep_alive()
@@ -205,7 +204,7 @@ class Session:
             if isinstance(step, NeedCredentials):
                 self.wire.write(self.link.authenticate(await self._connect_fields(step.info)))
             elif isinstance(step, (Ready, ServerErr)):
-                # Both at once: credentials that expire in this very second are accepted and refused in one breath.
+                # Both can come: credentials that expire in this second are accepted and rejected at once.
                 if (refusal := self._server_refusal()) is not None:
                     raise refusal
                 if isinstance(step, Ready):
@@ -225,13 +224,13 @@ class Session:
         return self._handshake_events.popleft()
 
     def _raise_if_ended(self) -> None:
-        """Raises why the session has ended, if it has."""
+        """Raise the cause if the session has ended."""
         if self.ended.done():
             raise self.ended.result()
 
     async def _run_unless_ended(self, work: Coroutine[object, object, T]) -> T:
-        """What ``work`` returns. The end of the session, which may come first, cancels it and is raised: a server
-        waits for credentials no longer than its own timeout.
+        """Return the result of ``work``. If the session ends first, cancel it and raise the cause: a server waits for
+        credentials no longer than its own timeout.
         """
         task = self._loop.create_task(work)
         try:
@@ -246,7 +245,7 @@ class Session:
         return task.result()
 
     async def _connect_fields(self, info: ServerInfo) -> dict[str, object]:
-        """What CONNECT says."""
+        """Return the fields of CONNECT."""
         options, address = self._options, self.address
         self._phase = "finding credentials"
         finding = options.credentials_for(address, info.nonce, info)
@@ -269,17 +268,17 @@ class Session:
 
     @property
     def _current_phase(self) -> str:
-        """What is being waited for, in the words of an error."""
+        """The phase of the handshake, worded for an error."""
         return self._phase if self.wire is None else _PHASE_OF_STATE.get(self.link.state, self._phase)
 
-    # ---------------------------------------------------------------- the wire reports
+    # ---------------------------------------------------------------- callbacks of the wire
 
     def on_data(self, chunk: bytes) -> None:
-        """Bytes came. Whatever goes wrong with them ends this session and nothing else."""
+        """Bytes were received. An error in handling them ends this session and nothing else."""
         self._receive(self.link.receive, chunk)
 
     def on_buffer_filled(self, count: int) -> None:
-        """So many bytes came and are where ``Wire.read_into`` said."""
+        """``count`` bytes were written to the buffer given to ``Wire.read_into``."""
         self._receive(self.link.receive_into_room, count)
 
     def _receive(self, receive: Callable[[T], list[LinkEvent]], what: T) -> None:
@@ -307,18 +306,18 @@ class Session:
             self.end(ConnectionClosed() if self._is_closing else self._disconnect_cause(cause))
 
     def on_write_paused(self) -> None:
-        """The wire takes nothing for now."""
+        """The wire accepts no data for now."""
         self.write_paused = True
         self._client.on_write_paused(self)
 
     def on_write_resumed(self) -> None:
-        """The wire takes bytes again."""
+        """The wire accepts data again."""
         self.write_paused = False
         self._send_pongs()
         self._client.on_write_resumed(self)
 
     def _send_pongs(self) -> None:
-        """Not while the wire is busy: who sends pings and does not read must not fill our memory with pongs."""
+        """Answer PINGs unless the wire is busy: a peer that does not read must not fill our memory with PONGs."""
         if self.link.pending_pongs and not self.write_paused and self.wire is not None:
             self.wire.write(self.link.take_output())
 
@@ -334,7 +333,7 @@ class Session:
             self._handshake_waiter.set_result(None)
 
     def yield_to_readers(self) -> None:
-        """Stops reading until the readers that were woken have had their turn of the event loop."""
+        """Stop reading until the readers that were woken have had a turn of the event loop."""
         if not self._is_yielding and not self._is_held and self.wire is not None and not self.ended.done():
             self._is_yielding = True
             self.wire.pause_reading()
@@ -346,7 +345,7 @@ class Session:
             self.wire.resume_reading()
 
     def _server_refusal(self) -> NatsError | None:
-        """What the server said last, if it closes the connection behind that."""
+        """Return the last -ERR, if the server closes the connection after it."""
         server_err = self.link.server_err
         if isinstance(server_err, NotAuthorized):
             return NotAuthorized(server_err.reason, str(self.address))
@@ -354,7 +353,7 @@ class Session:
         return server_err if final else None
 
     def _disconnect_cause(self, cause: Exception | None) -> Exception:
-        """Why the wire ended: what the server said last, else what the socket says."""
+        """Return the reason for the end of the wire: the last -ERR, else the error of the socket."""
         if (refusal := self._server_refusal()) is not None:
             return refusal
         if isinstance(cause, NatsError):
@@ -375,8 +374,8 @@ class Session:
         return blamed
 
     def _may_be_certificate_error(self) -> bool:
-        """Whether the server may have ended because of our certificate: in TLS 1.3 it looks at it when we believe
-        to be done, and the reset that follows its alert often arrives first.
+        """True if the server may have rejected our certificate. In TLS 1.3 it checks it after our handshake is done,
+        and the reset that follows its alert often arrives first.
         """
         info = self.link.info
         return self.encrypted and self._current_phase != _OPEN_PHASE and (info.tls_verify or not info.version)
@@ -389,10 +388,10 @@ class Session:
             return f" ({_NO_INFO_HINT})"
         return f" (so far {begun!r}{'' if begun.startswith(b'INFO') else f': {describe_peer(begun)}'})"
 
-    # ---------------------------------------------------------------- living
+    # ---------------------------------------------------------------- keep-alive
 
     def hold_reading(self, wanted: bool) -> None:
-        """Stops or goes on reading, at the wish of subscriptions that let the server wait."""
+        """Stop or resume reading, for subscriptions with the policy ``pause``."""
         if wanted == self._is_held or self.wire is None or self.ended.done():
             return
         self._is_held = wanted
@@ -402,7 +401,7 @@ class Session:
             self.wire.resume_reading()
 
     def ping(self, token: object) -> None:
-        """Sends PING; its PONG comes as PongFor(token)."""
+        """Send PING; its PONG comes as PongFor(token)."""
         if self.wire is not None:
             self.wire.write(self.link.ping(token))
 
@@ -410,7 +409,7 @@ class Session:
         self._keep_alive = self._loop.call_later(self._options.ping_interval, self._on_keep_alive)
 
     def _on_keep_alive(self) -> None:
-        """A connection is never without somebody who looks after it: if that fails, for whatever reason, it ends."""
+        """Check the connection; an error in the check ends it, since nothing would check it again."""
         try:
             self._check_keep_alive()
         except Exception as exc:
@@ -419,7 +418,7 @@ class Session:
 
     def _check_keep_alive(self) -> None:
         assert self.wire is not None
-        # A peer that talks but does not read is gone as well: nothing leaves, and no byte tells.
+        # A peer that sends but does not read is dead as well.
         unsent, passed = self.wire.unsent_bytes(), self.wire.sent_bytes()
         self._stuck_ticks = self._stuck_ticks + 1 if unsent and passed <= self._last_sent_bytes else 0
         self._last_sent_bytes = passed
@@ -436,7 +435,7 @@ class Session:
     # ---------------------------------------------------------------- ending
 
     def end(self, cause: Exception) -> None:
-        """Ends the session at once: never waits for a peer that may be gone."""
+        """End the session at once, without waiting for the peer."""
         if self._keep_alive is not None:
             self._keep_alive.cancel()
         if self.wire is not None:
@@ -448,15 +447,15 @@ class Session:
             self._handshake_waiter.set_result(None)
 
     def close(self) -> None:
-        """Ends the session in good order: what was written is passed on first."""
+        """Close the session after sending everything written."""
         self._is_closing = True
         if self.wire is not None:
             self.wire.close()
 
     @property
     def closes_immediately(self) -> bool:
-        """Whether close() takes no longer than a turn of the event loop: everything written was passed on, and there
-        is no farewell of TLS or WebSocket that a peer could keep us waiting for.
+        """True if close() takes at most one turn of the event loop: everything was sent, and neither TLS nor WebSocket
+        waits for an answer of the peer.
         """
         if self.wire is None or self.encrypted or self.address.websocket:
             return False
@@ -468,7 +467,7 @@ def _is_too_old(info: ServerInfo) -> bool:
 
 
 def tls_failure(exc: OSError, server: str) -> TlsFailed:
-    """What OpenSSL says, in words that say what to do."""
+    """Return a TlsFailed for an OpenSSL error, with advice."""
     if not isinstance(exc, ssl.SSLError):
         reason = "the server closed the connection during the handshake"
         return TlsFailed(f"{reason}: {_CLIENT_CERTIFICATE_HINT}, or does not support TLS", server)
@@ -506,7 +505,7 @@ _TLS_HINTS = (
         f"the server closed the connection during the handshake: {_CLIENT_CERTIFICATE_HINT}, or does not support TLS",
     ),
 )
-"""Words of OpenSSL, and what can be done."""
+"""Texts of OpenSSL, and the advice for each."""
 
 _HOST_MISMATCH_CODES = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _EXPIRED_CODES = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED

@@ -1,11 +1,10 @@
-"""A subscription: one bounded inbox and the ways to read it.
+"""Subscriptions: a bounded inbox, and the ways to read it.
 
-Owns the messages waiting for the user, their limits, and the task of a handler. The receive path appends to
-the inbox directly and calls ``_account`` once per chunk, so nothing here runs once per message but the
-user's own reading.
+Owns the waiting messages, their limits, and the task of a callback. The receive path appends to the inbox directly and
+calls ``_account`` once per chunk, so nothing here runs once per message except the user's own reading.
 
-A message leaves the inbox in the same step in which it is handed over, with no await in between: cancelling
-a reader never loses one.
+A message leaves the inbox in the same step in which it is handed over, with no await in between, so cancelling a reader
+never loses one.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ SlowPolicyLike: TypeAlias = "SlowPolicy | Literal['drop_newest', 'drop_oldest', 
 
 
 class SlowPolicy(StrEnum):
-    """What happens when a subscription reaches its limits."""
+    """The reaction of a subscription that reaches its limits."""
 
     DROP_NEWEST = "drop_newest"
     DROP_OLDEST = "drop_oldest"
@@ -67,38 +66,38 @@ class SlowPolicy(StrEnum):
 
 
 class SubscriptionCallbacks(Protocol):
-    """What a subscription needs of the engine that feeds it."""
+    """Callbacks that a subscription needs from the engine."""
 
     def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
-        """Ends interest now (None) or after max_msgs in all."""
+        """Unsubscribe now (None), or after ``max_msgs`` messages in all."""
         ...
 
     def stop_interest(self, subscription: Subscription) -> None:
-        """Tells the server to send no more; what it has sent already is still taken in."""
+        """Send UNSUB; messages that the server has already sent are still received."""
         ...
 
     def remove(self, subscription: Subscription) -> None:
-        """Takes in no more."""
+        """Stop receiving messages."""
         ...
 
     async def flush(self, timeout: float) -> None:
-        """Waits until the server has handled everything sent so far."""
+        """Wait until the server has handled everything sent so far."""
         ...
 
     def on_slow_consumer(self, subscription: Subscription, error: SlowConsumer) -> None:
-        """An episode of losing messages begins."""
+        """The subscription starts to drop messages."""
         ...
 
     def hold_reading(self, subscription: Subscription, wanted: bool) -> None:
-        """Asks for reading from the socket to stop, or takes that back."""
+        """Stop reading from the socket, or allow it again."""
         ...
 
     def on_slow_consumer_recovered(self, subscription: Subscription, dropped: int) -> None:
-        """An episode of losing messages has ended; so many were lost."""
+        """The subscription has caught up after it dropped messages."""
         ...
 
     def yield_to_readers(self) -> None:
-        """Stops reading from the socket for a turn of the event loop."""
+        """Stop reading from the socket for one turn of the event loop."""
         ...
 
     def on_handler_error(self, where: str, error: BaseException) -> None:
@@ -107,16 +106,16 @@ class SubscriptionCallbacks(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """Whether the client goes on: it is neither closed nor is its own task being cancelled."""
+        """True while the client is open and its own task is not being cancelled."""
         ...
 
 
 class Subscription(AsyncForHint, Generic[M]):
-    """Messages of one subject or wildcard; to a type checker, those it was told to make (``message_type``).
+    """Messages of one subject or wildcard. For a type checker they are of the type given as ``message_type``.
 
-    Await it or enter it (``async with`` unsubscribes at the end); read it with ``async for``, ``next`` or
-    ``batches``, unless it was given a callback. Reading ends when the subscription has ended and everything
-    received was read; a subscription that the server refused ends with the error.
+    Await it, or use ``async with``, which unsubscribes at the end. Read it with ``async for``, ``next`` or ``batches``,
+    unless it has a callback. Reading ends when the subscription has ended and all received messages were read; if the
+    server rejected the subscription, it ends with that error.
     """
 
     def __init__(
@@ -140,10 +139,11 @@ class Subscription(AsyncForHint, Generic[M]):
         self.dropped: int = 0
         """Messages lost because the limits were reached."""
         self._inbox: deque[M] = deque()
-        """Where the receive path puts messages; not for users."""
+        """The receive path appends messages here."""
         self._on_change: Callable[[], None] | None = None
-        """Called in the step in which a chunk brought something, or the end came. For layers on top that answer in
-        that step instead of waking a task; it must not raise.
+        """Called when a chunk brought messages, and at the end, for layers that react at once, not in a task.
+
+        It must not raise.
         """
         self._engine = engine
         self._handler = handler
@@ -154,29 +154,29 @@ class Subscription(AsyncForHint, Generic[M]):
         self._iterator_tasks: list[asyncio.Task[object] | None] = []
         self._tracked_tasks: set[asyncio.Task[None]] = set()
         self._notifier = Notifier()
-        self._arrived = 0  # messages that entered the inbox and were not dropped from its new end
-        self._discarded = 0  # messages that left its old end without being read
-        # (_arrived after a chunk, bytes of the chunk), the oldest first; None: what waits came in one chunk.
+        self._arrived = 0  # messages added to the inbox, without those dropped as newest
+        self._discarded = 0  # messages removed as oldest without being read
+        # (_arrived after a chunk, bytes of the chunk), oldest first; None: all waiting messages came in one chunk.
         self._chunks: deque[tuple[int, int]] | None = None
         self._chunk_bytes = 0
-        self._episode_dropped = 0  # messages lost in this episode; 0: the reader is not slow
+        self._episode_dropped = 0  # messages dropped since the reader fell behind; 0: it keeps up
         self._read_at_last_drop = 0
-        self._read_at_last_yield = -1  # how many had been read when reading from the socket stopped for the reader
+        self._read_at_last_yield = -1  # messages read when reading from the socket last stopped for the reader
         self._holds_reading = False
         self._pause_disabled = False
         self._close_reason: NatsError | None = None
         self._has_failed = False
 
-    # ---------------------------------------------------------------- what it is
+    # ---------------------------------------------------------------- state
 
     @property
     def pending_msgs(self) -> int:
-        """Messages received and not read yet."""
+        """Messages received and not yet read."""
         return len(self._inbox)
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of the messages received and not read yet."""
+        """Bytes of the messages received and not yet read."""
         return sum(message.size for message in self._inbox)
 
     @property
@@ -186,17 +186,17 @@ class Subscription(AsyncForHint, Generic[M]):
 
     @property
     def has_callback(self) -> bool:
-        """Whether messages go to a callback instead of a reader."""
+        """True if messages go to a callback instead of a reader."""
         return self._handler is not None
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more will arrive."""
+        """True if no more messages will arrive."""
         return self._close_reason is not None
 
     @property
     def error(self) -> NatsError | None:
-        """What ended the subscription when that was not its owner: the server refused it, or it was too slow."""
+        """The error that ended the subscription: the server rejected it, or it was too slow. None otherwise."""
         return self._close_reason if self._has_failed else None
 
     def __repr__(self) -> str:
@@ -226,10 +226,9 @@ class Subscription(AsyncForHint, Generic[M]):
             self._notifier.wake()
 
     def batches(self, max_msgs: int | None = None) -> AsyncGenerator[list[M]]:
-        """Yields everything that has arrived as one list (of at most max_msgs), whenever something has.
+        """Yield everything that has arrived as one list (of at most ``max_msgs``), each time something arrives.
 
-        ConfigError at once for a max_msgs that is no positive number. Cancelling takes nothing that was not
-        yielded.
+        ConfigError at once if ``max_msgs`` is not a positive number. Cancelling loses no message that was not yielded.
         """
         _check_count(max_msgs)
         return self._iterate_batches(max_msgs)
@@ -256,10 +255,10 @@ class Subscription(AsyncForHint, Generic[M]):
             self._notifier.wake()
 
     async def next(self, timeout: float | timedelta | None = None) -> M:
-        """The next message; waits at most ``timeout`` seconds (None: for ever; 0: only one that is here).
+        """Return the next message, waiting at most ``timeout`` seconds (None: forever; 0: only a message already here).
 
-        RequestTimeout when none came in time, SubscriptionClosed when none will come any more (or the error
-        that ended the subscription), ConfigError and TypeError for bad timeouts. Cancelling takes no message.
+        RequestTimeout when no message came in time, SubscriptionClosed when the subscription has ended (or the error
+        that ended it), ConfigError and TypeError for bad timeouts. Cancelling loses no message.
         """
         self._check_readable()
         inbox = self._inbox
@@ -279,10 +278,10 @@ class Subscription(AsyncForHint, Generic[M]):
         return message
 
     async def _read_batch(self, timeout: float | None = None) -> list[M]:
-        """Everything that has arrived, as soon as something has; waits at most ``timeout`` seconds (None: for ever).
+        """Return all messages that have arrived, waiting at most ``timeout`` seconds for one (None: forever).
 
-        An empty list when nothing came in time, when ``_wake_reader`` was called, or when the subscription has ended.
-        Cancelling takes no message.
+        An empty list when none came in time, after ``_wake_reader``, or when the subscription has ended. Cancelling
+        loses no message.
         """
         self._check_readable()
         inbox = self._inbox
@@ -291,7 +290,7 @@ class Subscription(AsyncForHint, Generic[M]):
         return self._read_batch_nowait()
 
     def _read_batch_nowait(self) -> list[M]:
-        """Everything that has arrived, which may be nothing."""
+        """Return all messages that have arrived, possibly none."""
         batch = list(self._inbox)
         self._inbox.clear()
         if self._holds_reading or self._episode_dropped:
@@ -299,28 +298,28 @@ class Subscription(AsyncForHint, Generic[M]):
         return batch
 
     def _wake_reader(self) -> None:
-        """Lets ``_read_batch`` return now, with what there is."""
+        """Make a waiting ``_read_batch`` return now."""
         self._notifier.wake()
 
     # ---------------------------------------------------------------- ending
 
     async def unsubscribe(self, max_msgs: int | None = None) -> None:
-        """Ends the subscription: now, dropping what is unread, or after max_msgs received in all.
+        """End the subscription: now, dropping unread messages, or after ``max_msgs`` received in all.
 
-        Does nothing on a subscription that has ended. Never waits.
+        Does nothing if the subscription has ended. Never waits.
         """
         _check_count(max_msgs)
         if self._close_reason is None:
             self._engine.unsubscribe(self, max_msgs)
 
     async def drain(self, timeout: float | timedelta = 30.0) -> None:
-        """Ends the subscription without losing what the server has already sent to it.
+        """End the subscription without losing messages that the server has already sent.
 
-        Everything sent until now is taken in; a callback has handled all of it when this returns (unless the
-        callback itself is who drains); readers still get it and end behind it.
+        Returns when the callback has handled all of them (unless the callback itself calls ``drain``). Readers still
+        get the remaining messages, and end after them.
 
-        RequestTimeout when the server does not confirm within ``timeout`` seconds, DrainTimeout when the
-        callback takes longer. Either way, and when cancelled, the subscription has ended.
+        RequestTimeout when the server does not confirm within ``timeout`` seconds, DrainTimeout when the callback takes
+        longer. In either case, and when cancelled, the subscription has ended.
         """
         wait = seconds("timeout", timeout)
         loop = asyncio.get_running_loop()
@@ -340,9 +339,9 @@ class Subscription(AsyncForHint, Generic[M]):
             await self._notifier.wait(deadline)
 
     async def _join(self, deadline: float) -> int:
-        """Waits until a callback or a running iterator has taken everything and stopped, or the deadline.
+        """Wait until a callback or a running iterator has handled everything and stopped, or until the deadline.
 
-        Returns how many messages were not handled; those that nobody reads are not waited for.
+        Returns the number of messages that were not handled. Messages without a reader are not waited for.
         """
         loop = asyncio.get_running_loop()
         me = asyncio.current_task()
@@ -353,20 +352,21 @@ class Subscription(AsyncForHint, Generic[M]):
         return 0
 
     def _has_running_callback(self, me: asyncio.Task[object] | None) -> bool:
-        """Whether a callback has something to do, in another task than this one."""
+        """True if a callback has messages to handle, in another task than this one."""
         if self._callback_task is None and self._handler is not None and self._inbox:
-            self._start_callback_task()  # the last one ended early: the callback had cancelled its task
+            self._start_callback_task()  # the last task ended early: its callback had cancelled it
         return self._callback_task not in (None, me)
 
     def _has_other_reader(self, me: asyncio.Task[object] | None) -> bool:
-        """Whether another task is reading; an iterator that outlived its task is nobody."""
+        """True if another task is reading. An iterator that outlived its task does not count."""
         return any(task is not me and task is not None and not task.done() for task in self._iterator_tasks) or any(
             task is not me for task in self._tracked_tasks
         )
 
     def _track_task(self, task: asyncio.Task[None]) -> None:
-        """A client that drains waits until the callbacks of this task have run, as it does for one that iterates. For
-        layers on top that took a message from the inbox, handle it elsewhere, and then take the next one.
+        """Let a draining client wait for this task, as it waits for a running iterator.
+
+        For layers that take messages out of the inbox and handle them in tasks of their own.
         """
         self._tracked_tasks.add(task)
         task.add_done_callback(self._untrack_task)
@@ -376,7 +376,7 @@ class Subscription(AsyncForHint, Generic[M]):
         self._notifier.wake()
 
     def _cancel_callback(self) -> asyncio.Task[None] | None:
-        """Cancels the callback at work, unless it is who asks; returns its task, which ends soon."""
+        """Cancel the running callback, unless it is the caller, and return its task."""
         worker = self._callback_task
         if worker is None or worker is asyncio.current_task():
             return None
@@ -384,21 +384,19 @@ class Subscription(AsyncForHint, Generic[M]):
         return worker
 
     def _disable_pause(self) -> None:
-        """The server was told to send no more: what it has sent already is taken in without a pause, because
-        its answer comes behind that.
-        """
+        """Stop pausing the socket: the confirmation of the server follows the messages it has sent."""
         self._pause_disabled = True
         self._release_reading()
 
     def _close(self, error: NatsError | None, *, discard: bool = False, reason: str = "unsubscribed") -> None:
-        """Nothing more will arrive. Readers see ``error`` behind what is left, or the end, for a ``reason``."""
+        """End the subscription. Readers get ``error`` after the remaining messages, or end for this ``reason``."""
         if self._close_reason is None:
             self._close_reason = error or SubscriptionClosed(self.subject, reason)
             self._has_failed = error is not None
         if discard:
             self._discarded += len(self._inbox)
             self._inbox.clear()
-        self._release_reading()  # read or not: nothing more comes that could be too much
+        self._release_reading()  # no more messages will come
         self._notifier.wake()
         if self._on_change is not None:
             self._on_change()
@@ -415,14 +413,13 @@ class Subscription(AsyncForHint, Generic[M]):
     ) -> None:
         await self.unsubscribe()
 
-    # ---------------------------------------------------------------- being fed
+    # ---------------------------------------------------------------- receiving
 
     def _account(self, count: int, nbytes: int, excess: int, deadline: float = 0.0) -> None:
-        """Accounts for ``count`` messages that one chunk put into the inbox; the last ``excess`` of them
-        came behind the limit of an auto-unsubscribe and are taken out again.
+        """Account for ``count`` messages that one chunk put into the inbox.
 
-        A ``def`` callback is called here, until the deadline (of time.monotonic; 0: for CALLBACK_TIME_SLICE_S);
-        a task handles the rest.
+        The last ``excess`` of them exceed the limit of an auto-unsubscribe and are removed again. A ``def`` callback is
+        called here, until the deadline (of time.monotonic; 0: for CALLBACK_TIME_SLICE_S); a task handles the rest.
         """
         inbox = self._inbox
         for _ in range(excess):
@@ -430,7 +427,7 @@ class Subscription(AsyncForHint, Generic[M]):
         count -= excess
         self._arrived += count
         waiting = len(inbox)
-        if waiting == count:  # everything older has been read
+        if waiting == count:  # all older messages have been read
             self._chunks, self._chunk_bytes = None, nbytes
             if self._episode_dropped:
                 self._end_drop_episode()
@@ -455,7 +452,7 @@ class Subscription(AsyncForHint, Generic[M]):
                     self._on_inbox_read()
 
     def _add_chunk(self, count: int, nbytes: int) -> None:
-        """Keeps the account by chunks, as older messages wait: nothing has to be done when one is read."""
+        """Count pending bytes by chunk, since older messages wait: reading a message then costs nothing."""
         if self._chunks is None:
             self._chunks = deque(((self._arrived - count, self._chunk_bytes),))
         self._drop_read_chunks()
@@ -464,15 +461,15 @@ class Subscription(AsyncForHint, Generic[M]):
 
     def _drop_read_chunks(self) -> None:
         chunks = self._chunks
-        left = self._arrived - len(self._inbox)  # how many have left the inbox at its old end
+        left = self._arrived - len(self._inbox)  # messages that have left the inbox
         while chunks and chunks[0][0] <= left:
             self._chunk_bytes -= chunks.popleft()[1]
 
     def _check_limits(self) -> None:
-        """The inbox is at least half full."""
+        """Enforce the limits; called when the inbox is at least half full."""
         if self._exceeds_limits():
             self._enforce_limits()
-        # One turn of the event loop can read more than an inbox holds: who has read something gets a turn to go on.
+        # One turn of the event loop can read more than the inbox holds, so a reader that makes progress gets a turn.
         gone = self._arrived - len(self._inbox)
         if gone != self._read_at_last_yield:
             self._read_at_last_yield = gone
@@ -484,7 +481,7 @@ class Subscription(AsyncForHint, Generic[M]):
         )
 
     def _count_pending_bytes(self) -> int:
-        """Bytes pending, without adding up the whole inbox: only the oldest chunk can be partly read."""
+        """Return the pending bytes. Only the oldest chunk can be partly read, so only it is summed."""
         if not self._inbox:
             return 0
         if self._chunks is None:
@@ -501,7 +498,7 @@ class Subscription(AsyncForHint, Generic[M]):
                 self._engine.hold_reading(self, True)
             return
         before, begins = self.dropped, not self._episode_dropped
-        self._count_pending_bytes()  # from here on there is an account by chunks
+        self._count_pending_bytes()  # counts by chunk from here on
         drop = self._drop_oldest if self.policy is SlowPolicy.DROP_OLDEST else self._drop_newest
         while self._exceeds_limits():
             drop()
@@ -516,7 +513,7 @@ class Subscription(AsyncForHint, Generic[M]):
                 self._close(error)
 
     def _end_drop_episode(self) -> None:
-        """The inbox is empty: whoever has read it so is slow no more. What never fitted in was not read."""
+        """Report that the reader has caught up, if it has read anything since the last drop."""
         if self.delivered != self._read_at_last_drop:
             lost, self._episode_dropped = self._episode_dropped, 0
             self._engine.on_slow_consumer_recovered(self, lost)
@@ -547,7 +544,7 @@ class Subscription(AsyncForHint, Generic[M]):
             raise LocalProtocolError(f"cannot read the subscription to {self.subject!r}: it has a callback")
 
     def _is_finished(self) -> bool:
-        """With the inbox empty: whether it stays so. Raises the error that ended it."""
+        """With an empty inbox: True if the subscription has ended. Raises the error that ended it."""
         self._on_inbox_read()
         if self._close_reason is None:
             return False
@@ -556,7 +553,7 @@ class Subscription(AsyncForHint, Generic[M]):
         return True
 
     def _on_inbox_read(self) -> None:
-        """The inbox may be empty: nobody is slow then."""
+        """Resume reading and end the episode of drops, if the inbox is empty."""
         if not self._inbox:
             if self._holds_reading:
                 self._release_reading()
@@ -570,7 +567,7 @@ class Subscription(AsyncForHint, Generic[M]):
 
     def _start_callback_task(self, begun: Awaitable[object] | None = None) -> None:
         worker = self._loop.create_task(self._run_callbacks(begun), name=self._task_name(), context=self._context)
-        # With an eager task factory it may be over already.
+        # With an eager task factory it may be done already.
         self._callback_task = None if worker.done() else worker
 
     def _task_name(self) -> str:
@@ -592,7 +589,7 @@ class Subscription(AsyncForHint, Generic[M]):
             try:
                 result = handler(message)
             except (KeyboardInterrupt, SystemExit) as exc:
-                return _raise(exc)  # the end of the program, for which a task is the place
+                return _raise(exc)  # the end of the program: raise it in a task
             except BaseException as exc:
                 self._engine.on_handler_error(f"callback of {self.subject!r}", exc)
                 result = None
@@ -605,9 +602,9 @@ class Subscription(AsyncForHint, Generic[M]):
         return None
 
     async def _run_callbacks(self, begun: Awaitable[object] | None) -> None:
-        """Gives the callback every waiting message in order, then ends: an idle subscription has no task.
+        """Call the callback with every waiting message in order, then end: an idle subscription has no task.
 
-        What a ``def`` callback has ``begun`` in the read is awaited first.
+        The awaitable ``begun``, returned by a ``def`` callback during the read, is awaited first.
         """
         inbox, handler = self._inbox, self._handler
         assert handler is not None
@@ -618,7 +615,7 @@ class Subscription(AsyncForHint, Generic[M]):
                 if self._is_async:
                     for _ in range(MAX_MESSAGES_PER_TURN):
                         try:
-                            await handler(inbox.popleft())  # type: ignore[misc]  # awaitable, as was found out
+                            await handler(inbox.popleft())  # type: ignore[misc]  # _is_async says it is awaitable
                         except BaseException as exc:
                             if not self._report_callback_error(exc):
                                 raise
@@ -634,7 +631,7 @@ class Subscription(AsyncForHint, Generic[M]):
             self._notifier.wake()
 
     async def _await_result(self, result: Awaitable[object]) -> None:
-        """Awaits what a ``def`` callback has returned."""
+        """Await the result of a ``def`` callback."""
         try:
             await result
         except BaseException as exc:
@@ -642,7 +639,7 @@ class Subscription(AsyncForHint, Generic[M]):
                 raise
 
     def _report_callback_error(self, exc: BaseException) -> bool:
-        """Reports what a callback has raised, unless it is the end of this task or of the program."""
+        """Report an error of the callback; False if the error ends this task or the program."""
         if isinstance(exc, (GeneratorExit, KeyboardInterrupt, SystemExit)):
             return False
         if isinstance(exc, asyncio.CancelledError) and not self._continue_after_cancel():
@@ -651,7 +648,7 @@ class Subscription(AsyncForHint, Generic[M]):
         return True
 
     def _continue_after_cancel(self) -> bool:
-        """Whether only this task was cancelled, which a callback does to itself; not all at the end of a program."""
+        """True if only this task was cancelled, as a callback can do to itself; False at the end of the program."""
         task = asyncio.current_task()
         assert task is not None
         if task.cancelling() and not self._engine.is_running:
@@ -662,9 +659,9 @@ class Subscription(AsyncForHint, Generic[M]):
 
 
 def _is_async_callable(handler: Handler | None) -> bool:
-    """Whether it is an ``async def``, or an object with an async ``__call__``."""
+    """True for an ``async def``, or an object with an async ``__call__``."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004  # which is what is asked
+        getattr(handler, "__call__", None)  # noqa: B004
     )
 
 

@@ -1,9 +1,8 @@
 """The supervisor: finds a server, watches the connection to it, and finds the next one.
 
-Owns the pool, the one task that does this, the back-off, and the sessions that were left behind in a move. It
-does not know what a connection is used for; the engine is told when there is a new one, and says itself when
-the current one has ended. Because one task does all of it, a client is never "connected" without somebody who
-will notice the end.
+Owns the pool, the one task that does this, the back-off, and the old sessions of moves. It does not know how a
+connection is used: it tells the engine about a new one, and the engine reports the end of the current one. Because one
+task does all of this, a client is never "connected" without a task that notices the end.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from natsproto.protocol.pool import Attempt, ServerPool
 log = logging.getLogger("natsproto")
 
 LAME_DUCK_SPREAD_S = 1.0
-"""Seconds over which clients spread when their server announces its end; it waits 10 before it cuts any."""
+"""Seconds over which clients spread their moves when a server announces its end; it waits 10 before it closes any."""
 
 OLD_CONNECTION_TIMEOUT_S = 2.0
-"""Seconds a connection that was left may still bring what its server had sent."""
+"""Seconds that the old connection of a move may still deliver messages."""
 
 
 class SupervisorCallbacks(SessionCallbacks, Protocol):
-    """Whom a supervisor works for."""
+    """Callbacks that the supervisor needs from the engine."""
 
     @property
     def info(self) -> ServerInfo:
@@ -51,20 +50,20 @@ class SupervisorCallbacks(SessionCallbacks, Protocol):
 
     @property
     def wants_connection(self) -> bool:
-        """Whether the client is not closed."""
+        """True until the client is closed."""
         ...
 
     @property
     def can_move(self) -> bool:
-        """Whether a change of servers is in order: the client is open, and neither draining nor closed."""
+        """True if the client is open, neither draining nor closed, so that it may change servers."""
         ...
 
     def make_link(self, *, tls_required: bool, secured: bool) -> Link:
-        """The protocol side of a new connection."""
+        """Create the protocol side of a new connection."""
         ...
 
     async def on_connected(self, session: Session) -> bool:
-        """This is the current session from now on; False if it has ended before."""
+        """Make this the current session; False if it has ended before."""
         ...
 
     def on_move_started(self, session: Session) -> None:
@@ -72,16 +71,16 @@ class SupervisorCallbacks(SessionCallbacks, Protocol):
         ...
 
     def on_old_session_ended(self, session: Session) -> None:
-        """A session that was left has ended."""
+        """The old session of a move has ended."""
         ...
 
     def on_give_up(self, reason: Exception | None, *, quiet: bool = False) -> None:
-        """There will be no other connection; ``quiet``: because the event loop ends."""
+        """There will be no other connection; ``quiet`` is set when the event loop ends."""
         ...
 
 
 class Supervisor:
-    """Keeps ``client`` connected, from the first server to the last."""
+    """Keeps the engine connected, from the first server to the last."""
 
     def __init__(self, options: Options, runtime: Runtime, client: SupervisorCallbacks, event_bus: EventBus) -> None:
         self.pool: ServerPool = options.server_pool(runtime.rng.shuffle)
@@ -91,17 +90,17 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._wait_skipped: asyncio.Future[None] | None = None
         self._attention: asyncio.Future[None] = self._loop.create_future()
-        """Done when the current session needs attention: it has ended, or its server is about to."""
+        """Done when the current session needs attention: it has ended, or its server is shutting down."""
         self._old_sessions: set[Session] = set()
         self._requires_tls = False
-        """Whether any connection was under TLS; then all are, so that nobody can take it away on the way."""
+        """Set by the first TLS connection: later ones must use TLS too, so that an attacker cannot downgrade them."""
 
-    # ---------------------------------------------------------------- the life of the task
+    # ---------------------------------------------------------------- the task
 
     async def first(self) -> Session | None:
-        """One pass over the pool, and more for ``retry_connect_for`` seconds; the first session that could be had.
+        """Return the first session of one pass over the pool, and of more passes for ``retry_connect_for`` seconds.
 
-        ConnectFailed with the last cause of every server when there is none, or None with retry_on_failed_connect:
+        Without one: ConnectFailed with the last cause of every server, or None with retry_on_failed_connect, and
         ``run`` goes on.
         """
         started = self._loop.time()
@@ -121,7 +120,7 @@ class Supervisor:
         raise self._connect_failed(failures, started) from next(reversed(failures.values()), None)
 
     async def _connect_to(self, address: ServerAddress, failures: dict[str, Exception]) -> Session | None:
-        """A session with this server; or None, told by an event, the cause among ``failures`` as the last one."""
+        """Return a session with this server, or None after an event and an entry in ``failures``."""
         server = str(address)
         try:
             return await self._open_session(address)
@@ -135,13 +134,13 @@ class Supervisor:
     async def _connect_after(
         self, delay: float, number: int, address: ServerAddress, failures: dict[str, Exception]
     ) -> Session | None:
-        """The same in so many seconds, and announced."""
+        """Announce an attempt, wait ``delay`` seconds, and make it."""
         self._event_bus.emit(events.Reconnecting(server=str(address), attempt=number, delay=delay))
         await self._wait(delay)
         return await self._connect_to(address, failures)
 
     def _next_attempt(self) -> Attempt | None:
-        """What to try next, or None when no server is left."""
+        """Return the next attempt, or None when no server is left."""
         plan = self.pool.next(
             self._loop.time(),
             self._runtime.rng.random(),
@@ -153,7 +152,7 @@ class Supervisor:
         return plan
 
     def _connect_failed(self, failures: Mapping[str, Exception], started: float) -> ConnectFailed:
-        """What has become of all attempts."""
+        """Return the error that sums up all attempts."""
         elapsed = self._loop.time() - started
         refusals = [(server, exc) for server, exc in failures.items() if isinstance(exc, NotAuthorized)]
         if refusals and len(refusals) == len(failures):
@@ -162,40 +161,42 @@ class Supervisor:
         return ConnectFailed(list(failures.items()), elapsed)
 
     def run(self, session: Session | None) -> None:
-        """From now on there is always a session, or somebody looking for one."""
+        """Start the task that keeps a session or looks for one."""
         self._task = self._loop.create_task(self._supervise(session), name="natsproto supervisor")
-        self._task.add_done_callback(self._on_task_done)  # no handler in the task: it may end before it has begun
+        self._task.add_done_callback(
+            self._on_task_done
+        )  # not a handler inside the task: it may be cancelled before it begins
 
     def _on_task_done(self, _: asyncio.Task[None]) -> None:
-        """Somebody else has cancelled the task, as event loops do at their end: nobody finds the next server."""
+        """Give up if the task was cancelled from outside, as event loops do at their end."""
         if self._client.wants_connection:
             reason = ConnectionLost("the task of the client was cancelled, as at the end of a program")
             self._client.on_give_up(reason, quiet=True)
 
     @property
     def running(self) -> bool:
-        """Whether the task goes on: it was started, has not ended and is not being cancelled."""
+        """True if the task was started, has not ended, and is not being cancelled."""
         return self._task is not None and not self._task.done() and not self._task.cancelling()
 
     @property
     def started(self) -> bool:
-        """Whether there ever was a connection, or background attempts at one."""
+        """True if there was a connection, or a background attempt at one."""
         return self._task is not None
 
     def cancel(self) -> asyncio.Task[None] | None:
-        """Ends the task; returns it to be waited for, unless it is what is running just now."""
+        """Cancel the task and return it, unless it is the caller."""
         if self._task is None or self._task is asyncio.current_task():
             return None
         self._task.cancel()
         return self._task
 
     def end_old_sessions(self) -> None:
-        """Ends the connections that were left behind."""
+        """End the old sessions of moves."""
         for session in list(self._old_sessions):
             session.end(ConnectionClosed())
 
     async def _supervise(self, session: Session | None) -> None:
-        """Waits for the end of the session and finds the next one, until the client is closed."""
+        """Wait for the end of the session and find the next one, until the client is closed."""
         reason: Exception | None = None
         try:
             while True:
@@ -220,7 +221,7 @@ class Supervisor:
     # ---------------------------------------------------------------- one connection
 
     async def _open_session(self, address: ServerAddress) -> Session:
-        """A session with this server."""
+        """Open a session with this server."""
         deadline = self._loop.time() + self._options.connect_timeout
         options = self._options
         link = self._client.make_link(
@@ -234,12 +235,12 @@ class Supervisor:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # Nobody cancelled us: a callable of the options awaited something that was.
+            # This task was not cancelled: a callable of the options awaited something that was.
             raise ConnectionLost("a callable in the options was cancelled", str(address)) from exc
         return session
 
     def on_session_adopted(self, session: Session) -> None:
-        """The client has taken a session into use: the outage is over."""
+        """The engine uses a session now: the outage is over."""
         self.pool.succeeded(session.address, self._loop.time())
         self._requires_tls = self._requires_tls or session.encrypted
         if self._attention.done():
@@ -247,7 +248,7 @@ class Supervisor:
 
     def on_session_lost(self, session: Session) -> None:
         """The session in use has ended."""
-        # Credentials that were withdrawn or have expired were not refused yet: the next ones may be new.
+        # Revoked or expired credentials do not count as rejected: the next ones may be new.
         self.pool.failed(session.address, self._loop.time())
 
     def _record_failure(self, address: ServerAddress, exc: Exception) -> None:
@@ -255,9 +256,9 @@ class Supervisor:
         self.pool.failed(address, self._loop.time(), refusal)
 
     async def _watch(self, session: Session) -> Session:
-        """Until the current session has ended; moves away from a server in lame duck mode before that.
+        """Wait until the current session has ended; before that, move away from a server in lame duck mode.
 
-        Returns the session that ended, which after a move is not the one given.
+        Returns the session that ended, which after a move is not the given one.
         """
         while not session.ended.done():
             stirred = self._attention
@@ -269,10 +270,10 @@ class Supervisor:
                 session = await self._move(session)
         return session
 
-    # ---------------------------------------------------------------- the next one, after an end
+    # ---------------------------------------------------------------- reconnecting
 
     async def _reconnect(self) -> tuple[Session | None, Exception | None]:
-        """The next session, or None and the reason when no server is left to try."""
+        """Return the next session, or None and the reason when no server is left."""
         started = self._loop.time()
         number = 0
         failures: dict[str, Exception] = {}
@@ -293,7 +294,7 @@ class Supervisor:
                 failures[server] = session.ended.result()
                 self._record_failure(plan.address, failures[server])
                 continue
-            if first:  # retry_on_failed_connect got there at last
+            if first:  # the first connection, after retry_on_failed_connect
                 self._event_bus.emit(events.Connected(server=server))
                 return session, None
             self.reconnects += 1
@@ -302,12 +303,12 @@ class Supervisor:
             return session, None
 
     def skip_wait(self) -> None:
-        """Ends the wait for the next attempt."""
+        """End the wait for the next attempt."""
         if self._wait_skipped is not None:
             release(self._wait_skipped)
 
     async def _wait(self, delay: float) -> None:
-        """Waits, unless somebody is in a hurry."""
+        """Wait ``delay`` seconds, or until ``skip_wait``."""
         if delay <= 0:
             return
         self._wait_skipped = self._loop.create_future()
@@ -318,17 +319,17 @@ class Supervisor:
             timer.cancel()
             self._wait_skipped = None
 
-    # ---------------------------------------------------------------- the next one, before an end
+    # ---------------------------------------------------------------- moving to another server
 
     def start_move(self) -> None:
-        """The server of the current session is going to shut down."""
+        """Move to another server: the current one is shutting down."""
         release(self._attention)
 
     async def _move(self, session: Session) -> Session:
-        """Connects elsewhere first and switches then, so that nobody notices (ADR-5 leaves it to the client).
+        """Connect to another server first, then switch without an outage (ADR-5 leaves it to the client).
 
-        The wait before it is random, because all clients of the server are told in the same moment. Returns the
-        session in use afterwards: the old one if no other server could be had.
+        The wait before it is random, because the server tells all its clients at the same time. Returns the session in
+        use afterwards: the old one if no other server accepted.
         """
         wait = min(LAME_DUCK_SPREAD_S * self._runtime.rng.random(), self._options.ping_interval)
         await asyncio.wait((session.ended,), timeout=wait)
@@ -343,7 +344,7 @@ class Supervisor:
         return session
 
     async def _open_session_during(self, session: Session, address: ServerAddress) -> Session | None:
-        """A new session while ``session`` lives; None when none could be had, or it has ended meanwhile."""
+        """Open a session while ``session`` lives; None if that fails or ``session`` ends first."""
         attempt = self._loop.create_task(self._open_session(address), name="natsproto move")
         wanted = False
         try:
@@ -362,20 +363,20 @@ class Supervisor:
             return None
 
     async def _switch(self, old: Session, new: Session) -> Session:
-        """Makes ``new`` the current session while ``old`` still works; returns the one that is current."""
+        """Make ``new`` the current session while ``old`` still works; return the current one."""
         self._client.on_move_started(old)
         self._old_sessions.add(old)
         self._loop.call_later(OLD_CONNECTION_TIMEOUT_S, self.end_old_session, old)
         old.ended.add_done_callback(lambda _: self._remove_old_session(old))
         if not await self._client.on_connected(new):
-            old.end(new.ended.result())  # it was told to send nothing more
+            old.end(new.ended.result())  # its subscriptions were ended
             return old
         self._event_bus.emit(events.Moved(left=str(old.address), server=str(new.address)))
         return new
 
     @staticmethod
     def end_old_session(session: Session) -> None:
-        """A session that was left has delivered all it had."""
+        """End a session that has delivered all its messages."""
         session.end(ConnectionLost("the client moved to another server"))
 
     def _remove_old_session(self, session: Session) -> None:
@@ -384,7 +385,7 @@ class Supervisor:
 
 
 def _end_late_session(attempt: asyncio.Task[Session]) -> None:
-    """Ends a session that came too late."""
+    """End a session that came too late."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().end(ConnectionClosed())
 

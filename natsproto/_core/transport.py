@@ -1,7 +1,7 @@
-"""Sockets: TCP, TLS behind INFO, TLS first.
+"""Sockets: TCP, TLS after INFO, TLS first.
 
-Owns the read buffer and the asyncio transport of one connection and translates both into the small Wire
-interface. It knows no protocol: bytes in, bytes out.
+Owns the read buffer and the asyncio transport of one connection, and adapts both to the Wire interface. It knows no
+protocol.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ READ_BUFFER_SIZE = 65_536
 174 to 285 ns a message. One buffer of this size that is reused costs none."""
 
 FIRST_READ_BUFFER_SIZE = 4096
-"""What a connection begins with: the handshake fits, and clearing a large one costs more than all of it."""
+"""Size of the first buffer: the handshake fits, and clearing a large one takes longer than the handshake."""
 
 
 async def dial(address: ServerAddress, plan: DialPlan, handler: WireHandler) -> Wire:
-    """Connects to one server, over WebSocket where its URL says so.
+    """Connect to one server, over WebSocket where its URL says so.
 
-    Every address its name resolves to is tried, in random order if there is a shuffle (ADR-11). OSError and
-    ssl.SSLError as they come, of the last address; cancelling closes the socket.
+    All addresses of its name are tried, in random order if there is a shuffle (ADR-11). Raises the OSError or
+    ssl.SSLError of the last address; cancelling closes the socket.
     """
     if address.websocket:
-        from natsproto._core.websocket import dial_websocket  # needs a package that plain NATS does not
+        from natsproto._core.websocket import dial_websocket  # needs an optional package
 
         return await dial_websocket(address, plan, handler, connect)
     return await connect(address, plan, handler)
 
 
 async def connect(address: ServerAddress, plan: DialPlan, handler: WireHandler) -> SocketWire:
-    """A TCP connection to one server, encrypted from the first byte if the plan has a context."""
+    """Open a TCP connection to one server, encrypted from the first byte if the plan has a context."""
     loop = asyncio.get_running_loop()
     if plan.dialer is not None:
         return await _take_over(await plan.dialer(), plan, handler)
     hosts = [address.host]
-    if not address.is_ip:  # asking for what is known already would cost a thread
+    if not address.is_ip:  # getaddrinfo would need a thread
         found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         hosts = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         if plan.shuffle is not None:
@@ -58,7 +58,7 @@ async def connect(address: ServerAddress, plan: DialPlan, handler: WireHandler) 
                 ssl=plan.context,
                 server_hostname=plan.hostname if plan.context is not None else None,
             )
-            if hosts:  # one address that swallows packets must not eat the time of the others
+            if hosts:  # an unreachable address must leave time for the others
                 async with asyncio.timeout(plan.timeout / (len(hosts) + 1)):
                     await dialling
             else:
@@ -70,7 +70,7 @@ async def connect(address: ServerAddress, plan: DialPlan, handler: WireHandler) 
 
 
 async def _take_over(sock: object, plan: DialPlan, handler: WireHandler) -> SocketWire:
-    """A connection that somebody else has made."""
+    """Use a connection that the user's dialer has made."""
     if not isinstance(sock, socket.socket):
         raise _no_plain_socket(sock)
     wire = SocketWire(plan, handler)
@@ -182,9 +182,9 @@ class SocketWire(asyncio.BufferedProtocol):
 
     def _adopt(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        # What the kernel does not take must stay in the outbox, where whole frames survive a reconnect, and
-        # not in asyncio's buffer, where they die with the socket. Hence: full as soon as anything is kept. (Not
-        # high=0: asyncio's TLS transport would then call an empty buffer full and never take it back.)
+        # Data that the kernel does not accept must stay in the outbox, where whole frames survive a reconnect, and
+        # not in asyncio's buffer, which is lost with the socket. So the buffer counts as full as soon as it holds
+        # anything. (Not high=0: asyncio's TLS transport would report an empty buffer as full, forever.)
         transport.set_write_buffer_limits(high=1, low=0)
         sock = transport.get_extra_info("socket") if self._probed else None
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):

@@ -4,8 +4,8 @@ Owns the framing of one connection and nothing else: the socket below it is a So
 masking, compression and closing handshake are the library's. A NATS frame may begin and end anywhere in a
 WebSocket frame.
 
-nats-server offers to do without masking (``Nats-No-Masking``). Not used: the library masks in C, and publishing
-128 bytes was as fast with it as without (925,000 and 886,000 messages a second).
+nats-server offers to omit masking (``Nats-No-Masking``). Not used: the library masks in C, and publishing 128 bytes was
+as fast with masking as without (925,000 and 886,000 messages a second).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ except ImportError as exc:
     raise ConfigError("ws:// URL", "ws", "needs the package websockets: pip install natsproto[ws]") from exc
 
 MAX_CHUNK_SIZE = 65_536
-"""Bytes handed on at once. A frame can hold everything a server had pending, and readers need their turn."""
+"""Bytes passed on at once. A frame can hold all pending data of a server, and readers need turns in between."""
 
 _SERVER_MAX_PENDING = 64 << 20  # nats-server's max_pending, all of which it may send in one frame
 _FRAME_OVERHEAD = 65_536
 
 _mute = logging.Logger("natsproto.websocket")
 _mute.disabled = True
-# The library logs headers and frames, and with them passwords.
+# The library logs headers and frames, which contain passwords.
 
 
 class _Connect(Protocol):
@@ -81,11 +81,11 @@ class WebSocketWire:
         self._backlog: deque[memoryview] = deque()
         self._paused = self._delivering = self._closing = self._over = False
         self._end: list[Exception | None] = []
-        """Why the connection has ended, the first cause in front; told when all that came before was handed on."""
+        """The causes of the end, the first one first; reported after all earlier data was passed on."""
         self._taken = 0
 
     async def open(self, below: Wire) -> None:
-        """Sends the upgrade request and waits for the answer."""
+        """Send the upgrade request and wait for the response."""
         self._below = below
         request = self._protocol.connect()
         for name, value in self._headers.items():
@@ -99,7 +99,7 @@ class WebSocketWire:
     # ---------------------------------------------------------------- Wire
 
     def write(self, data: bytes) -> None:
-        """Sends one binary frame; a few when they are compressed, as a server unpacks no more than max_payload."""
+        """Send one binary frame, or several when compressed, as a server unpacks no more than max_payload."""
         compressed, limit = self._protocol.extensions, self._largest_compressed
         piece = limit() if compressed and limit is not None else len(data) or 1
         try:
@@ -110,7 +110,7 @@ class WebSocketWire:
         self._pass_on()
 
     def close(self) -> None:
-        """Says goodbye. The end comes with the server's answer; what it sends until then is nobody's any more."""
+        """Send a close frame. The end comes with the server's answer; data until then is discarded."""
         self._closing = True
         self._backlog.clear()
         try:
@@ -121,31 +121,31 @@ class WebSocketWire:
         self.resume_reading()
 
     def abort(self) -> None:
-        """Closes the socket."""
+        """Close the socket."""
         self._backlog.clear()
         if self._below is not None:
             self._below.abort()
 
     def pause_reading(self) -> None:
-        """Leaves further bytes to the kernel, and those of a frame that was begun here."""
+        """Stop reading; further bytes stay with the kernel, and those of a partly read frame here."""
         self._paused = True
         if self._below is not None:
             self._below.pause_reading()
 
     def resume_reading(self) -> None:
-        """Takes bytes again, from the next turn of the event loop on: who asks is not ready for them yet."""
+        """Read again, from the next turn of the event loop: the caller is not ready for data yet."""
         self._paused = False
         asyncio.get_running_loop().call_soon(self._go_on)
 
     def read_into(self, room: memoryview) -> None:
-        """Not used: what comes has to be taken out of frames first."""
+        """Not used: payloads must be unpacked from frames first."""
 
     def unsent_bytes(self) -> int:
-        """Bytes of frames that are not with the kernel yet."""
+        """Bytes of frames that the kernel has not accepted yet."""
         return 0 if self._below is None else self._below.unsent_bytes()
 
     def sent_bytes(self) -> int:
-        """Bytes of frames that were handed to the kernel so far."""
+        """Bytes of frames that the kernel has accepted so far."""
         return 0 if self._below is None else self._below.sent_bytes()
 
     async def start_tls(self, context: ssl.SSLContext, hostname: str) -> None:
@@ -155,7 +155,7 @@ class WebSocketWire:
     # ---------------------------------------------------------------- the wire below reports
 
     def on_data(self, chunk: bytes) -> None:
-        """Takes frames apart and hands their payload on."""
+        """Unpack frames and pass their payload on."""
         protocol = self._protocol
         protocol.receive_data(chunk)
         self._pass_on()
@@ -170,18 +170,18 @@ class WebSocketWire:
                 self._upgraded.set_result(None)
         if protocol.handshake_exc is not None and not self._upgraded.done():
             self._upgraded.set_exception(self._refused(protocol.handshake_exc))
-        # The end is not left to the peer, who may say goodbye and stay.
+        # Do not wait for the peer to close the socket: it may send a close frame and stay.
         if protocol.parser_exc is not None:
             self._end.append(RemoteProtocolError(f"not WebSocket: {protocol.parser_exc}", self._taken))
         elif protocol.close_rcvd is not None:
             self._end.append(self._goodbye())
         self._taken += len(chunk)
         if self._upgraded.done() and not self._backlog and not self._end:
-            self._handler.on_data(b"")  # the beginning of a frame is a sign of life, too
+            self._handler.on_data(b"")  # the beginning of a frame shows that the peer is alive
         self._deliver()
 
     def on_buffer_filled(self, count: int) -> None:
-        """Never asked for."""
+        """Never called."""
         raise AssertionError("a WebSocket reads into no room")
 
     def on_disconnect(self, cause: Exception | None) -> None:
@@ -220,7 +220,7 @@ class WebSocketWire:
             self._handler.on_disconnect(self._end[0])
 
     def _goodbye(self) -> ConnectionLost | None:
-        """Why the server closed; None when it answers our own goodbye."""
+        """Return the reason of the server's close frame; None if it answers ours."""
         said = self._protocol.close_rcvd
         if self._closing or said is None:
             return None

@@ -1,7 +1,7 @@
-"""The injected world: how to reach a server, and where randomness comes from.
+"""The interface between a session and its socket, and the dependencies of a client that tests replace.
 
-Everything above takes a Runtime, so tests swap the network for one they can cut, stall and chop, and
-randomness for one they have seeded. Time is not here: the event loop's clock is the only one in use.
+A Runtime holds the dial function and the random number generator, so tests can use a network that they cut, stall and
+split, and seeded randomness. Time is not here: the clock of the event loop is the only one in use.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 class WireHandler(Protocol):
-    """What a wire reports to. Nothing is called after ``lost``."""
+    """Callbacks of a wire. None is called after ``on_disconnect``."""
 
     def on_data(self, chunk: bytes) -> None:
-        """Bytes came."""
+        """Bytes were received."""
         ...
 
     def on_buffer_filled(self, count: int) -> None:
-        """So many bytes came and are where ``Wire.read_into`` said."""
+        """``count`` bytes were written to the buffer given to ``Wire.read_into``."""
         ...
 
     def on_disconnect(self, cause: Exception | None) -> None:
-        """The wire has ended: with a cause, or None when either side closed it in good order."""
+        """The wire has ended: with a cause, or None after an orderly close by either side."""
         ...
 
     def on_write_paused(self) -> None:
-        """The wire took what it was given but wants no more for now."""
+        """The write buffer is full; the wire wants no more data for now."""
         ...
 
     def on_write_resumed(self) -> None:
-        """The wire has passed on all it had."""
+        """The wire has sent everything and accepts data again."""
         ...
 
 
@@ -46,51 +46,51 @@ class Wire(Protocol):
     """An open connection to a server."""
 
     def write(self, data: bytes) -> None:
-        """Sends bytes, or keeps them and reports ``paused``. Does nothing once the wire has ended."""
+        """Send bytes, or buffer them and report ``on_write_paused``. Does nothing after the end of the wire."""
         ...
 
     def close(self) -> None:
-        """Closes once everything written has been passed on."""
+        """Close after everything written was sent."""
         ...
 
     def abort(self) -> None:
-        """Closes now; what was not passed on is lost."""
+        """Close now; unsent data is lost."""
         ...
 
     def pause_reading(self) -> None:
-        """Leaves further bytes to the peer's and the kernel's buffers."""
+        """Stop reading; further bytes stay with the kernel and the server."""
         ...
 
     def resume_reading(self) -> None:
-        """Takes bytes again."""
+        """Read again."""
         ...
 
     def read_into(self, room: memoryview) -> None:
-        """The next bytes belong there: the wire may write them to its beginning and report ``filled``. Or not: then
-        they are ``received`` as all others.
+        """Offer a buffer for the next bytes. The wire may write them to its beginning and report ``on_buffer_filled``,
+        or report ``on_data`` as usual.
         """
         ...
 
     def unsent_bytes(self) -> int:
-        """Bytes written that are not with the kernel yet."""
+        """Bytes written that the kernel has not accepted yet."""
         ...
 
     def sent_bytes(self) -> int:
-        """Bytes handed to the kernel so far; under TLS nearly."""
+        """Bytes that the kernel has accepted so far; approximate under TLS."""
         ...
 
     async def start_tls(self, context: ssl.SSLContext, hostname: str) -> None:
-        """Does the TLS handshake in place. Nothing may be read or written meanwhile."""
+        """Do the TLS handshake in place. Nothing may be read or written meanwhile."""
         ...
 
 
 class DialPlan(Value):
-    """What a dial needs beyond the address.
+    """The settings of a dial, in addition to the address.
 
-    ``context`` is for TLS that starts with the first byte, ``hostname`` what the certificate must be for;
-    ``timeout`` (seconds) is shared by the addresses a name resolves to. ``probed`` lets the kernel find out whether the
-    peer is still there, which takes it two hours of silence. ``dialer`` returns a connected socket, where the user has
-    his own way. The rest is for WebSocket; ``largest_compressed`` says how many bytes a compressed frame may hold now.
+    ``context`` is for TLS that starts with the first byte, ``hostname`` the name that the certificate must have;
+    ``timeout`` (seconds) is shared by the addresses that a name resolves to. ``probed`` turns on TCP keep-alive, which
+    detects a dead peer after two hours of silence. ``dialer`` is the user's own way to get a connected socket. The rest
+    is for WebSocket; ``largest_compressed`` returns the maximum size of a compressed frame.
     """
 
     context: ssl.SSLContext | None = None
@@ -110,12 +110,12 @@ Dial = Callable[[ServerAddress, DialPlan, WireHandler], Awaitable[Wire]]
 
 
 class Runtime(Value):
-    """The world a client lives in."""
+    """The dependencies of a client that tests replace."""
 
     dial: Dial
     rng: random.Random
 
 
 def nuid(rng: random.Random) -> str:
-    """22 characters of base 62: the identifier NATS clients use for inboxes and chunks."""
+    """Return 22 characters of base 62: the identifier that NATS clients use for inboxes and chunks (NUID)."""
     return "".join(rng.choices(_ALPHABET, k=22))

@@ -28,8 +28,8 @@ _BROKEN_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 class ServerAddress(Value):
     """One server. ``str()`` is ``host:port``; user, password and token appear in no text made of it.
 
-    ``scheme`` is nats, tls, ws or wss. ``path`` is for WebSocket only. ``tls_name`` is the name a certificate is
-    verified against: the host, or for a discovered bare IP address the name of the server that told of it.
+    ``scheme`` is nats, tls, ws or wss. ``path`` is for WebSocket only. ``tls_name`` is the name that a certificate is
+    verified against: the host, or for a discovered IP address the name of the server that announced it.
     """
 
     scheme: str = "nats"
@@ -43,22 +43,22 @@ class ServerAddress(Value):
 
     def _check(self) -> None:
         if not self.tls_name:
-            # A certificate names neither the root dot nor the zone of a link-local address.
+            # Certificates contain neither the root dot nor the zone of a link-local address.
             self.__dict__["tls_name"] = self.host.partition("%")[0].removesuffix(".")
 
     @property
     def tls(self) -> bool:
-        """Whether the scheme demands TLS (``tls``, ``wss``)."""
+        """True if the scheme requires TLS (``tls``, ``wss``)."""
         return self.scheme in ("tls", "wss")
 
     @property
     def websocket(self) -> bool:
-        """Whether the connection is a WebSocket (``ws``, ``wss``)."""
+        """True if the connection is a WebSocket (``ws``, ``wss``)."""
         return self.scheme in ("ws", "wss")
 
     @property
     def is_ip(self) -> bool:
-        """Whether the host is an IP address and needs no look-up."""
+        """True if the host is an IP address and needs no look-up."""
         return is_ip(self.host)
 
     @property
@@ -67,7 +67,7 @@ class ServerAddress(Value):
         return f"{self.scheme}://{self}{self.path}"
 
     def public(self) -> ServerAddress:
-        """The same server without user, password and token: what may be handed to anybody."""
+        """Return the same server without user, password and token."""
         return self.but(user=None, password=None, token=None)
 
     def __str__(self) -> str:
@@ -78,18 +78,18 @@ class ServerAddress(Value):
 
 
 def parse_servers(servers: str | Sequence[str]) -> list[ServerAddress]:
-    """Reads one URL, a comma list, or a sequence of either; the same server twice counts once.
+    """Read one URL, a comma-separated list, or a sequence of either; duplicates are dropped.
 
-    Understood are ``nats://``, ``tls://`` (port 4222), ``ws://`` (80), ``wss://`` (443), a bare host or
-    ``host:port``, IPv6 addresses in brackets, and ``user:password@`` or ``token@`` with percent escapes.
-    Anything else is a ConfigError which never repeats what could be a secret; TypeError when it is no string.
-    Options in the query are refused (ADR-18 is deprecated).
+    Accepts ``nats://``, ``tls://`` (port 4222), ``ws://`` (80), ``wss://`` (443), a bare host or ``host:port``, IPv6
+    addresses in brackets, and ``user:password@`` or ``token@`` with percent escapes. Anything else is a ConfigError
+    that never repeats a possible secret; TypeError for other types. Options in the query are rejected (ADR-18 is
+    deprecated).
     """
     if isinstance(servers, str) and "," not in servers and "@" not in servers:
         try:
             return [_read_public_url(servers.strip(" "))]
         except MalformedUrl:
-            pass  # said below
+            pass  # reported below
     given: object = [servers] if isinstance(servers, str) else servers
     if isinstance(given, (bytes, bytearray)) or not isinstance(given, Sequence):
         raise TypeError(f"servers must be a str or a sequence of str, not {type(given).__name__}")
@@ -100,7 +100,7 @@ def parse_servers(servers: str | Sequence[str]) -> list[ServerAddress]:
         texts += [text.strip(" ") for text in one.split(",")]
     if not texts:
         raise ConfigError("servers", HIDDEN, "is empty: name at least one server")
-    # A comma inside an unescaped password cuts it in two, so one "@" anywhere makes every piece a secret.
+    # A comma in an unescaped password splits it, so one "@" anywhere makes every part a secret.
     secret = any("@" in text for text in texts)
     found: dict[tuple[str, int, str], ServerAddress] = {}
     for place, text in enumerate(texts, 1):
@@ -112,7 +112,7 @@ def parse_servers(servers: str | Sequence[str]) -> list[ServerAddress]:
         else:
             found.setdefault(address_key(address), address)
             continue
-        raise ConfigError(what, shown, rule)  # here, so that no traceback carries the cause
+        raise ConfigError(what, shown, rule)  # here, so that the traceback does not contain the cause
     addresses = list(found.values())
     if len({address.websocket for address in addresses}) == 2:
         raise ConfigError("servers", ", ".join(address.scheme for address in addresses), "mix WebSocket and plain NATS")
@@ -120,7 +120,7 @@ def parse_servers(servers: str | Sequence[str]) -> list[ServerAddress]:
 
 
 class MalformedUrl(Exception):
-    """What is wrong with a URL, and which harmless part of it may be shown."""
+    """The broken rule of a URL, and a harmless part of it to show."""
 
     def __init__(self, rule: str, shown: str = HIDDEN) -> None:
         self.rule, self.shown = rule, shown
@@ -170,11 +170,11 @@ def _read_url(text: str) -> ServerAddress:
 
 
 _read_public_url = lru_cache(maxsize=256)(_read_url)
-"""Programs connect to the same few servers again and again. What may hold a secret is not kept."""
+"""Programs connect to the same few servers again and again. URLs that may contain secrets are not cached."""
 
 
 def parse_host_port(text: str) -> tuple[str, int]:
-    """``host``, ``host:port`` or ``[IPv6]:port``, the host in its normal form; port 0 when none is written."""
+    """Parse ``host``, ``host:port`` or ``[IPv6]:port``; return the normalised host, and the port or 0."""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or rest[:1] not in ("", ":"):
@@ -210,7 +210,7 @@ def _host_name(text: str) -> str:
 
 
 def _ipv6(text: str) -> str:
-    from ipaddress import IPv6Address  # here, since hardly anybody needs it and importing natsproto must be fast
+    from ipaddress import IPv6Address  # rarely needed, and importing natsproto must be fast
 
     try:
         return str(IPv6Address(text.replace("%25", "%")))

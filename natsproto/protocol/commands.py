@@ -1,7 +1,7 @@
-"""What a client can say: values in, bytes out.
+"""Commands of a client as bytes.
 
-Every command that carries user input validates it first, so that no byte is written for bad input.
-What is the same in the next message to a subject is kept; see ControlLines.
+Every command validates its arguments first, so that no byte is written for invalid input. ControlLines caches the parts
+that repeat in the messages to a subject.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ PONG = b"PONG\r\n"
 
 _MAX_CACHED_SUBJECTS = 4096
 _MAX_CACHED_PREFIX_LENGTH = 1024
-"""Bytes of verb and subject with which no control line is too long, whatever else is in it."""
+"""Bytes of verb and subject with which no control line can be too long."""
 _MAX_CACHED_SIZE = 8192
-"""Formatting a length takes 60 ns more than looking it up: 8 % of a small message, nothing beside a large one."""
+"""Formatting a size takes 60 ns more than a look-up: 8 % of a small message, nothing for a large one."""
 _INBOX_PREFIX = "_INBOX."
 _SAFE_LINE_LENGTH = MAX_CONTROL_LINE - 64
-"""Bytes of subject and reply subject beside which two lengths have room."""
+"""Bytes of subject and reply subject that leave room for two sizes."""
 
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def connect(fields: Mapping[str, object]) -> bytes:
-    """CONNECT with its fields; the values are not checked here."""
+    """Return CONNECT with its fields, which are not checked here."""
     return b"CONNECT " + _compact(fields).encode() + CRLF
 
 
 def sub(subject: str, queue: str | None, sid: int) -> bytes:
-    """SUB, or InvalidSubject for a subject or queue group that must not be sent."""
+    """Return SUB; InvalidSubject for an invalid subject or queue group."""
     line = b"SUB %b %b %d" if queue is not None else b"SUB %b%b %d"
     wire = line % (subscribe_subject(subject), queue_group(queue) if queue is not None else b"", sid)
     if len(wire) - 4 > MAX_CONTROL_LINE:
@@ -43,15 +43,15 @@ def sub(subject: str, queue: str | None, sid: int) -> bytes:
 
 
 def unsub(sid: int, max_msgs: int | None = None) -> bytes:
-    """UNSUB now, or after the server has delivered max_msgs in all on this connection."""
+    """Return UNSUB, now or after the server has delivered ``max_msgs`` in all on this connection."""
     return b"UNSUB %d\r\n" % sid if max_msgs is None else b"UNSUB %d %d\r\n" % (sid, max_msgs)
 
 
 class ControlLines:
     """Control lines of outgoing messages.
 
-    Publishers use some subjects again and again, and lengths that differ. So two things are kept, each on its own: what
-    stands in front of a length, which says that the subject is valid, and short lengths as they are written.
+    Publishers reuse subjects, while payload sizes vary. So two parts are cached separately: the prefix up to the size,
+    which also shows that the subject is valid, and small sizes as they are written.
     """
 
     __slots__ = ("max_payload", "pub_prefixes", "pub_sizes")
@@ -60,17 +60,17 @@ class ControlLines:
         self.max_payload: int = 0
         """Bytes of headers and payload the server accepts; 0 while unknown."""
         self.pub_prefixes: dict[str, bytes] = {}
-        """``PUB subject `` by the subject; cleared when full. No control line that begins so is too long."""
+        """``PUB subject `` by the subject; cleared when full. No control line with such a prefix is too long."""
         self.pub_sizes: dict[int, bytes] = {}
-        """What ends the line of a payload of so many bytes. The publish path reads both directly."""
+        """The end of a control line by payload size. The publish path reads both dictionaries directly."""
 
     def set_max_payload(self, max_payload: int) -> None:
-        """Takes over the connected server's max_payload."""
+        """Set the max_payload of the connected server."""
         self.max_payload = max_payload
 
     def pub_prefix(self, subject: str) -> bytes:
-        """``PUB subject ``, validated once; InvalidSubject. Very long subjects are not kept, and neither are generated
-        ones, which are used once.
+        """Return ``PUB subject ``, validated once; InvalidSubject. Very long subjects, and generated ones, which are
+        used once, are not cached.
         """
         start = self.pub_prefixes.get(subject) if isinstance(subject, str) else None
         return self._new_pub_prefix(subject) if start is None else start
@@ -84,11 +84,11 @@ class ControlLines:
         return start
 
     def encode_subject(self, subject: str) -> bytes:
-        """A subject to publish to as it is sent; InvalidSubject. It is kept as in ``start``."""
+        """Return a subject for publishing as it is sent; InvalidSubject. It is cached as in ``pub_prefix``."""
         return self.pub_prefix(subject)[4:-1]
 
     def pub_line(self, subject: str, size: int) -> bytes:
-        """The line of a message without reply and headers, whose subject or size is not kept yet."""
+        """Return the line of a message without reply and headers whose subject or size is not cached yet."""
         if size > self.max_payload:
             self.check_size(size)
         start, end = self.pub_prefixes.get(subject) or self._new_pub_prefix(subject), b"%d\r\n" % size
@@ -99,9 +99,9 @@ class ControlLines:
         return start + end
 
     def message_line(self, subject: bytes, reply: bytes | None, block: bytes | None, size: int) -> bytes:
-        """The line, and the header block behind it, for any message; nothing is remembered.
+        """Return the control line, and the header block after it, of any message; nothing is cached.
 
-        ``subject`` and ``reply`` are wire forms that have been validated, ``size`` is that of the payload.
+        ``subject`` and ``reply`` are encoded and validated, ``size`` is that of the payload.
         """
         names = subject if reply is None else b"%b %b" % (subject, reply)
         if block is None:
@@ -117,12 +117,12 @@ class ControlLines:
         return head
 
     def check_size(self, size: int) -> None:
-        """PayloadTooLarge when the server would not take so many bytes of headers and payload."""
+        """Raise PayloadTooLarge if the server would reject this number of bytes of headers and payload."""
         if size > self.max_payload > 0:
             raise PayloadTooLarge(size, self.max_payload)
 
     @staticmethod
     def _check_line(length: int, subject: object) -> None:
-        """The server measures what is between the verb and the line end."""
+        """Check the length that the server checks: between the verb and the line end."""
         if length > MAX_CONTROL_LINE:
             raise InvalidSubject("subject", subject, f"makes a control line longer than {MAX_CONTROL_LINE} bytes")

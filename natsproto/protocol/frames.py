@@ -1,7 +1,7 @@
-"""What a server can say: messages, and the control frames between them.
+"""Frames of a server: messages, and the control frames between them.
 
-``Message`` is what the user holds, so it is the one mutable, slotted, positional class of the package:
-a thousand are built for every chunk read. Reply subject and headers stay bytes until somebody looks.
+``Message`` is the one mutable, slotted, positional class of the package, because a thousand are created for each chunk
+that is read. Reply subject and headers stay bytes until they are used.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from natsproto.errors import LocalProtocolError, RemoteProtocolError
 from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike
 
 Payload: TypeAlias = bytes | bytearray | memoryview
-"""What can be published. Anything but bytes is copied."""
+"""Types of payloads. All but bytes are copied."""
 
 
 class Responder(Protocol):
-    """Where a message came from, as far as answering it needs."""
+    """The interface through which a message sends its response."""
 
     def _send_reply(self, reply: str, payload: Payload, headers: HeadersLike | None) -> Awaitable[None]:
-        """Publishes to a subject that will not come again."""
+        """Publish to a subject that is used once."""
         ...
 
 
 class Message:
     """A message as it was delivered.
 
-    ``subject`` is the subject it was published on, ``data`` the payload. ``reply``, ``headers`` and ``size``
-    are read on demand. It can be pickled, without its connection: what is unpickled can be read, not answered.
+    ``subject`` is the subject it was published to, ``data`` the payload. ``reply``, ``headers`` and ``size`` are
+    computed on demand. A message can be pickled without its connection: the copy can be read, but not responded to.
     """
 
     __slots__ = ("_head", "_note", "_origin", "_reply", "data", "subject")
 
-    _note: Any  # what a layer on top keeps with it; in the beginning what its subscription gives to all of them
+    _note: Any  # a value of the subscriber; initially the note of the route
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Message:
 
     @property
     def reply(self) -> str | None:
-        """The subject an answer goes to, or None when none is expected."""
+        """The subject for a response, or None."""
         reply = self._reply
         if type(reply) is bytes:
             self._reply = reply = reply.decode("utf-8", "surrogateescape")
@@ -72,32 +72,34 @@ class Message:
 
     @property
     def has_headers(self) -> bool:
-        """Whether there is a header block; cheaper than looking into it."""
+        """True if there is a header block; faster than reading it."""
         return self._head is not None
 
     @property
     def has_reply(self) -> bool:
-        """Whether an answer is expected."""
+        """True if the publisher expects a response."""
         return self._reply is not None
 
     @property
     def size(self) -> int:
-        """Bytes of subject, reply subject, headers and payload together: what limits and JetStream count."""
+        """Bytes of subject, reply subject, headers and payload together, as limits and JetStream count them."""
         head, reply = self._head, self._reply
         head_size = 0 if head is None else head.wire_size if isinstance(head, Headers) else len(head)
         return _wire_length(self.subject) + (_wire_length(reply) if reply else 0) + head_size + len(self.data)
 
     @property
     def is_no_responders(self) -> bool:
-        """Whether the server says that nobody listens: status 503 and no payload (a user can send the status alone)."""
+        """True for the server's reply that a subject has no subscribers: status 503 without payload (users can send 503
+        too).
+        """
         head = self._head
         if self.data or head is None or (type(head) is bytes and b"503" not in head):
-            return False  # most replies without a payload
-        # The headers stay as they came, or a 503 in some time would decide how a broken block is read later.
+            return False  # the most common case
+        # Do not cache the parsed headers: a broken block must be parsed the same way later.
         return (Headers.parse(head) if type(head) is bytes else self.headers).status == 503
 
     async def respond(self, payload: Payload = b"", *, headers: HeadersLike | None = None) -> None:
-        """Publishes an answer to the reply subject. LocalProtocolError when the message carries none.
+        """Publish a response to the reply subject. LocalProtocolError when the message has none.
 
         Cancelling it while it waits for room in the outbox sends nothing.
         """
@@ -125,7 +127,7 @@ _STATE = ("subject", "data", "_reply", "_head", "_note")
 
 
 def restored(kind: type[M], origin: Responder | None, state: tuple[object, ...]) -> M:
-    """A message as ``_state`` told of another one."""
+    """Return a copy of a message from its ``_state``."""
     made = kind.__new__(kind)
     made._origin = origin
     for name, value in zip(_STATE, state, strict=True):
@@ -134,11 +136,11 @@ def restored(kind: type[M], origin: Responder | None, state: tuple[object, ...])
 
 
 class Route:
-    """Where the messages of one sid go, and what has arrived there since somebody settled the account.
+    """The receiver of the messages of one sid, and the counts that its owner has not taken yet.
 
-    ``deliver`` is any callable that takes a message, ``make`` the class of it: Message, or a subclass, whose
-    ``__init__`` is not called and whose own slots nobody fills. Every message is given ``origin``, through which it is
-    answered, and ``note``, which is for a layer on top.
+    ``deliver`` is a callable for a message, ``message_class`` its class: Message, or a subclass, whose ``__init__`` is
+    not called and whose own slots are not set. Every message gets ``origin``, through which it responds, and ``note``,
+    a value of the subscriber.
     """
 
     __slots__ = ("arrived", "deliver", "message_class", "nbytes", "note", "origin")
@@ -160,25 +162,25 @@ class Route:
 
 
 class Ping:
-    """The server asks for a sign of life."""
+    """PING: the server checks that the client is alive."""
 
     __slots__ = ()
 
 
 class Pong:
-    """The server answers a PING."""
+    """PONG: the answer to a PING."""
 
     __slots__ = ()
 
 
 class Ok:
-    """The server took a command (verbose mode only)."""
+    """+OK: the server accepted a command (verbose mode only)."""
 
     __slots__ = ()
 
 
 class Err:
-    """The server complains; ``text`` without its quotes."""
+    """-ERR; ``text`` is without its quotes."""
 
     __slots__ = ("text",)
 
@@ -187,10 +189,10 @@ class Err:
 
 
 class ServerInfo:
-    """What the server says of itself, of this connection and of its cluster.
+    """INFO: the server, this connection and the cluster.
 
-    Every field the server left out is empty, 0 or False. ``raw`` holds the whole object, fields of newer
-    servers included. ``max_payload`` counts headers and payload in bytes; 0 means that it was not said.
+    Fields that the server left out are empty, 0 or False. ``raw`` holds the whole object, with fields of newer servers.
+    ``max_payload`` counts headers and payload in bytes; 0 if unknown.
     """
 
     server_id: str = ""
@@ -245,10 +247,10 @@ class ServerInfo:
 
     @classmethod
     def parse(cls, text: bytes, position: int = 0) -> ServerInfo:
-        """Reads the JSON of an INFO line; RemoteProtocolError when it is not an object with the right types."""
+        """Parse the JSON of an INFO line; RemoteProtocolError unless it is an object with the right types."""
         try:
             told = text.decode().strip(" \t\r\n")
-            fields, end = _read_json(told)  # a third less than json.loads takes, which looks for white space
+            fields, end = _read_json(told)  # a third faster than json.loads, which skips white space
             if end < len(told):
                 raise ValueError("Extra data")
             if not isinstance(fields, dict):
@@ -267,14 +269,14 @@ _INFO_BOUND = 2**63
 _INFO_KINDS = {name: type(getattr(ServerInfo, name)) for name in ServerInfo.__annotations__ if name != "raw"}
 
 NO_INFO = ServerInfo({})
-"""What is known of a server before it has spoken."""
+"""The information before the first INFO."""
 
 Frame = ServerInfo | Ping | Pong | Ok | Err
-"""A control frame; messages go to their sinks instead."""
+"""A control frame; messages go to their routes instead."""
 
 
 def _wire_length(text: str | bytes) -> int:
-    """Bytes on the wire; asking isascii() first saves the encoding for nearly every subject there is."""
+    """Bytes on the wire; isascii() first avoids encoding nearly every subject."""
     if isinstance(text, bytes) or text.isascii():
         return len(text)
     return len(text.encode("utf-8", "surrogateescape"))

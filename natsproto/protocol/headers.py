@@ -127,7 +127,7 @@ class Headers(Mapping[str, str]):
 
 
 HeadersLike: TypeAlias = Headers | Mapping[str, str | Sequence[str]] | Iterable[tuple[str, str]]
-"""What every ``headers=`` argument accepts."""
+"""Types that every ``headers=`` argument accepts."""
 
 
 def encode_headers(headers: HeadersLike) -> bytes:

@@ -1,7 +1,7 @@
-"""A large message on its way: a buffer of its size, into which a transport can read.
+"""A buffer for one large message, into which a transport can read directly.
 
-Owns the bytes of one frame, from its control line to its line end, and no rule of the protocol. The payload is copied
-once, out of the buffer; as part of a growing tail it would be copied four times.
+Owns the bytes of one frame, from its control line to its line end. The payload is copied once, out of the buffer; as
+part of a growing tail it would be copied four times.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LargeMessage:
         self._body = 0
 
     def begin(self, head: MessageHead, line: int, frame: bytes) -> None:
-        """The first bytes of a frame, whose control line takes ``line`` of them."""
+        """Begin with the first bytes of a frame, whose control line takes ``line`` of them."""
         self._head, self._body = head, line
         self.need = line + head[4] + 2
         if len(self._buffer) < self.need:
@@ -50,11 +50,11 @@ class LargeMessage:
 
     @property
     def room(self) -> memoryview:
-        """Where the rest of the frame belongs."""
+        """The buffer for the rest of the frame."""
         return memoryview(self._buffer)[self.filled : self.need]
 
     def add(self, chunk: bytes) -> bytes:
-        """Copies what belongs to the frame; returns what is behind it."""
+        """Copy the bytes of the frame; return those after it."""
         missing = self.need - self.filled
         piece = chunk[:missing]
         self._buffer[self.filled : self.filled + len(piece)] = piece
@@ -62,9 +62,9 @@ class LargeMessage:
         return chunk[missing:]
 
     def take(self, position: int) -> tuple[Route, Message]:
-        """The message, when the frame is whole, and whose it is.
+        """Return the message of a complete frame, and its route.
 
-        RemoteProtocolError without a line end behind it; ``position`` is where in the stream the frame began.
+        RemoteProtocolError without a line end after it; ``position`` is the start of the frame in the stream.
         """
         assert self._head is not None
         route, subject, reply, head_size, total = self._head
@@ -81,7 +81,7 @@ class LargeMessage:
         return route, message
 
     def clear(self) -> None:
-        """Forgets the frame."""
+        """Drop the frame."""
         self.need = self.filled = 0
         self._head = None
         if len(self._buffer) > _MAX_KEPT_BUFFER_SIZE:
@@ -90,10 +90,10 @@ class LargeMessage:
 
 @cache
 def _keep_freed_memory() -> None:
-    """Lets the allocator keep the memory of freed payloads for the next ones.
+    """Make the allocator keep the memory of freed payloads for the next ones.
 
-    glibc gives each payload of this size back to the kernel, which then has to clear its pages anew for the next one:
-    three quarters of the time that receiving 1 MiB takes. It keeps blocks as large as the largest one that was freed
-    so far. This one is never written to and so takes no memory (docs/decisions/0013-receiving.md).
+    glibc returns each payload of this size to the kernel, which then clears its pages again for the next one: three
+    quarters of the time of receiving 1 MiB. It keeps blocks up to the size of the largest one freed so far. This block
+    is never written to, so it takes no memory (docs/decisions/0013-receiving.md).
     """
     bytes(_WARMUP_BLOCK_SIZE)

@@ -1,7 +1,7 @@
-"""Control lines, read from scratch: the rules that a line must obey, and what it says.
+"""Parsing of control lines: the rules for a single line, and its fields.
 
-Owns every rule about a single line and the words for breaking it. It keeps nothing: the parser does, and asks here
-about each line that it has not seen the parts of before, or that looks odd in any way.
+Owns every rule about a single line and the texts for breaking it. It keeps no state: the parser calls it for each line
+whose parts it has not seen before, or that looks unusual.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BARE: Mapping[bytes, type[Ping | Pong | Ok]] = {b"PING": Ping, b"PONG": Pong, b
 
 
 class Limits(NamedTuple):
-    """How long things may be, in bytes: a control line, an INFO line, headers and payload of a message."""
+    """Maximum lengths in bytes: a control line, an INFO line, headers and payload of a message."""
 
     line: int
     info: int
@@ -27,10 +27,7 @@ class Limits(NamedTuple):
 
 
 def read_line(line: bytes, position: int, limits: Limits) -> MessageLine | Frame:
-    """What a control line says, given without its line end.
-
-    RemoteProtocolError with this position when it breaks a rule.
-    """
+    """Parse a control line without its line end. RemoteProtocolError with this position when it is invalid."""
     words = line.split(b" ")
     verb = words[0].upper()
     if verb == b"INFO":
@@ -47,7 +44,7 @@ def read_line(line: bytes, position: int, limits: Limits) -> MessageLine | Frame
             return Err(line[5:].strip().decode("utf-8", "replace").strip("'"))
         raise _fault("unknown operation", position, line)
     if len(words) > 4 and not words[3]:
-        del words[3]  # no reply subject, as a server says it in the answers to the chunks of a restore
+        del words[3]  # an empty reply subject, as in the replies to the chunks of a restore
     fewest = 4 if verb == b"MSG" else 5
     if len(words) not in (fewest, fewest + 1):
         raise _fault(f"{verb.decode()} takes {fewest - 1} or {fewest} arguments", position, line)
@@ -62,7 +59,7 @@ def read_line(line: bytes, position: int, limits: Limits) -> MessageLine | Frame
 
 
 def check_open_line(begun: bytearray, position: int, limits: Limits) -> None:
-    """RemoteProtocolError when a line whose end has not come is too long (one byte more may be its CR)."""
+    """Raise RemoteProtocolError when an unfinished line is too long (one byte more may be its CR)."""
     what, limit = ("INFO", limits.info) if begun[:5].upper() == b"INFO " else ("control", limits.line)
     if len(begun) > limit + 1:
         raise _fault(f"{what} line longer than {limit} bytes", position, bytes(begun[: min(limit, 64)]))

@@ -27,19 +27,19 @@ from natsproto.protocol.parser import MAX_MESSAGE, Parser
 from natsproto.protocol.server_errors import parse_server_error
 
 _INJECTED = "bytes in clear behind an INFO that announced TLS"
-# Whoever sits in the middle could have put them there: refused, never kept (CVE-2021-23222).
+# An attacker in the middle could have injected them: reject them, never keep them (CVE-2021-23222).
 
 T = TypeVar("T")
 
 MAX_PENDING_PONGS = 1024
-"""PINGs answered for one read; a peer that sends more in one chunk is not alive but flooding."""
+"""PINGs answered for one read; a peer that sends more in one chunk is flooding."""
 
 
 class LinkState(Enum):
-    """Where a connection is in its life."""
+    """The states of a connection."""
 
     if not TYPE_CHECKING:
-        __hash__ = object.__hash__  # each is one object; Enum's own goes through Python
+        __hash__ = object.__hash__  # members are singletons; Enum's own hash is slow
 
     AWAIT_INFO = auto()
     UPGRADING = auto()
@@ -50,7 +50,7 @@ class LinkState(Enum):
 
 
 class Trigger(Enum):
-    """What moves a connection on."""
+    """The triggers of state changes."""
 
     if not TYPE_CHECKING:
         __hash__ = object.__hash__
@@ -83,16 +83,16 @@ _FOREIGN = (
     (b"220", "answered like a mail or FTP server"),
     (b"+PONG", "answered like a Redis server"),
 )
-"""How other servers begin, and what is said of them."""
+"""First bytes of other kinds of servers, and the hint for each."""
 
 
 def describe_peer(begun: bytes) -> str:
-    """What a peer may be that begins so where a NATS server sends INFO."""
+    """Return a hint about a peer that sends this instead of INFO."""
     return next((words for start, words in _FOREIGN if begun.startswith(start)), "is it a NATS server at all?")
 
 
 class UpgradeTls(Value):
-    """Do the TLS handshake now, then call secured(). Nothing may have been read behind the INFO."""
+    """Do the TLS handshake now, then call secured(). Nothing may have been read after the INFO."""
 
 
 class NeedCredentials(Value):
@@ -102,13 +102,13 @@ class NeedCredentials(Value):
 
 
 class Ready(Value):
-    """The server accepted us; subscribe, then publish."""
+    """The server accepted the connection; subscribe, then publish."""
 
     info: ServerInfo
 
 
 class InfoChanged(Value):
-    """The server sent a new INFO, which replaces the one before."""
+    """The server sent a new INFO."""
 
     info: ServerInfo
 
@@ -120,13 +120,13 @@ class PongFor(Value):
 
 
 class ServerErr(Value):
-    """The server sent -ERR. Whether it ends the connection is for the server to show."""
+    """The server sent -ERR. It closes the connection itself if it means to."""
 
     error: NatsError
 
 
 class LinkFailed(Value):
-    """The connection cannot go on; always the last event of a link."""
+    """The connection has failed; always the last event of a link."""
 
     error: NatsError
 
@@ -155,14 +155,14 @@ class Link:
         self.state: LinkState = LinkState.AWAIT_INFO
         self.info: ServerInfo = NO_INFO
         self.server_err: NatsError | None = None
-        """The last -ERR: what the end of the connection is blamed on if it follows."""
+        """The last -ERR: the reason for the end of the connection, if that follows."""
         self.info_in_clear: bool = False
-        """Whether ``info`` came before TLS: anybody in between may have written it."""
+        """True if ``info`` came before TLS, when an attacker could have written it."""
         self._routes = routes
         self._tls_required, self._secured = tls_required, secured
         self._pings: deque[object] = deque()
         self.pending_pongs: int = 0
-        """PINGs of the server that were not answered yet; take_output() answers them."""
+        """Unanswered PINGs of the server; take_output() answers them."""
         self._silent_ticks = 0
 
     def receive(self, chunk: bytes) -> list[LinkEvent]:
@@ -174,7 +174,7 @@ class Link:
         return self._receive(self.parser.feed, chunk)
 
     def receive_into_room(self, count: int) -> list[LinkEvent]:
-        """As receive(), for so many bytes that were written to ``parser.room``."""
+        """As receive(), for ``count`` bytes that were written to ``parser.room``."""
         return self._receive(self.parser.filled, count)
 
     def _receive(self, feed: Callable[[T], None], what: T) -> list[LinkEvent]:
@@ -193,12 +193,12 @@ class Link:
         return []
 
     def take_touched(self) -> list[Route]:
-        """The sinks that received messages since the last call, in the order of each one's first."""
+        """Return the routes that received messages since the last call, in the order of each one's first."""
         touched, self.parser.touched = self.parser.touched, []
         return touched
 
     def take_output(self) -> bytes:
-        """What must go to the server before anything else: the pongs owed."""
+        """Return the pending PONGs, which must be sent before anything else."""
         owed, self.pending_pongs = self.pending_pongs, 0
         return commands.PONG * owed
 
@@ -208,34 +208,34 @@ class Link:
         return NeedCredentials(info=self.info)
 
     def authenticate(self, fields: Mapping[str, object]) -> bytes:
-        """The CONNECT with these fields, and the PING whose PONG says that we are in."""
+        """Return CONNECT with these fields, and the PING whose PONG shows that the server accepted it."""
         self._move(Trigger.CONNECT_SENT)
         return commands.connect(fields) + commands.PING
 
     def ping(self, token: object = None) -> bytes:
-        """A PING; its PONG comes back as PongFor(token). Pongs are matched to pings in order."""
+        """Return a PING; its PONG comes as PongFor(token). Pongs are matched to pings in order."""
         self._pings.append(token)
         return commands.PING
 
     def count_silent_tick(self) -> int:
-        """Counts one keep-alive interval; returns how many passed in a row without a byte from the server."""
+        """Count one keep-alive interval; return the number of intervals in a row without a byte from the server."""
         self._silent_ticks += 1
         return self._silent_ticks
 
     @property
     def pings_in_flight(self) -> int:
-        """PINGs that were not answered yet."""
+        """Pings without an answer yet."""
         return len(self._pings)
 
     def take_pending_pings(self) -> list[object]:
-        """The connection is gone: returns the tokens of the pings that nobody will answer."""
+        """Return the tokens of unanswered pings; the connection has ended."""
         self._move(Trigger.FAILURE)
         tokens = list(self._pings)
         self._pings.clear()
         return tokens
 
     def _read_frames(self, failure: RemoteProtocolError | None = None) -> list[LinkEvent]:
-        """What follows from the frames the parser has found, and from the failure behind them if there is one."""
+        """Return the events for the parsed frames, and for the failure after them if there is one."""
         parser = self.parser
         opening = self.state is not LinkState.READY
         frames, parser.events = parser.events, []
@@ -245,18 +245,18 @@ class Link:
             if self.state is LinkState.UPGRADING and (
                 place + 1 < len(frames) or parser.waiting or parser.unrouted or failure is not None
             ):
-                events.pop()  # no TLS with somebody who cannot wait for it
+                events.pop()  # no TLS with a peer that did not wait for it
                 broken = self._protocol_error(_INJECTED)
             if broken is not None:
                 return [*events, self._fail(broken)]
-        if opening and parser.unrouted:  # also behind the PONG, which we have only just read
+        if opening and parser.unrouted:  # also after the PONG of this chunk
             failure = self._protocol_error("message before anything was subscribed")
         if failure is not None:
             events.append(self._fail(failure))
         return events
 
     def _read_frame(self, frame: Frame, events: list[LinkEvent]) -> NatsError | None:
-        """Adds what follows from one frame; returns the error if the connection cannot go on."""
+        """Add the events for one frame; return an error if the connection cannot continue."""
         if isinstance(frame, ServerInfo):
             return self._read_info(frame, events)
         if isinstance(frame, Ping):
@@ -315,7 +315,7 @@ class Link:
         return LinkFailed(error=error)
 
     def _move(self, trigger: Trigger) -> None:
-        """The only place where the state changes."""
+        """Change the state. Nothing else assigns it."""
         following = TRANSITIONS.get((self.state, trigger))
         if following is None:
             raise LocalProtocolError(f"{trigger.name} has no meaning in state {self.state.name}")

@@ -1,8 +1,8 @@
-"""Which server next, and how long to wait before it is tried.
+"""The server pool: the next server, and the wait before it is tried.
 
-Owns the list of servers (given by the user, or discovered in INFO), how often each was tried and refused, and the
-back-off. It never dials and never sleeps: the time and the random fraction come in as
-arguments, an ``Attempt`` goes out. What it shows of a server is host and port, never the user info of a URL.
+Owns the list of servers (given by the user, or discovered in INFO), the attempts and rejections of each, and the
+back-off. It never dials and never sleeps: the time and a random fraction come in as arguments, an ``Attempt`` comes
+out. It shows host and port of a server, never the user info of a URL.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from natsproto.protocol.addresses import MalformedUrl, ServerAddress, address_ke
 from natsproto.protocol.frames import ServerInfo
 
 MAX_DISCOVERED = 1000
-"""Servers taken from one INFO; a hostile peer could name any number."""
+"""Servers accepted from one INFO; a hostile peer could list any number."""
 
 REFUSAL_CONFIRM_S = 2.0
-"""Seconds for which a refusal must be repeated to count. nats.go gives up at the second one, which comes within a
-moment: a configuration that was wrong for a second then ends every client for good."""
+"""Seconds for which a rejection must repeat to count. nats.go gives up at the second one, which comes at once: a
+configuration that is wrong for a second would then end every client."""
 
 MAX_SHORT_CONNECTIONS = 3
-"""Connections in a row that may die young before the back-off stops being reset by them."""
+"""Short-lived connections in a row that reset the back-off; later ones do not."""
 
 STABLE_AFTER_S = 1.0
-"""Seconds after which a connection has not died young, however long the back-off has become."""
+"""Seconds after which a connection does not count as short-lived, whatever the back-off."""
 
 
 class ServerState(Value):
-    """A server as a chooser sees it: ``attempts`` since the last success of any, ``discovered`` or given."""
+    """A server for ``reconnect_to_server``, with its ``attempts`` since the last success of any server."""
 
     address: ServerAddress
     attempts: int
@@ -43,7 +43,7 @@ class ServerState(Value):
 class Attempt(Value):
     """Wait ``delay`` seconds, then dial ``address``.
 
-    ``fault`` is what a user's callable did wrong while this was decided; the default was used instead.
+    ``fault`` is an error of a user's callable; the default was used instead.
     """
 
     address: ServerAddress
@@ -52,7 +52,7 @@ class Attempt(Value):
 
 
 class Discovery(Value):
-    """What one INFO changed: servers ``added`` and ``dropped``, and how many of its entries were ``rejected``."""
+    """The changes by one INFO: servers ``added`` and ``dropped``, and the number of ``rejected`` entries."""
 
     added: tuple[ServerAddress, ...] = ()
     dropped: tuple[ServerAddress, ...] = ()
@@ -72,7 +72,7 @@ Shuffle = Callable[[list[ServerAddress]], object]
 
 
 class _Entry:
-    """One server of the pool and what happened to it."""
+    """One server of the pool and its history."""
 
     __slots__ = ("address", "attempts", "discovered", "given_up", "refusal", "refused_at", "round")
 
@@ -150,7 +150,7 @@ class ServerPool:
         self._order: list[_Entry] = []
         self.set_servers(addresses)
 
-    # ------------------------------------------------------------ what there is
+    # ------------------------------------------------------------ servers
 
     @property
     def servers(self) -> tuple[ServerAddress, ...]:
@@ -164,18 +164,18 @@ class ServerPool:
 
     @property
     def exhausted(self) -> bool:
-        """Whether every server is out or has used up its attempts."""
+        """True if every server was given up or has used all its attempts."""
         return not any(map(self._usable, self._order))
 
     @property
     def final_reason(self) -> NotAuthorized | None:
-        """The last refusal when refusals left no server to try; None when attempts merely ran out."""
+        """The last rejection if rejections left no server to try; None when attempts merely ran out."""
         return self._refused if self.exhausted and any(entry.given_up for entry in self._order) else None
 
     def set_servers(self, addresses: Sequence[ServerAddress]) -> None:
-        """Replaces every server, discovered ones included, and forgets their counters (ADR-40).
+        """Replace all servers, discovered ones included, and reset their counters (ADR-40).
 
-        ConfigError when there is none. The connection in use is not touched.
+        ConfigError without servers. The connection in use is not changed.
         """
         if not addresses:
             raise ConfigError("servers", HIDDEN, "is empty: name at least one server")
@@ -187,10 +187,10 @@ class ServerPool:
         self._move_to_back(self._current)
 
     def discovered(self, urls: Sequence[str], current: ServerAddress) -> Discovery:
-        """Takes over the ``connect_urls`` (``host:port``) of an INFO that ``current`` sent.
+        """Use the ``connect_urls`` (``host:port``) of an INFO from ``current``.
 
-        New servers are added with the scheme and user info of ``current``. Discovered ones that are no longer
-        named are dropped, except ``current``; given ones stay. An INFO that names none changes nothing.
+        New servers are added with the scheme and user info of ``current``. Discovered ones that are no longer listed
+        are dropped, except ``current``; given ones stay. An INFO without URLs changes nothing.
         """
         if self._ignore_discovered or not urls:
             return _NOTHING_NEW
@@ -229,12 +229,12 @@ class ServerPool:
             rejected=rejected,
         )
 
-    # ------------------------------------------------------------ what to do
+    # ------------------------------------------------------------ attempts
 
     def one_pass(self) -> Iterator[ServerAddress]:
-        """Every server once and without waiting, also those discovered on the way: the first connect.
+        """Yield every server once without waiting, also those discovered meanwhile: the first connect.
 
-        These do not count as attempts. When nothing came of it, ``next()`` goes on with the back-off.
+        These do not count as attempts. If none succeeds, ``next()`` continues with the back-off.
         """
         self._round += 1
         while (entry := self._first_untried(self._order)) is not None:
@@ -244,10 +244,10 @@ class ServerPool:
     def next(
         self, now: float, fraction: float, *, choose: Chooser | None = None, info: ServerInfo | None = None
     ) -> Attempt | None:
-        """The next server and the wait before it, or None when all are exhausted.
+        """Return the next server and the wait before it, or None when all are exhausted.
 
-        ``now`` is in seconds of any steady clock, ``fraction`` a random number in [0, 1). ``choose`` may overrule
-        server and wait; it sees the servers in rotation and ``info``, the last INFO.
+        ``now`` is in seconds of a monotonic clock, ``fraction`` a random number in [0, 1). ``choose`` may override
+        server and wait; it gets the servers in rotation and ``info``, the last INFO.
         """
         self._end_connection(now)
         usable = [entry for entry in self._order if self._usable(entry)]
@@ -272,7 +272,7 @@ class ServerPool:
         return Attempt(address=entry.address, delay=delay, fault=fault)
 
     def failed(self, address: ServerAddress, now: float, refusal: str | None = None) -> None:
-        """A dial came to nothing, or a connection was ended. ``refusal`` is the server's text about credentials."""
+        """A dial failed, or a connection ended. ``refusal`` is the text of the server about credentials."""
         entry = self._find(address_key(address))
         if entry is None:
             return
@@ -293,13 +293,13 @@ class ServerPool:
             entry.attempts, entry.refusal, entry.given_up = 0, "", False
         self._move_to_back(self._current)
 
-    # ------------------------------------------------------------ how
+    # ------------------------------------------------------------ internals
 
     def _usable(self, entry: _Entry) -> bool:
         return not entry.given_up and (self._max_attempts < 0 or entry.attempts < self._max_attempts)
 
     def _first_untried(self, entries: Sequence[_Entry]) -> _Entry | None:
-        """The first of ``entries`` that this round has not seen."""
+        """Return the first of ``entries`` that was not tried in this round."""
         return next((entry for entry in entries if entry.round != self._round), None)
 
     def _mark_tried(self, entry: _Entry) -> None:
@@ -319,7 +319,7 @@ class ServerPool:
             self._order.append(entry)
 
     def _end_connection(self, now: float) -> None:
-        """Settles what the connection just lost means for the back-off."""
+        """Update the back-off after the end of a connection."""
         if self._connected_at is None:
             return
         self._short_connections = (
@@ -332,7 +332,7 @@ class ServerPool:
             self._rounds = 0
 
     def _back_off_delay(self, address: ServerAddress, fraction: float) -> tuple[float, Exception | None]:
-        """The wait after a full round, and what a ``delay`` callable did wrong."""
+        """Return the wait after a full round, and the error of a ``delay`` callable."""
         self._rounds += 1
         base, self._back_off = self._back_off, min(self._back_off * 2, self._cap)
         fault: Exception | None = None

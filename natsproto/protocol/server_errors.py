@@ -1,7 +1,7 @@
-"""What the texts of ``-ERR`` mean.
+"""Errors for the texts of ``-ERR``.
 
-Owns the vocabulary and nothing else. Whether an error ends the connection is not decided here: the server
-closes what it means to close, so the text only says how to name the error (and an unknown one is reported).
+The server closes the connection after some errors by itself, so the text only selects the error class; an unknown one
+is reported as a ServerError.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 from natsproto.errors import NatsError, NotAuthorized, PermissionDenied, ServerError, TooManySubscriptions
 
 MAX_ERROR_TEXT_LENGTH = 8192
-"""Characters of a text that are kept: room for a subject of 4,096 bytes, quoted. What a client remembers of its
-errors must not depend on how much a peer has to say."""
+"""Maximum length of a text: room for a quoted subject of 4,096 bytes. It bounds the memory that a server can use in the
+errors that a client keeps."""
 
 _AUTH_ERRORS = (
     "authorization violation",
@@ -20,10 +20,10 @@ _AUTH_ERRORS = (
     "user authentication revoked",
     "account authentication expired",
 )
-"""The credentials are refused or withdrawn: the same ones will be refused again."""
+"""The credentials are rejected or revoked: the same ones will be rejected again."""
 
 _FATAL_ERRORS = (
-    "authentication timeout",  # says nothing about the credentials: they were late, or the server was busy
+    "authentication timeout",  # the credentials came late, or the server was busy; they may be right
     "unknown protocol operation",
     "maximum payload violation",
     "maximum control line exceeded",
@@ -38,7 +38,7 @@ _FATAL_ERRORS = (
     "failed account registration",
     "server shutdown",
 )
-"""The server closes the connection behind these; another attempt may well succeed."""
+"""The server closes the connection after these; another attempt may succeed."""
 
 _TOO_MANY_SUBSCRIPTIONS = "maximum subscriptions exceeded"
 
@@ -55,7 +55,7 @@ _OPERATIONS = {
 
 
 class SubscriptionDenied(PermissionDenied):
-    """The server refused or revoked a subscription; ``sid`` is empty when the server does not name it."""
+    """The server rejected or revoked a subscription; ``sid`` is empty when the server does not name it."""
 
     def __init__(self, text: str, subject: str, queue: str, sid: str) -> None:
         self.sid = sid
@@ -63,7 +63,7 @@ class SubscriptionDenied(PermissionDenied):
 
 
 def parse_server_error(text: str) -> NatsError:
-    """The error a text stands for; what nobody knows becomes a plain ServerError."""
+    """Return the error for a text; a ServerError for unknown ones."""
     text = text[:MAX_ERROR_TEXT_LENGTH]
     folded = text.casefold()
     if folded.startswith(_AUTH_ERRORS):
@@ -81,7 +81,7 @@ def parse_server_error(text: str) -> NatsError:
 
 
 def ends_connection(text: str) -> bool:
-    """Whether the server is known to close the connection behind this text."""
+    """Return True if the server is known to close the connection after this text."""
     return text.casefold().startswith(_FATAL_ERRORS + _AUTH_ERRORS)
 
 
@@ -90,7 +90,7 @@ _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v":
 
 
 def _unescaped(quoted: str) -> str:
-    """Undoes Go's %q, in which the server writes subjects."""
+    """Undo Go's %q, which the server uses for subjects."""
     return _ESCAPE.sub(_escape, quoted) if "\\" in quoted else quoted
 
 

@@ -54,7 +54,7 @@ def tokens(subject: str) -> list[str]:
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Whether a subscription on ``pattern`` receives what is published on ``subject``.
+    """Return True if a subscription to ``pattern`` receives messages published to ``subject``.
 
     Both are taken as valid; ``*`` stands for exactly one token, a final ``>`` for one or more.
     """

@@ -1,7 +1,7 @@
-"""The subscription table: sids, interest, what has been received, and what to say again after a reconnect.
+"""The subscription table: sids, subscriptions, received counts, and the lines to restore them after a reconnect.
 
-Owns every sid ever given out (none is given twice: the server ignores a SUB that reuses one) and the counts
-behind auto-unsubscribe. It does not own the messages; those belong to whoever gave the sink.
+Owns all sids (none is reused: the server ignores a SUB with a known sid) and the counts for auto-unsubscribe. Messages
+belong to the receivers of the routes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from natsproto.protocol.frames import Message, Responder, Route
 Owner = TypeVar("Owner")
 
 RESUBSCRIBE_BATCH: Final = 1000
-"""Subscriptions that a new connection is told in one go: about 2 ms."""
+"""Subscriptions sent to a new connection at once: about 2 ms."""
 
 
 class SubscriptionEntry(Route, Generic[Owner]):
     """One subscription as the server knows it.
 
-    ``received`` counts all messages that ever arrived for it; ``max_msgs`` is the number after which it ends
-    (None: never). ``owner`` is handed back to the caller untouched.
+    ``received`` counts all messages that ever arrived for it; ``max_msgs`` is the count at which it ends (None: never).
+    ``owner`` is returned to the caller unchanged.
     """
 
     __slots__ = ("max_msgs", "owner", "queue", "received", "received_before", "sid", "stopped", "subject")
@@ -48,13 +48,13 @@ class SubscriptionEntry(Route, Generic[Owner]):
         self.max_msgs: int | None = None
         self.received: int = 0
         self.received_before: int = 0
-        """Received on earlier connections, which the server of this one knows nothing of."""
+        """Messages received on earlier connections, which the current server does not count."""
         self.stopped: bool = False
-        """Whether the server was told to send no more while what it has sent is still taken in."""
+        """True after UNSUB, while messages that the server has already sent are still received."""
 
 
 class SubscriptionTable(Generic[Owner]):
-    """Every live subscription of a client."""
+    """All open subscriptions of a client."""
 
     def __init__(self) -> None:
         self.routes: dict[bytes, Route] = {}
@@ -64,7 +64,7 @@ class SubscriptionTable(Generic[Owner]):
 
     @property
     def last_sid(self) -> int:
-        """The sid given out last."""
+        """The most recent sid."""
         return self._last_sid
 
     def __len__(self) -> int:
@@ -84,9 +84,9 @@ class SubscriptionTable(Generic[Owner]):
         origin: Responder | None = None,
         note: object = None,
     ) -> tuple[SubscriptionEntry[Owner], bytes]:
-        """Registers a subscription; returns it and the SUB to send. InvalidSubject for bad names, nothing kept.
+        """Register a subscription; return it and the SUB to send. InvalidSubject for invalid names.
 
-        The rest is as for a Route.
+        The other arguments are as for a Route.
         """
         sid = self._last_sid + 1
         wire = commands.sub(subject, queue, sid)
@@ -97,7 +97,7 @@ class SubscriptionTable(Generic[Owner]):
         return entry, wire
 
     def remove(self, entry: SubscriptionEntry[Owner]) -> bytes:
-        """Forgets a subscription; returns the UNSUB to send, or nothing when it had ended already."""
+        """Remove a subscription; return the UNSUB to send, or nothing when it has ended."""
         if self._entries.pop(entry.sid, None) is None:
             return b""
         del self.routes[b"%d" % entry.sid]
@@ -105,9 +105,9 @@ class SubscriptionTable(Generic[Owner]):
         return commands.unsub(entry.sid)
 
     def limit(self, entry: SubscriptionEntry[Owner], max_msgs: int) -> bytes:
-        """Ends a subscription after max_msgs received in all (those of the past included).
+        """End a subscription after ``max_msgs`` received in all, earlier ones included.
 
-        Returns the UNSUB to send; a limit already reached removes it at once.
+        Returns the UNSUB to send; a limit that is already reached removes it at once.
         """
         if entry.sid not in self._entries:
             return b""
@@ -117,9 +117,9 @@ class SubscriptionTable(Generic[Owner]):
         return commands.unsub(entry.sid, max_msgs - entry.received_before)
 
     def stop_delivery(self, entry: SubscriptionEntry[Owner]) -> bytes:
-        """Returns the UNSUB after which the server sends no more; what is on its way is still delivered.
+        """Return the UNSUB after which the server sends no more; messages on their way are still delivered.
 
-        Returns nothing when the subscription had ended already, or the server was told so before.
+        Returns nothing when the subscription has ended, or was stopped before.
         """
         if entry.stopped or entry.sid not in self._entries:
             return b""
@@ -127,11 +127,11 @@ class SubscriptionTable(Generic[Owner]):
         return commands.unsub(entry.sid)
 
     def take_arrived(self, entry: SubscriptionEntry[Owner]) -> tuple[int, int, int, bool]:
-        """Takes what arrived since the last call.
+        """Take the counts since the last call.
 
-        Returns messages, bytes, how many of the messages came behind the limit and are not the owner's to see,
-        and whether the subscription has ended by reaching it. What comes for a subscription that had ended
-        before was dropped on arrival and does not count.
+        Returns messages, bytes, the number of those messages beyond the limit, which the owner must not see, and True
+        if the subscription has ended at the limit. Messages for a subscription that had ended before were dropped and
+        do not count.
         """
         count, nbytes = entry.arrived, entry.nbytes
         entry.arrived = entry.nbytes = 0
@@ -147,14 +147,14 @@ class SubscriptionTable(Generic[Owner]):
         return count, nbytes, excess, True
 
     def by_sid(self, sid: str) -> SubscriptionEntry[Owner] | None:
-        """The live subscription with this sid as the server writes it."""
+        """Return the open subscription with this sid, as the server writes it, or None."""
         return self._entries.get(int(sid)) if sid.isascii() and sid.isdigit() and len(sid) < 19 else None
 
     def resubscribe(self, most: int = RESUBSCRIBE_BATCH) -> Iterator[bytes]:
-        """Yields what to tell a new connection, in slices of at most ``most`` subscriptions: SUB for each, and UNSUB
+        """Yield the lines for a new connection, in batches of at most ``most`` subscriptions: SUB for each, and UNSUB
         with the remaining count where there is a limit.
 
-        The table may change between two slices, as long as the lines it returns are sent at once: a subscription that
+        The table may change between two batches, as long as the lines it returns are sent at once: a subscription that
         ends is left out, and a new one has sent its own SUB.
         """
         known = list(self._entries.values())
@@ -166,7 +166,7 @@ class SubscriptionTable(Generic[Owner]):
             yield b"".join(plan)
 
     def resubscribe_one(self, entry: SubscriptionEntry[Owner]) -> bytes:
-        """What ends a subscription for the server and begins it anew."""
+        """Return the lines that end a subscription on the server and begin it again."""
         return b"".join((commands.unsub(entry.sid), *self._sub_lines(entry)))
 
     @staticmethod
@@ -179,4 +179,4 @@ class SubscriptionTable(Generic[Owner]):
 
 
 def _drop(message: Message) -> None:
-    """What becomes of messages that were on their way when their subscription ended."""
+    """Drop a message that was on its way when its subscription ended."""
