@@ -39,7 +39,7 @@ KNOWN: dict[str, dict[str, int]] = {
         "natsproto/jetstream/_publish/async_publish.py": 605,
         "natsproto/jetstream/_publish/fast_batch_state.py": 612,
         "tests/core/test_engine.py": 1268,
-        "tests/core/test_subscription.py": 925,
+        "tests/core/test_subscription.py": 927,
         "tests/jetstream/test_consumer.py": 804,
         "tests/jetstream/test_direct.py": 731,
         "tests/jetstream/test_fast_batch.py": 821,
@@ -78,11 +78,7 @@ SMALL_MODULES = {
 """Modules below 40 lines, and the reason."""
 
 ENGLISH: dict[str, int] = {
-    ".": 6,
-    "docs": 54,
-    "docs/decisions": 44,
-    "docs/howto": 5,
-    "docs/reference": 6,
+    "docs/decisions": 3,
     "natsproto/jetstream": 225,
 }
 """Sentences to reword, for each directory: upper bounds to lower after rewording."""
