@@ -193,7 +193,8 @@ class JetStream(BucketManager):
         the publisher goes on if all messages have an id, and ends with PublishUncertain if not. ``auto_msg_id``
         gives an id to every message that has none.
 
-        ``gap="ok"``: what is lost is counted in ``lost``, what is refused is reported at the end, and it goes on.
+        ``gap="ok"``: what is lost is counted in ``lost``, what is refused is reported at the end, and it goes on. A
+        refusal whose report is lost with the connection is not known: the stream counts the message as taken.
 
         ``flow`` is how many messages an acknowledgement may stand for, at most (the stream decides, and never goes
         beyond 500), ``outstanding`` how many acknowledgements are awaited at a time; their product, and

@@ -203,10 +203,11 @@ class BatchMessages:
             subject, payload, _ = self.pending[place]
             self._failed.append(FailedMessage(self.settled + place + 1, subject, len(payload), error))
 
-    def finish(self, errors: Iterable[NatsError], end: NatsError) -> None:
-        """Nothing goes on: an error for each of those that are pending, and the one for everything else."""
+    def finish(self, errors: Iterable[NatsError | None], end: NatsError) -> None:
+        """Nothing goes on: an error for each pending message (None: it has failed before), and one for the rest."""
         for place, error in enumerate(errors):
-            self.fail(place, error)
+            if error is not None:
+                self.fail(place, error)
         self.settle(len(self.pending))
         self.end = end
 
@@ -534,7 +535,7 @@ class FastBatchState:
             if not self._limits.gap_ok:
                 self.give_up(reason, LocalProtocolError(f"the publisher has ended: {reason}"))
                 return
-            self.messages.lost += len(maybe_stored)
+            self.messages.lost += len(maybe_stored) - sum(sequence > self._acked for sequence in self._refused)
             self._settle_up_to(self.sent)
         self._transition(BatchEvent.OVER)
 
@@ -600,7 +601,9 @@ class FastBatchState:
         return uncertain
 
     def _finish(self, errors: list[NatsError], end: NatsError) -> None:
-        self.messages.finish(errors, end)
+        failed = self._refused if self._limits.gap_ok else ()
+        remaining = [None if self._acked + place in failed else error for place, error in enumerate(errors, 1)]
+        self.messages.finish(remaining, end)
         self.append_until = 0
         self._transition(BatchEvent.OVER)
 
