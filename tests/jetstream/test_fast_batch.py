@@ -721,7 +721,7 @@ async def test_a_stream_that_is_gone_between_two_batches_is_waited_for_until_the
         assert 4 <= asyncio.get_running_loop().time() - started <= 5.1
         kinds = [(failed.number, type(failed.error)) for failed in caught.value.failures]
         assert kinds == [(2, NoStream), (3, JetStreamError)]
-        with pytest.raises(LocalProtocolError, match="no stream listens"):
+        with pytest.raises(LocalProtocolError, match="no stream has the subject"):
             await pub.publish("a", b"4")
         await leave(pub)
 

@@ -33,7 +33,7 @@ async def test_max_subscriptions_ends_the_refused() -> None:
             assert await settled(subs, LIMIT) == subs[:LIMIT]
             for sub in subs[LIMIT:]:
                 with pytest.raises(
-                    TooManySubscriptions, match=f"'{sub.subject}' refused.*max_subscriptions"
+                    TooManySubscriptions, match=f"'{sub.subject}' rejected.*max_subscriptions"
                 ) as refused:
                     await sub.next(timeout=SOON)
                 assert refused.value is sub.error

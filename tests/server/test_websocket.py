@@ -608,7 +608,7 @@ async def test_real_server_on_the_wrong_port_is_worded(ca: Authority, tls: Serve
         assert "handshake was refused" in str(await cause_of(encrypted.websocket_url.replace("wss", "ws")))
         swapped = await cause_of(plain.websocket_url.replace("ws", "wss"), tls=ca.client())
         assert isinstance(swapped, TlsFailed)
-        assert "leave out tls_first (or wss)" in str(swapped)
+        assert "remove tls_first (or wss)" in str(swapped)
         unasked = plain.websocket_url.replace("ws", "nats")
         silent = str(await cause_of(unasked, connect_timeout=1.5))
         assert "is it a NATS server at all? An HTTP server" in silent
