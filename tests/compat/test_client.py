@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -207,3 +209,16 @@ async def test_permission_is_told(nats_server: Server) -> None:
         await nc.flush()
         await nc.close()
     assert [str(error) for error in told.errors] == ['nats: permissions violation for publish to "b"']
+
+
+async def test_message_stays_a_dataclass(nc: nats.NATS) -> None:
+    """natsproto makes it without a constructor: its fields appear when they are read."""
+    sub = await nc.subscribe("a")
+    await nc.publish("a", b"x", reply="r", headers={"A": "1"})
+    msg = await sub.next_msg()
+    other = dataclasses.replace(msg, data=b"y")
+    assert (other.subject, other.reply, other.data, other.headers, other.sid) == ("a", "r", b"y", {"A": "1"}, msg.sid)
+    assert "subject='a', reply='r', data=b'x', headers={'A': '1'}" in repr(msg)
+    assert msg == copy.copy(msg) != copy.copy(other) == other
+    msg.headers = None
+    assert msg.header is None

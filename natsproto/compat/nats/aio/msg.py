@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from natsproto import Message
 from natsproto.compat.nats.errors import Error, MsgAlreadyAckdError, NotJSMessageError
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Msg:
+class Msg(Message):
     """A message. ``reply`` is "" when no reply is expected; ``headers`` is None when there are none."""
 
     _client: Client
     subject: str = ""
     reply: str = ""
     data: bytes = b""
-    headers: dict[str, str] | None = None
+    headers: dict[str, str] | None = None  # type: ignore[assignment]  # natsproto's are an object of their own
     _metadata: Metadata | None = None
     _ackd: bool = False
     _sid: int | None = None
@@ -80,7 +81,7 @@ class Msg:
             self._metadata = _metadata_of(self.reply)
         return self._metadata
 
-    async def respond(self, data: bytes) -> None:
+    async def respond(self, data: bytes) -> None:  # type: ignore[override]
         if not self.reply:
             raise Error("no reply subject available")
         if not self._client:
@@ -117,11 +118,43 @@ class Msg:
         await self._client._answer(self.reply, self.Ack.Term)
         self._ackd = True
 
+    def __copy__(self) -> Self:
+        return replace(self)
+
     def _check_reply(self) -> None:
         if not self.reply:
             raise NotJSMessageError
         if self._ackd:
             raise MsgAlreadyAckdError(self)
+
+
+class _Lazy:
+    """A field of a message that natsproto made: worked out when it is first read, and then a plain attribute."""
+
+    def __init__(self, name: str, read: Callable[[Msg], object]) -> None:
+        self._name, self._read = name, read
+
+    def __get__(self, msg: Msg | None, owner: object = None) -> object:
+        if msg is None:
+            return self
+        found = msg.__dict__[self._name] = self._read(msg)
+        return found
+
+
+def _prepare(kind: type[Msg]) -> None:
+    """Make it a class that natsproto makes messages of, which does not call ``__init__`` but fills slots.
+
+    Each message has the client and the sid as its note.
+    """
+    del kind.subject, kind.data  # the defaults, which hide the slots
+    read: dict[str, Callable[[Msg], object]] = {
+        "_client": lambda msg: msg._note[0],
+        "_sid": lambda msg: msg._note[1],
+        "reply": lambda msg: Message.reply.__get__(msg) or "",
+        "headers": headers_of,
+    }
+    for name, how in read.items():
+        setattr(kind, name, _Lazy(name, how))
 
 
 def _metadata_of(reply: str) -> Msg.Metadata:
@@ -150,10 +183,13 @@ def headers_of(message: Message) -> dict[str, str] | None:
     """Return a message's headers as a dict: the last value of each name, and the status under its own names."""
     if not message.has_headers:
         return None
-    headers = message.headers
+    headers = Message.headers.__get__(message)
     found = {name: headers.last(name) for name in headers}
     if headers.status:
         found["Status"] = f"{headers.status:03}"
         if headers.description:
             found["Description"] = headers.description
     return found or None
+
+
+_prepare(Msg)
