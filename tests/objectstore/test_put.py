@@ -404,6 +404,20 @@ async def test_a_store_that_does_not_exist_or_is_sealed_takes_nothing(jetstream:
     assert await store.get_bytes("o") == b"1"
 
 
+@BOTH
+async def test_the_error_of_a_put_is_not_its_own_cause(jetstream: JetStream, batched: bool) -> None:
+    store = await jetstream.create_object_store(bucket="files", storage="memory", allow_batched=batched)
+    await store.seal()
+    with pytest.raises(StreamProtected) as refused:
+        await store.put("o", b"1")
+    seen: list[BaseException] = []
+    error: BaseException | None = refused.value
+    while error is not None:
+        assert error not in seen
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+
+
 async def _consistent(store: ObjectStore, contents: list[bytes]) -> None:
     await settled(store)
     try:

@@ -74,14 +74,16 @@ class Upload:
                     self.batched = False  # the store has been changed: nothing was taken yet
                     self._chunks = self._size = 0
                     await self._store(pieces)
+            return self._info.replace(size=self._size, chunks=self._chunks, digest=digest_text(self._digest.digest()))
         except BaseException as exc:
             if self._chunks:
                 await self._index.purge_chunks(self._info.nuid, settled=False)
-            error = exc.failures[0].error if isinstance(exc, PublishFailed) else exc
-            if isinstance(error, NatsError) and (error := await self._index.explain(error)) is not exc:
+            failed = exc.failures[0].error if isinstance(exc, PublishFailed) else exc
+            if isinstance(failed, NatsError) and (error := await self._index.explain(failed)) is not failed:
                 raise error from exc
-            raise
-        return self._info.replace(size=self._size, chunks=self._chunks, digest=digest_text(self._digest.digest()))
+            if failed is exc:
+                raise
+        raise failed  # not from PublishFailed, of which it is the cause already
 
     async def _store(self, pieces: AsyncGenerator[list[bytes]]) -> None:
         async with self._publisher() as publisher:
