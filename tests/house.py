@@ -221,6 +221,8 @@ class Class:
         self.frozen = any(_is_frozen_dataclass(decorator) for decorator in node.decorator_list)
         self.fields: dict[str, list[ast.expr | None]] = {}
         self.mutable: set[str] = set()
+        self.given: set[str] = set()
+        """Those that keep an argument of the constructor."""
         dataclass = any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
         for statement in node.body:
             if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -233,6 +235,8 @@ class Class:
         for target, value in _assigned(ast.walk(method)):
             if isinstance(target.value, ast.Name) and target.value.id == "self":
                 self.fields.setdefault(target.attr, []).append(value)
+                if method.name == "__init__" and isinstance(value, ast.Name):
+                    self.given.add(target.attr)
                 if method.name not in ("__init__", "__new__", "__post_init__") or _is_container(value):
                     self.mutable.add(target.attr)
 
@@ -321,7 +325,10 @@ def count_state(files: dict[str, list[ast.AST]], written: Set[str] = frozenset()
                 made = [classes.get((one.file, _called(value))) for value in values if isinstance(value, ast.Call)]
                 helpers = {helper for helper in made if helper and not is_frozen(helper)} - within - {read}
                 nested = sum(count(helper, within | {read}) for helper in helpers)
-                fields[field] = max(fields.get(field, 0), nested or (field in one.mutable or field in written))
+                fields[field] = max(
+                    fields.get(field, 0),
+                    nested or (field in one.mutable or (field in written and field not in one.given)),
+                )
         return sum(fields.values())
 
     for (file, name), read in classes.items():

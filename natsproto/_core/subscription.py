@@ -151,8 +151,7 @@ class Subscription(AsyncForHint, Generic[M]):
         self._is_async = _is_async_callable(handler)
         self._loop = asyncio.get_running_loop()
         self._callback_task: asyncio.Task[None] | None = None
-        self._iterator_tasks: list[asyncio.Task[object] | None] = []
-        self._tracked_tasks: set[asyncio.Task[None]] = set()
+        self._reader_tasks: list[asyncio.Task[object] | None] = []
         self._notifier = Notifier()
         self._arrived = 0  # messages added to the inbox, without those dropped as newest
         self._discarded = 0  # messages removed as oldest without being read
@@ -165,7 +164,6 @@ class Subscription(AsyncForHint, Generic[M]):
         self._holds_reading = False
         self._pause_disabled = False
         self._close_reason: NatsError | None = None
-        self._has_failed = False
 
     # ---------------------------------------------------------------- state
 
@@ -197,7 +195,7 @@ class Subscription(AsyncForHint, Generic[M]):
     @property
     def error(self) -> NatsError | None:
         """The error that ended the subscription: the server rejected it, or it was too slow. None otherwise."""
-        return self._close_reason if self._has_failed else None
+        return None if isinstance(self._close_reason, SubscriptionClosed) else self._close_reason
 
     def __repr__(self) -> str:
         queue = f", queue={self.queue!r}" if self.queue else ""
@@ -213,7 +211,7 @@ class Subscription(AsyncForHint, Generic[M]):
         self._check_readable()
         inbox = self._inbox
         task = asyncio.current_task()
-        self._iterator_tasks.append(task)
+        self._reader_tasks.append(task)
         try:
             while True:
                 while inbox:
@@ -222,7 +220,7 @@ class Subscription(AsyncForHint, Generic[M]):
                     return
                 await self._notifier.join()
         finally:
-            self._iterator_tasks.remove(task)
+            self._reader_tasks.remove(task)
             self._notifier.wake()
 
     def batches(self, max_msgs: int | None = None) -> AsyncGenerator[list[M]]:
@@ -237,7 +235,7 @@ class Subscription(AsyncForHint, Generic[M]):
         self._check_readable()
         inbox = self._inbox
         task = asyncio.current_task()
-        self._iterator_tasks.append(task)
+        self._reader_tasks.append(task)
         try:
             while True:
                 while inbox:
@@ -251,7 +249,7 @@ class Subscription(AsyncForHint, Generic[M]):
                     return
                 await self._notifier.wait()
         finally:
-            self._iterator_tasks.remove(task)
+            self._reader_tasks.remove(task)
             self._notifier.wake()
 
     async def next(self, timeout: float | timedelta | None = None) -> M:
@@ -359,20 +357,18 @@ class Subscription(AsyncForHint, Generic[M]):
 
     def _has_other_reader(self, me: asyncio.Task[object] | None) -> bool:
         """True if another task is reading. An iterator that outlived its task does not count."""
-        return any(task is not me and task is not None and not task.done() for task in self._iterator_tasks) or any(
-            task is not me for task in self._tracked_tasks
-        )
+        return any(task is not me and task is not None and not task.done() for task in self._reader_tasks)
 
     def _track_task(self, task: asyncio.Task[None]) -> None:
         """Let a draining client wait for this task, as it waits for a running iterator.
 
         For layers that take messages out of the inbox and handle them in tasks of their own.
         """
-        self._tracked_tasks.add(task)
+        self._reader_tasks.append(task)
         task.add_done_callback(self._untrack_task)
 
     def _untrack_task(self, task: asyncio.Task[None]) -> None:
-        self._tracked_tasks.discard(task)
+        self._reader_tasks.remove(task)
         self._notifier.wake()
 
     def _cancel_callback(self) -> asyncio.Task[None] | None:
@@ -392,7 +388,6 @@ class Subscription(AsyncForHint, Generic[M]):
         """End the subscription. Readers get ``error`` after the remaining messages, or end for this ``reason``."""
         if self._close_reason is None:
             self._close_reason = error or SubscriptionClosed(self.subject, reason)
-            self._has_failed = error is not None
         if discard:
             self._discarded += len(self._inbox)
             self._inbox.clear()
@@ -548,7 +543,7 @@ class Subscription(AsyncForHint, Generic[M]):
         self._on_inbox_read()
         if self._close_reason is None:
             return False
-        if self._has_failed:
+        if not isinstance(self._close_reason, SubscriptionClosed):
             raise self._close_reason.with_traceback(None)
         return True
 
