@@ -611,7 +611,7 @@ async def test_real_server_on_the_wrong_port_is_worded(ca: Authority, tls: Serve
         assert "remove tls_first (or wss)" in str(swapped)
         unasked = plain.websocket_url.replace("ws", "nats")
         silent = str(await cause_of(unasked, connect_timeout=1.5))
-        assert "is it a NATS server at all? An HTTP server" in silent
+        assert "this is not a NATS server: an HTTP server" in silent
 
 
 @pytest.mark.parametrize("stage", ["before the answer", "before INFO"])
