@@ -14,7 +14,7 @@ from natsproto.errors import NatsError
 from natsproto.jetstream import JetStream, JsMessage, PullConsumer
 from natsproto.testing import Server
 
-ACK_WAIT = 10.0
+ACK_WAIT = 30.0  # so long that no message waits in a client for that time, as on a busy machine it may
 STEPS = 60
 LONG = 60.0
 
