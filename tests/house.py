@@ -80,12 +80,11 @@ ENGLISH: dict[str, int] = {
 """Sentences to reword, for each directory: upper bounds to lower after rewording."""
 
 LONG_TEST_NAMES: dict[str, int] = {
-    "tests": 25,
+    "tests": 22,
     "tests/core": 116,
     "tests/faults": 56,
     "tests/fuzz": 1,
     "tests/jetstream": 320,
-    "tests/kit": 12,
     "tests/kv": 32,
     "tests/objectstore": 44,
     "tests/protocol": 104,

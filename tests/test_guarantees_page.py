@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/guarantees.md").read_text()
 
 
-def test_every_test_that_shows_a_guarantee_exists() -> None:
+def test_tests_named_by_guarantees_exist() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     written = {
         name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
@@ -18,7 +18,7 @@ def test_every_test_that_shows_a_guarantee_exists() -> None:
     assert named - written == set()
 
 
-def test_every_guarantee_names_a_test() -> None:
+def test_each_guarantee_names_a_test() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| event |")]
     assert len(rows) > 40
     assert [row for row in rows if "`test_" not in row.rpartition(" | ")[2]] == []

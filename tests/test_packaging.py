@@ -174,7 +174,7 @@ def test_wheel_works_in_a_clean_environment(clean_python: Path, tmp_path: Path) 
     assert shown == "Options(servers='localhost:4222')\n"
 
 
-def test_every_module_of_the_client_imports_without_extras(clean_python: Path, tmp_path: Path) -> None:
+def test_client_modules_import_without_extras(clean_python: Path, tmp_path: Path) -> None:
     """Those that stand for an extra say which one is missing; ``natsproto.testing._plugin`` is for pytest.
 
     ``natsproto.spark`` itself needs nothing, and loads those of its modules that need Spark when they are asked for.

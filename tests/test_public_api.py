@@ -91,7 +91,7 @@ def test_every_public_method_has_a_docstring(kind: type[object]) -> None:
 @pytest.mark.parametrize(
     "kind", [kind for kind in CLASSES if "jetstream" in kind.__module__], ids=lambda kind: kind.__name__
 )
-def test_whatever_public_methods_take_and_give_can_be_imported_for_annotations(kind: type[object]) -> None:
+def test_annotation_types_are_public(kind: type[object]) -> None:
     listed = {name for module in LISTED for name in module.__all__}
     named = {
         word
@@ -108,7 +108,7 @@ def test_whatever_public_methods_take_and_give_can_be_imported_for_annotations(k
     assert named - listed - {"Codec", "Source"} == set()  # of natsproto.codecs; whatever an object can be put from
 
 
-def test_importing_natsproto_loads_no_extra_and_no_test_tool() -> None:
+def test_import_loads_no_extra_and_no_test_tool() -> None:
     unwanted = ("websockets", "nkeys", "nacl", "uvloop", "pyspark", "pandas", "pyarrow", "opentelemetry", "pytest")
     loaded = (
         "import sys; before = set(sys.modules); import natsproto;"

@@ -44,7 +44,7 @@ def test_hours_pass_at_once_and_in_order() -> None:
     assert time.monotonic() - real < 5
 
 
-def test_a_wait_that_can_never_end_is_an_error_that_names_the_waiting_task() -> None:
+def test_endless_wait_names_the_waiting_task() -> None:
     async def wait_for_nothing() -> None:
         await asyncio.Event().wait()
 
@@ -61,7 +61,7 @@ def test_endless_periodic_timers_run_into_the_limit() -> None:
         run_virtual(ping_for_ever, limit=10_000)
 
 
-def test_threads_are_waited_for_and_time_does_not_jump_over_them() -> None:
+def test_virtual_time_waits_for_threads() -> None:
     async def main() -> str:
         async with asyncio.timeout(3600):
             return await asyncio.to_thread(lambda: "done")
@@ -84,7 +84,7 @@ def test_real_sockets_work_on_the_virtual_clock() -> None:
 
 
 @virtual_clock
-async def test_the_decorator_keeps_fixtures_and_runs_on_virtual_time(tmp_path: Path) -> None:
+async def test_decorator_keeps_fixtures_on_virtual_time(tmp_path: Path) -> None:
     assert tmp_path.is_absolute()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(3600):
@@ -193,7 +193,7 @@ async def test_a_paused_reader_gets_nothing_until_it_resumes(kind: Kind) -> None
 
 @BOTH
 @virtual_clock
-async def test_a_stalled_peer_fills_the_write_buffer_and_pauses_the_writer(kind: Kind) -> None:
+async def test_stalled_peer_pauses_the_writer(kind: Kind) -> None:
     transport, protocol, peer = await _pair(kind)
     transport.set_write_buffer_limits(high=10, low=2)
     peer.stall(room=4)
@@ -213,7 +213,7 @@ async def test_a_stalled_peer_fills_the_write_buffer_and_pauses_the_writer(kind:
 
 @BOTH
 @virtual_clock
-async def test_abort_ends_a_stalled_connection_without_waiting(kind: Kind) -> None:
+async def test_abort_ends_stalled_connection_at_once(kind: Kind) -> None:
     transport, protocol, peer = await _pair(kind)
     peer.stall()
     transport.write(b"never")
@@ -227,7 +227,7 @@ async def test_abort_ends_a_stalled_connection_without_waiting(kind: Kind) -> No
 
 @BOTH
 @virtual_clock
-async def test_an_exception_in_the_protocol_is_reported_and_ends_the_connection(kind: Kind) -> None:
+async def test_protocol_exception_ends_the_connection(kind: Kind) -> None:
     _, protocol, peer = await _pair(kind)
     reported: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
@@ -287,7 +287,7 @@ def _own_abort(client: Recorder, *_: object) -> None:
 
 @BOTH
 @pytest.mark.parametrize("ending", [_fin, _rst, _own_close, _own_abort])
-async def test_memory_and_sockets_end_with_the_same_callbacks(kind: Kind, ending: Ending) -> None:
+async def test_memory_network_ends_like_sockets(kind: Kind, ending: Ending) -> None:
     _, remembered, peer = await _pair(kind)
     ending(remembered, peer.send, peer.cut, peer.reset)
     await remembered.lost.wait()
@@ -304,7 +304,7 @@ async def test_memory_and_sockets_end_with_the_same_callbacks(kind: Kind, ending
 # ---------------------------------------------------------------- scripted server
 
 
-async def test_an_independent_client_connects_publishes_subscribes_and_asks() -> None:
+async def test_scripted_server_serves_nats_py() -> None:
     async with ScriptedServer(Behaviour(lenient=True)) as server:
         nc = await nats.connect(server.url, allow_reconnect=False)
         sub = await nc.subscribe("orders.*")
@@ -357,7 +357,7 @@ async def test_the_server_is_strict_with_clients(raw: bytes) -> None:
         assert len(server.faults) == 1
 
 
-async def test_a_connection_follows_the_behaviour_that_is_its_turn() -> None:
+async def test_each_connection_has_its_behaviour() -> None:
     async with ScriptedServer(
         Behaviour(greeting=b"garbage", hang_up=True),
         Behaviour(greeting={"max_payload": 7, "headers": None}, refuse="Authorization Violation"),
@@ -373,7 +373,7 @@ async def test_a_connection_follows_the_behaviour_that_is_its_turn() -> None:
 
 
 @virtual_clock
-async def test_the_server_serves_the_memory_network_on_virtual_time() -> None:
+async def test_scripted_server_on_memory_network() -> None:
     network, server = MemoryNetwork(), ScriptedServer(Behaviour(delay=60))
     network.listen("a", 4222, server.accept)
     transport, protocol = await network.connect(Plain, "a", 4222)
@@ -504,7 +504,7 @@ async def test_a_fin_lets_exactly_n_bytes_pass(proxy: FaultProxy, direction: Dir
     assert proxy.link.passed[direction] == 5
 
 
-async def test_a_cut_happens_once_and_not_later_than_its_byte(proxy: FaultProxy) -> None:
+async def test_cut_happens_once_at_its_byte(proxy: FaultProxy) -> None:
     proxy.cut_at(Direction.TO_CLIENT, 3)
     async with _through_proxy(proxy) as client:
         client.writer.write(b"abc")
@@ -555,7 +555,7 @@ async def test_pieces_of_one_byte_and_delays_lose_nothing(proxy: FaultProxy) -> 
         assert await client.read(90) == b"piecemeal" * 10
 
 
-async def test_connections_are_refused_and_allowed_again_on_the_same_port(proxy: FaultProxy) -> None:
+async def test_proxy_refuses_and_allows_connections(proxy: FaultProxy) -> None:
     port = proxy.port
     async with _through_proxy(proxy) as client:
         proxy.refuse()
