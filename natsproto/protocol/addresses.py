@@ -123,7 +123,8 @@ class MalformedUrl(Exception):
     """The broken rule of a URL, and a harmless part of it to show."""
 
     def __init__(self, rule: str, shown: str = HIDDEN) -> None:
-        self.rule, self.shown = rule, shown
+        self.rule: str = rule
+        self.shown: str = shown
 
 
 def _parse_url(text: str) -> ServerAddress:

@@ -66,8 +66,14 @@ class BucketSubjects(Generic[V]):
         *("key_of", "origin_prefix", "read_prefix", "write_prefix"),
     )
 
+    bucket: str
+    key_codec: KeyCodec | None
+    read_prefix: str
+    origin_prefix: str
+    write_prefix: str
     encode_value: Callable[[V], bytes]
     decode_value: Callable[[bytes], V] | None
+    key_of: Callable[[str], str]
 
     def __init__(self, bucket: str, config: StreamConfig | None, api_prefix: str, key_codec: KeyCodec | None) -> None:
         """``config`` of the stream, None when it is unknown; ``api_prefix`` of the context. Values are bytes."""
@@ -119,9 +125,13 @@ class BucketSubjects(Generic[V]):
 class BucketStream(Generic[V]):
     """The stream of a bucket as one handle sees it: reads and writes the messages of keys."""
 
+    api: Api
+    stream: Stream
+    subjects: BucketSubjects[V]
+
     def __init__(self, api: Api, stream: Stream, subjects: BucketSubjects[V]) -> None:
         self.api, self.stream, self.subjects = api, stream, subjects
-        self.bucket = subjects.bucket
+        self.bucket: str = subjects.bucket
         self._gets: dict[str, LastGet] = {}  # by the encoded key
 
     # ---------------------------------------------------------------- reading

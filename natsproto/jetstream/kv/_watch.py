@@ -76,7 +76,7 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
         while True:
             while buffered:
                 # What _entry does, written out: the call would cost a sixth of reading an entry.
-                entry: KeyValueEntry[V] = new(KeyValueEntry)
+                entry: KeyValueEntry[V] = new(KeyValueEntry)  # pyright: ignore[reportAssignmentType]
                 message = buffered.popleft()
                 data = message.data
                 entry._subjects, entry._message, entry.data = subjects, message, data

@@ -21,7 +21,7 @@ class Msg(Message):
 
     _client: Client
     subject: str = ""
-    reply: str = ""
+    reply: str = ""  # pyright: ignore[reportIncompatibleMethodOverride]
     data: bytes = b""
     headers: dict[str, str] | None = None  # type: ignore[assignment]  # natsproto's are an object of their own
     _metadata: Metadata | None = None
