@@ -354,8 +354,8 @@ class Options(Value):
         except NatsError:
             raise
         except Exception as exc:
-            told = f": {exc}" if isinstance(exc, OSError) else ""  # of files and certificates; others may tell secrets
-            raise ConfigError("tls", self.tls, f"the callable failed with {type_name(exc)}{told}") from exc
+            reason = f": {exc}" if isinstance(exc, OSError) else ""  # other errors may contain secrets
+            raise ConfigError("tls", self.tls, f"the callable failed with {type_name(exc)}{reason}") from exc
         if not isinstance(context, ssl.SSLContext):
             raise ConfigError("tls", self.tls, f"the callable must return an ssl.SSLContext, not {type_name(context)}")
         return context

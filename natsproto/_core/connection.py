@@ -237,8 +237,8 @@ class Connection:
             raise LocalProtocolError(
                 f"cannot respond: the reply subject {reply!r} contains a line end, so the message is forged"
             )
-        behind = _ACK_SUFFIX if payload == b"+ACK" else b" %d\r\n%b" % (len(payload), payload)
-        self._outbox.put(b"PUB ", reply + behind)
+        suffix = _ACK_SUFFIX if payload == b"+ACK" else b" %d\r\n%b" % (len(payload), payload)
+        self._outbox.put(b"PUB ", reply + suffix)
 
     def _publish_full(self, subject: str, payload: Payload, reply: str | None, headers: HeadersLike | None) -> None:
         if type(payload) is not bytes:

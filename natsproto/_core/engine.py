@@ -495,7 +495,7 @@ class Engine:
     def subscribe(
         self, subscription: Subscription, message_class: type[Message] = Message, note: object = None
     ) -> None:
-        """Register a subscription; the server is told now, or at the next connection."""
+        """Register a subscription. SUB is sent now, or with the next connection."""
         self.check_open("subscribe")
         entry, wire = self.table.add(
             subscription.subject,

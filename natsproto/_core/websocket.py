@@ -208,7 +208,7 @@ class WebSocketWire:
             self._below.resume_reading()
 
     def _deliver(self) -> None:
-        """Hands on what there is, as long as it is wanted, and then the end."""
+        """Pass on the received data while reading is not paused, and then the end."""
         if self._delivering:
             return
         self._delivering = True

@@ -1,8 +1,8 @@
 """The NATS wire protocol without I/O: bytes in, events out; commands in, bytes out.
 
-Nothing in this package knows sockets, clocks, tasks or randomness; what it needs of them is passed in. ``Link`` is one
-connection: give it what the socket receives, do what its events say, send what it returns. ``Parser`` is the part of it
-that reads frames, ``commands`` writes them.
+This package uses no sockets, clocks, tasks or randomness; callers pass in what it needs. ``Link`` is one connection:
+give it the received bytes, act on its events, and send the bytes it returns. ``Parser`` is the part that reads frames,
+``commands`` writes them.
 """
 
 from natsproto.protocol import commands

@@ -1,7 +1,7 @@
-"""Credentials: what proves to a server who we are, and the CONNECT fields made of it.
+"""Credentials, and the CONNECT fields made of them.
 
-Owns the creds file format and the signing of the server's nonce. It reads no file and asks nobody: text and
-nonce come in, fields go out. No repr, str or error made here contains a secret.
+Owns the creds file format and the signing of the server's nonce. It reads no files: text and nonce come in, fields go
+out. No repr, str or error made here contains a secret.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ _USER_PREFIX = 20 << 3
 
 
 class Credentials(Value):
-    """Everything that can be proven at once; None is left out of CONNECT.
+    """All credentials of a client; None is left out of CONNECT.
 
-    ``user`` and ``password``; ``token``; a user ``jwt``, signed for by ``seed`` or ``signer`` unless it is a
-    bearer token; an ``nkey`` (the public key, needless with a seed). ``seed`` is an encoded user seed (``SU…``),
-    ``signer`` takes the bytes of the server's nonce and returns the 64 bytes of their Ed25519 signature. All
-    empty is allowed: a server may ask for nothing. InvalidCredentials when the parts do not fit together,
-    TypeError for wrong types.
+    ``user`` and ``password``; ``token``; a user ``jwt``, signed for by ``seed`` or ``signer`` unless it is a bearer
+    token; an ``nkey`` (the public key, not needed with a seed). ``seed`` is an encoded user seed (``SU…``), ``signer``
+    takes the bytes of the server's nonce and returns the 64 bytes of their Ed25519 signature. All may be empty: a
+    server may require none. InvalidCredentials when the parts do not fit together, TypeError for wrong types.
     """
 
     user: str | None = None
@@ -64,10 +63,10 @@ class Credentials(Value):
 
 
 def parse_creds(text: str) -> Credentials:
-    """Reads the text of a ``.creds`` file: a user JWT and the seed that signs for it.
+    """Parse the text of a ``.creds`` file: a user JWT and the seed that signs for it.
 
-    Lenient in what stands around the blocks, in the number of dashes (three or more), in line ends and blanks.
-    InvalidCredentials, without a word of the text, when a part is missing or damaged.
+    Lenient about text around the blocks, the number of dashes (three or more), line ends and blanks.
+    InvalidCredentials, without any of the text, when a part is missing or damaged.
     """
     blocks = _blocks(text)
     jwt, seed = blocks.get("JWT"), blocks.get("SEED")
@@ -79,9 +78,9 @@ def parse_creds(text: str) -> Credentials:
 
 
 def parse_seed(text: str) -> bytes:
-    """The user seed in ``text``: the bare ``SU…``, or the seed block of a key or creds file.
+    """Return the user seed in ``text``: the bare ``SU…``, or the seed block of a key or creds file.
 
-    InvalidCredentials, without a word of the text, when there is none or it is damaged.
+    InvalidCredentials, without any of the text, when there is none or it is damaged.
     """
     seed = _ascii(_blocks(text).get("SEED") or text.strip().removeprefix("\ufeff").strip())
     _check_seed(seed)
@@ -89,11 +88,11 @@ def parse_seed(text: str) -> bytes:
 
 
 def connect_fields(credentials: Credentials, nonce: str) -> dict[str, str]:
-    """The authentication fields of CONNECT: user, pass, auth_token, jwt, nkey, sig, as far as there are any.
+    """Return the authentication fields of CONNECT: user, pass, auth_token, jwt, nkey, sig, those that are set.
 
-    ``nonce`` is INFO's, empty when the server sent none; its bytes are signed as they are. Signing with a seed
-    needs the package nkeys (``pip install natsproto[nkeys]``). InvalidCredentials when the server sent no nonce
-    to sign, when that package is missing, or when a signer fails. The copies of the seed made here are wiped.
+    ``nonce`` is INFO's, empty when the server sent none; its bytes are signed as they are. Signing with a seed needs
+    the package nkeys (``pip install natsproto[nkeys]``). InvalidCredentials when the server sent no nonce, when that
+    package is missing, or when a signer fails. The copies of the seed made here are wiped.
     """
     plain = {
         "user": credentials.user,
@@ -120,7 +119,7 @@ def connect_fields(credentials: Credentials, nonce: str) -> dict[str, str]:
 
 
 def _blocks(text: str) -> dict[str, str]:
-    """The lines inside the JWT block and inside the seed block, the first of each."""
+    """Return the lines inside the first JWT block and the first seed block."""
     if not isinstance(text, str):
         raise TypeError(f"credentials must be a str, not {type(text).__name__}")
     blocks: dict[str, str] = {}
@@ -143,7 +142,7 @@ def _ascii(text: str) -> bytes:
 
 
 def _check_seed(seed: bytes) -> None:
-    """Raises unless ``seed`` is a whole user seed: its length, prefix and checksum (CRC-16/XMODEM)."""
+    """Raise an error unless ``seed`` is a complete user seed: length, prefix and checksum (CRC-16/XMODEM)."""
     if not isinstance(seed, (bytes, bytearray)):
         raise TypeError(f"seed must be bytes, not {type(seed).__name__}")
     if not _SEED.fullmatch(seed):
@@ -169,7 +168,7 @@ def _challenge(nonce: str) -> bytes:
 
 
 def _sign(seed: bytes, challenge: bytes) -> tuple[str, bytes]:
-    """The public key of ``seed``, and its signature of ``challenge``."""
+    """Return the public key of ``seed``, and its signature of ``challenge``."""
     try:
         import nkeys  # type: ignore[import-untyped]  # here, since it is an extra
     except ImportError:

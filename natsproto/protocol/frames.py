@@ -249,9 +249,9 @@ class ServerInfo:
     def parse(cls, text: bytes, position: int = 0) -> ServerInfo:
         """Parse the JSON of an INFO line; RemoteProtocolError unless it is an object with the right types."""
         try:
-            told = text.decode().strip(" \t\r\n")
-            fields, end = _read_json(told)  # a third faster than json.loads, which skips white space
-            if end < len(told):
+            line = text.decode().strip(" \t\r\n")
+            fields, end = _read_json(line)  # a third faster than json.loads, which skips white space
+            if end < len(line):
                 raise ValueError("Extra data")
             if not isinstance(fields, dict):
                 raise ValueError("not an object")

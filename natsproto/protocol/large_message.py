@@ -14,7 +14,7 @@ from natsproto.protocol.frames import Message, Route
 LARGE_FRAME_SIZE = 131_072
 """Bytes of a frame above which it is worth a buffer of its own."""
 
-NO_LINE_END = "no line end behind the payload"
+NO_LINE_END = "no line end after the payload"
 
 _MAX_KEPT_BUFFER_SIZE = 2_097_152  # bytes of a buffer that is kept for the next message
 

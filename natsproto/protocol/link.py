@@ -1,9 +1,8 @@
 """The link: one connection's life, from the server's INFO to the last byte.
 
-Owns the handshake, the current INFO, the pings in flight and the debt of pongs. Bytes come in through
-``receive``; what to send comes out of ``take_output``; what the world has to do or to know comes back as
-events. It does no I/O and reads no clock: whoever drives it does the TLS handshake, finds the credentials
-and keeps the time.
+Owns the handshake, the current INFO, the pings in flight and the pending PONGs. Received bytes go into ``receive``, which
+returns events; bytes to send come from ``take_output``. It does no I/O and reads no clock: the session does the TLS
+handshake, finds the credentials and keeps the time.
 
 ::
 
@@ -26,7 +25,7 @@ from natsproto.protocol.frames import NO_INFO, Err, Frame, Ping, Pong, Route, Se
 from natsproto.protocol.parser import MAX_MESSAGE, Parser
 from natsproto.protocol.server_errors import parse_server_error
 
-_INJECTED = "bytes in clear behind an INFO that announced TLS"
+_BYTES_BEFORE_TLS = "unencrypted bytes after an INFO that requires TLS"
 # An attacker in the middle could have injected them: reject them, never keep them (CVE-2021-23222).
 
 T = TypeVar("T")
@@ -169,7 +168,7 @@ class Link:
         """Takes bytes from the server and returns what follows from the control frames in them.
 
         Never raises for what the peer does: an offence is the event LinkFailed, and everything in front of it has
-        been delivered. The sinks that received messages are in ``parser.touched``.
+        been delivered. The routes that received messages are in ``parser.touched``.
         """
         return self._receive(self.parser.feed, chunk)
 
@@ -182,7 +181,7 @@ class Link:
         if state is LinkState.FAILED:
             return []
         if state is LinkState.UPGRADING:
-            return [self._fail(self._protocol_error(_INJECTED))]
+            return [self._fail(self._protocol_error(_BYTES_BEFORE_TLS))]
         self._silent_ticks = 0  # any byte is a sign of life
         try:
             feed(what)
@@ -246,7 +245,7 @@ class Link:
                 place + 1 < len(frames) or parser.waiting or parser.unrouted or failure is not None
             ):
                 events.pop()  # no TLS with a peer that did not wait for it
-                broken = self._protocol_error(_INJECTED)
+                broken = self._protocol_error(_BYTES_BEFORE_TLS)
             if broken is not None:
                 return [*events, self._fail(broken)]
         if opening and parser.unrouted:  # also after the PONG of this chunk

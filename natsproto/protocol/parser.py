@@ -1,4 +1,4 @@
-"""The parser: any chunks of bytes in, messages to their sinks, control frames out.
+"""The parser: turns any chunks of bytes into messages for their routes, and control frames.
 
 Owns the bytes of an incomplete frame, and two bounded caches. It knows nothing of handshakes: any frame may come at any
 time.
@@ -58,7 +58,7 @@ class Parser:
         self.events: list[Frame] = []
         self.touched: list[Route] = []
         self.routes: Mapping[bytes, Route] = routes
-        """sid → sink. Messages of sids that are not in it are read and forgotten; may be replaced at any time."""
+        """sid → route. Messages of other sids are dropped. May be replaced at any time."""
         self.max_payload: int = 0
         """Bytes of headers and payload that the server has announced to take: no larger buffer is made in advance."""
         self._limits = Limits(max_line, max_info, max_message)

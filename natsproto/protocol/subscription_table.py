@@ -58,7 +58,7 @@ class SubscriptionTable(Generic[Owner]):
 
     def __init__(self) -> None:
         self.routes: dict[bytes, Route] = {}
-        """The route a Parser reads: sid as it stands on the wire → sink."""
+        """The routes for a Parser: sid as bytes → route."""
         self._entries: dict[int, SubscriptionEntry[Owner]] = {}
         self._last_sid = 0
 

@@ -54,7 +54,7 @@ def read_commands(stream: bytes) -> list[Command]:
             found.append(Command(verb, words))
             continue
         assert 0 <= head <= size
-        assert stream[size : size + 2] == b"\r\n", "no line end behind the payload"
+        assert stream[size : size + 2] == b"\r\n", "no line end after the payload"
         names = words[: -2 if verb == "HPUB" else -1]
         assert 1 <= len(names) <= 2
         found.append(Command(verb, names, stream[:head], stream[head:size]))

@@ -427,7 +427,7 @@ def test_bytes_in_clear_behind_an_info_with_tls_break_the_link_and_start_no_tls(
         link = Link({})
         *earlier, last = [event for chunk in chunks for event in link.receive(chunk)]
         assert isinstance(last, LinkFailed)
-        assert "in clear" in str(last.error)
+        assert "unencrypted" in str(last.error)
         assert (UpgradeTls() in earlier) is (len(chunks) == 2)
         assert link.state is S.FAILED
         with pytest.raises(LocalProtocolError):

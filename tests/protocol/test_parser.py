@@ -185,7 +185,7 @@ def read_frame(rest: bytes, position: int, limits: Limits, outcome: Outcome) -> 
     if len(behind) < total + 2:
         return 0
     if behind[total : total + 2] != b"\r\n":
-        raise Wrong("no line end behind the payload", position + len(line) + 2 + total, behind[total : total + 2])
+        raise Wrong("no line end after the payload", position + len(line) + 2 + total, behind[total : total + 2])
     subject, sid = arguments[:2]
     reply = arguments[2] if len(arguments) > fewest else None
     if sid in SIDS:
@@ -528,7 +528,7 @@ def test_a_payload_without_its_line_end_is_found_anywhere_in_a_run(frame: bytes,
     frames[place] = frame[:-2] + b"!!"
     stream = b"".join(frames)
     outcome = Rig().feed([stream])
-    assert outcome.failure == ("no line end behind the payload", len(frame) * (place + 1) - 2, b"!!")
+    assert outcome.failure == ("no line end after the payload", len(frame) * (place + 1) - 2, b"!!")
     assert outcome.counts[b"1"][0] == len(outcome.messages) == place
 
 
