@@ -1,8 +1,8 @@
 """The link: one connection's life, from the server's INFO to the last byte.
 
-Owns the handshake, the current INFO, the pings in flight and the pending PONGs. Received bytes go into ``receive``, which
-returns events; bytes to send come from ``take_output``. It does no I/O and reads no clock: the session does the TLS
-handshake, finds the credentials and keeps the time.
+Owns the handshake, the current INFO, the pings in flight and the pending PONGs. Received bytes go into ``receive``,
+which returns events; bytes to send come from ``take_output``. It does no I/O and reads no clock: the session does the
+TLS handshake, finds the credentials and keeps the time.
 
 ::
 
