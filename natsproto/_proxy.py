@@ -1,10 +1,10 @@
 """Connections through a proxy: SOCKS5, over the package python-socks, and HTTP CONNECT.
 
-Owns the URL of a proxy, the handshake of HTTP CONNECT and the wording of what goes wrong. The socket it returns reaches
-the server; TLS and WebSocket are done on top of it by others.
+Owns the URL of a proxy, the HTTP CONNECT handshake and the texts of its errors. It returns a socket that is connected
+to the server; the caller adds TLS and WebSocket.
 
-HTTP CONNECT is not left to python-socks, which reads the proxy's answer with whatever comes behind it: NATS servers
-speak first, and their INFO would be lost now and then.
+python-socks is not used for HTTP CONNECT, because it reads the proxy's response together with the data after it: NATS
+servers send first, and their INFO would sometimes be lost.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def _socks_connect(parts: SplitResult, host: str, port: int, timeout: floa
 
 async def _http_connect(parts: SplitResult, host: str, port: int, timeout: float) -> socket.socket:
     """RFC 9110, 9.3.6. Not a byte is read that stands behind the proxy's answer."""
-    del timeout  # whoever calls has one of his own
+    del timeout  # the caller has its own timeout
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
     user, password = _login(parts)

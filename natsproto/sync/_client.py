@@ -86,11 +86,11 @@ class Client(SyncWrapper[client.Client]):
         if reply is not None:
             publish_subject(reply, "reply subject")
         payload = as_bytes(payload)
-        kept = None if headers is None else Headers(headers)
-        size = len(payload) + len((kept and block_of(kept)) or b"")
+        copied = None if headers is None else Headers(headers)
+        size = len(payload) + len((copied and block_of(copied)) or b"")
         if size > connected.max_payload > 0:
             raise PayloadTooLarge(size, connected.max_payload)
-        queue.put(_Message(subject, payload, reply, kept), size)
+        queue.put(_Message(subject, payload, reply, copied), size)
 
     def flush(self, timeout: float | timedelta | None = None) -> None:
         """Wait until the server has handled everything published and subscribed so far; see the async client."""
@@ -109,7 +109,7 @@ class Client(SyncWrapper[client.Client]):
     ) -> Subscription:
         """Subscribe to a subject; see the async client. There are no callbacks: iterate it, in a thread if need be."""
         portal, inner = self._reach()
-        made = portal.run(
+        subscription = portal.run(
             inner.subscribe,
             subject,
             queue=queue,
@@ -118,7 +118,7 @@ class Client(SyncWrapper[client.Client]):
             pending_bytes_limit=pending_bytes_limit,
             slow_policy=slow_policy,
         )
-        return Subscription(portal, made, self._connection().tracker)
+        return Subscription(portal, subscription, self._connection().tracker)
 
     def add_service(
         self,
@@ -336,6 +336,6 @@ def connect(
     The arguments and the errors are those of ``natsproto.connect``. Callbacks among the options run on the thread of
     the client's event loop and must not call the client.
     """
-    made = Client(client.options_for(servers, context, options))
-    made._connection()
-    return made
+    connected = Client(client.options_for(servers, context, options))
+    connected._connection()  # connects
+    return connected

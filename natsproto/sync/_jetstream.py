@@ -127,15 +127,15 @@ class JetStream(SyncWrapper[context.JetStream]):
         inner = self._portal.enter(manager)
         publisher: FastPublisher | Publisher
         if isinstance(inner, fast_batch.FastPublisher):
-            publisher = FastPublisher(self._portal, inner).set_entered()
+            publisher = FastPublisher(self._portal, inner)._set_entered()
         else:
-            publisher = Publisher(self._portal, inner).set_entered()
+            publisher = Publisher(self._portal, inner)._set_entered()
         try:
             yield publisher
         except BaseException as exc:
-            publisher.leave(manager.__aexit__, type(exc), exc, exc.__traceback__)
+            publisher._leave(manager.__aexit__, type(exc), exc, exc.__traceback__)
             raise
-        publisher.leave(manager.__aexit__, None, None, None)
+        publisher._leave(manager.__aexit__, None, None, None)
 
     def message(self, message: Message) -> JsMessage:
         """Return a core message that a consumer delivered as a message that can be acknowledged.

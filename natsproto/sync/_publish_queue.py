@@ -25,7 +25,7 @@ WAIT_FROM_BYTES = 16 * 1024
 
 
 class PublishQueue(Generic[T]):
-    """Messages that ``send`` hands over one by one. ``put`` is for all threads, the rest runs on the event loop."""
+    """Messages that ``send`` publishes one by one. ``put`` is for all threads, the rest runs on the event loop."""
 
     def __init__(self, portal: Portal, send: Callable[[T], Awaitable[object]]) -> None:
         self._portal = portal
@@ -37,7 +37,7 @@ class PublishQueue(Generic[T]):
 
     @property
     def busy(self) -> bool:
-        """True when there are messages that were not handed over."""
+        """True when there are messages that were not sent."""
         return bool(self._items) or self._sender is not None
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class PublishQueue(Generic[T]):
         self._raise()
 
     async def wait_empty(self, timeout: float | None = None) -> None:
-        """Wait at most ``timeout`` seconds until all messages are handed over. The next ``put`` raises their errors."""
+        """Wait at most ``timeout`` seconds until all messages are sent. The next ``put`` raises their errors."""
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while self.busy and (deadline is None or loop.time() < deadline):

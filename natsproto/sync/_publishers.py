@@ -39,7 +39,7 @@ R = TypeVar("R")
 class AckFuture:
     """The future acknowledgement of one message. Several threads may wait for it."""
 
-    __slots__ = ("_error", "_inner", "_portal", "_waiters", "subject")
+    __slots__ = ("_error", "_inner", "_notifier", "_portal", "subject")
 
     def __init__(self, portal: Portal, subject: str) -> None:
         self.subject: str = subject
@@ -47,7 +47,7 @@ class AckFuture:
         self._portal = portal
         self._inner: ack_future.AckFuture | None = None
         self._error: Exception | None = None
-        self._waiters: Notifier | None = None
+        self._notifier: Notifier | None = None
 
     def done(self) -> bool:
         """Return True when the message was acknowledged or has failed."""
@@ -85,8 +85,8 @@ class AckFuture:
             self._error = outcome
         else:
             self._inner = outcome
-        if self._waiters is not None:
-            self._waiters.wake()
+        if self._notifier is not None:
+            self._notifier.wake()
 
     def _wait(self, timeout: float | timedelta | None) -> None:
         if self.done():
@@ -102,8 +102,8 @@ class AckFuture:
         try:
             async with expiry:
                 while self._inner is None and self._error is None:
-                    self._waiters = self._waiters or Notifier()
-                    await self._waiters.wait()
+                    self._notifier = self._notifier or Notifier()
+                    await self._notifier.wait()
                 if self._inner is not None:
                     await self._inner
         except NatsError:
@@ -173,14 +173,14 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.leave(self._inner.__aexit__, kind, exc, trace)
+        self._leave(self._inner.__aexit__, kind, exc, trace)
 
-    def set_entered(self) -> Self:
+    def _set_entered(self) -> Self:
         """Mark the publisher as entered, because the caller has entered the async one."""
         self._open = True
         return self
 
-    def leave(
+    def _leave(
         self,
         leave: Leave,
         kind: type[BaseException] | None,
@@ -190,9 +190,9 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
         """Call ``leave``, which ends the async publisher. Without an exception, send all queued messages before it."""
         self._open = False
         if exc is None or not self._portal.stopped:
-            self._portal.call(self._leave, leave, kind, exc, trace)
+            self._portal.call(self._flush_and_leave, leave, kind, exc, trace)
 
-    async def _leave(
+    async def _flush_and_leave(
         self,
         leave: Leave,
         kind: type[BaseException] | None,

@@ -154,8 +154,8 @@ class Group(SyncWrapper[G], Generic[G]):
 
         InvalidSubject or ConfigError for invalid names.
         """
-        made = self._portal.run(self._inner.group, name, queue_group=queue_group)
-        return Group(self._portal, made, self._threads)
+        group = self._portal.run(self._inner.group, name, queue_group=queue_group)
+        return Group(self._portal, group, self._threads)
 
     def endpoint(
         self,
@@ -196,7 +196,7 @@ class Group(SyncWrapper[G], Generic[G]):
         The handler may block, and use this client. Arguments and errors are those of
         ``natsproto.service.Group.add_endpoint``; TypeError for an ``async def``.
         """
-        made = self._portal.run(
+        endpoint = self._portal.run(
             self._inner.add_endpoint,
             name,
             self._threads.async_handler(handler),
@@ -205,7 +205,7 @@ class Group(SyncWrapper[G], Generic[G]):
             metadata=metadata,
             concurrency=concurrency,
         )
-        return Endpoint(self._portal, made)
+        return Endpoint(self._portal, endpoint)
 
 
 class Service(Group[service.Service], SyncContext[service.Service]):
