@@ -19,7 +19,7 @@ from natsproto.jetstream import _message as message
 from natsproto.jetstream import _stream as stream
 from natsproto.jetstream import kv, objectstore
 from natsproto.jetstream._consumer import handle, messages, ordered, push
-from natsproto.jetstream._publish import ack_future, async_publish, atomic_batch, fast_batch
+from natsproto.jetstream._publish import ack_future, atomic_batch, fast_batch, publisher
 from natsproto.protocol import frames
 
 PAIRS: dict[type[object], type[object]] = {
@@ -43,7 +43,7 @@ PAIRS: dict[type[object], type[object]] = {
     objectstore.ObjectStore: sync.ObjectStore,
     objectstore.ObjectWatcher: sync.ObjectWatcher,
     ordered.OrderedConsumer: sync.OrderedConsumer,
-    async_publish.Publisher: sync.Publisher,
+    publisher.Publisher: sync.Publisher,
     push.PushConsumer: sync.PushConsumer,
     messages.Messages: sync.Messages,
     service.Endpoint: sync.Endpoint,

@@ -36,6 +36,7 @@ from natsproto.jetstream._advisory import (
 )
 from natsproto.jetstream._api_trace import ApiTrace
 from natsproto.jetstream._backup import Progress
+from natsproto.jetstream._batch_get import StoredMessages
 from natsproto.jetstream._codec import Unlisted
 from natsproto.jetstream._config import (
     AckPolicy,
@@ -65,7 +66,7 @@ from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.push import PushConsumer
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._counter import CounterValue
-from natsproto.jetstream._direct import RawMessage, StoredMessages
+from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._groups.group import ElasticGroup, StaticGroup
 from natsproto.jetstream._groups.member import Member, MemberHandler
 from natsproto.jetstream._groups.partitions import (
@@ -88,9 +89,9 @@ from natsproto.jetstream._info import (
 from natsproto.jetstream._listing import Listing
 from natsproto.jetstream._message import JsMessage, Metadata
 from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.jetstream._publish.async_publish import Publisher
 from natsproto.jetstream._publish.atomic_batch import AtomicBatch
 from natsproto.jetstream._publish.fast_batch import FastPublisher
+from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.jetstream._publish.schedule import Schedule
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp

@@ -28,9 +28,7 @@ from enum import Enum
 from math import isfinite
 from typing import (
     TYPE_CHECKING,
-    ClassVar,
     Generic,
-    NoReturn,
     Self,
     TypeAlias,
     TypeVar,
@@ -39,12 +37,26 @@ from typing import (
     dataclass_transform,
 )
 
-from natsproto._value import did_you_mean
 from natsproto.errors import ConfigError, InvalidReply
+from natsproto.jetstream._record import (
+    REQUIRED,
+    BaseRecord,
+    BaseRecordType,
+    Field,
+    accept_blob,
+    accept_flag,
+    accept_integers,
+    accept_labels,
+    accept_map,
+    accept_strings,
+    accept_text,
+    each,
+    wrong_type,
+)
 from natsproto.jetstream._timestamp import Timestamp
 
 if TYPE_CHECKING:
-    import dataclasses
+    pass
 
 R = TypeVar("R", bound="Record")
 E = TypeVar("E", bound=Enum)
@@ -60,8 +72,37 @@ NEVER = Timestamp(1, 1, 1)
 
 INT32, INT64, UINT64 = 2**31 - 1, 2**63 - 1, 2**64 - 1
 
-_ENVELOPE = frozenset({"type", "total", "offset", "limit"})  # of the reply around a record, not of the record
 _ZERO_TIME = "0001-01-01T00:00:00"
+
+
+class ExactSeconds(float):
+    """Seconds that a float does not hold to the nanosecond: what a server says is written back as it said it."""
+
+    __slots__ = ("ns",)
+
+    ns: int
+    """The same in nanoseconds."""
+
+    def __new__(cls, ns: int) -> Self:
+        """So many nanoseconds."""
+        self = super().__new__(cls, ns / 1_000_000_000)
+        self.ns = ns
+        return self
+
+    def __reduce__(self) -> tuple[type[ExactSeconds], tuple[int]]:
+        return ExactSeconds, (self.ns,)
+
+
+def nanoseconds(duration: Duration) -> int:
+    """A duration as the wire has it. Exact for every whole number of nanoseconds up to 97 days, and for those that
+    came from a server.
+    """
+    if isinstance(duration, ExactSeconds):
+        return duration.ns
+    if isinstance(duration, timedelta):
+        return ((duration.days * 86_400 + duration.seconds) * 1_000_000 + duration.microseconds) * 1000
+    whole = int(duration)
+    return whole * 1_000_000_000 + round((duration - whole) * 1e9)
 
 
 class Unlisted(str):
@@ -91,75 +132,24 @@ else:
     Choice = Union
 
 
-_REQUIRED = object()
-
-
-class ExactSeconds(float):
-    """Seconds that a float does not hold to the nanosecond: what a server says is written back as it said it."""
-
-    __slots__ = ("ns",)
-
-    ns: int
-    """The same in nanoseconds."""
-
-    def __new__(cls, ns: int) -> Self:
-        """So many nanoseconds."""
-        self = super().__new__(cls, ns / 1_000_000_000)
-        self.ns = ns
-        return self
-
-    def __reduce__(self) -> tuple[type[ExactSeconds], tuple[int]]:
-        return ExactSeconds, (self.ns,)
-
-
-class Field:
-    """One field of a record: its key on the wire and the three ways a value passes.
-
-    ``accept(what, value)`` takes what a program gave and raises TypeError or ConfigError. ``read`` takes what the
-    server sent and raises TypeError or ValueError; None when a value of the type ``exact`` is right as it is.
-    ``write`` makes JSON of what is held; None when it is JSON already. ``always``: sent even when falsy.
-    """
-
-    __slots__ = ("accept", "always", "default", "exact", "key", "put", "read", "write")
-
-    def __init__(
-        self,
-        key: str,
-        default: object,
-        accept: Callable[[str, object], object],
-        *,
-        exact: type = object,
-        read: Callable[[object], object] | None = None,
-        write: Callable[[object], object] | None = None,
-        always: bool = False,
-    ) -> None:
-        self.key, self.default, self.always = key, default, always
-        self.accept, self.exact, self.read, self.write = accept, exact, read, write
-        self.put: Callable[[object, object], None] = _unbound
-
-
-def _unbound(record: object, value: object) -> None:
-    raise TypeError("a field belongs to a record class")
-
-
-def text(*, default: str = cast(str, _REQUIRED), key: str = "", always: bool = False) -> str:
+def text(*, default: str = cast(str, REQUIRED), key: str = "", always: bool = False) -> str:
     """A string."""
-    return cast(str, Field(key, default, _accept_text, exact=str, always=always))
+    return cast(str, Field(key, default, accept_text, exact=str, always=always))
 
 
 def flag(*, default: bool = False, key: str = "") -> bool:
     """A truth value."""
-    return cast(bool, Field(key, default, _accept_flag, exact=bool))
+    return cast(bool, Field(key, default, accept_flag, exact=bool))
 
 
 def integer(
-    *, default: int = cast(int, _REQUIRED), low: int = 0, high: int = INT64, key: str = "", always: bool = False
+    *, default: int = cast(int, REQUIRED), low: int = 0, high: int = INT64, key: str = "", always: bool = False
 ) -> int:
     """An int from ``low`` to ``high``; the server answers a bigger one with an error about JSON."""
 
     def accept(what: str, value: object) -> object:
         if not isinstance(value, int) or isinstance(value, bool):
-            _wrong_type(what, value, "an int")
+            wrong_type(what, value, "an int")
         if not low <= value <= high:
             raise ConfigError(what, value, f"must be from {low} to {high}")
         return int(value)
@@ -169,27 +159,27 @@ def integer(
 
 def seconds(*, default: float = 0.0, key: str = "") -> Seconds:
     """A duration: nanoseconds on the wire."""
-    return cast("Seconds", Field(key, default, _accept_seconds, read=_read_seconds, write=_write_seconds))
+    return cast("Seconds", Field(key, default, accept_seconds, read=read_seconds, write=write_seconds))
 
 
 def delays(*, default: tuple[()] = (), key: str = "") -> Delays:
     """A list of durations."""
-    return cast("Delays", Field(key, default, _accept_delays, read=_read_delays, write=_write_delays))
+    return cast("Delays", Field(key, default, accept_delays, read=read_delays, write=write_delays))
 
 
 def age(*, default: float | None = None, key: str = "") -> float | None:
     """Seconds since something was heard of last; the server's -1 means never and is None here."""
-    return cast("float | None", Field(key, default, _accept_age, read=_read_age, write=_write_seconds))
+    return cast("float | None", Field(key, default, accept_age, read=read_age, write=write_seconds))
 
 
 def moment(*, default: None = None, key: str = "") -> Moment:
     """A point in time, or None."""
-    return cast("Moment", Field(key, default, _accept_moment, read=_read_moment, write=_write_moment))
+    return cast("Moment", Field(key, default, accept_moment, read=read_moment, write=write_moment))
 
 
 def instant(*, default: Timestamp = NEVER, key: str = "") -> Timestamp:
     """A point in time that the server always tells; NEVER only when an old one did not."""
-    return cast(Timestamp, Field(key, default, _accept_instant, read=_read_instant, write=_write_moment))
+    return cast(Timestamp, Field(key, default, accept_instant, read=read_instant, write=write_moment))
 
 
 def choice(kind: type[E], *, default: E, key: str = "", always: bool = False) -> Choice[E, A]:
@@ -198,7 +188,7 @@ def choice(kind: type[E], *, default: E, key: str = "", always: bool = False) ->
 
     def accept(what: str, value: object) -> object:
         if not isinstance(value, str):
-            _wrong_type(what, value, f"a {kind.__name__} or its string")
+            wrong_type(what, value, f"a {kind.__name__} or its string")
         if isinstance(value, Unlisted):
             return value
         try:
@@ -216,17 +206,17 @@ def choice(kind: type[E], *, default: E, key: str = "", always: bool = False) ->
 
 def strings(*, default: tuple[()] = (), key: str = "") -> Strings:
     """A list of strings."""
-    return cast("Strings", Field(key, default, _accept_strings, read=_read_strings, write=_write_list))
+    return cast("Strings", Field(key, default, accept_strings, read=read_strings, write=write_list))
 
 
 def integers(*, default: tuple[()] = (), key: str = "") -> tuple[int, ...]:
     """A list of ints."""
-    return cast("tuple[int, ...]", Field(key, default, _accept_integers, read=_read_integers, write=_write_list))
+    return cast("tuple[int, ...]", Field(key, default, accept_integers, read=read_integers, write=write_list))
 
 
 def nested(kind: type[R], *, default: R | None = None, key: str = "") -> R:
     """A record inside; without a default it must be there. For one that may be absent see ``optional``."""
-    held = _REQUIRED if default is None else default
+    held = REQUIRED if default is None else default
     return cast(R, Field(key, held, _accepting(kind), read=_reading(kind), write=_write_record))
 
 
@@ -253,8 +243,8 @@ def many(kind: type[R], *, default: tuple[()] = (), key: str = "") -> Many[R]:
         Field(
             key,
             default,
-            lambda what, value: tuple(accept(what, one) for one in _each(what, value, f"{kind.__name__}s")),
-            read=lambda value: tuple(read(one) for one in _json_list(value)),
+            lambda what, value: tuple(accept(what, one) for one in each(what, value, f"{kind.__name__}s")),
+            read=lambda value: tuple(read(one) for one in json_list(value)),
             write=lambda value: [_write_record(one) for one in cast("tuple[object, ...]", value)],
         ),
     )
@@ -262,14 +252,12 @@ def many(kind: type[R], *, default: tuple[()] = (), key: str = "") -> Many[R]:
 
 def labels(*, default: Mapping[str, str] | None = None, key: str = "") -> Mapping[str, str]:
     """A map of strings."""
-    return cast(
-        "Mapping[str, str]", Field(key, default or {}, _accept_labels, read=_reading_map(str), write=_write_map)
-    )
+    return cast("Mapping[str, str]", Field(key, default or {}, accept_labels, read=reading_map(str), write=write_map))
 
 
 def counts(*, default: Mapping[str, int] | None = None, key: str = "") -> Mapping[str, int]:
     """A map of ints."""
-    return cast("Mapping[str, int]", Field(key, default or {}, _accept_map, read=_reading_map(int), write=_write_map))
+    return cast("Mapping[str, int]", Field(key, default or {}, accept_map, read=reading_map(int), write=write_map))
 
 
 def records(kind: type[R], *, default: Mapping[str, R] | None = None, key: str = "") -> Mapping[str, R]:
@@ -280,8 +268,8 @@ def records(kind: type[R], *, default: Mapping[str, R] | None = None, key: str =
         Field(
             key,
             default or {},
-            _accept_map,
-            read=lambda value: {name: read(one) for name, one in _json_map(value).items()},
+            accept_map,
+            read=lambda value: {name: read(one) for name, one in json_map(value).items()},
             write=lambda value: {name: _write_record(one) for name, one in cast("Mapping[str, object]", value).items()},
         ),
     )
@@ -289,40 +277,44 @@ def records(kind: type[R], *, default: Mapping[str, R] | None = None, key: str =
 
 def blob(*, default: bytes = b"", key: str = "") -> bytes:
     """Bytes: base64 on the wire."""
-    return cast(bytes, Field(key, default, _accept_blob, read=_read_blob, write=_write_blob))
+    return cast(bytes, Field(key, default, accept_blob, read=read_blob, write=write_blob))
 
 
 def anything(*, default: Mapping[str, object] | None = None) -> Mapping[str, object]:
     """JSON that is kept as it came."""
-    return cast("Mapping[str, object]", Field("", default or {}, _accept_map))
+    return cast("Mapping[str, object]", Field("", default or {}, accept_map))
 
 
-# ---------------------------------------------------------------- what a program may give
+# ---------------------------------------------------------------- records inside records
 
 
-def _wrong_type(what: str, value: object, wanted: str) -> NoReturn:
-    raise TypeError(f"{what} must be {wanted}, not {type(value).__name__}")
+def _accepting(kind: type[R]) -> Callable[[str, object], object]:
+    def accept(what: str, value: object) -> object:
+        if not isinstance(value, kind):
+            wrong_type(what, value, f"a {kind.__name__}")
+        return value
+
+    return accept
 
 
-def _accept_text(what: str, value: object) -> object:
-    if not isinstance(value, str):
-        _wrong_type(what, value, "a str")
-    return value
+def _reading(kind: type[R]) -> Callable[[object], object]:
+    return lambda value: decode(kind, value)
 
 
-def _accept_flag(what: str, value: object) -> object:
-    if not isinstance(value, bool):
-        _wrong_type(what, value, "a bool")
-    return value
+def _write_record(value: object) -> object:
+    return encode(cast(Record, value))
 
 
-def _accept_seconds(what: str, value: object) -> object:
+# ---------------------------------------------------------------- times that a program may pass
+
+
+def accept_seconds(what: str, value: object) -> object:
     if isinstance(value, ExactSeconds):
         return value
     if isinstance(value, timedelta):
-        value = _seconds_of(nanoseconds(value))
+        value = seconds_of(nanoseconds(value))
     if not isinstance(value, int | float) or isinstance(value, bool):
-        _wrong_type(what, value, "seconds or a timedelta")
+        wrong_type(what, value, "seconds or a timedelta")
     if not (isfinite(value) and 0 <= value <= INT64 // 1_000_000_000):
         raise ConfigError(what, value, "durations are seconds, at least 0 and at most 292 years")
     if value and not nanoseconds(value):
@@ -330,94 +322,47 @@ def _accept_seconds(what: str, value: object) -> object:
     return value if isinstance(value, ExactSeconds) else float(value)
 
 
-def _accept_age(what: str, value: object) -> object:
-    return None if value is None else _accept_seconds(what, value)
+def accept_age(what: str, value: object) -> object:
+    return None if value is None else accept_seconds(what, value)
 
 
-def _accept_delays(what: str, value: object) -> object:
-    return tuple(_accept_seconds(what, one) for one in _each(what, value, "durations"))
+def accept_delays(what: str, value: object) -> object:
+    return tuple(accept_seconds(what, one) for one in each(what, value, "durations"))
 
 
-def _accept_moment(what: str, value: object) -> object:
+def accept_moment(what: str, value: object) -> object:
     if value is None:
         return None
     if not isinstance(value, datetime):
-        _wrong_type(what, value, "a datetime")
+        wrong_type(what, value, "a datetime")
     try:
         return Timestamp.of(value)
     except ValueError as exc:
         raise ConfigError(what, value, str(exc)) from None
 
 
-def _accept_instant(what: str, value: object) -> object:
-    return _accept_moment(what, NEVER if value is None else value)
-
-
-def _accept_strings(what: str, value: object) -> object:
-    return tuple(_accept_text(what, one) for one in _each(what, value, "strings"))
-
-
-def _accept_integers(what: str, value: object) -> object:
-    return tuple(_each(what, value, "ints"))
-
-
-def _accept_map(what: str, value: object) -> object:
-    if not isinstance(value, Mapping):
-        _wrong_type(what, value, "a mapping")
-    return dict(value)
-
-
-def _accept_labels(what: str, value: object) -> object:
-    found = cast("dict[object, object]", _accept_map(what, value))
-    for label, content in found.items():
-        if not (isinstance(label, str) and isinstance(content, str)):
-            raise TypeError(f"{what} must map str to str, not {label!r} to {content!r}")
-    return found
-
-
-def _accept_blob(what: str, value: object) -> object:
-    if not isinstance(value, bytes | bytearray | memoryview):
-        _wrong_type(what, value, "bytes")
-    return bytes(value)
-
-
-def _accepting(kind: type[R]) -> Callable[[str, object], object]:
-    def accept(what: str, value: object) -> object:
-        if not isinstance(value, kind):
-            _wrong_type(what, value, f"a {kind.__name__}")
-        return value
-
-    return accept
-
-
-def _each(what: str, value: object, wanted: str) -> Iterable[object]:
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        _wrong_type(what, value, f"a list or tuple of {wanted}")
-    return value
+def accept_instant(what: str, value: object) -> object:
+    return accept_moment(what, NEVER if value is None else value)
 
 
 # ---------------------------------------------------------------- what a server sends
 
 
-def _json_list(value: object) -> Sequence[object]:
+def json_list(value: object) -> Sequence[object]:
     if type(value) is not list:
         raise TypeError("must be a list")
     return value
 
 
-def _json_map(value: object) -> dict[str, object]:
+def json_map(value: object) -> dict[str, object]:
     if type(value) is not dict:
         raise TypeError("must be an object")
     return value
 
 
-def _reading(kind: type[R]) -> Callable[[object], object]:
-    return lambda value: decode(kind, value)
-
-
-def _reading_map(exact: type) -> Callable[[object], object]:
+def reading_map(exact: type) -> Callable[[object], object]:
     def read(value: object) -> object:
-        found = _json_map(value)
+        found = json_map(value)
         for one in found.values():
             if type(one) is not exact:
                 raise TypeError(f"must be {exact.__name__}s")
@@ -426,53 +371,53 @@ def _reading_map(exact: type) -> Callable[[object], object]:
     return read
 
 
-def _read_seconds(value: object) -> float:
+def read_seconds(value: object) -> float:
     if type(value) is not int:
         raise TypeError("must be nanoseconds")
-    return _seconds_of(value)
+    return seconds_of(value)
 
 
-def _seconds_of(ns: int) -> float:
+def seconds_of(ns: int) -> float:
     found = ns / 1_000_000_000
     return found if nanoseconds(found) == ns else ExactSeconds(ns)
 
 
-def _read_age(value: object) -> float | None:
-    return None if value == -1 else _read_seconds(value)
+def read_age(value: object) -> float | None:
+    return None if value == -1 else read_seconds(value)
 
 
-def _read_delays(value: object) -> object:
-    return tuple(_read_seconds(one) for one in _json_list(value))
+def read_delays(value: object) -> object:
+    return tuple(read_seconds(one) for one in json_list(value))
 
 
-def _read_instant(value: object) -> object:
+def read_instant(value: object) -> object:
     if type(value) is not str:
         raise TypeError("must be a time")
     return NEVER if value.startswith(_ZERO_TIME) else Timestamp.parse(value)
 
 
-def _read_moment(value: object) -> object:
-    found = _read_instant(value)
+def read_moment(value: object) -> object:
+    found = read_instant(value)
     return None if found is NEVER else found
 
 
-def _read_strings(value: object) -> object:
-    found = tuple(_json_list(value))
+def read_strings(value: object) -> object:
+    found = tuple(json_list(value))
     for one in found:
         if type(one) is not str:
             raise TypeError("must be strings")
     return found
 
 
-def _read_integers(value: object) -> object:
-    found = tuple(_json_list(value))
+def read_integers(value: object) -> object:
+    found = tuple(json_list(value))
     for one in found:
         if type(one) is not int:
             raise TypeError("must be ints")
     return found
 
 
-def _read_blob(value: object) -> object:
+def read_blob(value: object) -> object:
     if type(value) is not str:
         raise TypeError("must be base64")
     return b64decode(value, validate=True)
@@ -481,31 +426,27 @@ def _read_blob(value: object) -> object:
 # ---------------------------------------------------------------- what is sent
 
 
-def _write_seconds(value: object) -> object:
+def write_seconds(value: object) -> object:
     return nanoseconds(cast(float, value))
 
 
-def _write_delays(value: object) -> object:
+def write_delays(value: object) -> object:
     return [nanoseconds(one) for one in cast("tuple[float, ...]", value)]
 
 
-def _write_moment(value: object) -> object:
+def write_moment(value: object) -> object:
     return cast(Timestamp, value).rfc3339()
 
 
-def _write_list(value: object) -> object:
+def write_list(value: object) -> object:
     return list(cast("tuple[object, ...]", value))
 
 
-def _write_map(value: object) -> object:
+def write_map(value: object) -> object:
     return dict(cast("Mapping[str, object]", value))
 
 
-def _write_record(value: object) -> object:
-    return encode(cast(Record, value))
-
-
-def _write_blob(value: object) -> object:
+def write_blob(value: object) -> object:
     return b64encode(cast(bytes, value)).decode("ascii")
 
 
@@ -537,135 +478,17 @@ def _write_blob(value: object) -> object:
         anything,
     ),
 )
-class RecordType(type):
-    """Makes record classes: the fields of the class body become slots and a table of ``Field``."""
-
-    _fields: dict[str, Field]  # by attribute name, inherited ones first
-    _plan: tuple[tuple[str, Field, type, object, Callable[[object], object] | None], ...]  # the same for reading
-    _keys: frozenset[str]  # every wire key that is not extra
-
-    def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, object]) -> RecordType:
-        """Takes the fields out of the body before the slots of the same names come in."""
-        own = {attribute: field for attribute, field in body.items() if isinstance(field, Field)}
-        for attribute in own:
-            del body[attribute]
-        body["__slots__"] = tuple(own)
-        cls = super().__new__(mcs, name, bases, body)
-        fields: dict[str, Field] = dict(bases[0]._fields) if bases and isinstance(bases[0], RecordType) else {}
-        for attribute, field in own.items():
-            field.key = field.key or attribute
-            field.put = cls.__dict__[attribute].__set__
-            fields[attribute] = field
-        cls._fields = fields
-        cls._plan = tuple(
-            (field.key, field, field.exact, field.default, field.read)
-            for attribute, field in fields.items()
-            if attribute != "extra"
-        )
-        cls._keys = _ENVELOPE.union(key for key, *_ in cls._plan)
-        return cls
+class RecordType(BaseRecordType):
+    """The class of record classes, which shows type checkers their constructors."""
 
 
-class _DataclassFields:
-    """``__dataclass_fields__``, made when somebody asks: dataclasses' functions take records as their own."""
-
-    def __get__(self, record: object, owner: RecordType) -> dict[str, object]:
-        import dataclasses
-
-        found: dict[str, object] = {}
-        for name, field in owner._fields.items():
-            view: dataclasses.Field[object] = dataclasses.field(kw_only=True)
-            if isinstance(field.default, dict):
-                view.default_factory = dict
-            elif field.default is not _REQUIRED:
-                view.default = field.default
-            view.name, view.type = name, owner.__annotations__.get(name, "object")
-            view._field_type = dataclasses._FIELD  # type: ignore[attr-defined]
-            found[name] = view
-        return found
-
-
-class Record(metaclass=RecordType):
+class Record(BaseRecord, metaclass=RecordType):
     """A frozen value with named fields, made from keyword arguments. Equal when all fields are.
 
     ``extra`` holds what a newer server sent and this version does not name; it is sent back as it came.
     """
 
-    if TYPE_CHECKING:
-        __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[object]]]
-    else:
-        __dataclass_fields__ = _DataclassFields()
-
     extra: Mapping[str, object] = anything(default=None)
-
-    def __init__(self, **given: object) -> None:
-        kind = type(self)
-        for name, field in kind._fields.items():
-            if name in given:
-                value = field.accept(name, given.pop(name))
-            elif (value := field.default) is _REQUIRED:
-                raise _misnamed(kind, given, f"needs {name}=")
-            elif type(value) is dict:
-                value = {}
-            field.put(self, value)
-        if given:
-            raise _misnamed(kind, given)
-
-    def replace(self: R, **changes: object) -> R:
-        """A copy with some fields changed; the changed ones are checked as in the constructor."""
-        kind = type(self)
-        if not changes.keys() <= kind._fields.keys():
-            raise _misnamed(kind, changes)
-        copy = kind.__new__(kind)
-        for name, field in kind._fields.items():
-            field.put(copy, field.accept(name, changes[name]) if name in changes else getattr(self, name))
-        return copy
-
-    __replace__ = replace
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in type(self)._fields)
-
-    __hash__: ClassVar[None]  # type: ignore[assignment]  # records hold maps
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} is frozen: use replace({name}=...) for a changed copy")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} is frozen")
-
-    def __repr__(self) -> str:
-        """The fields that differ from their defaults."""
-        shown = (
-            f"{name}={value!r}"
-            for name, field in type(self)._fields.items()
-            if (value := getattr(self, name)) != field.default
-        )
-        return f"{type(self).__name__}({', '.join(shown)})"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        kind = type(self)
-        return restored, (kind, tuple(getattr(self, name) for name in kind._fields))
-
-
-def _misnamed(kind: type[Record], given: Iterable[str], missing: str = "") -> TypeError:
-    """For who gave names that are no fields, and perhaps for that reason not one that is needed."""
-    strange = [name for name in given if name not in kind._fields]
-    found = [f"has no field {name!r}{did_you_mean(name, kind._fields)}" for name in strange]
-    fields = (
-        f"; it has {', '.join(kind._fields)}" if strange and not any("did you mean" in one for one in found) else ""
-    )
-    return TypeError(f"{kind.__name__} {', '.join([missing] * bool(missing) + found)}{fields}")
-
-
-def restored(kind: type[R], values: tuple[object, ...]) -> R:
-    """A record from all its values, ``extra`` first and the others in their order, unchecked."""
-    record = kind.__new__(kind)
-    for field, value in zip(kind._fields.values(), values, strict=True):
-        field.put(record, value)
-    return record
 
 
 # ---------------------------------------------------------------- JSON to records and back
@@ -680,7 +503,7 @@ def decode(kind: type[R], payload: object) -> R:
     for key, field, exact, default, read in kind._plan:
         value = get(key)
         if value is None:
-            if default is _REQUIRED:
+            if default is REQUIRED:
                 raise InvalidReply(kind.__name__, key, value, "must be there")
             value = {} if type(default) is dict else default
         elif read is not None:
@@ -732,7 +555,7 @@ def parse(data: bytes | str, what: str = "reply") -> dict[str, object]:
 def amended(kind: type[R], record: R | None, fields: Mapping[str, object]) -> R:
     """A copy of the record with other values of some fields, or one of these fields. TypeError for what is none."""
     if record is None:
-        return kind(**fields)
+        return kind(**fields)  # type: ignore[arg-type]  # checked by the constructor
     if not isinstance(record, kind):
         raise TypeError(
             f"the configuration must be of type {kind.__name__}, not {type(record).__name__}; "
@@ -759,15 +582,3 @@ def _plain(value: object) -> object:
     if isinstance(value, Record):
         return encode(value)
     raise TypeError(f"{type(value).__name__} cannot be sent as JSON")
-
-
-def nanoseconds(duration: Duration) -> int:
-    """A duration as the wire has it. Exact for every whole number of nanoseconds up to 97 days, and for those that
-    came from a server.
-    """
-    if isinstance(duration, ExactSeconds):
-        return duration.ns
-    if isinstance(duration, timedelta):
-        return ((duration.days * 86_400 + duration.seconds) * 1_000_000 + duration.microseconds) * 1000
-    whole = int(duration)
-    return whole * 1_000_000_000 + round((duration - whole) * 1e9)

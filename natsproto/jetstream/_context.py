@@ -19,12 +19,13 @@ from natsproto.jetstream._config import stream_name
 from natsproto.jetstream._counter import INCREMENT_HEADER, CounterValue, increment, parse_value
 from natsproto.jetstream._info import AccountInfo, PubAck, StreamInfo
 from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._publish.async_publish import Publisher, PublisherOptions
 from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch
 from natsproto.jetstream._publish.fast_batch import DEFAULT_OUTSTANDING_ACKS, FAST_API_LEVEL, MAX_FLOW, FastPublisher
 from natsproto.jetstream._publish.fast_batch_state import FastOptions
 from natsproto.jetstream._publish.headers import required_feature
 from natsproto.jetstream._publish.publish import publish
+from natsproto.jetstream._publish.publish_window import PublisherOptions
+from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream._publish.schedule import SCHEDULE_NEXT_HEADER, SCHEDULER_HEADER
 from natsproto.protocol.frames import Message, Payload

@@ -36,7 +36,6 @@ from natsproto.jetstream._codec import (
     optional,
     parse,
     records,
-    restored,
     seconds,
     strings,
     text,
@@ -50,6 +49,7 @@ from natsproto.jetstream._config import (
     StreamConfig,
     SubjectTransform,
 )
+from natsproto.jetstream._record import restored
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import ServerInfo
 

@@ -16,8 +16,9 @@ from typing import Protocol
 
 from natsproto.errors import LimitReached, MessageNotFound, PermissionDenied
 from natsproto.jetstream._api import Api
+from natsproto.jetstream._batch_get import BatchGet, PageCursor
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._direct import BatchGet, PageCursor, RawMessage
+from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._info import StreamInfo
 
 MAX_SUBJECTS_PER_REQUEST = 1000

@@ -20,19 +20,12 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream._api import Api
+from natsproto.jetstream._batch_get import BatchGet, PageCursor, StoredMessages
 from natsproto.jetstream._codec import Duration, amended, decode, encode
 from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._consumer.handle import check_stream_sequence
 from natsproto.jetstream._consumer_manager import ConsumerManager
-from natsproto.jetstream._direct import (
-    BatchGet,
-    PageCursor,
-    RawMessage,
-    StoredMessages,
-    check_start_time,
-    direct_get,
-    leader_get,
-)
+from natsproto.jetstream._direct import RawMessage, check_start_time, direct_get, leader_get
 from natsproto.jetstream._features import STREAM_FEATURES, check_features_kept, newest_feature, translate_unknown_field
 from natsproto.jetstream._info import (
     Purged,

@@ -14,9 +14,9 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 from natsproto.errors import NatsError
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.jetstream._publish.async_publish import Publisher
 from natsproto.jetstream._publish.atomic_batch import AtomicBatch
 from natsproto.jetstream._publish.fast_batch import FastPublisher
+from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.jetstream._publish.retry_policy import RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
 from natsproto.otel._receive import TracedStream

@@ -17,7 +17,7 @@ from natsproto._core.notifier import Notifier
 from natsproto._durations import seconds
 from natsproto.errors import ConnectionClosed, LocalProtocolError, NatsError, PublishFailed, RequestTimeout
 from natsproto.jetstream._info import PubAck
-from natsproto.jetstream._publish import ack_future, async_publish, atomic_batch, fast_batch
+from natsproto.jetstream._publish import ack_future, atomic_batch, fast_batch, publisher
 from natsproto.jetstream._publish.headers import ExpectationArgs, as_bytes, header_block
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers, HeadersLike
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         [type[BaseException] | None, BaseException | None, TracebackType | None], Awaitable[object]
     ]
 
-W = TypeVar("W", bound=async_publish.Publisher | fast_batch.FastPublisher, covariant=True)
+W = TypeVar("W", bound=publisher.Publisher | fast_batch.FastPublisher, covariant=True)
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -245,7 +245,7 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
             raise LocalProtocolError("publish inside the publisher's block: with js.publisher() as pub")
 
 
-class Publisher(QueuedPublisher[async_publish.Publisher, "tuple[_Message, AckFuture]"]):
+class Publisher(QueuedPublisher[publisher.Publisher, "tuple[_Message, AckFuture]"]):
     """Publishes to streams without waiting for each acknowledgement. Use it with ``with``; threads may share one.
 
     Leaving the block waits until every message is acknowledged or has failed, and raises PublishFailed for failures

@@ -18,16 +18,9 @@ import natsproto
 from natsproto import Client, Headers, Message, errors
 from natsproto.errors import ConfigError, UnsupportedByServer
 from natsproto.jetstream._api import Api
+from natsproto.jetstream._batch_get import MAX_PAGE_MESSAGES, PageCursor
 from natsproto.jetstream._config import StreamConfig
-from natsproto.jetstream._direct import (
-    MAX_PAGE_MESSAGES,
-    DirectReply,
-    LastGet,
-    PageCursor,
-    RawMessage,
-    direct_get,
-    headerless_message,
-)
+from natsproto.jetstream._direct import DirectReply, LastGet, RawMessage, direct_get, headerless_message
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.headers import HeadersLike
 from tests.kit.proxy import Direction, FaultProxy

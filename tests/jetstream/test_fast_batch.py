@@ -30,8 +30,8 @@ from natsproto.errors import (
     WrongLastSequence,
 )
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._publish.async_publish import Publisher
 from natsproto.jetstream._publish.fast_batch import FastPublisher
+from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.jetstream._stream import Stream
 from natsproto.testing import Server, run_server
 from tests.core.helpers import world

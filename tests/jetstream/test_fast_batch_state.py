@@ -10,14 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from natsproto.errors import LocalProtocolError, NatsError, NoStream, PublishFailed, PublishUncertain, RequestTimeout
-from natsproto.jetstream._publish.fast_batch_state import (
-    BatchMessages,
-    BatchOperation,
-    Command,
-    FastBatchState,
-    FastOptions,
-    PendingMessage,
-)
+from natsproto.jetstream._publish.batch_messages import BatchMessages, PendingMessage
+from natsproto.jetstream._publish.fast_batch_state import BatchOperation, Command, FastBatchState, FastOptions
 from natsproto.jetstream._publish.headers import msg_id_block
 from tests.kit.examples import examples
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from natsproto._core.connection import Connection
 from natsproto._core.outbox import Outbox
 from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.jetstream._publish.async_publish import PublisherOptions, PublishWindow
+from natsproto.jetstream._publish.publish_window import PublisherOptions, PublishWindow
 from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import Message
 from tests.kit.examples import examples

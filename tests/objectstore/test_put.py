@@ -26,8 +26,8 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._publish.async_publish import Publisher
 from natsproto.jetstream._publish.fast_batch import FastPublisher
+from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.jetstream.objectstore import ObjectStore
 from natsproto.jetstream.objectstore._upload import MAX_PENDING_BYTES, Upload
 from natsproto.testing import run_server

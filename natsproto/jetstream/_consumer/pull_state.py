@@ -7,13 +7,13 @@ clock). How much has come and was taken is counted by the buffer, which is only 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from natsproto.errors import ConsumerGone, HeartbeatMissed, NatsError, PullRefused
 from natsproto.jetstream._consumer.prefetch import MAX_PULL_BYTES, AdaptivePrefetch
+from natsproto.jetstream._consumer.pull_limits import NO_PULL_LIMITS, PullLimits
 from natsproto.jetstream._consumer.pull_options import (
     DEFAULT_MAX_MESSAGES,
     NO_PRIORITY,
@@ -46,10 +46,6 @@ PROBE: Final = b'{"batch":1,"expires":1000000000,"idle_heartbeat":1000000000}'
 _GRACE_WITHOUT_HEARTBEAT_S = 1.0  # how much longer than `expires` a pull without heartbeats is waited for
 _MIN_RETRY_WAIT_S, _RETRY_WAIT_GROWTH, _MAX_RETRY_WAIT_S = 0.1, 1.04, 10.0  # overshoots an election by 4 % of its time
 _MAX_FAILURES = 120  # in a row; the longest wait is reached then
-
-_LIMIT_EXCEEDED = re.compile(r"exceeded maxrequest(batch|expires|maxbytes) of (\S+)")
-_GO_DURATION = re.compile(r"([0-9.]+)(h|ms|m|us|µs|ns|s)")
-_UNIT_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
 def retry_wait(failures: int) -> float:
@@ -105,32 +101,6 @@ class _Pull(NamedTuple):
     size: int
 
 
-class ConsumerLimits(NamedTuple):
-    """What refusals have told: how much one pull may ask for, and what was not enough for the next message."""
-
-    batch: int = UNBOUNDED_BATCH
-    size: int = 2**63
-    expires: float = 2.0**31
-    too_small: int = 0
-
-    def learn(self, refusal: str) -> ConsumerLimits | None:
-        """These with what a refusal tells; the same if that was known; None when it is about something else."""
-        limit = _LIMIT_EXCEEDED.search(refusal)
-        if limit is None:
-            return None
-        what, value = limit.groups()
-        if what == "expires":
-            longest = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _GO_DURATION.findall(value))
-            return self._replace(expires=longest) if 0 < longest < self.expires else self
-        most = int(value) if value.isdecimal() else 0
-        if what == "batch":
-            return self._replace(batch=most) if 0 < most < self.batch else self
-        return self._replace(size=most) if 0 < most < self.size else self
-
-
-NO_CONSUMER_LIMITS: Final = ConsumerLimits()
-
-
 class PullPhase(Enum):
     """Where a reading stands."""
 
@@ -184,7 +154,7 @@ class PullState:
         self._last_ended = 0  # the last pull that was given up or has ended, with all before it
         self.has_abandoned_pulls = False
         """Whether a pull was given up that the server may still serve."""
-        self._limits: ConsumerLimits = NO_CONSUMER_LIMITS if predecessor is None else predecessor._limits
+        self._limits: PullLimits = NO_PULL_LIMITS if predecessor is None else predecessor._limits
         self.losses: int = 0 if predecessor is None else max(predecessor.losses, 1)
         """Pulls lost in a row, without a sign of life between."""
         self.no_responders = 0

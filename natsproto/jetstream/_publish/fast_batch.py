@@ -15,12 +15,8 @@ from natsproto._core.notifier import Notifier
 from natsproto.errors import ConnectionLost, LocalProtocolError, NatsError, OutboxFull, PermissionDenied
 from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import PubAck
-from natsproto.jetstream._publish.fast_batch_state import (
-    BatchMessages,
-    BatchOperation,
-    FastBatchState,
-    FastOptions,
-)
+from natsproto.jetstream._publish.batch_messages import BatchMessages
+from natsproto.jetstream._publish.fast_batch_state import BatchOperation, FastBatchState, FastOptions
 from natsproto.jetstream._publish.headers import (
     ExpectationArgs,
     as_bytes,

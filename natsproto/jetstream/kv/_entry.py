@@ -171,7 +171,7 @@ class KeyValueEntry(Generic[V]):
 
 def headerless_entry(subjects: BucketSubjects[V], head: bytes, data: bytes) -> KeyValueEntry[V]:
     """The entry in a direct get's reply without publisher headers, which ``LastGet.headerless`` has checked."""
-    entry: KeyValueEntry[V] = KeyValueEntry.__new__(KeyValueEntry)  # pyright: ignore[reportAssignmentType]
+    entry = cast("KeyValueEntry[V]", KeyValueEntry.__new__(KeyValueEntry))
     entry._subjects, entry._head, entry.data = subjects, head, data
     if subjects.decode_value is None:
         entry.value = cast(V, data)

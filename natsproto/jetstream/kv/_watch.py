@@ -6,7 +6,7 @@ behind the last entry after whatever broke, are the ordered consumer's.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Generic, cast
 
 from natsproto._async_hints import items
@@ -70,13 +70,14 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
 
     async def _each(self, *, endless: bool) -> AsyncGenerator[KeyValueEntry[V]]:
         buffered, messages = self._buffered, self._require_entered()
-        subjects, new = self._subjects, KeyValueEntry.__new__
+        subjects = self._subjects
+        new = cast("Callable[[object], KeyValueEntry[V]]", KeyValueEntry.__new__)
         is_bytes = subjects.decode_value is None
         buffer = messages.buffer
         while True:
             while buffered:
                 # What _entry does, written out: the call would cost a sixth of reading an entry.
-                entry: KeyValueEntry[V] = new(KeyValueEntry)  # pyright: ignore[reportAssignmentType]
+                entry = new(KeyValueEntry)
                 message = buffered.popleft()
                 data = message.data
                 entry._subjects, entry._message, entry.data = subjects, message, data

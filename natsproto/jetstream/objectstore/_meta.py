@@ -12,19 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from natsproto.errors import ConfigError, ObjectStoreError
-from natsproto.jetstream._codec import (
-    NEVER,
-    UINT64,
-    Field,
-    Record,
-    flag,
-    integer,
-    labels,
-    loads,
-    optional,
-    text,
-)
+from natsproto.jetstream._codec import NEVER, UINT64, Record, flag, integer, labels, loads, optional, text
 from natsproto.jetstream._config import OBJECT_SUBJECTS
+from natsproto.jetstream._record import Field
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.headers import Headers, HeadersLike
 

@@ -15,9 +15,10 @@ from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFa
 from natsproto.jetstream._api_errors import ErrCode, bucket_errors
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.jetstream._publish.async_publish import Publisher, PublisherOptions
 from natsproto.jetstream._publish.fast_batch import FAST_API_LEVEL, MAX_FLOW, FastPublisher
 from natsproto.jetstream._publish.fast_batch_state import FastOptions
+from natsproto.jetstream._publish.publish_window import PublisherOptions
+from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream.objectstore._content import ContentReader, ObjectContent
 from natsproto.jetstream.objectstore._index import ObjectIndex

@@ -1,0 +1,319 @@
+"""Many stored messages in one get (ADR-31).
+
+Owns the run of such a get: its inbox, and the PageCursor that knows the next request. It does not know what a stream is
+configured to allow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from datetime import datetime
+from typing import cast
+
+from natsproto._async_hints import AsyncForHint
+from natsproto._core.events import Closed, Disconnected, Event, Moved, PermissionViolation
+from natsproto._durations import seconds
+from natsproto.errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    MessageNotFound,
+    PermissionDenied,
+    RequestTimeout,
+    UnsupportedByServer,
+)
+from natsproto.jetstream._api import Api, raise_closed
+from natsproto.jetstream._codec import Duration, dumps
+from natsproto.jetstream._direct import DirectReply, RawMessage, check_start_time, leader_get, status_error
+from natsproto.jetstream._retry_request import TIMER_SLACK_S
+
+MAX_PAGE_MESSAGES = 4096
+"""Messages asked for at once; the next page is on its way while the last one is read."""
+MAX_PAGE_BYTES = 8 * 2**20
+"""Bytes asked for at once: two pages wait here at most, and no server cuts a client off for so little."""
+
+
+class PageCursor:
+    """PURE. How far a get of many messages is, and what to ask for next.
+
+    ``body`` is what every request says. A request gives messages in the order of their sequences, each with the
+    sequence of the one sent before it, and ends with a word of how many are left.
+    """
+
+    def __init__(
+        self,
+        body: Mapping[str, object],
+        first: Mapping[str, object],
+        *,
+        limit: int | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
+        self._body, self._first = body, first
+        self._limit, self._max_bytes = limit, max_bytes
+        self._before = 0  # sequence of the message before, in this request
+        self.seq = 0
+        """Sequence of the last message taken; 0 before the first."""
+        self.pending = 0
+        """Messages left at the end of the last page."""
+        self._up_to = 0
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether it counts bytes."""
+        return self._max_bytes is not None
+
+    @property
+    def done(self) -> bool:
+        """Whether as much was taken as was wanted."""
+        return self._limit == 0 or (self._max_bytes is not None and self._max_bytes <= 0)
+
+    def request(self) -> dict[str, object]:
+        """What to ask for now; the replies to whatever was asked before are void."""
+        self._before = 0
+        wanted: dict[str, object] = {**self._body}
+        wanted |= {"seq": self.seq + 1} if self.seq else self._first
+        if self._up_to:
+            wanted["up_to_seq"] = self._up_to
+            wanted.pop("up_to_time", None)
+        wanted["batch"] = MAX_PAGE_MESSAGES if self._limit is None else min(MAX_PAGE_MESSAGES, self._limit)
+        wanted["max_bytes"] = MAX_PAGE_BYTES if self._max_bytes is None else min(MAX_PAGE_BYTES, self._max_bytes)
+        return wanted
+
+    def single_request(self) -> dict[str, object]:
+        """The same place, for a request that gives one message only."""
+        wanted: dict[str, object] = {"next_by_subj": self._body.get("next_by_subj", ">")}
+        return wanted | ({"seq": self.seq + 1} if self.seq else dict(self._first))
+
+    def take(self, seq: int, before: int, size: int) -> bool:
+        """Whether this message follows the last one; False when some were lost on the way."""
+        if before != self._before:
+            return False
+        self.advance(seq, size)
+        self._before = seq
+        return True
+
+    def advance(self, seq: int, size: int) -> None:
+        """A message was had."""
+        self.seq = seq
+        if self._limit is not None:
+            self._limit -= 1
+        if self._max_bytes is not None:
+            self._max_bytes -= size
+
+    def end_of_page(self, pending: int, last: int, up_to: int) -> bool:
+        """Whether there is something to ask for: another page, or the end of this one that was lost on the way."""
+        self._up_to = up_to
+        if last != self._before:
+            return True
+        self.pending = pending
+        return pending > 0 and not self.done
+
+
+class StoredMessages(AsyncForHint):
+    """Many stored messages, in the order of the stream: ``async for`` gives one at a time, ``batches()`` what is there.
+
+    Sends nothing before it is read, and can be read once; leaving the loop early ends it.
+    """
+
+    def __init__(self, source: AsyncGenerator[list[RawMessage]], asked: str) -> None:
+        self._source, self._asked = source, asked
+        self._read = False
+
+    def __aiter__(self) -> AsyncIterator[RawMessage]:
+        return self._each()
+
+    async def _each(self) -> AsyncGenerator[RawMessage]:
+        async with aclosing(self.batches()) as batches:
+            async for batch in batches:
+                for message in batch:
+                    yield message
+
+    def batches(self) -> AsyncGenerator[list[RawMessage]]:
+        """Yields what has arrived as a list, whenever something has. Errors are those of whoever gave this.
+
+        LocalProtocolError when it was read before. Cancelling ends it.
+        """
+        if self._read:
+            raise LocalProtocolError(f"{self._asked}: was read before, ask for it again")
+        self._read = True
+        return self._source
+
+
+class BatchGet:
+    """One get of many messages: an inbox of its own, and the requests that its cursor asks for.
+
+    Messages that a broken connection lost on the way are asked for again.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        stream: str,
+        cursor: PageCursor,
+        *,
+        can_get_single: bool,
+        direct: bool,
+        asked: str,
+        timeout: Duration | None,
+        since: datetime | None = None,
+    ) -> None:
+        """``can_get_single``: without direct get the messages can be had one by one; ``direct``: start with direct get;
+        ``since``: the start time that the cursor asks for.
+        """
+        self._since = since
+        self._api, self._stream, self._cursor = api, stream, cursor
+        self._can_get_single, self._direct, self._asked = can_get_single, direct, asked
+        self._timeout = seconds("timeout", api.timeout if timeout is None else timeout)
+        self._subject = f"{api.prefix}.DIRECT.GET.{stream}"
+        self._reply = ""  # where the page in progress comes in; "" when none does
+        self._needs_page = True  # whether the next page is to be asked for
+        self._refused: PermissionDenied | None = None
+        self.pages = 0
+        """How many were asked for so far."""
+
+    async def batches(self) -> AsyncGenerator[list[RawMessage]]:
+        """Yields what has arrived as a list, whenever something has.
+
+        RequestTimeout when nothing came for ``timeout`` seconds; BadRequest, LimitReached, StreamNotFound,
+        PermissionDenied, ConnectionClosed; UnsupportedByServer when the stream or its server cannot do it.
+        Cancelling ends it.
+        """
+        if self._direct:
+            try:
+                async with aclosing(self._pages()) as pages:
+                    async for batch in pages:
+                        yield batch
+                return
+            except _NoDirectGet:
+                pass  # the stream or the server cannot do it, or the stream is gone: its leader will say
+        if not self._can_get_single:
+            raise UnsupportedByServer(self._asked, "needs a stream with allow_direct, and nats-server 2.11 or newer")
+        async for message in self._single_gets():
+            yield [message]
+
+    async def _single_gets(self) -> AsyncGenerator[RawMessage]:
+        while not self._cursor.done:
+            message = await self._get_from_leader()
+            if message is None:
+                return
+            yield message
+
+    async def _get_from_leader(self) -> RawMessage | None:
+        """The next message, from the one server that surely has it; None when there is none."""
+        loop = asyncio.get_running_loop()
+        left, deadline = self._timeout, loop.time() + self._timeout
+        while True:
+            try:
+                message = await leader_get(
+                    self._api, self._stream, self._cursor.single_request(), asked=self._asked, timeout=left
+                )
+            except MessageNotFound:
+                return None
+            except ConnectionLost:  # reading twice is harmless; the next request waits for the next connection
+                left = deadline - loop.time()
+                if left <= TIMER_SLACK_S:
+                    raise
+            else:
+                break
+        if self._since is not None:
+            check_start_time(message, self._since, self._asked)
+        self._cursor.advance(message.seq, message.size)
+        return message
+
+    async def _pages(self) -> AsyncGenerator[list[RawMessage]]:
+        connection, cursor = self._api.connection, self._cursor
+        inbox = self._api.new_inbox()
+        subscription = connection.subscribe(
+            f"{inbox}.*", pending_msgs_limit=0, pending_bytes_limit=0, message_type=DirectReply
+        )  # bounded by the size of a page
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, Disconnected | Moved):
+                self._needs_page = True
+            elif isinstance(event, PermissionViolation) and event.error.subject == self._subject:
+                self._refused = event.error
+            elif not isinstance(event, Closed):
+                return
+            subscription._wake_reader()
+
+        async def ask() -> None:
+            self.pages += 1
+            self._needs_page, self._reply = False, f"{inbox}.{self.pages}"
+            await connection.publish(self._subject, dumps(cursor.request()), reply=self._reply)
+
+        unlisten = connection.listen(on_event)
+        try:
+            while self._reply or (self._needs_page and not cursor.done):
+                if self._needs_page:
+                    await ask()
+                came = cast("list[DirectReply]", await subscription._read_batch(self._timeout))
+                if self._refused is not None:
+                    raise self._refused
+                if not came and not self._needs_page:
+                    if subscription.closed:
+                        await raise_closed(subscription, self._asked)
+                    raise RequestTimeout(self._asked, self._timeout)
+                found, status = self._read_page(came)
+                if status is not None and (message := await self._end_page(status)) is not None:
+                    found.append(message)
+                if cursor.done:
+                    self._reply = ""
+                elif self._needs_page:  # before what was found is handled: the next page travels meanwhile
+                    await ask()
+                if found:
+                    yield found
+        finally:
+            unlisten()
+            await subscription.unsubscribe()
+
+    def _read_page(self, came: list[DirectReply]) -> tuple[list[RawMessage], DirectReply | None]:
+        """The messages of the page in progress, in order and without a gap, and the status that ended it."""
+        found: list[RawMessage] = []
+        take, weigh = self._cursor.take, self._cursor.counts_bytes
+        for reply in came:
+            if reply.subject != self._reply:
+                continue  # of a page that was given up
+            parts = reply.parts()
+            if parts is None:
+                return found, reply
+            message, before = parts
+            if before is None:
+                raise _NoDirectGet  # a server before 2.11 gives one message and leaves it at that
+            if not take(message.seq, before, message.size if weigh else 0):
+                self._restart_page()
+                break
+            found.append(message)
+        return found, None
+
+    def _restart_page(self) -> None:
+        self._reply, self._needs_page = "", True
+
+    async def _end_page(self, status: DirectReply) -> RawMessage | None:
+        """Decides how it goes on behind a page; a message when that had to be found out elsewhere."""
+        headers, cursor = status.headers, self._cursor
+        self._reply = ""
+        if headers.status == 204:
+            pending, last, up_to = (
+                int(headers.last(f"Nats-{name}", "0")) for name in ("Num-Pending", "Last-Sequence", "UpTo-Sequence")
+            )
+            self._needs_page = cursor.end_of_page(pending, last, up_to)
+            return None
+        if headers.status == 503:
+            raise _NoDirectGet
+        if headers.status == 404 and self._can_get_single:
+            if not cursor.pending:
+                return None
+            # Another server than that of the last page answered, and it has not got that far.
+            message = await self._get_from_leader()
+            self._needs_page = message is not None
+            return message
+        if headers.status == 404 and "Results" in headers.description:
+            return None
+        if headers.status == 408 and "Empty" in headers.description:
+            raise _NoDirectGet  # a server that does not know what fills this request
+        raise status_error(headers.status, headers.description, self._asked)
+
+
+class _NoDirectGet(Exception):
+    """Many messages cannot be had by direct get."""

@@ -1,0 +1,38 @@
+"""PURE. The limits of a consumer, learned from the server's refusals of pulls (ADR-37)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from natsproto.jetstream._consumer.pull_options import UNBOUNDED_BATCH
+
+_LIMIT_EXCEEDED = re.compile(r"exceeded maxrequest(batch|expires|maxbytes) of (\S+)")
+_GO_DURATION = re.compile(r"([0-9.]+)(h|ms|m|us|µs|ns|s)")
+_UNIT_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+
+class PullLimits(NamedTuple):
+    """What refusals have told: how much one pull may ask for, and what was not enough for the next message."""
+
+    batch: int = UNBOUNDED_BATCH
+    size: int = 2**63
+    expires: float = 2.0**31
+    too_small: int = 0
+
+    def learn(self, refusal: str) -> PullLimits | None:
+        """These with what a refusal tells; the same if that was known; None when it is about something else."""
+        limit = _LIMIT_EXCEEDED.search(refusal)
+        if limit is None:
+            return None
+        what, value = limit.groups()
+        if what == "expires":
+            longest = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _GO_DURATION.findall(value))
+            return self._replace(expires=longest) if 0 < longest < self.expires else self
+        most = int(value) if value.isdecimal() else 0
+        if what == "batch":
+            return self._replace(batch=most) if 0 < most < self.batch else self
+        return self._replace(size=most) if 0 < most < self.size else self
+
+
+NO_PULL_LIMITS: Final = PullLimits()

@@ -1,0 +1,106 @@
+"""PURE. The messages of a fast publisher, and the outcome of each.
+
+The position of a message is its state: ``pending`` starts after the settled messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from natsproto.errors import FailedMessage, NatsError, PublishFailed
+from natsproto.jetstream._info import PubAck
+
+PendingMessage: TypeAlias = tuple[str, bytes, bytes | None]
+"""Subject, payload and header block of a message. Plain, as a NamedTuple takes four times as long to make."""
+
+
+class BatchMessages:
+    """The messages of a publisher, and all that is known of each."""
+
+    __slots__ = ("_failed", "_is_end_raised", "_last_subject", "ack", "end", "lost", "nbytes", "pending", "settled")
+
+    def __init__(self) -> None:
+        self.pending: list[PendingMessage] = []
+        """Those of which it is not known what became of them, in order."""
+        self.nbytes = 0
+        """Bytes of their payloads."""
+        self.settled = 0
+        """How many there were before them."""
+        self.lost = 0
+        """Messages that the stream missed, or may have, with gaps allowed."""
+        self.ack: PubAck | None = None
+        """How the last batch ended."""
+        self.end: NatsError | None = None
+        """Why nothing is taken any more."""
+        self._last_subject = ""  # of those that are settled
+        self._failed: list[FailedMessage] = []
+        self._is_end_raised = False  # the end was raised
+
+    @property
+    def count(self) -> int:
+        """Messages taken so far; the number of the last one."""
+        return self.settled + len(self.pending)
+
+    @property
+    def subject(self) -> str:
+        """One that leads to the stream."""
+        return self.pending[-1][0] if self.pending else self._last_subject
+
+    @property
+    def failures(self) -> int:
+        """Messages that failed, of which nobody was told."""
+        return len(self._failed)
+
+    @property
+    def is_reported(self) -> bool:
+        """True if everything that went wrong was raised before."""
+        return not self._failed and self._is_end_raised
+
+    def add(self, subject: str, payload: bytes, block: bytes | None) -> int:
+        """Takes a message and returns its number."""
+        self.pending.append((subject, payload, block))
+        self.nbytes += len(payload)
+        return self.settled + len(self.pending)
+
+    def settle(self, count: int) -> None:
+        """It is known of the first so many what became of them."""
+        settled = self.pending[:count]
+        if settled:
+            del self.pending[:count]
+            self.nbytes -= sum([len(payload) for _, payload, _ in settled])
+            self.settled += len(settled)
+            self._last_subject = settled[-1][0]
+
+    def fail(self, place: int, error: NatsError) -> None:
+        """One of those that are pending failed, and the others go on."""
+        if 0 <= place < len(self.pending):
+            subject, payload, _ = self.pending[place]
+            self._failed.append(FailedMessage(self.settled + place + 1, subject, len(payload), error))
+
+    def finish(self, errors: Iterable[NatsError | None], end: NatsError) -> None:
+        """Nothing goes on: an error for each of those that are pending, and the one for everything else."""
+        for place, error in enumerate(errors):
+            if error is not None:
+                self.fail(place, error)
+        self.settle(len(self.pending))
+        self.end = end
+
+    def outcome(self) -> NatsError | None:
+        """The error to raise: for the messages that failed since this was asked last, or for the end of it all."""
+        failed, self._failed = self._failed, []
+        self._is_end_raised = True
+        if failed:
+            error = PublishFailed(failed)
+            error.__cause__ = failed[0].error
+            return error
+        return self.end
+
+    def refusal(self, number: int) -> NatsError | None:
+        """The error to raise when this one of the very first messages was not taken."""
+        if self.end is None:  # others may be taken: of them others are told
+            own = [failed for failed in self._failed if failed.number == number]
+            self._failed = [failed for failed in self._failed if failed.number != number]
+            return own[0].error if own else None
+        error = self.outcome()
+        return error.failures[0].error if isinstance(error, PublishFailed) else error

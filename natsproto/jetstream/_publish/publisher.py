@@ -1,0 +1,101 @@
+"""Publishing to streams without waiting for each acknowledgement: the publisher that programs use."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Unpack
+
+from natsproto._core.connection import Connection
+from natsproto.errors import LocalProtocolError
+from natsproto.jetstream._publish.ack_future import AckFuture
+from natsproto.jetstream._publish.headers import ExpectationArgs, as_bytes, message_block, required_feature
+from natsproto.jetstream._publish.publish_window import PublisherOptions, PublishWindow
+from natsproto.protocol.frames import Payload
+from natsproto.protocol.headers import HeadersLike
+
+
+class Publisher:
+    """Publishes to streams without waiting for each acknowledgement. Made by ``js.publisher()``; enter it.
+
+    Leaving the block waits until every message is settled and raises PublishFailed for the failures that nobody
+    has seen. Leaving it with an exception waits for nothing. Tasks may share one.
+    """
+
+    def __init__(self, connection: Connection, limits: PublisherOptions, *, auto_msg_id: bool) -> None:
+        self._window = PublishWindow(connection, limits)
+        self._connection = connection
+        self._outbox = connection._outbox
+        self._entered = False
+        self._id = f"{connection.new_inbox().rpartition('.')[2]}-" if auto_msg_id else ""
+
+    async def publish(
+        self,
+        subject: str,
+        payload: Payload = b"",
+        *,
+        msg_id: str | None = None,
+        headers: HeadersLike | None = None,
+        **args: Unpack[ExpectationArgs],
+    ) -> AckFuture:
+        """Publishes a message and returns the future of its acknowledgement. Waits only while the window is full.
+
+        The arguments are those of ``JetStream.publish``, and bad ones raise the same errors, with nothing sent;
+        UnsupportedByServer for those that the connected server does not know. The future ends with that (in
+        PublishUncertain, of what was sent before) when another server comes and does not: it is not sent the message.
+        PublishFailed when as many messages as the window holds have failed and nobody has looked at their futures.
+        ConnectionClosed when the client is. Cancelling while it waits publishes nothing.
+        """
+        window = self._window
+        if window.full or self._outbox.must_wait:
+            await window.wait_for_room()
+        if type(payload) is not bytes:
+            payload = as_bytes(payload)
+        required = required_feature(args) if args else None
+        if required is not None and (refusal := required.error_for(self._connection.server_info)) is not None:
+            raise refusal
+        auto_id = f"{self._id}{window.count + 1}" if self._id else None
+        future = window.add(subject, payload, message_block(subject, headers, args, msg_id, auto_id))
+        if required is not None:
+            window.require_feature(required)
+        return future
+
+    async def flush(self) -> None:
+        """Waits until every message published so far is settled; PublishFailed as at the end of the block.
+
+        Cancelling changes nothing.
+        """
+        await self._window.flush()
+        self._window.raise_failures()
+
+    @property
+    def published(self) -> int:
+        """Messages published so far; the number of the last one."""
+        return self._window.count
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages that a stream has acknowledged."""
+        return self._window.acknowledged
+
+    @property
+    def pending(self) -> int:
+        """Messages that are not settled yet."""
+        return self._window.pending
+
+    async def __aenter__(self) -> Publisher:
+        if self._entered:
+            raise LocalProtocolError("a publisher can be entered once: make another one")
+        self._window.open()
+        self._entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        window = self._window
+        try:
+            if exc is None:
+                await window.flush()
+                window.raise_failures()
+        finally:
+            window.close()

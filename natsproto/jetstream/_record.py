@@ -1,0 +1,233 @@
+"""Records: frozen, slotted, keyword-only values that are checked when a program makes them.
+
+Owns the record class, the declaration of a field, and the checks of values that need no conversion. It knows no JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar, cast
+
+from natsproto._value import did_you_mean
+
+if TYPE_CHECKING:
+    import dataclasses
+
+R = TypeVar("R", bound="BaseRecord")
+
+_ENVELOPE = frozenset({"type", "total", "offset", "limit"})  # of the reply around a record, not of the record
+
+REQUIRED = object()
+"""The default of a field that has none."""
+
+
+class Field:
+    """One field of a record: its key on the wire and the three ways a value passes.
+
+    ``accept(what, value)`` takes what a program gave and raises TypeError or ConfigError. ``read`` takes what the
+    server sent and raises TypeError or ValueError; None when a value of the type ``exact`` is right as it is.
+    ``write`` makes JSON of what is held; None when it is JSON already. ``always``: sent even when falsy.
+    """
+
+    __slots__ = ("accept", "always", "default", "exact", "key", "put", "read", "write")
+
+    def __init__(
+        self,
+        key: str,
+        default: object,
+        accept: Callable[[str, object], object],
+        *,
+        exact: type = object,
+        read: Callable[[object], object] | None = None,
+        write: Callable[[object], object] | None = None,
+        always: bool = False,
+    ) -> None:
+        self.key, self.default, self.always = key, default, always
+        self.accept, self.exact, self.read, self.write = accept, exact, read, write
+        self.put: Callable[[object, object], None] = _unbound
+
+
+def _unbound(record: object, value: object) -> None:
+    raise TypeError("a field belongs to a record class")
+
+
+class BaseRecordType(type):
+    """Makes record classes: the fields of the class body become slots and a table of ``Field``."""
+
+    _fields: dict[str, Field]  # by attribute name, inherited ones first
+    _plan: tuple[tuple[str, Field, type, object, Callable[[object], object] | None], ...]  # the same for reading
+    _keys: frozenset[str]  # every wire key that is not extra
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, object]) -> BaseRecordType:
+        """Takes the fields out of the body before the slots of the same names come in."""
+        own = {attribute: field for attribute, field in body.items() if isinstance(field, Field)}
+        for attribute in own:
+            del body[attribute]
+        body["__slots__"] = tuple(own)
+        cls = super().__new__(mcs, name, bases, body)
+        fields: dict[str, Field] = dict(bases[0]._fields) if bases and isinstance(bases[0], BaseRecordType) else {}
+        for attribute, field in own.items():
+            field.key = field.key or attribute
+            field.put = cls.__dict__[attribute].__set__
+            fields[attribute] = field
+        cls._fields = fields
+        cls._plan = tuple(
+            (field.key, field, field.exact, field.default, field.read)
+            for attribute, field in fields.items()
+            if attribute != "extra"
+        )
+        cls._keys = _ENVELOPE.union(key for key, *_ in cls._plan)
+        return cls
+
+
+class _DataclassFields:
+    """``__dataclass_fields__``, made when somebody asks: dataclasses' functions take records as their own."""
+
+    def __get__(self, record: object, owner: BaseRecordType) -> dict[str, object]:
+        import dataclasses
+
+        found: dict[str, object] = {}
+        for name, field in owner._fields.items():
+            view: dataclasses.Field[object] = dataclasses.field(kw_only=True)
+            if isinstance(field.default, dict):
+                view.default_factory = dict
+            elif field.default is not REQUIRED:
+                view.default = field.default
+            view.name, view.type = name, owner.__annotations__.get(name, "object")
+            view._field_type = dataclasses._FIELD  # type: ignore[attr-defined]
+            found[name] = view
+        return found
+
+
+class BaseRecord(metaclass=BaseRecordType):
+    """A frozen value with named fields, made from keyword arguments. Equal when all fields are.
+
+    ``extra`` holds what a newer server sent and this version does not name; it is sent back as it came.
+    """
+
+    if TYPE_CHECKING:
+        __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[object]]]
+    else:
+        __dataclass_fields__ = _DataclassFields()
+
+    def __init__(self, **given: object) -> None:
+        kind = type(self)
+        for name, field in kind._fields.items():
+            if name in given:
+                value = field.accept(name, given.pop(name))
+            elif (value := field.default) is REQUIRED:
+                raise _misnamed(kind, given, f"needs {name}=")
+            elif type(value) is dict:
+                value = {}
+            field.put(self, value)
+        if given:
+            raise _misnamed(kind, given)
+
+    def replace(self: R, **changes: object) -> R:
+        """A copy with some fields changed; the changed ones are checked as in the constructor."""
+        kind = type(self)
+        if not changes.keys() <= kind._fields.keys():
+            raise _misnamed(kind, changes)
+        copy = kind.__new__(kind)
+        for name, field in kind._fields.items():
+            field.put(copy, field.accept(name, changes[name]) if name in changes else getattr(self, name))
+        return copy
+
+    __replace__ = replace
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in type(self)._fields)
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]  # records hold maps
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is frozen: use replace({name}=...) for a changed copy")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is frozen")
+
+    def __repr__(self) -> str:
+        """The fields that differ from their defaults."""
+        shown = (
+            f"{name}={value!r}"
+            for name, field in type(self)._fields.items()
+            if (value := getattr(self, name)) != field.default
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        kind = type(self)
+        return restored, (kind, tuple(getattr(self, name) for name in kind._fields))
+
+
+def _misnamed(kind: type[BaseRecord], given: Iterable[str], missing: str = "") -> TypeError:
+    """For who gave names that are no fields, and perhaps for that reason not one that is needed."""
+    strange = [name for name in given if name not in kind._fields]
+    found = [f"has no field {name!r}{did_you_mean(name, kind._fields)}" for name in strange]
+    fields = (
+        f"; it has {', '.join(kind._fields)}" if strange and not any("did you mean" in one for one in found) else ""
+    )
+    return TypeError(f"{kind.__name__} {', '.join([missing] * bool(missing) + found)}{fields}")
+
+
+def restored(kind: type[R], values: tuple[object, ...]) -> R:
+    """A record from all its values, ``extra`` first and the others in their order, unchecked."""
+    record = kind.__new__(kind)
+    for field, value in zip(kind._fields.values(), values, strict=True):
+        field.put(record, value)
+    return record
+
+
+# ---------------------------------------------------------------- what a program may pass
+
+
+def wrong_type(what: str, value: object, wanted: str) -> NoReturn:
+    raise TypeError(f"{what} must be {wanted}, not {type(value).__name__}")
+
+
+def accept_text(what: str, value: object) -> object:
+    if not isinstance(value, str):
+        wrong_type(what, value, "a str")
+    return value
+
+
+def accept_flag(what: str, value: object) -> object:
+    if not isinstance(value, bool):
+        wrong_type(what, value, "a bool")
+    return value
+
+
+def accept_strings(what: str, value: object) -> object:
+    return tuple(accept_text(what, one) for one in each(what, value, "strings"))
+
+
+def accept_integers(what: str, value: object) -> object:
+    return tuple(each(what, value, "ints"))
+
+
+def accept_map(what: str, value: object) -> object:
+    if not isinstance(value, Mapping):
+        wrong_type(what, value, "a mapping")
+    return dict(value)
+
+
+def accept_labels(what: str, value: object) -> object:
+    found = cast("dict[object, object]", accept_map(what, value))
+    for label, content in found.items():
+        if not (isinstance(label, str) and isinstance(content, str)):
+            raise TypeError(f"{what} must map str to str, not {label!r} to {content!r}")
+    return found
+
+
+def accept_blob(what: str, value: object) -> object:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        wrong_type(what, value, "bytes")
+    return bytes(value)
+
+
+def each(what: str, value: object, wanted: str) -> Iterable[object]:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        wrong_type(what, value, f"a list or tuple of {wanted}")
+    return value
