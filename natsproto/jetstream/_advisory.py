@@ -1,6 +1,7 @@
-"""What JetStream tells without being asked: advisories and metrics.
+"""Advisories and metrics, which JetStream publishes on its own.
 
-Owns their types and the stream of them. What a newer server tells is an Advisory whose ``extra`` holds it.
+Owns their types and the stream of them. An advisory of a type that is unknown here is an Advisory with its fields in
+``extra``.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class ApiAudit(Advisory):
 
 
 class ApiLimitReached(Advisory):
-    """A server had too many calls of the API waiting and dropped so many."""
+    """A server dropped API requests because too many were waiting."""
 
     server: str = text(default="")
     dropped: int = integer(default=0)
@@ -183,7 +184,7 @@ class RestoreStarted(Advisory):
 
 
 class RestoreCompleted(Advisory):
-    """The restore of a stream has ended, after so many bytes."""
+    """The restore of a stream has ended; ``bytes`` were restored."""
 
     stream: str = text(default="")
     start: Moment = moment(default=None)

@@ -1,7 +1,7 @@
 """Requests to the JetStream API: subject, JSON and errors.
 
-Owns the API prefix (and with it domain and account), the default timeout and the way a refusal becomes an
-exception. Of endpoints it knows which may be asked twice, and keeps nothing between calls.
+Owns the API prefix (and with it domain and account), the default timeout and the translation of error replies into
+exceptions. It knows which requests are idempotent and keeps no state between calls.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ IDEMPOTENT_ENDPOINTS = (
     "CONSUMER.INFO.",
     "CONSUMER.NAMES.",
 )
-"""What may be asked for twice: it changes nothing, or the second time is told the same as the first. Lists are not
-among it, as each makes every server work, and takes its time.
+"""Requests that are safe to repeat: they change nothing, or a repetition gets the same reply. Lists are left out
+because each of them costs every server work.
 """
 RETRY_AFTER_S = (1.0, 2.0)
-"""Seconds of silence after which it is asked for again, and after which always."""
+"""Seconds without a reply before the first repetition, and before each further one."""
 
 log = logging.getLogger("natsproto")
 
 
 async def raise_closed(subscription: Subscription, asked: str) -> NoReturn:
-    """Raises what ended an inbox that was still needed: a refusal of the server, or that the client was closed."""
+    """Raises the error that ended an inbox: a permission violation, or the closing of the client."""
     try:
         await subscription.next(0)
     except SubscriptionClosed:
@@ -104,7 +104,7 @@ class Api:
         self._inbox_prefix = inbox_prefix
 
     def new_inbox(self) -> str:
-        """A subject that nobody else uses, to have messages delivered to."""
+        """A unique subject for messages to be delivered to."""
         connection = self.connection
         return connection.new_inbox() if self._inbox_prefix is None else f"{self._inbox_prefix}.{connection._new_id()}"
 
@@ -120,15 +120,14 @@ class Api:
     ) -> dict[str, object]:
         """Sends a request to ``<prefix>.<endpoint>`` and returns the reply's JSON object.
 
-        ``asked`` says in words what is wanted, for the error; ``level`` is the level of the API that the request
-        demands (servers before 2.12 do not look at it). What may be done twice is asked again while nobody answers, or
-        the answer is that JetStream is temporarily unavailable, unless it is to be asked ``once``: a cluster without a
-        leader forgets what it was asked.
+        ``asked`` describes the request in errors. ``level`` is the API level that the request requires; servers before
+        2.12 ignore it. A cluster without a leader drops requests, so idempotent ones are repeated while there is no
+        reply, or while the reply says that JetStream is temporarily unavailable; ``once`` prevents that.
 
-        ApiError (or the subclass of its code) when the server refuses; JetStreamNotEnabled at once when nobody serves
-        the prefix: JetStream is off, the account may not use it, or there is no such domain; RequestTimeout,
-        ConnectionLost and PermissionDenied of the request itself; InvalidReply. Cancelling drops the reply: what was
-        asked for may have been done.
+        Raises ApiError (or the subclass of its code) when the server refuses; JetStreamNotEnabled at once when no
+        server answers on the prefix: JetStream is off, the account may not use it, or the domain does not exist;
+        RequestTimeout, ConnectionLost and PermissionDenied of the request itself; InvalidReply. Cancelling drops the
+        reply; the request may have taken effect.
         """
         data = body if isinstance(body, bytes) else dumps(body)
         headers = {REQUIRED_LEVEL_HEADER: str(level)} if level else None
@@ -155,7 +154,7 @@ class Api:
         is_idempotent: bool,
         asked: str,
     ) -> Message:
-        """The reply to a request, which is sent again while there is none if it is ``is_idempotent``."""
+        """Returns the reply to a request; an idempotent request is repeated while there is no reply."""
 
         def ask(patience: float) -> Awaitable[Message]:
             return self.request(endpoint, data, timeout=patience, headers=headers)
@@ -223,15 +222,17 @@ class Api:
                 self.connection._emit(HandlerFailed(where="trace of the JetStream API", error=exc))
 
     async def require_api_level(self, level: int, version: str, asked: str, timeout: Duration | None) -> None:
-        """UnsupportedByServer when the API is older than ``level``: it would not answer to a call it does not know."""
+        """Raises UnsupportedByServer when the API is older than ``level``; an older server does not reply to requests
+        it does not know.
+        """
         if not await self.supports_api_level(level, asked, timeout):
             raise UnsupportedByServer(asked, f"needs nats-server {version} or newer")
 
     async def supports_api_level(self, level: int, asked: str, timeout: Duration | None) -> bool:
-        """Whether the API is of this level (1 since nats-server 2.11); also when that cannot be found out.
+        """True if the API has at least this level (1 since nats-server 2.11), or if its level cannot be found out.
 
-        The connected server's own level decides, without a word to anybody, unless it is too low: the JetStream that
-        answers may be another server's, so that one is asked.
+        The level of the connected server decides if it is high enough. Otherwise another server may serve JetStream,
+        and its level is requested.
         """
         if api_level(self.connection.server_info) >= level:
             return True

@@ -1,4 +1,4 @@
-"""What the error codes of the JetStream API mean here.
+"""The error codes of the JetStream API and their exceptions.
 
 Owns the names of all codes (as of nats-server 2.15, in the words of the server's own constants), the table from
 code to exception, and the step from an error reply to the exception. The exceptions live in ``natsproto.errors``.

@@ -1,6 +1,6 @@
-"""What passes between a JetStream context and the API, for whoever looks on.
+"""Traces of the requests of a JetStream context.
 
-Owns the record of one request with its response, and what of it is not told: what users have stored.
+Owns the record of one request with its response, and the redaction of stored messages in it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class ApiTrace(Value):
 
 
 TraceCallback: TypeAlias = Callable[[ApiTrace], object]
-"""Is called with every exchange when it is over, in the step in which it is: it must be quick, and must not wait."""
+"""Called with every trace as soon as the request is over, on the event loop: it must be quick and must not block."""
 
 
 def redacted(subject: str, response: bytes) -> bytes:
-    """The response without what was stored in messages."""
+    """Returns the response without the contents of stored messages."""
     if ".DIRECT.GET." in subject:
         return b"(%d bytes)" % len(response) if response else b""
     if ".STREAM.MSG.GET." not in subject:

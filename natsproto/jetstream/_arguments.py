@@ -1,4 +1,4 @@
-"""What the calls that configure a stream, consumer or bucket take as keyword arguments.
+"""The keyword arguments of the calls that configure a stream, consumer or bucket.
 
 Owns nothing at runtime: it tells type checkers the fields of the configurations, once for every call that takes them
 instead of a whole configuration. A test holds it against the records.

@@ -43,7 +43,7 @@ WINDOW_BYTES = 8 * 2**20
 META_FILE, DATA_FILE = "backup.json", "stream.tar.s2"
 """The files of a backup."""
 ARCHIVE_FILE = "stream.arc.s2"
-"""What newer versions of the tool call the snapshot of a newer server."""
+"""The snapshot of a newer server, as newer versions of the tool name it."""
 _MAX_META_BYTES = 16 * 2**20
 
 
@@ -126,7 +126,7 @@ async def _begin(
 async def _receive(
     transfer: _TransferInbox, file: BinaryIO, started: SnapshotStarted, progress: Callable[[Progress], object] | None
 ) -> Progress:
-    """Writes what comes and acknowledges what is written, until the server says that this was all."""
+    """Writes chunks and acknowledges them until the server reports the end."""
     size = chunks = 0
     total = started.state.bytes
     while True:
@@ -214,7 +214,7 @@ async def _send(
 
 
 def _read_answer(answer: Message, asked: str) -> dict[str, object]:
-    """What the server answers to a chunk: nothing, or why it gives up."""
+    """Reads the server's reply to a chunk; raises the error that it reports."""
     payload = parse(answer.data, asked) if answer.data else {}
     if "error" in payload:
         raise api_error(payload, asked)
@@ -244,7 +244,7 @@ def _finish(file: BinaryIO) -> None:
 
 
 class _TransferInbox:
-    """An inbox for one backup or restore, which cannot outlive its connection."""
+    """The inbox of one backup or restore, which ends with its connection."""
 
     def __init__(self, api: Api, asked: str, timeout: Duration | None) -> None:
         self.connection = api.connection
@@ -277,7 +277,9 @@ class _TransferInbox:
         self._subscription._wake_reader()
 
     async def take(self) -> list[Message]:
-        """What has come, at least one message; raises when none came in time or none will come any more."""
+        """Returns the messages that have arrived, at least one; raises when none arrives in time or the inbox has
+        ended.
+        """
         if self._error is None:
             came = await self._subscription._read_batch(self._timeout)
             if came and self._error is None:
@@ -289,7 +291,7 @@ class _TransferInbox:
         raise RequestTimeout(self.asked, self._timeout)
 
     def take_nowait(self) -> list[Message]:
-        """What has come, if anything has."""
+        """Returns the messages that have arrived, if any."""
         if self._error is not None:
             raise self._error
         return self._subscription._read_batch_nowait()

@@ -35,10 +35,10 @@ MAX_PAGE_BYTES = 8 * 2**20
 
 
 class PageCursor:
-    """PURE. How far a get of many messages is, and what to ask for next.
+    """PURE. The progress of a get of many messages, and its next request.
 
-    ``body`` is what every request says. A request gives messages in the order of their sequences, each with the
-    sequence of the one sent before it, and ends with a word of how many are left.
+    ``body`` is common to all requests. The replies to a request are messages in the order of their sequences, each with
+    the sequence of the one before it; the last reply tells how many are left.
     """
 
     def __init__(
@@ -60,16 +60,16 @@ class PageCursor:
 
     @property
     def counts_bytes(self) -> bool:
-        """Whether it counts bytes."""
+        """True if it counts bytes."""
         return self._max_bytes is not None
 
     @property
     def done(self) -> bool:
-        """Whether as much was taken as was wanted."""
+        """True if all requested messages were received."""
         return self._limit == 0 or (self._max_bytes is not None and self._max_bytes <= 0)
 
     def request(self) -> dict[str, object]:
-        """What to ask for now; the replies to whatever was asked before are void."""
+        """The next request. Replies to earlier requests are void."""
         self._before = 0
         wanted: dict[str, object] = {**self._body}
         wanted |= {"seq": self.seq + 1} if self.seq else self._first
@@ -81,12 +81,12 @@ class PageCursor:
         return wanted
 
     def single_request(self) -> dict[str, object]:
-        """The same place, for a request that gives one message only."""
+        """The next request in the form that returns one message."""
         wanted: dict[str, object] = {"next_by_subj": self._body.get("next_by_subj", ">")}
         return wanted | ({"seq": self.seq + 1} if self.seq else dict(self._first))
 
     def take(self, seq: int, before: int, size: int) -> bool:
-        """Whether this message follows the last one; False when some were lost on the way."""
+        """Records a message. False if it does not follow the last one, so that messages between them were lost."""
         if before != self._before:
             return False
         self.advance(seq, size)
@@ -94,7 +94,7 @@ class PageCursor:
         return True
 
     def advance(self, seq: int, size: int) -> None:
-        """A message was had."""
+        """Records a message without checking its place."""
         self.seq = seq
         if self._limit is not None:
             self._limit -= 1
@@ -102,7 +102,9 @@ class PageCursor:
             self._max_bytes -= size
 
     def end_of_page(self, pending: int, last: int, up_to: int) -> bool:
-        """Whether there is something to ask for: another page, or the end of this one that was lost on the way."""
+        """Ends a page. True if another request is needed: for the next page, or for messages of this one that were
+        lost.
+        """
         self._up_to = up_to
         if last != self._before:
             return True
@@ -130,7 +132,7 @@ class StoredMessages(AsyncForHint):
                     yield message
 
     def batches(self) -> AsyncGenerator[list[RawMessage]]:
-        """Yields what has arrived as a list, whenever something has. Errors are those of whoever gave this.
+        """Yields the messages that have arrived as lists. Raises the errors of the call that returned this object.
 
         LocalProtocolError when it was read before. Cancelling ends it.
         """
@@ -158,8 +160,8 @@ class BatchGet:
         timeout: Duration | None,
         since: datetime | None = None,
     ) -> None:
-        """``can_get_single``: without direct get the messages can be had one by one; ``direct``: start with direct get;
-        ``since``: the start time that the cursor asks for.
+        """``can_get_single``: fall back to getting one message at a time without direct get. ``direct``: start with
+        direct get. ``since``: the start time that the cursor requests.
         """
         self._since = since
         self._api, self._stream, self._cursor = api, stream, cursor
@@ -170,7 +172,7 @@ class BatchGet:
         self._needs_page = True  # whether the next page is to be asked for
         self._refused: PermissionDenied | None = None
         self.pages = 0
-        """How many were asked for so far."""
+        """Pages requested so far."""
 
     async def batches(self) -> AsyncGenerator[list[RawMessage]]:
         """Yields what has arrived as a list, whenever something has.
@@ -200,7 +202,7 @@ class BatchGet:
             yield message
 
     async def _get_from_leader(self) -> RawMessage | None:
-        """The next message, from the one server that surely has it; None when there is none."""
+        """Gets the next message from the stream's leader, which has all messages; None when there is none."""
         loop = asyncio.get_running_loop()
         left, deadline = self._timeout, loop.time() + self._timeout
         while True:
@@ -268,7 +270,7 @@ class BatchGet:
             await subscription.unsubscribe()
 
     def _read_page(self, came: list[DirectReply]) -> tuple[list[RawMessage], DirectReply | None]:
-        """The messages of the page in progress, in order and without a gap, and the status that ended it."""
+        """Returns the messages of the current page, in order and without a gap, and the status that ended it."""
         found: list[RawMessage] = []
         take, weigh = self._cursor.take, self._cursor.counts_bytes
         for reply in came:
@@ -290,7 +292,7 @@ class BatchGet:
         self._reply, self._needs_page = "", True
 
     async def _end_page(self, status: DirectReply) -> RawMessage | None:
-        """Decides how it goes on behind a page; a message when that had to be found out elsewhere."""
+        """Decides what follows a page; returns a message if the leader had to be asked for one."""
         headers, cursor = status.headers, self._cursor
         self._reply = ""
         if headers.status == 204:
@@ -316,4 +318,4 @@ class BatchGet:
 
 
 class _NoDirectGet(Exception):
-    """Many messages cannot be had by direct get."""
+    """Raised when direct get cannot return many messages."""

@@ -1,4 +1,4 @@
-"""Records and JSON: what a JetStream value looks like on the wire and what it looks like here.
+"""Records and their JSON: the values of the JetStream API, here and on the wire.
 
 Owns the record class (frozen, slotted, keyword-only) and its kinds of fields. It knows no field of the server
 by name and has no opinion on what a value means.
@@ -8,11 +8,11 @@ The rules, once for all records:
 * durations are nanoseconds on the wire and float seconds here (a ``timedelta`` is accepted too),
 * times are RFC 3339 on the wire and ``Timestamp`` here; the zero time of the server is ``None``,
 * ``null`` and a missing key are the field's default, so a null list is an empty tuple,
-* a field that is falsy or equals its default is left out when sending: since 2.12 the server refuses fields it
-  does not know, and an older server knows fewer,
-* what the server sends and the record does not name is kept in ``extra`` and sent back,
+* a field that is falsy or equals its default is left out when sending: since 2.12 the server refuses fields it does not
+  know, and an older server knows fewer,
+* fields that the record does not name are kept in ``extra`` and sent back,
 * an enumerated value that is not listed here is kept as an ``Unlisted`` string,
-* what a program passes in is checked when the record is made; what a server sends is only checked for its type.
+* values from a program are checked when the record is made; values from a server are only checked for their type.
 
 Records are used as dataclasses are (``dataclasses.replace``, ``fields`` and ``asdict`` work, mypy knows their
 constructors), but no code is generated for them: 45 generated dataclasses cost 20 ms at import, 45 records 1 ms.
@@ -76,7 +76,7 @@ _ZERO_TIME = "0001-01-01T00:00:00"
 
 
 class ExactSeconds(float):
-    """Seconds that a float does not hold to the nanosecond: what a server says is written back as it said it."""
+    """Seconds that a float cannot hold to the nanosecond. A server's value is written back unchanged."""
 
     __slots__ = ("ns",)
 
@@ -84,7 +84,7 @@ class ExactSeconds(float):
     """The same in nanoseconds."""
 
     def __new__(cls, ns: int) -> Self:
-        """So many nanoseconds."""
+        """``ns`` in nanoseconds."""
         self = super().__new__(cls, ns / 1_000_000_000)
         self.ns = ns
         return self
@@ -116,7 +116,7 @@ class Unlisted(str):
 if TYPE_CHECKING:
 
     class Holds(Generic[H, A]):
-        """What the type checker sees of a field that accepts more than it holds. At runtime it holds plain values."""
+        """The type of a field that accepts more than it holds, for type checkers. At runtime it holds plain values."""
 
         def __get__(self, record: object, owner: object = None) -> H: ...
         def __set__(self, record: object, value: A) -> None: ...
@@ -485,7 +485,7 @@ class RecordType(BaseRecordType):
 class Record(BaseRecord, metaclass=RecordType):
     """A frozen value with named fields, made from keyword arguments. Equal when all fields are.
 
-    ``extra`` holds what a newer server sent and this version does not name; it is sent back as it came.
+    ``extra`` holds the fields of newer servers that this version does not name; they are sent back unchanged.
     """
 
     extra: Mapping[str, object] = anything(default=None)

@@ -1,4 +1,4 @@
-"""What is asked of JetStream: the configurations of streams, consumers, buckets and object stores.
+"""The configurations of streams, consumers, buckets and object stores.
 
 Owns their fields (all those of nats-server 2.15, under the server's own names), their enumerations and the rules
 for names. Values are checked for type and range when they are made, so that a wrong one fails where it is
@@ -141,7 +141,7 @@ StorageTypeLike: TypeAlias = StorageType | Unlisted | Literal["file", "memory"]
 
 
 class DiscardPolicy(StrEnum):
-    """What goes at a limit: the oldest messages, or the new one (which is refused)."""
+    """The messages that a limit removes: the oldest, or the new one (which is refused)."""
 
     OLD = "old"
     NEW = "new"
@@ -161,7 +161,7 @@ CompressionLike: TypeAlias = Compression | Unlisted | Literal["none", "s2"]
 
 
 class PersistMode(StrEnum):
-    """Whether a message is on disk before it is acknowledged (ADR-56)."""
+    """The persistence of a message before it is acknowledged (ADR-56)."""
 
     DEFAULT = "default"
     ASYNC = "async"

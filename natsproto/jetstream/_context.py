@@ -1,6 +1,6 @@
-"""The JetStream context: the front door of streams, consumers and publishing with acknowledgement.
+"""The JetStream context: the entry to streams, consumers and acknowledged publishing.
 
-Owns nothing but its Api; every verb is a thin, documented call into the module that knows.
+Owns only its Api; every method documents a call of another module.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class JetStream(BucketManager):
         return TypedJetStream(self._connection, self.publish, kind, JSON if codec is None else codec)
 
     async def account_info(self, *, timeout: Duration | None = None) -> AccountInfo:
-        """What the account uses and may use. Raises what Api.call raises."""
+        """Gets the usage and the limits of the account. Raises the errors of every API call; see Stream."""
         return await self._api.get(AccountInfo, "INFO", asked="account info", timeout=timeout)
 
     # ---------------------------------------------------------------- publishing
@@ -188,11 +188,11 @@ class JetStream(BucketManager):
 
         All go to subjects of one stream, which needs ``allow_batched`` and nats-server 2.14.
 
-        ``gap="fail"``: what the stream holds is in order and complete. What is lost on the way, when a connection or
-        the stream's leader is, is sent again behind the last message that arrived; a message that the stream refuses
-        ends the publisher. When nobody can tell any more which was the last one to arrive (a server was restarted),
-        the publisher goes on if all messages have an id, and ends with PublishUncertain if not. ``auto_msg_id``
-        gives an id to every message that has none.
+        ``gap="fail"``: what the stream holds is in order and complete. Messages that are lost with a connection or with
+        the stream's leader are sent again, after the last one that arrived. A message that the stream refuses ends the
+        publisher. When nobody can tell any more which was the last one to arrive (a server was restarted), the
+        publisher goes on if all messages have an id, and ends with PublishUncertain if not. ``auto_msg_id`` gives an id
+        to every message that has none.
 
         ``gap="ok"``: what is lost is counted in ``lost``, what is refused is reported at the end, and it goes on. A
         refusal whose report is lost with the connection is not known: the stream counts the message as taken.
@@ -342,7 +342,7 @@ class JetStream(BucketManager):
         return Admin(self._api)
 
     def advisories(self, subject: str = "$JS.EVENT.>") -> Advisories:
-        """What JetStream tells of itself from now on: advisories and metrics as typed events.
+        """Subscribes to the advisories and metrics of JetStream as typed events.
 
         ``subject`` narrows it ("$JS.EVENT.ADVISORY.CONSUMER.>"); those of other domains come under the same subjects.
         Use with ``async with`` or ``await``. InvalidSubject; ConnectionClosed.

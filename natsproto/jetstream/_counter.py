@@ -32,7 +32,7 @@ class CounterValue(Value):
 
     @classmethod
     def read(cls, message: RawMessage) -> CounterValue:
-        """What a stored message says; InvalidReply when it is no counter."""
+        """Reads the value from a stored message; InvalidReply when it is no counter."""
         value = _number("val", parse(message.data, "counter").get("val"))
         said = message.headers.last("Nats-Counter-Sources")
         sources: dict[str, Mapping[str, int]] = {}

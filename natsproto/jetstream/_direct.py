@@ -47,7 +47,7 @@ _GO_TIME = re.compile(r"([0-9-]{10}) ([0-9:.]+) ([+-][0-9]{2})([0-9]{2}) \w+")  
 
 
 class RawMessage:
-    """A message as the stream holds it.
+    """A message as the stream stores it.
 
     ``stream``, ``subject``, ``seq`` (its sequence in the stream), ``data`` and ``time`` (when it was stored, to the
     nanosecond). ``headers`` are the publisher's own, as they were published. ``num_pending`` counts the messages
@@ -84,7 +84,7 @@ class RawMessage:
 
     @property
     def has_headers(self) -> bool:
-        """Whether the publisher gave it headers; cheaper than looking into them."""
+        """True if the publisher set headers; cheaper than reading them."""
         return self._head is not None
 
     @property
@@ -108,7 +108,7 @@ class RawMessage:
         )
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same message of the same stream with the same content."""
+        """Compares stream, sequence and content."""
         if not isinstance(other, RawMessage):
             return NotImplemented
         return (self.stream, self.seq, self.subject, self.data, self.time, self.headers) == (

@@ -37,14 +37,14 @@ CONSUMER_FEATURES: Features = {
 
 
 class RequiredFeature(NamedTuple):
-    """Something that not every server heeds: the first one that does, and the level of its API."""
+    """A feature that older servers ignore: the first server that knows it, and the level of its API."""
 
     what: str
     version: str
     level: int
 
     def error_for(self, server: ServerInfo) -> UnsupportedByServer | None:
-        """Why this server must not get it; None also before any was heard of."""
+        """The error for a server that lacks the feature; None for others, and before any server is known."""
         if not server.version or api_level(server) >= self.level:
             return None
         return UnsupportedByServer(self.what, f"nats-server {self.version} is needed, this is {server.version}")
@@ -63,15 +63,15 @@ def translate_unknown_field(asked: str) -> Iterator[None]:
 
 
 def newest_feature(asked: Record, features: Features) -> tuple[str, str, int]:
-    """The newest thing asked for, the server that knows it first and the level of its API (ADR-44); 0 for any."""
+    """The newest feature that is requested, the first server that knows it and its API level (ADR-44); 0 for none."""
     plain = type(asked)()
     wanted = [(name, *need) for name, need in features.items() if getattr(asked, name) != getattr(plain, name)]
     return max(wanted, key=itemgetter(2), default=("", "", 0))
 
 
 def check_features_kept(asked: Record, got: Record, features: Features, what: str) -> None:
-    """UnsupportedByServer for what was asked for and is not there: a server before 2.12 whose level nobody could find
-    out says nothing about it.
+    """Raises UnsupportedByServer for a requested field that is missing in the reply. Servers before 2.12, if their
+    level is unknown, drop such fields silently.
     """
     plain = type(asked)()
     for name, (version, _) in features.items():

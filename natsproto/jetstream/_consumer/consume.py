@@ -1,8 +1,7 @@
-"""Consuming: a callback for every message, several at a time if wanted, and an answer for each.
+"""Consuming: a handler is called for every message, and each message is acknowledged.
 
-Owns the tasks that call the handler and what is in their hands; they are apart from what users hold, whose attributes
-take longer to read. What a success and what a failure are answered with
-is said by whoever starts it; nothing is acknowledged behind anybody's back.
+Owns the tasks that call the handler and the messages being handled. The caller of ``consume`` chooses how successes and
+failures are acknowledged.
 """
 
 from __future__ import annotations
@@ -27,10 +26,12 @@ from natsproto.jetstream._message import JsMessage
 log = logging.getLogger("natsproto")
 
 FIRST_NAK_DELAY_S, MAX_NAK_DELAY_S = 0.25, 30.0
-"""Seconds until a message whose handler has failed is delivered again: doubling with every delivery, and at most."""
+"""Seconds until a message whose handler failed is redelivered: the first delay, which doubles with every delivery, and
+the longest.
+"""
 
 MAX_MESSAGES_PER_TURN = 256
-"""Messages that a handler which never suspends deals with before other tasks get a turn."""
+"""Messages that a handler which never suspends handles before other tasks get a turn."""
 
 Handler: TypeAlias = Callable[[JsMessage], Awaitable[object] | object]
 OnSuccess: TypeAlias = Literal["ack", "ack_sync", "nothing"]
@@ -39,9 +40,9 @@ NakDelay: TypeAlias = Duration | Callable[[JsMessage], Duration | None]
 
 
 class HandlerOptions:
-    """How messages are handled: how many at a time, in which order, and how they are answered.
+    """How messages are handled: the concurrency, the order, and the acknowledgement.
 
-    ``backoff`` is that of the consumer, as far as known: a nak goes around it on the server.
+    ``backoff`` of the consumer, if known: the server ignores it for a nak.
     """
 
     concurrency: int
@@ -88,9 +89,9 @@ class HandlerOptions:
 
 
 class HandlerTasks:
-    """Calls a handler for the messages that come, in as many tasks as the policy says, and answers them.
+    """Calls a handler for arriving messages, in as many tasks as the options say, and acknowledges them.
 
-    Owns what is in the hands of the handler. ``in_progress``, ``handled`` and ``failed`` are what ConsumeContext says.
+    Owns the messages being handled. ConsumeContext shows ``in_progress``, ``handled`` and ``failed``.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class HandlerTasks:
         self.handled = self.failed = self.in_progress = 0
         self.is_stopping = False
         self.key_error: Exception | None = None
-        """What the key function raised."""
+        """The error of the key function."""
         self._connection, self._what = connection, what
         self._messages, self._handler, self._options = messages, handler, options
         is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
@@ -112,7 +113,7 @@ class HandlerTasks:
         messages.add_queues(self._key_queues)
 
     def start(self) -> list[asyncio.Task[None]]:
-        """The tasks that do it, until nothing more comes or ``is_stopping`` is set."""
+        """Starts the tasks, which run until the messages end or ``is_stopping`` is set."""
         loop = asyncio.get_running_loop()
         return [
             loop.create_task(self._work(worker), name=f"natsproto handler {worker} of {self._what}")
@@ -121,11 +122,11 @@ class HandlerTasks:
 
     @property
     def waiting(self) -> int:
-        """Messages that wait for their key's turn."""
+        """Messages that wait for an earlier message of their key."""
         return sum(map(len, self._key_queues))
 
     def put_back(self) -> None:
-        """Gives those to the server, or to whom else the reader does."""
+        """Returns the waiting messages to the reader, which returns them to the server."""
         for queue in self._key_queues:
             self._messages.put_back(list(queue))
             queue.clear()
@@ -158,7 +159,7 @@ class HandlerTasks:
             messages.wake()
 
     def _take_for_worker(self, worker: int) -> JsMessage | None:
-        """The next message whose key belongs to this lane: messages of one key are handled one after the other."""
+        """Takes the next message whose key belongs to this worker; messages of one key are handled in order."""
         queues, key = self._key_queues, self._options.key
         assert key is not None
         own = queues[worker]
@@ -251,7 +252,7 @@ class HandlerTasks:
 
     @staticmethod
     def _nak_cancelled(message: JsMessage) -> None:
-        """The call for it was cancelled: somebody else may have it at once."""
+        """Naks a message whose handler was cancelled, so that it is redelivered at once."""
         try:
             if not message.is_acked:
                 message.nak_nowait()
@@ -260,7 +261,7 @@ class HandlerTasks:
 
 
 class ConsumeContext(AwaitHint):
-    """Messages being given to a handler. Enter it, or ``await`` it to run until it ends by itself.
+    """A running ``consume``: passes messages to a handler. Enter it, or ``await`` it to run until it ends by itself.
 
     It ends after ``stop_after`` messages, by ``stop`` or ``drain``, with the client, or when the consumer becomes
     unusable: then ``wait``, the ``await`` and leaving the block raise why. Leaving the block stops; leaving it with
@@ -279,7 +280,7 @@ class ConsumeContext(AwaitHint):
 
     @property
     def handled(self) -> int:
-        """Messages that the handler has dealt with, failures included."""
+        """Messages handled so far, failures included."""
         return self._handler_tasks.handled
 
     @property
@@ -289,17 +290,17 @@ class ConsumeContext(AwaitHint):
 
     @property
     def in_progress(self) -> int:
-        """Messages in the hands of the handler now."""
+        """Messages that are being handled now."""
         return self._handler_tasks.in_progress
 
     @property
     def pending(self) -> int:
-        """Messages that are here and wait for the handler."""
+        """Messages that have arrived and wait for the handler."""
         return self._messages.pending + self._handler_tasks.waiting
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended: no handler is at work and none will be called."""
+        """True once it has ended: no handler is running and none will be called."""
         return bool(self._tasks) and all(task.done() for task in self._tasks)
 
     async def __aenter__(self) -> ConsumeContext:
@@ -327,7 +328,7 @@ class ConsumeContext(AwaitHint):
             await self.wait()
 
     async def wait(self) -> None:
-        """Until it has ended. Raises what made the consumer unusable (ConsumerGone, PullRefused).
+        """Waits until it has ended. Raises the error that made the consumer unusable (ConsumerGone, PullRefused).
 
         Cancelling it ends only the wait.
         """
@@ -336,10 +337,10 @@ class ConsumeContext(AwaitHint):
         self._raise_error()
 
     async def stop(self) -> None:
-        """Calls the handler no more, waits for the calls at work, and gives what waits back to the server.
+        """Stops calling the handler, waits for running calls, and returns waiting messages to the server.
 
-        There is no limit to how long those take: ``asyncio.timeout`` sets one. Cancelling it cancels them too; their
-        messages go back as well where ``on_error`` is ``"nak"``, and are not answered where it is not.
+        The running calls have no time limit; ``asyncio.timeout`` sets one. Cancelling cancels them too; their messages
+        are nakked where ``on_error`` is ``"nak"`` and not acknowledged otherwise.
         """
         self._begun = True
         if not self._tasks:
@@ -356,7 +357,7 @@ class ConsumeContext(AwaitHint):
             raise
 
     async def drain(self) -> None:
-        """Asks for nothing more, handles everything that is here or on its way, then ends.
+        """Stops pulling, handles the messages that have arrived or are on their way, then ends.
 
         Cancelling it ends only the wait.
         """
@@ -390,6 +391,6 @@ class ConsumeContext(AwaitHint):
 
 
 def _is_cancelled() -> bool:
-    """Whether somebody cancelled this task; a handler may raise CancelledError of something else."""
+    """True if this task was cancelled. A handler may also raise a CancelledError of another task."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

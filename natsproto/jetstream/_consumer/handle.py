@@ -1,7 +1,6 @@
-"""A consumer: what it is, the calls that change or end it, and the verbs that get its messages.
+"""The consumer handle: its info, the calls that change or delete it, and the methods that read its messages.
 
-Owns the handle: two names and the info that was heard last. How messages are pulled is known to ``pull``, how they are
-read and handled to ``messages`` and ``consume``.
+Owns two names and the last info. ``pull`` pulls messages; ``messages`` and ``consume`` read and handle them.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from natsproto.jetstream._timestamp import Timestamp
 
 
 class Consumer:
-    """A consumer of a stream, as something to manage; as cheap as two names.
+    """A handle of a consumer, with the calls that manage it. Making one sends nothing.
 
     Every call of the API takes ``timeout`` in seconds (default: that of the JetStream context) and raises
     ConsumerNotFound, StreamNotFound, and what every call of the JetStream API raises: ApiError, JetStreamNotEnabled,
@@ -51,24 +50,24 @@ class Consumer:
 
     @property
     def cached_info(self) -> ConsumerInfo:
-        """The info that was heard last. LocalProtocolError for a handle that was bound without asking."""
+        """The last info. LocalProtocolError for a handle that was bound without a request."""
         if self._info is None:
             raise LocalProtocolError(f"{self._what} was bound without asking the server: call info() first")
         return self._info
 
     async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
-        """How it is configured and how far it is."""
+        """Gets the configuration and state of the consumer."""
         self._info = await self._api.get(
             ConsumerInfo, self._endpoint("INFO"), asked=f"info of {self._what}", timeout=timeout
         )
         return self._info
 
     async def delete(self, *, timeout: Duration | None = None) -> None:
-        """Deletes it, and with it what it knows of acknowledgements."""
+        """Deletes the consumer with its acknowledgement state."""
         await self._api.do(self._endpoint("DELETE"), asked=f"delete {self._what}", timeout=timeout)
 
     async def pause(self, until: datetime, *, timeout: Duration | None = None) -> ConsumerPause:
-        """Delivers nothing until then (an aware datetime). ConfigError for a naive one.
+        """Pauses delivery until an aware datetime. ConfigError for a naive one.
 
         Needs nats-server 2.11, else UnsupportedByServer.
         """
@@ -98,7 +97,7 @@ class Consumer:
         await self._api.call(self._endpoint("UNPIN"), body, asked=asked, timeout=timeout)
 
     async def reset(self, sequence: int | None = None, *, timeout: Duration | None = None) -> ConsumerReset:
-        """Delivers again from ``sequence`` of the stream on, or from behind the last acknowledged message (ADR-60).
+        """Restarts delivery at a stream ``sequence``, or after the last acknowledged message (ADR-60).
 
         Only consumers that deliver all, or from a start sequence or time on. Needs nats-server 2.14, else
         UnsupportedByServer.
@@ -112,12 +111,12 @@ class Consumer:
 
     @property
     def _redelivers_unacked(self) -> bool:
-        """Whether it is known that the server delivers again what nobody answers for."""
+        """True if the server is known to redeliver unacknowledged messages."""
         return self._info is not None and self._info.config.ack_policy != AckPolicy.NONE
 
     @property
     def _ack_wait(self) -> AckWait:
-        """How long the server waits for an answer, if known, and where its API is."""
+        """The server's ack_wait, if known, and the prefix of its API."""
         wait = 0.0
         if self._info is not None:
             config = self._info.config
@@ -127,7 +126,7 @@ class Consumer:
     # ---------------------------------------------------------------- inside
 
     def _make_messages(self, source: MessageSource, return_unread: Callable[[list[JsMessage]], None]) -> Messages:
-        """The one place where endless streams of messages are made."""
+        """Makes every Messages of this consumer; tracing overrides it."""
         return Messages(source, self._what, return_unread)
 
     def _endpoint(self, verb: str) -> str:
@@ -211,8 +210,8 @@ class PullConsumer(Consumer):
     ) -> Fetch:
         """Pulls up to ``max_messages`` (default 500) as soon as there is at least one.
 
-        What the consumer has now is returned at once. If that is nothing, waits for a message, at most ``timeout``
-        seconds; the list is empty when none came. The rest is as in ``fetch``.
+        Returns the messages that the consumer has now. If it has none, waits for one, at most ``timeout`` seconds; the
+        list is empty when none arrives. The rest is as in ``fetch``.
         """
         options = fetch_options(
             PullMode.AVAILABLE,
@@ -229,7 +228,7 @@ class PullConsumer(Consumer):
         return self._fetch(options)
 
     def _fetch(self, options: PullOptions, acking: JsMessage | None = None) -> Fetch:
-        """The one place where fetches are made."""
+        """Makes every Fetch of this consumer; tracing overrides it."""
         inbox = self._inbox or self._make_inbox()
         return Fetch(PullSource(inbox, options, acking=acking), inbox.put_back)
 
@@ -285,10 +284,10 @@ class PullConsumer(Consumer):
 
         Up to ``max_messages`` (default 500) and ``max_bytes`` wait to be read or are on their way; ``max_bytes`` alone
         is possible too. It pulls again when half of either is free, or when no more is left than the thresholds say.
-        Each pull waits ``expires`` seconds. ``stop_after`` ends it after so many messages. ``heartbeat`` as in
-        ``fetch``. With ``max_messages=1`` a message is pulled when the one before it was dealt with.
+        Each pull waits ``expires`` seconds. ``stop_after`` is the number of messages after which it ends. ``heartbeat``
+        as in ``fetch``. With ``max_messages=1`` a message is pulled when the previous one is done.
 
-        ConfigError at once for wrong arguments. What was survived is told by ConsumerNotice events.
+        ConfigError at once for wrong arguments. Problems that it survives are emitted as ConsumerNotice events.
         """
         options = pull_options(
             max_messages=max_messages,
@@ -337,9 +336,9 @@ class PullConsumer(Consumer):
         "term" or "nothing"), unless the handler has answered it itself. A nak asks for the next delivery after
         ``nak_delay`` seconds, or what a callable ``nak_delay`` returns for the message; by default (None) the
         consumer's ``backoff`` decides by the number of deliveries, and without one it is 0.25 s, doubling up to 30 s.
-        What the handler raises is logged, told by a HandlerFailed event and given to ``error_cb`` (message, error).
-        ``keep_alive`` says in_progress while the handler runs (see JsMessage.keep_alive; seconds or True).
-        ``stop_after`` ends it after so many messages. The rest is as in ``messages``.
+        An error of the handler is logged, emitted as a HandlerFailed event and passed to ``error_cb`` (message, error).
+        ``keep_alive`` sends in_progress while the handler runs (see JsMessage.keep_alive; seconds or True).
+        ``stop_after`` is the number of messages after which it ends. The rest is as in ``messages``.
         """
         messages = self.messages(
             max_messages=max_messages,
@@ -375,14 +374,14 @@ class PullConsumer(Consumer):
 
 
 def create_endpoint(stream: str, config: ConsumerConfig) -> str:
-    """Where a consumer is asked for: with its filter when it is one, so that permissions can tell it apart."""
+    """The API endpoint that creates a consumer; it ends with a single filter, so that permissions can match it."""
     name = config.durable_name or config.name
     endpoint = f"CONSUMER.CREATE.{stream}.{name}" if name else f"CONSUMER.CREATE.{stream}"
     return f"{endpoint}.{config.filter_subject}" if name and config.filter_subject else endpoint
 
 
 def no_message_error(connection: Connection, what: str, timeout: Duration) -> NatsError:
-    """Why there is no next message."""
+    """The error of ``next`` when no message arrived."""
     asked = f"next message of {what}"
     if connection.state is State.CLOSED:
         return ConnectionClosed(asked)
@@ -390,7 +389,7 @@ def no_message_error(connection: Connection, what: str, timeout: Duration) -> Na
 
 
 def check_stream_sequence(what: str, sequence: int) -> int:
-    """A sequence of a stream, or ConfigError."""
+    """Returns a valid stream sequence; raises ConfigError or TypeError."""
     if not isinstance(sequence, int) or isinstance(sequence, bool):
         raise TypeError(f"{what} must be an int, not {type(sequence).__name__}")
     if not 1 <= sequence <= UINT64:

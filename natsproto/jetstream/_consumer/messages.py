@@ -1,7 +1,7 @@
-"""Reading: the buffer between a source and a reader, and the two ways to read it.
+"""Reading messages: the buffer between a source and a reader, and the two ways to read it.
 
-Buffer owns what came and was not taken, who waits for it, and the counts of both. A source appends to it; Messages
-reads it without end, Fetch up to a bound. Nothing here knows how messages are got.
+Buffer owns the received messages that are not read yet, the waiting readers, and the counts. A source appends to it;
+Messages reads it endlessly, Fetch up to a bound. This module does not know how messages are pulled.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
 from natsproto.jetstream._message import JsMessage, consumer_seq
 
 DRAIN_TIMEOUT_S: Final = 2.0
-"""Seconds that leaving waits for the server to confirm that it sends no more."""
+"""Seconds to wait for the server to confirm the end of a subscription."""
 MAX_UNCOUNTED: Final = 64
-"""Messages that may be taken before the buffer counts them: for each it would cost 0.4 µs."""
+"""Messages that may be consumed before the buffer counts them; counting each one costs 0.4 µs."""
 NEVER_REFILL: Final = sys.maxsize
 
 
 class ConsumerNotice(Event):
-    """Something went wrong with a consumer: it was survived (a missed heartbeat, a refused pull), or ended reading."""
+    """A problem with a consumer: a survived one (a missed heartbeat, a refused pull), or the one that ended reading."""
 
     stream: str
     consumer: str
@@ -43,7 +43,7 @@ class ConsumerNotice(Event):
 
 
 def nak_all(messages: list[JsMessage]) -> None:
-    """Tells the server that nobody here is going to handle these."""
+    """Naks messages that will not be handled here."""
     for message in messages:
         if message.is_acked:
             continue
@@ -71,20 +71,20 @@ class Buffer:
         self.count_interval: int = count_interval
         self.prefetch: AdaptivePrefetch | None = prefetch
         self.ready: deque[JsMessage] = deque()
-        """What came and was not taken."""
+        """Received messages that are not read yet."""
         self.received: int = 0
         self.received_bytes: int = 0
-        """Messages, and their bytes, that came in all."""
+        """Messages, and their bytes, received in total."""
         self.consumed = self.consumed_bytes = 0
-        """How many of them the reader has dealt with."""
+        """Messages, and their bytes, that the reader has consumed."""
         self.refill_at = NEVER_REFILL
-        """How many are to be taken before the source wants to know."""
+        """The number of consumed messages at which the source is to be called."""
         self.ended: bool = False
-        """Whether nothing more will come."""
+        """True if no more messages will arrive."""
         self.error: NatsError | None = None
-        """Why, if that was not its owner."""
+        """The error that ended it; None if its owner did."""
         self.unread: list[JsMessage] | None = None
-        """What came for a reader that has stopped; None while it reads."""
+        """Messages received after the reader stopped; None while it reads."""
         self._queues = [self.ready]
         self._loop = asyncio.get_running_loop()
         self._waiters: list[asyncio.Future[None]] = []
@@ -93,7 +93,7 @@ class Buffer:
     # ---------------------------------------------------------------- the source's side
 
     def put(self, messages: list[JsMessage], size: int = 0) -> None:
-        """These came, of so many bytes together (0 unless ``counts_bytes``)."""
+        """Appends received messages of ``size`` bytes in total (0 unless ``counts_bytes``)."""
         if self.prefetch is not None:
             self.prefetch.on_messages(messages, self.received - self.consumed, monotonic())
         self.received += len(messages)
@@ -109,13 +109,13 @@ class Buffer:
                     waiter.set_result(None)
 
     def put_counted(self, messages: list[JsMessage]) -> None:
-        """``put``, with the bytes counted here."""
+        """Appends received messages and counts their bytes."""
         self.put(messages, sum(message.counted_size for message in messages) if self.counts_bytes else 0)
 
     def drop_after(self, last_known: int) -> None:
-        """Takes back what waits to be read and came after this consumer sequence, which is the last one that the server
-        knows: it delivers the rest again. A server that was killed may not know of its last deliveries when it is back.
-        It repeats them with the same sequences, and does not answer acknowledgements of the first ones before.
+        """Drops unread messages after this consumer sequence, the last one that the server knows: it redelivers the
+        rest. A server that was killed may have lost its last deliveries. It repeats them with the same sequences, and
+        ignores acknowledgements of the first ones until then.
         """
         for queue in self._queues:
             # Messages wait in the order of their delivery, but for what was put back in front.
@@ -129,7 +129,7 @@ class Buffer:
                     self.received_bytes -= sum(message.counted_size for message in unknown)
 
     def end(self, error: NatsError | None) -> None:
-        """Nothing more comes."""
+        """Ends the buffer: no more messages will arrive."""
         self.ended, self.error = True, error
         waiters = [*self._waiters, *self._end_waiters]
         self._waiters, self._end_waiters = [], []
@@ -141,11 +141,11 @@ class Buffer:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more will come, or the reader has stopped."""
+        """True if no more messages will arrive, or the reader has stopped."""
         return self.ended or self.unread is not None
 
     def next_change(self) -> asyncio.Future[None]:
-        """What to await when there is nothing: done when something came, or ``wake`` was called."""
+        """A future to await when ``ready`` is empty: done when messages arrive or the buffer ends, and by ``wake``."""
         if running_loop() is not self._loop:
             raise wrong_loop_error()
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -155,7 +155,7 @@ class Buffer:
         return waiter
 
     def wait_end(self) -> asyncio.Future[None]:
-        """What to await for the end alone."""
+        """A future that is done when the buffer ends."""
         if running_loop() is not self._loop:
             raise wrong_loop_error()
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -163,66 +163,67 @@ class Buffer:
         return waiter
 
     def wake(self) -> None:
-        """Lets everybody who waits look again."""
+        """Wakes all waiting readers."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             release(waiter)
 
     def stop(self) -> list[JsMessage]:
-        """The reader has left: what is here and comes from now on is unread, and put into this list."""
+        """Stops reading. Returns the list of unread messages, to which messages that arrive later are added."""
         self.unread = unread = list(self.ready)
         self.ready.clear()
         self.wake()
         return unread
 
     def add_queues(self, queues: list[deque[JsMessage]]) -> None:
-        """Messages that were taken wait in these too: what is dropped before it is read is dropped there as well."""
+        """Adds queues of messages that were taken and are not handled yet; ``drop_after`` drops from them as well."""
         self._queues += queues
 
 
 class MessageSource(Protocol):
-    """What fills a buffer."""
+    """Fills a buffer: a PullSource, a PushSource or an OrderedSource."""
 
     @property
     def buffer(self) -> Buffer:
-        """Where messages go."""
+        """The buffer that it fills."""
         ...
 
     def start(self) -> None:
-        """Begins to fill it."""
+        """Starts to fill the buffer."""
         ...
 
     async def wait_created(self) -> None:
-        """Waits until the server confirms that the consumer exists, or nothing will come. Cancelling ends the wait."""
+        """Waits until the server confirms that the consumer exists, or the source ends. Cancelling ends the wait."""
         ...
 
     def refill(self) -> None:
-        """As many were taken as ``refill_at`` says."""
+        """Called when as many messages were consumed as ``refill_at`` says."""
         ...
 
     async def finish(self) -> None:
-        """Asks for nothing more, takes in what is on its way and ends; never raises but when cancelled."""
+        """Stops pulling, receives the messages that are on their way, and ends. Raises only when cancelled."""
         ...
 
     def close(self) -> None:
-        """Ends at once; nothing more is put into the buffer. A source that has ended the buffer is closed."""
+        """Ends at once; nothing more is added to the buffer. A source that has ended the buffer is closed."""
         ...
 
 
 class Messages(AsyncForHint):
     """An endless, pre-buffered stream of messages: enter it, then iterate it.
 
-    ``async for`` gives one message at a time, ``batches()`` all that is there, ``next()`` one within a time. Several
-    tasks may read. Entering waits until the server confirms that the consumer exists, so what is stored from then on is
-    seen; what prevents it is raised by reading. It survives restarts, reconnects and changes of leader, whether it is
-    being read or not. Reading ends after ``stop``, ``drain`` or the end of the client, or raises what made the consumer
-    unusable (ConsumerGone, PullRefused). Leaving the block stops. Cancelling a reader loses nothing.
+    ``async for`` yields one message at a time, ``batches()`` all that have arrived, ``next()`` one within a timeout.
+    Several tasks may read. Entering waits until the server confirms that the consumer exists, so every message stored
+    from then on is delivered; an error is raised by reading. It survives restarts, reconnects and changes of leader,
+    whether it is being read or not. Reading ends after ``stop``, ``drain`` or the end of the client, or raises the
+    error that made the consumer unusable (ConsumerGone, PullRefused). Leaving the block stops. Cancelling a reader
+    loses nothing.
     """
 
     def __init__(self, source: MessageSource, what: str, return_unread: Callable[[list[JsMessage]], None]) -> None:
         self._source = source
         self.buffer: Buffer = source.buffer
-        """What it reads. For layers on top."""
+        """The buffer that it reads. For layers on top."""
         self._what = what
         self._return_unread = return_unread
         self._released = self._released_bytes = 0  # and not counted yet
@@ -232,17 +233,17 @@ class Messages(AsyncForHint):
 
     @property
     def pending(self) -> int:
-        """Messages that are here and not read yet."""
+        """Messages that have arrived and are not read yet."""
         return len(self.buffer.ready)
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more will come; what is pending can be read all the same."""
+        """True if no more messages will arrive; pending ones can still be read."""
         return self.buffer.ended
 
     @property
     def error(self) -> NatsError | None:
-        """What ended it, if that was not its owner."""
+        """The error that ended it; None if its owner did."""
         return self.buffer.error
 
     # ---------------------------------------------------------------- reading
@@ -278,7 +279,7 @@ class Messages(AsyncForHint):
                 self._add_consumed(count, size)
 
     def batches(self, max_messages: int | None = None) -> AsyncIterator[list[JsMessage]]:
-        """All that has come, as soon as something has, at most ``max_messages`` at a time: one wake-up for many."""
+        """Yields lists of the messages that have arrived, at most ``max_messages`` at a time: one wake-up for many."""
         return self._each_batch(max_messages or 0)
 
     async def _each_batch(self, most: int) -> AsyncGenerator[list[JsMessage]]:
@@ -334,8 +335,8 @@ class Messages(AsyncForHint):
     # ---------------------------------------------------------------- leaving
 
     async def stop(self) -> None:
-        """Ends it now. What was not read goes back: to the server, or, where that takes nothing back (no
-        acknowledgements), to the consumer handle, whose next reader gets it first. Never raises.
+        """Stops now. Unread messages return to the server, or, without acknowledgements, to the consumer handle, whose
+        next reader gets them first. Never raises.
         """
         buffer = self.buffer
         if not self._started or buffer.unread is not None:
@@ -348,7 +349,9 @@ class Messages(AsyncForHint):
             self._return_unread(unread)
 
     async def drain(self) -> None:
-        """Asks for nothing more. What is here or on its way can still be read, then reading ends. Never raises."""
+        """Stops pulling. Messages that have arrived or are on their way can still be read, then reading ends. Never
+        raises.
+        """
         if not self._started or self.buffer.ended:
             return
         try:
@@ -375,18 +378,18 @@ class Messages(AsyncForHint):
     # ---------------------------------------------------------------- for layers on top
 
     def start(self) -> None:
-        """Begins; what entering does."""
+        """Starts reading, as entering does."""
         if not self._started:
             self._started = True
             self._source.start()
 
     def take(self) -> JsMessage | None:
-        """The next message, if there is one. Its place counts as taken when it is released."""
+        """Takes the next message, if there is one. It counts as consumed when it is released."""
         ready = self.buffer.ready
         return ready.popleft() if ready else None
 
     def release(self, message: JsMessage) -> None:
-        """This message is dealt with: another one may come in its place."""
+        """Counts a message as consumed, so that another one may be pulled."""
         buffer = self.buffer
         self._released += 1
         if buffer.counts_bytes:
@@ -397,7 +400,7 @@ class Messages(AsyncForHint):
             self._add_consumed(count, size)
 
     def take_all(self) -> list[JsMessage]:
-        """Everything that is here, with its places: whoever takes it holds it from now on."""
+        """Takes all messages that have arrived and counts them as consumed."""
         buffer = self.buffer
         taken = list(buffer.ready)
         if taken:
@@ -406,7 +409,7 @@ class Messages(AsyncForHint):
         return taken
 
     def put_back(self, messages: list[JsMessage]) -> None:
-        """These were taken and not dealt with: they are the next ones again."""
+        """Returns messages that were taken and not handled: they are the next ones again."""
         if self.buffer.unread is not None:
             self._return_unread(messages)
         else:
@@ -417,12 +420,12 @@ class Messages(AsyncForHint):
         self.buffer.add_queues(queues)
 
     def fail(self, error: NatsError) -> None:
-        """Ends it with this error: readers hear of it behind what is pending."""
+        """Ends it with this error, which readers get after the pending messages."""
         self._source.close()
         self.buffer.end(error)
 
     async def wait(self) -> bool:
-        """Waits until there may be something to take. False when nothing more will come."""
+        """Waits until a message may be taken. False when no more will arrive."""
         buffer = self.buffer
         if buffer.ready:
             return True
@@ -432,13 +435,13 @@ class Messages(AsyncForHint):
         return bool(buffer.ready) or not buffer.is_finished
 
     def wake(self) -> None:
-        """Lets everybody who waits look again."""
+        """Wakes all waiting readers."""
         self.buffer.wake()
 
     # ---------------------------------------------------------------- inside
 
     def _add_consumed(self, count: int, size: int) -> None:
-        """So many more were taken."""
+        """Counts consumed messages and refills the buffer when it is due."""
         buffer = self.buffer
         buffer.consumed += count
         buffer.consumed_bytes += size
@@ -458,7 +461,7 @@ class Messages(AsyncForHint):
             )
 
     def _at_end(self) -> bool:
-        """With nothing to read: whether it stays so. Raises what ended it."""
+        """With an empty buffer: True if reading has ended. Raises the error that ended it."""
         buffer = self.buffer
         if buffer.unread is not None:
             return True
@@ -468,10 +471,10 @@ class Messages(AsyncForHint):
 
 
 class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
-    """One pull of a bounded number of messages: await it for a list, or iterate it to have them as they come.
+    """One pull of a bounded number of messages: await it for a list, or iterate it to get them as they arrive.
 
-    Cancelling the wait, or leaving the iteration early, ends it and loses nothing: what had come, and what comes late,
-    is what the next reader of the same consumer handle gets first: ``put_back`` takes it.
+    Cancelling, or leaving the iteration early, ends it and loses nothing: the next reader of the same consumer handle
+    gets the unread and late messages first.
     """
 
     _unused_warning = "fetch(...) was never awaited or entered with async for"
@@ -491,15 +494,15 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
     # As a coroutine, for create_task() and what else insists on one.
 
     def send(self, value: None) -> object:
-        """Runs it up to where it waits; what an event loop does."""
+        """Resumes the coroutine, as an event loop does."""
         return self._coroutine().send(value)
 
     def throw(self, *exception: Any) -> object:
-        """Raises in it; what an event loop does to cancel."""
+        """Raises in the coroutine, as an event loop does to cancel."""
         return self._coroutine().throw(*exception)
 
     def close(self) -> None:
-        """Ends it before it has."""
+        """Closes the coroutine."""
         self._begun = True
         if self._running is not None:
             self._running.close()
@@ -531,7 +534,7 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
         return FetchIterator(self, self._buffer.ready)
 
     async def next_message(self) -> JsMessage | None:
-        """The next message as it comes; None when it was the last. Raises what ended it when nothing came."""
+        """Returns the next message; None after the last one. Raises the error that ended the pull."""
         if not self._started:
             self._started = True
             self._source.start()
@@ -545,12 +548,12 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
         return buffer.ready.popleft()
 
     def put_back(self, messages: list[JsMessage]) -> None:
-        """These were given out and not dealt with: they, too, are for the next reader. For layers on top."""
+        """Returns messages that were read and not handled, for the next reader. For layers on top."""
         self._begun = True
         self._put_back(messages)
 
     def end(self) -> None:
-        """Ends it; what has come and was not read is for the next reader."""
+        """Ends the pull; unread messages go to the next reader."""
         buffer = self._buffer
         self._started = True
         if not buffer.ended:
@@ -563,12 +566,10 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
 
 
 class FetchIterator(AsyncIterator[JsMessage]):
-    """The messages of a Fetch. No generator, as a loop that is left would end that in a later turn of the event loop,
-    when the next reader has begun already.
-    """
+    """Iterates the messages of a Fetch. Not a generator, which the event loop would close only later."""
 
     def __init__(self, fetch: Fetch, ready: deque[JsMessage]) -> None:
-        """``ready`` are those of its messages that are here."""
+        """``ready``: the fetched messages that have arrived."""
         self._fetch, self._ready = fetch, ready
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()

@@ -1,9 +1,8 @@
-"""Ordered consumers: everything of a stream in order, whatever happens to the consumer that carries it (ADR-17).
+"""Ordered consumers: read a stream in order and replace the server's consumer when it fails (ADR-17).
 
-OrderedSource is one reader: a task that makes a consumer, lets it fill the reader's buffer as long as its messages are
-in order, and makes another one behind the last good message when they are not, when the connection was lost, and when
-nothing is heard any more. Whether a message is the next one is decided by the OrderedCursor. OrderedConsumer has the
-verbs.
+OrderedSource is one reader: a task that creates a consumer and fills the reader's buffer while its messages are in
+order. It creates another consumer after the last good message when they are not, when the connection was lost, and when
+heartbeats are missed. OrderedCursor checks the order; OrderedConsumer is the handle.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream._unexpected import wrap_unexpected
 
 DELETE_RETRY_S = 1.0
-"""Seconds after which a consumer that was given up while it was being made is deleted once more."""
+"""Seconds after which a consumer that was abandoned during its creation is deleted once more."""
 EXPIRY_GRACE_S = 0.25
-"""Seconds that the server gets to say that a pull has expired."""
+"""Seconds to wait for the server's reply that a pull has expired."""
 
 
 class OrderedConsumer:
@@ -90,31 +89,31 @@ class OrderedConsumer:
 
     @property
     def name(self) -> str:
-        """The name of the consumer in use, which changes whenever another one takes its place."""
+        """The name of the consumer in use, which changes when it is replaced."""
         return self._state.cursor.name
 
     @property
     def last_sequence(self) -> int:
-        """The stream sequence of the last message that came, 0 before the first."""
+        """The stream sequence of the last message received, 0 before the first."""
         return self._state.cursor.stream_seq
 
     @property
     def cached_info(self) -> ConsumerInfo:
-        """What the server said of the consumer when it was made last. LocalProtocolError before the first one."""
+        """The info of the consumer in use, from its creation. LocalProtocolError before the first consumer."""
         if self._state.info is None:
             raise LocalProtocolError(f"{self._what} has made no consumer yet: read it first")
         return self._state.info
 
     async def created(self) -> ConsumerInfo:
-        """Waits until the first consumer is there; its ``num_pending`` is how many messages there were to read then.
+        """Waits for the first consumer; its ``num_pending`` is the number of messages to read at that time.
 
-        Raises what ends reading. Something has to be reading meanwhile. Cancelling ends the wait.
+        Raises the error that ends reading. A reader must be active. Cancelling ends the wait.
         """
         return await self._state.created()
 
     async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
-        """What the server says of the consumer in use now. LocalProtocolError before the first one; ConsumerNotFound
-        when it is gone.
+        """Gets the info of the consumer in use. LocalProtocolError before the first consumer; ConsumerNotFound when it
+        is gone.
         """
         self.cached_info  # noqa: B018  # raises
         return await self._state.api.get(
@@ -135,7 +134,7 @@ class OrderedConsumer:
         no_wait: bool = False,
         heartbeat: Duration | None = None,
     ) -> Fetch:
-        """Up to so many of the next messages; see Consumer.fetch. ConfigError for one that is pushed to."""
+        """Fetches up to ``max_messages`` of the next messages; see PullConsumer.fetch. ConfigError with ``push``."""
         return self._fetch(
             max_messages, timeout, max_bytes, heartbeat, PullMode.NO_WAIT if no_wait else PullMode.BOUNDED
         )
@@ -148,7 +147,7 @@ class OrderedConsumer:
         max_bytes: int | None = None,
         heartbeat: Duration | None = None,
     ) -> Fetch:
-        """As many of the next messages as there are, and at least one; see Consumer.fetch_available."""
+        """Fetches the messages that are available, at least one; see PullConsumer.fetch_available."""
         return self._fetch(max_messages, timeout, max_bytes, heartbeat, PullMode.AVAILABLE)
 
     def _fetch(
@@ -230,7 +229,9 @@ class OrderedConsumer:
         return ConsumeContext(self._state.connection, self._what, messages, handler, handler_options)
 
     async def close(self) -> None:
-        """Deletes the consumer on the server, if there is one. Reading anew makes another, where this one ended."""
+        """Deletes the server's consumer, if there is one. Reading again creates another, which continues after the last
+        message.
+        """
         if (reader := self._state.reader) is not None:
             await reader.finish()
         self._state.drop_kept_consumer()
@@ -260,7 +261,7 @@ class OrderedConsumer:
 
 
 class OrderedSource:
-    """Fills the buffer of one reader from one consumer after the other. It is a Source."""
+    """Fills the buffer of one reader from one consumer after the other; a MessageSource."""
 
     def __init__(self, state: OrderedState, options: PullOptions) -> None:
         self._is_fetch = options.mode is not PullMode.ENDLESS
@@ -283,7 +284,7 @@ class OrderedSource:
     # ---------------------------------------------------------------- as a source
 
     def start(self) -> None:
-        """Goes on where the last reader ended, with the consumer that was kept or a new one. ConnectionClosed."""
+        """Starts where the last reader ended, with the kept consumer or a new one. ConnectionClosed."""
         state, options, buffer = self._state, self._options, self.buffer
         if state.connection.state is State.CLOSED:
             raise ConnectionClosed(f"read {state.what}")
@@ -308,16 +309,16 @@ class OrderedSource:
             self._schedule_run(0.0)
 
     async def wait_created(self) -> None:
-        """Waits for the first consumer of this reader, over outages too."""
+        """Waits for the first consumer of this reader, also during outages."""
         await self._created_or_ended.wait()
 
     def refill(self) -> None:
-        """There is room again."""
+        """Refills the buffer."""
         if self._source is not None:
             self._source.refill()
 
     async def finish(self) -> None:
-        """Asks for nothing more and takes in what is on its way."""
+        """Stops pulling and receives the messages that are on their way."""
         self._cancel()
         try:
             if self._source is not None:
@@ -326,7 +327,7 @@ class OrderedSource:
             self.close()
 
     def close(self) -> None:
-        """Ends at once. The consumer is kept after a fetch that came to its end, else deleted."""
+        """Ends at once. The consumer is kept after a complete fetch and deleted otherwise."""
         self._created_or_ended.set()
         self._cancel()
         if self._unlisten is None:
@@ -354,7 +355,7 @@ class OrderedSource:
         self._task = self._loop.create_task(self._run(delay, ended), name="natsproto ordered consumer")
 
     async def _run(self, delay: float, ended: asyncio.Future[ConsumerEnd] | None) -> None:
-        """Reads one consumer after the other. What is not to be overcome ends the reading."""
+        """Reads from one consumer after the other. An error that cannot be overcome ends reading."""
         try:
             error = await self._read(delay, ended)
         except Exception as exc:
@@ -365,7 +366,7 @@ class OrderedSource:
         self._end(error)
 
     async def _read(self, delay: float, ended: asyncio.Future[ConsumerEnd] | None) -> NatsError | None:
-        """Returns why nothing more comes, None when all has come or the client is closed."""
+        """Returns the error that ended reading; None when it is complete or the client is closed."""
         state, cursor = self._state, self._cursor
         while True:
             if ended is None:
@@ -395,7 +396,7 @@ class OrderedSource:
         return ended
 
     async def _create(self, delay: float) -> asyncio.Future[ConsumerEnd]:
-        """Makes the next consumer, however often that takes, and begins to read it."""
+        """Creates the next consumer, with retries, and starts to read it."""
         state, cursor = self._state, self._cursor
         timeout, is_told = state.create_timeout, False
         while True:
@@ -448,7 +449,7 @@ class OrderedSource:
         )
 
     def _drop_consumer(self) -> None:
-        """Gives up the consumer in use."""
+        """Drops the consumer in use."""
         source, self._source = self._source, None
         inbox, self._inbox = self._inbox, None
         if source is not None:
@@ -466,7 +467,7 @@ class OrderedSource:
             self._verify_task = self._loop.create_task(self._verify(), name="natsproto identify stream")
 
     async def _verify(self) -> None:
-        """Ends the reading of another stream than before. Asked beside the reading, which it would delay."""
+        """Ends reading if the stream was recreated. Runs beside the reading, which it would delay."""
         try:
             await self._state.identity.verify(lambda: self._cursor.stream_seq)
         except Exception as exc:
@@ -496,7 +497,7 @@ class OrderedSource:
             self._end(wrap_unexpected(f"reading {self._state.what}", exc))
 
     def _on_expired(self) -> None:
-        """The time of a fetch is over, and there is no consumer that could say so."""
+        """Ends a fetch whose time is over while there is no consumer."""
         self._timer = None
         self._end(self._create_error if self._state.info is None else None)
 

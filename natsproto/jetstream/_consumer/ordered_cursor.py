@@ -1,7 +1,7 @@
-"""PURE. How far a reader in order is, and what comes next (ADR-17).
+"""PURE. The position of an ordered reader, and the check of the order of messages (ADR-17).
 
-Owns the last message that was good and the consumer that carries what follows. It says what is next, what is stale and
-what is a gap; the driver makes the consumers.
+Owns the last good sequence and the configuration of the next consumer. It tells the next message from a stale one and
+from a gap; OrderedSource creates the consumers.
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ from natsproto.jetstream._consumer.pull_state import retry_wait
 from natsproto.jetstream._info import ConsumerInfo
 
 PUSH_HEARTBEAT_S = 1.0
-"""Seconds between heartbeats of a consumer that pushes, unless it is said. Nothing else tells of its end: when three
-are missed it is lost.
+"""Seconds between heartbeats of a push consumer by default. Only missing heartbeats reveal its loss: it is lost after
+three.
 """
 
 
 class Positioned(Protocol):
-    """A message that a consumer delivered."""
+    """A message that a consumer delivered, as far as the check needs it."""
 
     @property
     def position(self) -> tuple[str, int, int]:
-        """Consumer, consumer sequence and stream sequence; LocalProtocolError for what somebody else sent."""
+        """Consumer, consumer sequence and stream sequence; LocalProtocolError for a message from another sender."""
         ...
 
 
 class OrderedCursor:
-    """How far an ordered reader is, and the consumers that carry it (ADR-17).
+    """The position of an ordered reader, and the configurations of its consumers (ADR-17).
 
-    ``config`` says where to begin and what to filter; what an ordered consumer cannot have is a ConfigError. The names
-    of the consumers are ``prefix`` and a serial, so that messages of one given up are told from those of its
-    successor.
+    ``config`` sets the start and the filters; ConfigError for settings that an ordered consumer cannot have. The
+    consumers are named by ``prefix`` and a serial number, so that messages of a dropped consumer are recognised.
     """
 
     def __init__(self, prefix: str, config: ConsumerConfig, *, push: bool = False) -> None:
@@ -62,11 +61,12 @@ class OrderedCursor:
         self.consumer_seq = 0
         self._begin = 0  # where the stream stood when "new" began, plus one
         self.is_heard = False
-        """Whether anything has come from the consumer in use."""
+        """True once the consumer in use has sent anything."""
         self._failures = 0  # in a row
 
     def next_consumer(self, *, deliver_subject: str = "") -> ConsumerConfig:
-        """The consumer to create now, from the message after the last one on. All before it are stale from here.
+        """The configuration of the next consumer, which starts after the last message. Earlier consumers are stale from
+        now on.
 
         With ``deliver_subject`` a push consumer with flow control and heartbeats.
         """
@@ -102,12 +102,15 @@ class OrderedCursor:
         return config
 
     def on_created(self, info: ConsumerInfo) -> None:
-        """The consumer is there. Where "new" began is remembered, for the case that it is lost before a message."""
+        """Records the created consumer. The start of "new" is kept in case the consumer is lost before its first
+        message.
+        """
         if self._base.deliver_policy == DeliverPolicy.NEW and not self.stream_seq and not self._begin:
             self._begin = info.delivered.stream_seq + 1
 
     def on_failed(self) -> float:
-        """No consumer could be made, or one was lost before it was heard of: seconds to wait before the next one.
+        """Records that no consumer could be created, or that one was lost before it sent anything; returns the seconds
+        to wait.
 
         0.1 at first, 4 % of the time that it has failed for, 10 at most.
         """
@@ -116,7 +119,7 @@ class OrderedCursor:
         return wait
 
     def on_messages(self, messages: Sequence[Positioned]) -> int:
-        """How many of these, from the first on, are the next ones; the cursor moves behind them."""
+        """Returns the number of messages, from the first, that are in order, and moves the cursor after them."""
         self.is_heard = True
         try:
             consumer, consumer_seq, stream_seq = messages[-1].position
@@ -141,7 +144,7 @@ class OrderedCursor:
         return len(messages)
 
     def on_message(self, consumer: str, consumer_seq: int, stream_seq: int) -> bool:
-        """Whether a message follows the last one: it is neither of a consumer given up nor behind a gap. The cursor
+        """True if a message follows the last one: it is not from a dropped consumer and there is no gap. The cursor
         moves then.
         """
         if consumer != self.name or consumer_seq != self.consumer_seq + 1:
@@ -150,7 +153,7 @@ class OrderedCursor:
         return True
 
     def on_heartbeat(self, last_consumer_seq: int) -> bool:
-        """A heartbeat told the last sequence delivered (``Nats-Last-Consumer``): whether all of it came."""
+        """Checks the last delivered sequence of a heartbeat (``Nats-Last-Consumer``). True if all messages arrived."""
         self.is_heard = True
         if last_consumer_seq > self.consumer_seq:
             return False

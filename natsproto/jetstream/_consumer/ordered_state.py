@@ -1,6 +1,6 @@
-"""Between the readers of an ordered consumer (ADR-17).
+"""The state of an ordered consumer that outlives its readers (ADR-17).
 
-Owns the cursor, the consumer in use, the making of the next one, and what was read ahead.
+Owns the cursor, the consumer in use, the creation of the next one, and the messages that were read ahead.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from natsproto.jetstream._retry_request import retry_request
 from natsproto.jetstream._timestamp import Timestamp
 
 READER_ID_METADATA: Final = "natsproto.reader"
-"""Metadata that tell the consumers of readers with one name prefix apart."""
+"""Metadata key that tells apart the consumers of readers with the same name prefix."""
 KEEP_CONSUMER_S = 5.0
-"""Seconds for which a consumer is kept after a fetch, for the next one."""
+"""Seconds for which a consumer is kept after a fetch, for the next fetch."""
 RETRY_WAIT_S, RETRY_WAIT_GROWTH = 0.15, 0.04
-"""Seconds after which servers that do not answer are asked again for the same consumer: they have no leader, and will
-not remember the question when they have one. 4 % of the time that it lasts are added.
+"""Seconds without a reply before the request is repeated: servers without a leader drop it. The wait grows by 4 % of
+the elapsed time.
 """
 MIN_CREATE_TIMEOUT_S, FIRST_CREATE_TIMEOUT_S, MAX_CREATE_TIMEOUT_S = 0.15, 1.0, 5.0
 CREATE_TIMEOUT_GROWTH, CREATE_TIMEOUT_FACTOR = 1.25, 5.0
-"""Seconds after which a consumer that is not made is given up for another one: a metadata leader that has not noticed
-the death of a server yet puts one in three there, and nobody ever answers for it. The least is for the successor of a
-consumer that was lost, if the one before did not take long; it grows with the time that it has failed.
+"""Seconds before a consumer that is not created is abandoned for another one: a metadata leader that has not noticed
+the death of a server places one in three there, and no reply ever comes. The shortest applies after the loss of a
+consumer that was created quickly; it grows with each failure.
 """
 
 
 class OrderedState:
-    """What an ordered consumer is between two readers: the cursor, the consumer in use, and what was read ahead."""
+    """The cursor, the consumer in use, and the messages that were read ahead."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class OrderedState:
             config = config.replace(metadata={**config.metadata, READER_ID_METADATA: unique})
         self.is_named = bool(name_prefix)
         self.what = f"ordered consumer {self.prefix!r} of stream {stream!r}"
-        """What it is called in errors."""
+        """Its description in errors."""
         self.cursor = OrderedCursor(self.prefix, config, push=push)
         self.identity = StreamIdentity(api, stream, stream_created, asked=f"go on with {self.what}")
         self.info: ConsumerInfo | None = None
         self.leftover: deque[JsMessage] = deque()
         self.reader: MessageSource | None = None
-        """Who is reading."""
+        """The active reader."""
         self._inbox: PullInbox | None = None  # of the consumer that is kept for the next fetch
         self._idle: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[ConsumerInfo]] = []
@@ -85,19 +85,19 @@ class OrderedState:
         self._create_time = 0.0  # how long the making of the last consumer took
 
     def put_back(self, messages: list[JsMessage]) -> None:
-        """These were not read: the next reader gets them first."""
+        """Returns unread messages: the next reader gets them first."""
         self.leftover.extendleft(reversed(messages))
 
     def take_leftover(self, most: int) -> list[JsMessage]:
-        """Up to so many messages that were read ahead."""
+        """Takes up to ``most`` messages that were read ahead."""
         leftover = self.leftover
         return [leftover.popleft() for _ in range(min(len(leftover), most))]
 
     # ---------------------------------------------------------------- readers
 
     def attach(self, reader: MessageSource) -> PullInbox | None:
-        """Begins reading; returns the inbox of the consumer that was kept, if there is one. LocalProtocolError when
-        somebody else is reading.
+        """Sets the active reader; returns the inbox of the kept consumer, if there is one. LocalProtocolError when
+        there is another reader.
         """
         if self.reader is not None:
             raise LocalProtocolError(f"{self.what} is being read already: it has one reader at a time")
@@ -110,7 +110,7 @@ class OrderedState:
         return inbox
 
     def detach(self, reader: MessageSource, inbox: PullInbox | None) -> None:
-        """Ends reading; with an inbox its consumer is kept for a while."""
+        """Removes the active reader; with an inbox its consumer is kept for a while."""
         if self.reader is reader:
             self.reader = None
             if inbox is not None:
@@ -118,7 +118,7 @@ class OrderedState:
                 self._idle = asyncio.get_running_loop().call_later(KEEP_CONSUMER_S, self.drop_kept_consumer)
 
     def drop_kept_consumer(self) -> None:
-        """Gives up the consumer that was kept."""
+        """Drops the kept consumer."""
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
@@ -131,7 +131,7 @@ class OrderedState:
 
     @property
     def create_timeout(self) -> float:
-        """How long to wait for the next consumer at first."""
+        """Seconds to wait for the next consumer at first."""
         return (
             max(MIN_CREATE_TIMEOUT_S, CREATE_TIMEOUT_FACTOR * self._create_time)
             if self.info is not None
@@ -139,8 +139,8 @@ class OrderedState:
         )
 
     async def create(self, config: ConsumerConfig, timeout: float) -> None:
-        """Makes this consumer, the cursor's next one. Asks again while nobody answers: a consumer may be made twice.
-        RequestTimeout when it is not there after ``timeout`` seconds.
+        """Creates this consumer, the cursor's next one. Repeats the request while there is no reply, as it is
+        idempotent. RequestTimeout after ``timeout`` seconds.
         """
         endpoint, asked = create_endpoint(self.stream, config), f"create {self.what}"
         body = {"stream_name": self.stream, "config": config, "action": "create"}
@@ -169,7 +169,7 @@ class OrderedState:
                 waiter.set_result(info)
 
     def delete(self, name: str) -> None:
-        """Deletes a consumer without waiting for it: what is not deleted goes by itself, after inactive_threshold."""
+        """Deletes a consumer without waiting; one that is not deleted ends by itself, after inactive_threshold."""
         self._undeleted.append(name)
         self._delete(name)
 
@@ -180,7 +180,7 @@ class OrderedState:
             return
 
     async def created(self) -> ConsumerInfo:
-        """Waits for the first one."""
+        """Waits for the first consumer."""
         if self.info is not None:
             return self.info
         if self._create_error is not None:
@@ -193,14 +193,14 @@ class OrderedState:
             self._waiters.remove(waiter)
 
     def fail_creation(self, error: NatsError) -> None:
-        """There will be none."""
+        """Records that no consumer can be created, and fails those that wait for one."""
         self._create_error = error
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(error)
 
     def is_final(self, error: NatsError) -> bool:
-        """Whether trying again to make a consumer is of no use."""
+        """True if creating a consumer again is of no use."""
         if isinstance(error, (StreamNotFound, PermissionDenied, ConnectionClosed)):
             return True
         if isinstance(error, (JetStreamUnavailable, RequestTimeout, ConnectionLost)):
@@ -211,5 +211,5 @@ class OrderedState:
         return self.info is None
 
     def emit_notice(self, error: NatsError) -> None:
-        """Tells who listens what was survived, or ended it."""
+        """Emits a ConsumerNotice."""
         self.connection._emit(ConsumerNotice(stream=self.stream, consumer=self.cursor.name, error=error))

@@ -1,8 +1,7 @@
-"""Pulling: what carries the decisions of a PullState out (ADR-37).
+"""Pulling: carries out the decisions of a PullState (ADR-37).
 
-PullSource owns the subscription on which the pulls of one reader are answered, and their one timer. What comes is put
-into the reader's buffer in the step in which a chunk brings it, and that step sends the next pull itself: no task has
-to wake up for it and none runs while a consumer is read.
+PullSource owns the subscription for the replies to one reader's pulls, and one timer. Received messages go into the
+reader's buffer in the same step of the event loop, which also sends the next pull: no task runs for it.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.jetstream._unexpected import wrap_unexpected
 
 LOOKUP_INTERVAL_S: Final = 1.0
-"""Seconds between two questions whether a consumer that takes no pulls is still there."""
+"""Seconds between two lookups of a consumer that takes no pulls."""
 _head_of = attrgetter("_head")
 
 
 class ConsumerEnd(NamedTuple):
-    """How reading from one consumer has ended; ``lost``: another one may go on behind it."""
+    """How reading from one consumer has ended; ``lost``: another consumer may continue."""
 
     error: NatsError | None
     lost: bool = False
@@ -75,7 +74,7 @@ class PullSource:
     # ---------------------------------------------------------------- as a source
 
     def start(self) -> None:
-        """Begins to pull, behind what a reader before has left; nothing more is sent until the server is heard of."""
+        """Starts to pull; messages left over by an earlier reader come first."""
         inbox, buffer, options = self._inbox, self.buffer, self._options
         now = inbox.loop.time()
         if inbox.leftover:
@@ -86,7 +85,7 @@ class PullSource:
     def start_ordered(
         self, predecessor: PullState | None, until: float, prefetch: AdaptivePrefetch | None
     ) -> asyncio.Future[ConsumerEnd]:
-        """Begins to pull for an ordered reader; returns what is done when this consumer has ended."""
+        """Starts to pull for an ordered reader; returns a future that is done when this consumer has ended."""
         inbox = self._inbox
         now = inbox.loop.time()
         self._ended = inbox.loop.create_future()
@@ -115,15 +114,15 @@ class PullSource:
         self._send_pulls(now)
 
     async def wait_created(self) -> None:
-        """The consumer was there before: what is stored waits in the stream until it is pulled."""
+        """Returns at once: the consumer exists already."""
 
     def refill(self) -> None:
-        """There is room again."""
+        """Sends the pulls that are due."""
         if self._replies is not None:
             self._send_pulls(self._inbox.loop.time())
 
     async def finish(self) -> None:
-        """Asks for nothing more and takes in what is on its way. When cancelled, that is for the next reader."""
+        """Stops pulling and receives the messages that are on their way. When cancelled, the next reader gets those."""
         if self.state is not None:
             self.state.stop()
         self._stop_timers()
@@ -134,7 +133,7 @@ class PullSource:
             self.close()
 
     def close(self) -> None:
-        """Wants no more: its pulls end on the server. What comes until then is for the next reader."""
+        """Ends its pulls on the server. The next reader gets the messages that arrive until then."""
         if self._replies is not None:
             assert self.state is not None
             self.state.stop()
@@ -145,7 +144,9 @@ class PullSource:
     # ---------------------------------------------------------------- what happens
 
     def on_change(self) -> None:
-        """A chunk brought something, or the subscription has ended. A bug ends who reads, not the connection."""
+        """Called when messages have arrived or the subscription has ended. An unexpected error ends the reader, not the
+        connection.
+        """
         replies, inbox = self._replies, self._inbox
         if replies is None:
             return
@@ -166,7 +167,7 @@ class PullSource:
             self.fail(exc)
 
     def _split_statuses(self, received: list[JsMessage], prefix: str, now: float) -> None:
-        """Messages and statuses, all in their order."""
+        """Handles messages and statuses in their order."""
         messages: list[JsMessage] = []
         for message in received:
             if not message.is_status:
@@ -220,7 +221,7 @@ class PullSource:
                 self._inbox.pins[self._options.priority.group] = pin
 
     def on_leftover(self, messages: list[JsMessage], now: float) -> int:
-        """These came for a reader who had left; returns how many of them are taken in."""
+        """Takes messages that arrived for an earlier reader; returns the number it accepts."""
         state = self.state
         if self._replies is None or state is None or state.phase is PullPhase.DONE or self._cursor is not None:
             return 0
@@ -232,7 +233,7 @@ class PullSource:
         return len(accepted)
 
     def _on_status(self, message: JsMessage, number: str, now: float) -> None:
-        """The server said something about a pull."""
+        """Handles a status of the server about a pull."""
         assert self.state is not None
         headers = message.headers
         status = headers.status
@@ -250,13 +251,13 @@ class PullSource:
         self._apply(self.state.on_status(pull, status, headers.description, headers, now), now)
 
     def on_disconnect(self) -> None:
-        """The connection is gone."""
+        """The connection was lost."""
         if self.state is not None:
             self.state.on_disconnect()
             self._send_pulls(self._inbox.loop.time())
 
     def on_reconnect(self) -> None:
-        """It is back; no pull has survived."""
+        """The connection is back; no pull has survived."""
         state = self.state
         if state is None:
             return
@@ -268,20 +269,20 @@ class PullSource:
             self._start_lookup()
 
     def end(self, error: NatsError | None) -> None:
-        """It is over: the subscription has ended, or the account may not pull."""
+        """Ends reading: the subscription has ended, or the account may not pull."""
         if self.state is not None:
             self.state.stop()
         self._end(error)
 
     def fail(self, bug: Exception) -> None:
-        """It is over, because of a bug."""
+        """Ends reading because of an unexpected error."""
         self.end(wrap_unexpected(f"reading {self._inbox.what}", bug))
 
     # ---------------------------------------------------------------- inside
 
     def _send_pulls(self, now: float) -> None:
-        """Sends what is due, and ends or waits. The one timer is not moved with every message: it looks again when it
-        fires.
+        """Sends the pulls that are due, then ends or sets the timer. The timer is not moved with every message: it is
+        checked when it fires.
         """
         state, buffer, replies, inbox = self.state, self.buffer, self._replies, self._inbox
         assert state is not None
@@ -364,7 +365,7 @@ class PullSource:
         inbox.connection._emit(ConsumerNotice(stream=inbox.stream, consumer=inbox.consumer, error=error))
 
     def _lose_consumer(self, error: NatsError | None) -> None:
-        """Nothing more is to be had from this consumer; another one may go on."""
+        """Ends reading from this consumer; another one may continue."""
         self.close()
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(ConsumerEnd(error, lost=True))
@@ -398,8 +399,8 @@ class PullSource:
         self._lookup_task = self._inbox.loop.create_task(self._lookup(), name="natsproto consumer look-up")
 
     async def _lookup(self) -> None:
-        """Nobody takes its pulls: gone, or without a leader for the moment? And what does it know after a reconnect?
-        Whoever may not ask goes on trying.
+        """Looks up a consumer that takes no pulls: it is gone, or has no leader now. After a reconnect it also tells
+        the last delivery. Without permission, pulling goes on.
         """
         inbox = self._inbox
         gone: NatsError | None = None
@@ -424,6 +425,6 @@ class PullSource:
 
 
 def make_buffer(options: PullOptions, prefetch: AdaptivePrefetch | None = None) -> Buffer:
-    """The buffer of a reader with this demand."""
+    """Makes the buffer of a reader with these options."""
     count_interval = max(1, min(64, options.max_messages // 8))
     return Buffer(counts_bytes=options.max_bytes > 0, count_interval=count_interval, prefetch=prefetch)

@@ -1,6 +1,6 @@
-"""Where the pulls of a consumer handle are answered: one subscription for each reader at a time.
+"""The subscriptions for the replies to the pulls of a consumer handle: one for each reader at a time.
 
-Owns the subscriptions of a handle, and what arrived for a reader who had left.
+Owns the subscriptions of a handle, and the messages that arrived for a reader that had left.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 
 IDLE_SUBSCRIPTION_S: Final = 1.0
-"""Seconds after a fetch for which its subscription is kept, so that a loop of fetches subscribes once."""
+"""Seconds for which a subscription is kept after a fetch, so that a loop of fetches subscribes once."""
 
 
 class PullReceiver(Protocol):
-    """Whose pulls are answered."""
+    """Receives the replies to its pulls; PullSource."""
 
     def on_change(self) -> None:
-        """A chunk brought something, or the subscription has ended."""
+        """Messages have arrived, or the subscription has ended."""
         ...
 
     def on_leftover(self, messages: list[JsMessage], now: float) -> int:
-        """These came for the pulls of a reader who has left; returns how many of them it takes."""
+        """Offers messages that arrived for an earlier reader; returns the number it accepts."""
         ...
 
     def on_disconnect(self) -> None:
-        """The connection is gone."""
+        """The connection was lost."""
         ...
 
     def on_reconnect(self) -> None:
-        """It is back; no pull has survived."""
+        """The connection is back; no pull has survived."""
         ...
 
     def end(self, error: NatsError | None) -> None:
-        """Nothing more will come."""
+        """Ends reading."""
         ...
 
     def fail(self, bug: Exception) -> None:
-        """It is over, because of a bug."""
+        """Ends reading because of an unexpected error."""
         ...
 
 
@@ -60,7 +60,7 @@ class PullSubscription:
         self._serial = 0
         self._subject = inbox.api.new_inbox()
         self.prefix = ""
-        """What the reply subjects of the reader's pulls begin with."""
+        """The prefix of the reply subjects of the reader's pulls."""
         self.reader: PullReceiver | None = None
         self.idle_since = 0.0
         self.subscription = inbox.connection.subscribe(
@@ -72,14 +72,14 @@ class PullSubscription:
         )  # no limits: bounded by what is asked for
 
     def attach(self, reader: PullReceiver) -> None:
-        """From now on it is this reader's. What is still said about pulls of the one before is not."""
+        """Assigns it to a reader. Statuses about pulls of the previous reader are ignored from now on."""
         self.reader = reader
         self._serial += 1
         self.prefix = f"{self._subject}.{self._serial}."
         self.subscription._on_change = reader.on_change
 
     def detach(self) -> None:
-        """Nobody's: what comes is kept for the next reader."""
+        """Removes the reader: messages that arrive are kept for the next one."""
         self.reader = None
         self.subscription._on_change = self._on_unclaimed
 
@@ -92,19 +92,18 @@ class PullSubscription:
 
 
 class PullInbox:
-    """The subscriptions for the pulls of a consumer handle, and what nobody has read.
+    """The subscriptions for the pulls of a consumer handle, and its unread messages.
 
-    A reader has a subscription to itself, so that what one of them demanded (a priority, a number of pending messages,
-    some bytes) is served to that one, and so that ending the subscription ends its pulls on the server and nobody
-    else's.
+    A reader has its own subscription, so that it gets the messages of its own priority and limits, and so that ending
+    the subscription ends only its pulls on the server.
 
-    A reader who leaves while the server may still serve it ends its subscription: that ends its pulls. What arrives
-    until the server has confirmed that is offered to the other readers of the handle, then to the next one. When
-    nobody reads and no subscription is left it goes back to the server with nak; where that would lose a message (no
-    acknowledgements, its last delivery, or nothing is known of the consumer) it stays for the next reader.
+    A reader that leaves while its pulls are open ends its subscription, and with it the pulls. Messages that arrive
+    until the server confirms that are offered to the other readers of the handle, then to the next one. Without readers
+    and subscriptions they are nakked; where that would lose a message (no acknowledgements, its last delivery, or an
+    unknown configuration) they stay for the next reader.
 
-    ``config`` is the configuration of the consumer as far as it is known. ``pins`` are those of the handle (ADR-42:
-    by group).
+    ``config`` returns the consumer's configuration, if known. ``pins`` holds the pin ids of the handle by group
+    (ADR-42).
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class PullInbox:
         self.subject = f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self.loop = asyncio.get_running_loop()
         self.leftover: deque[JsMessage] = deque()
-        """Messages that came for a reader who had left."""
+        """Messages that arrived for a reader that had left."""
         self._config = config
         self._open: dict[PullSubscription, None] = {}  # all that are subscribed, those that are ending included
         self._idle: list[PullSubscription] = []
@@ -131,19 +130,19 @@ class PullInbox:
 
     @property
     def what(self) -> str:
-        """What it is called in errors."""
+        """Its description in errors."""
         return f"consumer {self.consumer!r} of stream {self.stream!r}"
 
     @property
     def ack_wait(self) -> float | None:
-        """Seconds the server waits for an answer to a message, if known."""
+        """The server's ack_wait in seconds, if known."""
         config = None if self._config is None else self._config()
         return None if config is None else float(min(config.backoff, default=config.ack_wait)) or None
 
     # ---------------------------------------------------------------- readers
 
     def join(self, reader: PullReceiver) -> PullSubscription:
-        """The subscription that is this reader's from now on, until it leaves."""
+        """Assigns a subscription to a reader, until it leaves."""
         if self._unlisten is None:
             self._unlisten = self.connection.listen(self._on_event)
         if self._idle:
@@ -155,7 +154,9 @@ class PullInbox:
         return replies
 
     def leave(self, replies: PullSubscription, *, reuse: bool) -> None:
-        """Its reader wants no more. ``reuse`` says that no pull of it is open, so that it can serve another one."""
+        """Removes the reader of a subscription. ``reuse``: none of its pulls is open, so that it can serve another
+        reader.
+        """
         replies.detach()
         if reuse and replies in self._open and replies not in self._ending:
             replies.idle_since = self.loop.time()
@@ -167,11 +168,11 @@ class PullInbox:
             self._wait_idle()
 
     def is_ending(self, replies: PullSubscription | None) -> bool:
-        """Whether what is on its way to it is being taken in."""
+        """True while messages on their way to it are received."""
         return replies in self._ending
 
     def end(self, replies: PullSubscription) -> asyncio.Task[None] | None:
-        """Ends a subscription, and with it its pulls. The task takes in what is on its way; None when nothing is."""
+        """Ends a subscription and its pulls. Returns the task that receives the messages on their way, if any."""
         if replies in self._ending:
             return self._ending[replies]
         if replies not in self._open:
@@ -193,12 +194,12 @@ class PullInbox:
             self.remove(replies)
 
     def close(self) -> None:
-        """Ends all at once. What was not read stays for the next reader."""
+        """Ends all subscriptions at once. Unread messages stay for the next reader."""
         for replies in list(self._open):
             self.remove(replies)
 
     def remove(self, replies: PullSubscription) -> None:
-        """A subscription has ended, or ends now."""
+        """Removes a subscription that has ended, or ends now."""
         if replies not in self._open:
             return
         del self._open[replies]
@@ -215,7 +216,7 @@ class PullInbox:
 
     @property
     def _is_in_use(self) -> bool:
-        """Whether somebody reads, or the server may still send what somebody had asked for."""
+        """True while there is a reader, or the server may still send messages of its pulls."""
         return len(self._open) > len(self._idle)
 
     def _wait_idle(self) -> None:
@@ -234,29 +235,29 @@ class PullInbox:
     # ---------------------------------------------------------------- what nobody has read
 
     def take_leftover(self, most: int) -> list[JsMessage]:
-        """Up to so many messages that came for a reader who had left."""
+        """Takes up to ``most`` messages that arrived for a reader that had left."""
         leftover = self.leftover
         return [leftover.popleft() for _ in range(min(len(leftover), most))]
 
     def keep_leftover(self, messages: list[JsMessage]) -> None:
-        """These came for nobody."""
+        """Keeps messages that arrived without a reader."""
         self.leftover += messages
         self._offer_leftover()
 
     def put_back(self, messages: list[JsMessage]) -> None:
-        """These were taken and not handed over: they are the next ones again."""
+        """Returns messages that were taken and not delivered: they are the next ones again."""
         self.leftover.extendleft(reversed(messages))
         self._offer_leftover()
 
     def return_unread(self, messages: list[JsMessage]) -> None:
-        """Nobody here is going to read these: back to the server at once, or kept where that would lose them."""
+        """Naks unread messages, or keeps them where a nak would lose them."""
         kept = [message for message in messages if not self._is_redelivered(message)]
         nak_all([message for message in messages if self._is_redelivered(message)])
         if kept:
             self.put_back(kept)
 
     def _offer_leftover(self) -> None:
-        """To those who are reading; what is left waits for the next one."""
+        """Offers left-over messages to active readers; the rest waits for the next one."""
         leftover, now = self.leftover, self.loop.time()
         for replies in list(self._open):
             if not leftover:
@@ -275,7 +276,7 @@ class PullInbox:
         nak_all([message for message in left if self._is_redelivered(message)])
 
     def _is_redelivered(self, message: JsMessage) -> bool:
-        """Whether the server delivers a message again that is not acknowledged, as far as known."""
+        """True if the server is known to redeliver this message when it is not acknowledged."""
         config = None if self._config is None else self._config()
         if config is None or config.ack_policy == AckPolicy.NONE:
             return False

@@ -13,7 +13,7 @@ _UNIT_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs"
 
 
 class PullLimits(NamedTuple):
-    """What refusals have told: how much one pull may ask for, and what was not enough for the next message."""
+    """The most that one pull may request, and the bytes that were too few for the next message."""
 
     batch: int = UNBOUNDED_BATCH
     size: int = 2**63
@@ -21,7 +21,7 @@ class PullLimits(NamedTuple):
     too_small: int = 0
 
     def learn(self, refusal: str) -> PullLimits | None:
-        """These with what a refusal tells; the same if that was known; None when it is about something else."""
+        """Returns the limits updated from a refusal; None when the refusal is about something else."""
         limit = _LIMIT_EXCEEDED.search(refusal)
         if limit is None:
             return None

@@ -1,6 +1,6 @@
-"""PURE. What a reader wants, and what a pull says of it (ADR-37, ADR-42).
+"""PURE. The options of a reader, and the pull requests made of them (ADR-37, ADR-42).
 
-Owns the arguments of the verbs that read, gathered once and checked, and the request as it is sent.
+Owns the checked arguments of ``fetch``, ``messages`` and ``consume``, and the request as it is sent.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from natsproto.jetstream._codec import Duration, Record, integer, text
 from natsproto.jetstream._config import priority_group
 
 UNBOUNDED_BATCH: Final = 1_000_000
-"""What is asked for when only bytes are bounded; a server takes a missing count for one message (ADR-37)."""
+"""The batch of a pull that only bytes bound; without a batch the server delivers one message (ADR-37)."""
 DEFAULT_MAX_MESSAGES: Final = 500
 DEFAULT_EXPIRES_S: Final = 30.0
 MAX_TIMEOUT_S: Final = 2.0**31
 MIN_EXPIRES_WITH_HEARTBEAT_S: Final = 1.0
 """A pull that ends sooner has no heartbeats."""
 MAX_HEARTBEAT_S: Final = 2.0
-"""Seconds between heartbeats. ADR-37 says half of ``expires``, but a leader that was killed says nothing: with 15 s its
-end would be noticed after 30. Two of these are shorter than any election (4 to 9 s), so that the pulls are being asked
-again when the next leader is there.
+"""Seconds between heartbeats. ADR-37 says half of ``expires``, but with 15 s the loss of a leader would be noticed
+after 30. Two of these are shorter than any election (4 to 9 s), so that pulls are sent again by the time there is a new
+leader.
 """
 
 
 class PullMode(Enum):
-    """What one reading is to get."""
+    """The extent of one reading."""
 
     ENDLESS = "endless"
-    """All there is, pull after pull."""
+    """All messages, pull after pull."""
     BOUNDED = "bounded"
-    """One pull: full, or what has come when its time is over."""
+    """One pull, which ends when it is full or expires."""
     AVAILABLE = "available"
-    """What is there, and at least one message if one comes in time."""
+    """The available messages, at least one if one arrives in time."""
     NO_WAIT = "no_wait"
-    """What is there."""
+    """The available messages."""
 
 
 class PriorityOptions(Record):
-    """The demands of priority groups (ADR-42), checked."""
+    """The checked options of priority groups (ADR-42)."""
 
     group: str = text(default="")
     min_pending: int = integer(default=0)
@@ -54,7 +54,7 @@ NO_PRIORITY: Final = PriorityOptions()
 
 
 class PullRequest(NamedTuple):
-    """What goes to ``CONSUMER.MSG.NEXT``; ``body()`` is its JSON. Durations are seconds."""
+    """A request to ``CONSUMER.MSG.NEXT``; ``body()`` is its JSON. Durations are seconds."""
 
     batch: int = 0
     expires: float = 0.0
@@ -93,12 +93,12 @@ class PullRequest(NamedTuple):
 
 
 class PullOptions(NamedTuple):
-    """The arguments of a verb that reads, gathered once and checked.
+    """The checked arguments of a method that reads.
 
-    ``max_messages`` bounds what is asked for or waits to be taken, ``max_bytes`` its bytes (0: no bound). A new pull
-    goes out when what is left of one of them is at or below its threshold (None: half, rounded up). ``total`` is the
-    number of messages after which it is over (0: never). ``is_adaptive`` says that no bound was given, so that the
-    bound may follow the reader.
+    ``max_messages`` bounds the messages that are requested or unread, ``max_bytes`` their bytes (0: no bound). A pull
+    is sent when the rest of one of them is at or below its threshold (None: half, rounded up). ``total`` is the number
+    of messages after which reading ends (0: never). ``is_adaptive``: no bound was given, so the bound may adapt to the
+    reader.
     """
 
     mode: PullMode
@@ -127,8 +127,8 @@ def fetch_options(
     min_ack_pending: int = 0,
     priority: int = 0,
 ) -> PullOptions:
-    """The demand of a fetch. Without a timeout it takes what is there; a server that can tell is looked for as long as
-    ``search_time``. ConfigError, TypeError.
+    """The options of a fetch. With a timeout of 0 it gets the available messages, and waits ``search_time`` seconds for
+    the server's reply. ConfigError, TypeError.
     """
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not 0 < timeout < MAX_TIMEOUT_S:
         timeout = seconds("timeout", timeout)
@@ -160,7 +160,7 @@ def pull_options(
     min_ack_pending: int = 0,
     priority: int = 0,
 ) -> PullOptions:
-    """The demand with these arguments; ConfigError, TypeError."""
+    """The options with these arguments. ConfigError, TypeError."""
     is_bytes_only = max_messages is None and bool(max_bytes)
     is_adaptive = max_messages is None and not max_bytes and threshold_messages is None
     most = (UNBOUNDED_BATCH if max_bytes else DEFAULT_MAX_MESSAGES) if max_messages is None else max_messages
@@ -224,7 +224,7 @@ def _check_bounds(
 
 
 def default_heartbeat(expires: float) -> float:
-    """The heartbeat that goes with a pull: half its time, 2 s at most; none when it ends within one second.
+    """The default heartbeat of a pull: half of ``expires``, 2 s at most; none below one second.
 
     The server refuses a heartbeat longer than half of ``expires``.
     """

@@ -1,8 +1,8 @@
 """PURE. The decisions of pulling (ADR-37, ADR-42): events in, actions out.
 
-PullState owns what was asked of the server and has not come, what its refusals have told of its limits, and how long
-its silence is borne. It knows no socket, no clock and no task: the time is passed in (float seconds on any steady
-clock). How much has come and was taken is counted by the buffer, which is only read here.
+PullState owns the pending messages, the limits learned from refusals, and the timeouts. It knows no socket, clock or
+task: the time is passed in as float seconds of any steady clock. The buffer counts received and consumed messages, and
+is only read here.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from natsproto.jetstream._consumer.pull_options import (
 )
 
 MIN_EXPIRES_S: Final = 0.01
-"""Less time than this is not worth another pull."""
+"""A pull with less time than this is not sent."""
 END_GRACE_S: Final = 0.1
-"""How much longer than the time of a bounded pull its end is waited for."""
+"""Seconds to wait for the end of a bounded pull after its time."""
 
 MAX_MISSED_HEARTBEATS: Final = 2
 HEARTBEAT_AFTER_LOSS_S: Final = 0.25
-"""Seconds between heartbeats of the first pull after a loss, doubling with every pull of which nothing is heard: a pull
-that reaches a leader on its way out disappears without a word.
+"""Seconds between heartbeats of the first pull after a loss; they double with every lost pull. A pull that reaches a
+leader that is stepping down disappears silently.
 """
 EXPIRES_AFTER_LOSS_S: Final = 5.0
 PROBE_AFTER_S: Final = 0.2
-"""Seconds of sudden silence after which it is asked whether anybody takes pulls at all."""
+"""Seconds of sudden silence after which a probe is sent."""
 MIN_MESSAGES_BETWEEN_PROBES: Final = 8
-"""Messages that must have come since the last such question, so that a trickle is not doubled by questions."""
+"""Messages that must have arrived since the last probe, so that slow traffic is not doubled by probes."""
 PROBE: Final = b'{"batch":1,"expires":1000000000,"idle_heartbeat":1000000000}'
-"""A pull that every server refuses at once, for its heartbeat, and that changes nothing. What matters is who answers:
-"nobody" (503) tells within a moment that the server of a consumer was killed, where silence needs two heartbeats.
+"""A pull that every server refuses at once, for its heartbeat, without effect. The reply 503 (no responders) reveals at
+once that the consumer's server was killed; silence needs two heartbeats.
 """
 _GRACE_WITHOUT_HEARTBEAT_S = 1.0  # how much longer than `expires` a pull without heartbeats is waited for
 _MIN_RETRY_WAIT_S, _RETRY_WAIT_GROWTH, _MAX_RETRY_WAIT_S = 0.1, 1.04, 10.0  # overshoots an election by 4 % of its time
@@ -49,31 +49,29 @@ _MAX_FAILURES = 120  # in a row; the longest wait is reached then
 
 
 def retry_wait(failures: int) -> float:
-    """Seconds to wait after so many failures in a row: 0.1 at first, 4 % of the time that it has failed for, 10 at
-    most.
-    """
+    """Seconds to wait after a number of failures in a row: 0.1 at first, then 4 % of the elapsed time, 10 at most."""
     return min(_MIN_RETRY_WAIT_S * _RETRY_WAIT_GROWTH ** min(failures, _MAX_FAILURES), _MAX_RETRY_WAIT_S)
 
 
 class Action(Enum):
-    """What a driver does next."""
+    """The next step of the driver, PullSource."""
 
     KEEP = "keep"
     """Nothing."""
     ARM = "arm"
-    """Look at ``deadline`` again: it has come closer."""
+    """Check ``deadline`` again: it is earlier now."""
     REFILL = "refill"
-    """Ask ``next_request()``; it may say that it is not time yet."""
+    """Call ``next_request()``, which may return None for now."""
     PROBE = "probe"
     """Send PROBE, as pull 0."""
     DONE = "done"
-    """All that a bounded pull will get is there."""
+    """A bounded pull is complete."""
     STOP = "stop"
-    """Nothing more will come; ``error`` says why."""
+    """Reading has ended with ``error``."""
 
 
 class Decision(NamedTuple):
-    """An action, the error that ends everything (STOP), or one that is told and survived (``notice``)."""
+    """An action, with the error that ends reading (STOP), or one that is survived and reported (``notice``)."""
 
     action: Action
     error: NatsError | None = None
@@ -87,7 +85,7 @@ DONE: Final = Decision(Action.DONE)
 
 
 class ReceivedCounts(Protocol):
-    """How much has come for a reader, and was taken: what a buffer counts."""
+    """The messages and bytes that a buffer has received and its reader has consumed."""
 
     received: int
     received_bytes: int
@@ -102,15 +100,15 @@ class _Pull(NamedTuple):
 
 
 class PullPhase(Enum):
-    """Where a reading stands."""
+    """The phase of a reading."""
 
     PULLING = "pulling"
     SERVER_SHUTDOWN = "server_shutdown"
-    """Its server has said that it shuts down."""
+    """The consumer's server is shutting down."""
     DISCONNECTED = "disconnected"
-    """There is no connection: nothing is asked and no heartbeat is due."""
+    """There is no connection: no pulls are sent and no heartbeat is due."""
     DONE = "done"
-    """Nothing more is asked for."""
+    """No more pulls are sent."""
 
 
 class PullState:
@@ -118,12 +116,12 @@ class PullState:
 
     ``predecessor`` is the state of the previous consumer of an ordered reader.
 
-    A bounded demand is one pull: DONE when the server ended it, asked again only for what a lost server still owed, and
-    then for the time that is left until ``until``. With NO_WAIT that is how long a server is looked for that can tell.
+    With bounded options there is one pull: DONE when the server ends it. Only messages that a lost server still owed
+    are pulled again, in the time left until ``until``. With NO_WAIT that is the time to wait for the server's reply.
 
-    Pulls are numbered from 1 on and each needs a reply subject of its own: a cluster remembers which pulls are open by
-    their reply subjects, and forgets the subject with the first of them that ends. After a change of leader the others
-    would be lost without a word.
+    Pulls are numbered from 1 and each needs its own reply subject: a cluster identifies open pulls by their reply
+    subjects, and forgets the subject with the first of them that ends. After a change of leader the others would be
+    lost silently.
 
     The size of a message is that of its subject, ack subject, header block and payload (ADR-37). Sizes are needed only
     with ``max_bytes``; the server counts before it adds a ``Nats-Pin-Id`` header, so leave that one out.
@@ -147,20 +145,20 @@ class PullState:
         self._until = (until or now + options.expires) if options.mode is not PullMode.ENDLESS else 0.0
         self.phase = PullPhase.PULLING
         self.pending = self.pending_bytes = 0
-        """Messages, and their bytes, that were asked for and are not here yet."""
+        """Messages, and their bytes, that were requested and have not arrived."""
         self.number = 0
-        """Of the last pull."""
+        """The number of the last pull."""
         self._open_pulls: list[_Pull] = []  # that may be open, the oldest first
         self._last_ended = 0  # the last pull that was given up or has ended, with all before it
         self.has_abandoned_pulls = False
-        """Whether a pull was given up that the server may still serve."""
+        """True if a pull was abandoned that the server may still serve."""
         self._limits: PullLimits = NO_PULL_LIMITS if predecessor is None else predecessor._limits
         self.losses: int = 0 if predecessor is None else max(predecessor.losses, 1)
-        """Pulls lost in a row, without a sign of life between."""
+        """Pulls lost in a row."""
         self.no_responders = 0
-        """Pulls in a row that nobody was there to take."""
+        """Pulls in a row without responders."""
         self.idle_timeout = 0.0
-        """Seconds of silence after which what was asked is lost."""
+        """Seconds of silence after which open pulls are lost."""
         self._last_heard = 0.0
         self._since_probe = 0  # messages since it was last asked whether anybody is there
         self._failures = 0  # in a row
@@ -174,12 +172,12 @@ class PullState:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more will be asked for."""
+        """True if no more pulls will be sent."""
         return self.phase is PullPhase.DONE
 
     @property
     def capacity(self) -> int:
-        """How many messages more fit: beyond what was asked for, if others left something behind on the server."""
+        """The number of messages that still fit, beyond the requested ones if other readers left messages over."""
         if not self._until:
             return UNBOUNDED_BATCH
         left = self._options.max_messages - self._counts.received + self._counts.consumed
@@ -187,7 +185,7 @@ class PullState:
 
     @property
     def refill_at(self) -> int | None:
-        """After how many messages taken in all the next pull is due, if nothing else happens; None for never."""
+        """The number of consumed messages at which the next pull is due; None for never."""
         if self._until or self.phase is PullPhase.DONE:
             return None
         if self._options.max_bytes:
@@ -196,7 +194,7 @@ class PullState:
 
     @property
     def deadline(self) -> float | None:
-        """When to call ``on_deadline`` if nothing else happens before; None for not at all."""
+        """When to call ``on_deadline``; None for never."""
         if self.phase is PullPhase.DONE:
             return None
         if self.phase is PullPhase.DISCONNECTED:
@@ -215,7 +213,7 @@ class PullState:
         return due or None
 
     def next_request(self, now: float) -> PullRequest | None:
-        """The pull to send now, counted as asked for; None when enough is asked for, or when it must wait."""
+        """Returns the pull to send now and counts it as pending; None when none is due."""
         if (
             self.phase is PullPhase.DONE
             or self.phase is PullPhase.DISCONNECTED
@@ -281,7 +279,7 @@ class PullState:
         return -(-bound // 2)
 
     def _needs_pull(self) -> bool:
-        """Whether one of the bounds is half free (or what the thresholds say) and the user keeps up."""
+        """True if one of the bounds is at its threshold and the reader keeps up."""
         if self._until:
             return not self.pending
         counts, options, threshold = self._counts, self._options, self._threshold()
@@ -294,7 +292,7 @@ class PullState:
         return self.pending + held <= threshold or self.pending_bytes + held_bytes <= options.threshold_bytes
 
     def _time_left(self, now: float) -> float | None:
-        """How long the next pull may wait: all its time, or what is left of a bounded one's; None when none is."""
+        """Seconds for the next pull: ``expires``, or the rest of a bounded pull's time; None when none is left."""
         if not self._until:
             return min(self._options.expires, self._limits.expires)
         left = self._until - now
@@ -303,7 +301,7 @@ class PullState:
         return min(left, self._limits.expires) if left >= MIN_EXPIRES_S else None
 
     def _heartbeat_and_expires(self, expires: float) -> tuple[float, float]:
-        """Heartbeat and time of a pull: after others were lost it shows soon whether anybody has it."""
+        """Heartbeat and ``expires`` of a pull, shorter after a loss."""
         heartbeat = self._options.heartbeat
         if heartbeat * 2 > expires:
             heartbeat = default_heartbeat(expires)
@@ -317,7 +315,7 @@ class PullState:
     # ------------------------------------------------------------ what comes
 
     def on_messages(self, count: int, size: int, now: float) -> Decision:
-        """So many messages came in, of so many bytes together (0 without ``max_bytes``), and were counted."""
+        """Messages arrived and were counted; ``size`` is their bytes (0 without ``max_bytes``)."""
         self._last_heard = now
         self.losses = self.no_responders = self._failures = 0
         if self.phase is PullPhase.SERVER_SHUTDOWN:
@@ -333,12 +331,12 @@ class PullState:
         return ARM if before < MIN_MESSAGES_BETWEEN_PROBES <= self._since_probe else KEEP
 
     def on_leftover(self) -> None:
-        """Messages came that were not asked for here, and were counted."""
+        """Messages of another reader's pulls were added and counted."""
         if self._is_complete():
             self._finish()
 
     def on_status(self, number: int, code: int, description: str, headers: Mapping[str, str], now: float) -> Decision:
-        """A status came in for a pull (0: for a probe); ``headers`` may tell what was pending (ADR-37)."""
+        """A status arrived for a pull (0: for a probe); ``headers`` may tell the pending messages (ADR-37)."""
         said = description.lower()
         if code == 409 and ("deleted" in said or "push based" in said):
             return self._stop(ConsumerGone(description, self.consumer))
@@ -373,21 +371,21 @@ class PullState:
         return self._on_refusal(code, description, now)
 
     def _on_probe_status(self, code: int, now: float) -> Decision:
-        """Whatever the server has against the probe, somebody is there; unless nobody is, for pulls that were open."""
+        """Any refusal of a probe shows that the consumer is there; no responders shows that open pulls are lost."""
         if code != 503:
             self._last_heard, self.no_responders = now, 0
             return KEEP
         return self._on_no_responders(now) if self.pending else KEEP
 
     def _on_ended_pull(self, code: int, said: str) -> Decision:
-        """A pull that was given up has ended. A new leader says so when it is there: no need to wait any longer."""
+        """An abandoned pull has ended. A new leader reports that, so there is no need to wait."""
         if code == 409 and "leadership change" in said and self._retry_at:
             self._retry_at = 0.0
             return REFILL
         return KEEP
 
     def _on_message_too_big(self, left_bytes: int, code: int, description: str) -> Decision:
-        """The next message needs more bytes than were free. Asking for as few again would go on for ever."""
+        """The next message needs more bytes than were free; the same request would fail again."""
         most = min(self._options.max_bytes, self._limits.size)
         if self._until:
             held_bytes = self._counts.received_bytes - self._counts.consumed_bytes
@@ -402,7 +400,7 @@ class PullState:
         return REFILL
 
     def _on_pull_end(self, code: int, now: float) -> Decision:
-        """A pull came to its natural end. A bounded one is over, unless a learned limit made it ask in pieces."""
+        """A pull ended normally. A bounded reading is over, unless a learned limit split it into several pulls."""
         self._failures = 0
         if not self._until:
             return REFILL
@@ -412,7 +410,7 @@ class PullState:
         return REFILL if in_pieces and self._time_left(now) is not None else self._finish()
 
     def _on_refusal(self, code: int, description: str, now: float) -> Decision:
-        """A limit of the consumer is learned and kept from now on; anything else is asked again, later and later."""
+        """Learns a limit of the consumer; after any other refusal pulls again, with growing waits."""
         notice = PullRefused(code, description, self.consumer)
         learned = self._limits.learn(description.lower())
         if learned not in (None, self._limits):
@@ -426,7 +424,7 @@ class PullState:
         return Decision(Action.REFILL, notice=notice if is_first or not self._until else None)
 
     def _on_no_responders(self, now: float) -> Decision:
-        """Nobody listens for pulls: the consumer is gone, or has no leader for the moment. Whoever may ask has to."""
+        """There are no responders: the consumer is gone or has no leader now. The driver looks it up."""
         self.no_responders += 1
         self._abandon_pulls()
         self.losses = max(self.losses, 1)
@@ -439,7 +437,7 @@ class PullState:
     # ------------------------------------------------------------ what does not come
 
     def on_deadline(self, now: float) -> Decision:
-        """To be called at ``deadline``: missed heartbeats give everything asked for up and ask again."""
+        """To be called at ``deadline``. Missed heartbeats abandon the open pulls and pull again."""
         if self.phase is PullPhase.DONE:
             return KEEP
         if self._until and now >= self._until + (0.0 if self.phase is PullPhase.DISCONNECTED else END_GRACE_S):
@@ -462,21 +460,21 @@ class PullState:
         return Decision(Action.REFILL, notice=missed)
 
     def on_not_sent(self, now: float) -> None:
-        """The last pull could not be sent for want of room. It is asked again, later and later."""
+        """The outbox had no room for the last pull. It is sent again, with growing waits."""
         if self._open_pulls:
             pull = self._open_pulls.pop()
             self._reduce_pending(pull.batch, pull.size)
         self._back_off(now)
 
     def on_disconnect(self) -> None:
-        """The connection is gone: nothing is asked and no heartbeat is due until ``on_reconnect``."""
+        """The connection was lost: no pulls are sent and no heartbeat is due until ``on_reconnect``."""
         if self._has_available():
             self._finish()
         if self.phase is not PullPhase.DONE:
             self.phase = PullPhase.DISCONNECTED
 
     def on_reconnect(self, now: float) -> Decision:
-        """The connection is back. The pulls of the old one are lost; the consumer is not looked up (ADR-37)."""
+        """The connection is back. The old pulls are lost; the consumer is not looked up (ADR-37)."""
         self._abandon_pulls()
         self.has_abandoned_pulls = False
         self.losses = 1
@@ -489,13 +487,15 @@ class PullState:
         return REFILL
 
     def stop(self) -> None:
-        """Whoever reads has had enough: nothing more is asked for."""
+        """Stops pulling, because the reader has left."""
         self._finish()
 
     # ------------------------------------------------------------ the books
 
     def _drop_served_pulls(self) -> None:
-        """Forgets the oldest that the younger ones can account for: they were served and ended silently."""
+        """Drops the oldest pulls that were served and ended silently: the younger ones account for all pending
+        messages.
+        """
         sized = self._options.max_bytes > 0
         sizes = [pull.size if sized else pull.batch for pull in self._open_pulls]
         owed = self.pending_bytes if sized else self.pending
@@ -506,7 +506,7 @@ class PullState:
         del self._open_pulls[:served]
 
     def _reduce_pending(self, count: int, size: int) -> None:
-        """That much of what was asked for needs no more waiting."""
+        """Reduces the pending messages and bytes."""
         self.pending = max(self.pending - count, 0)
         sized = self._options.max_bytes > 0
         if sized:
@@ -516,7 +516,7 @@ class PullState:
             self._clear_pulls()
 
     def _end_pull(self, number: int, headers: Mapping[str, str]) -> int:
-        """One pull ended with something left of it; returns how many bytes that was."""
+        """Ends one pull before it was served in full; returns the bytes that were left."""
         left, left_bytes = (_parse_count(headers.get(f"Nats-Pending-{what}")) for what in ("Messages", "Bytes"))
         pull = next((pull for pull in self._open_pulls if pull.number == number), None)
         if left is None and self._until:
@@ -531,19 +531,19 @@ class PullState:
         return left_bytes or 0
 
     def _clear_pulls(self) -> None:
-        """All have ended: nothing is on its way any more."""
+        """Forgets all pulls, which have ended."""
         self.pending = self.pending_bytes = 0
         self._open_pulls.clear()
         self._last_ended = self.number
 
     def _abandon_pulls(self) -> None:
-        """Nothing more is waited for, although the server may still serve what is open."""
+        """Abandons the open pulls, which the server may still serve."""
         if self.pending:
             self.has_abandoned_pulls = True
             self._clear_pulls()
 
     def _is_complete(self) -> bool:
-        """Whether all that was to come has come."""
+        """True if all messages have arrived."""
         options, counts = self._options, self._counts
         if not self._until:
             return 0 < options.total <= counts.received
@@ -555,7 +555,7 @@ class PullState:
         return self._options.mode is PullMode.AVAILABLE and self._counts.received > self._counts.consumed
 
     def _retry(self, now: float) -> Decision:
-        """Asked again at once the first time, later and later when that keeps failing."""
+        """Pulls again, at once the first time and then with growing waits."""
         if self._failures:
             self._back_off(now)
         else:

@@ -1,7 +1,7 @@
-"""Push consumers: the server sends without being asked, as fast as flow control lets it (ADR-9, ADR-15).
+"""Push consumers: the server sends messages as fast as flow control allows (ADR-9, ADR-15).
 
-PushSource owns the subscription on the deliver subject, the flow control requests that wait for their turn and the
-alarm for heartbeats that do not come. It makes no consumer and deletes none. PushConsumer is the handle.
+PushSource owns the subscription on the deliver subject, the queued flow control requests and the timer for missed
+heartbeats. It creates and deletes no consumer. PushConsumer is the handle.
 """
 
 from __future__ import annotations
@@ -44,25 +44,24 @@ from natsproto.jetstream._unexpected import wrap_unexpected
 from natsproto.protocol.subject import queue_group, subscribe_subject
 
 MAX_MISSED_HEARTBEATS: Final = 3
-"""Heartbeats that may be late before it is an alarm: more than for pulls, as nothing else tells of the end (ADR-15)."""
+"""Missed heartbeats that mean a loss: more than for pulls, as nothing else reveals it (ADR-15)."""
 UNBOUND_WAITS_S = (0.02, 0.05, 0.1, 0.2)
-"""Seconds that a server takes to notice that the reader before has left."""
+"""Waits, in seconds, for a server to notice that the previous reader has left."""
 BOUND_WAITS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-"""Seconds that it takes to notice that there is a reader."""
+"""Waits, in seconds, for a server to notice a new reader."""
 
 
 class PushSource:
-    """Takes in what one consumer pushes to ``subject`` (of a queue group, if any). It is a Source.
+    """Receives the messages that one consumer pushes to ``subject`` (of a queue group, if any); a MessageSource.
 
-    The server stops when too much is on its way (flow control) until it is answered, and that is done only when
-    everything in front of its question was taken: so a slow reader slows the server down instead of being flooded.
-    ``heartbeat`` in seconds (0: the consumer sends none); when three are missed ``lookup`` is called, which returns
-    why nothing more will come, if so. ``leftover`` holds what was left unread before; ``total`` ends it after so many
-    messages. ``check_bound``, if given, is waited for before it subscribes (False) and afterwards (True), when it is
-    established.
+    With flow control the server stops sending until its request is answered, which happens when all earlier messages
+    were consumed: a slow reader slows the server down. ``heartbeat`` in seconds (0: the consumer sends none); when
+    three are missed ``lookup`` is called, which returns the error if the consumer is gone. ``leftover`` holds earlier
+    unread messages; ``total`` is the number of messages after which it ends. ``check_bound``, if given, is awaited
+    before it subscribes (False) and afterwards (True).
 
-    An ordered reader gives the ``cursor`` that its messages have to keep, and ``ended``, a future that is told how this
-    consumer has ended: also when heartbeats are missed. The buffer goes on then.
+    An ordered reader passes its ``cursor``, which checks the order, and ``ended``, a future that is resolved when this
+    consumer has ended or its heartbeats are missed. The buffer stays open then.
     """
 
     def __init__(
@@ -108,13 +107,13 @@ class PushSource:
     # ---------------------------------------------------------------- as a source
 
     def start(self) -> None:
-        """Subscribes, unless that is to be checked first."""
+        """Subscribes, unless ``check_bound`` comes first."""
         self._is_open = True
         if self._check_bound is None:
             self._subscribe()
 
     def _subscribe(self) -> None:
-        """Flow control bounds what waits; without it nothing does, and nothing may be dropped."""
+        """Subscribes without limits: flow control bounds the pending messages, and none may be dropped."""
         connection = self._connection
         self._is_connected = connection.is_connected
         self._subscription = connection.subscribe(
@@ -135,9 +134,7 @@ class PushSource:
             self._receive(ready)
 
     async def wait_created(self) -> None:
-        """Subscribes after the check. What is stored waits in the stream until somebody is interested. Raises what the
-        check raises.
-        """
+        """Subscribes after ``check_bound``, and raises its errors. The stream keeps the messages until then."""
         if self._check_bound is not None:
             await self._check_bound(False)
             if self._is_open:
@@ -145,14 +142,14 @@ class PushSource:
                 await self._check_bound(True)
 
     def refill(self) -> None:
-        """What came in front of flow control requests was read: they are answered now."""
+        """Answers the flow control requests whose earlier messages were consumed."""
         requests, consumed = self._flow_control_requests, self.buffer.consumed
         while requests and requests[0][0] <= consumed:
             self._answer_flow_control(requests.popleft()[1])
         self.buffer.refill_at = requests[0][0] if requests else NEVER_REFILL
 
     async def finish(self) -> None:
-        """Ends the interest and takes in what is on its way."""
+        """Ends the subscription and receives the messages that are on their way."""
         subscription = self._subscription
         self._stop_timers()
         try:
@@ -164,7 +161,7 @@ class PushSource:
             self.close()
 
     def close(self) -> None:
-        """Ends the interest at once."""
+        """Ends the subscription at once."""
         self._is_open = False
         self._stop_timers()
         if self._unlisten is not None:
@@ -178,7 +175,9 @@ class PushSource:
     # ---------------------------------------------------------------- what comes
 
     def _on_change(self) -> None:
-        """A chunk brought something, or the subscription has ended. A bug ends who reads, not the connection."""
+        """Called when messages have arrived or the subscription has ended. An unexpected error ends the reader, not the
+        connection.
+        """
         subscription = self._subscription
         if subscription is None:
             return
@@ -230,7 +229,9 @@ class PushSource:
             self._end(None)
 
     def _on_status(self, message: JsMessage) -> None:
-        """A flow control request has a reply subject, a heartbeat has none. Nothing else comes to push consumers."""
+        """Handles a flow control request (with a reply subject) or a heartbeat (without); push consumers get no other
+        statuses.
+        """
         headers = message.headers
         if headers.status != 100:
             return
@@ -297,7 +298,7 @@ class PushSource:
             self._end(error)
 
     def _lose_consumer(self, error: NatsError | None) -> None:
-        """Nothing more is to be had from this consumer; another one may go on."""
+        """Ends reading from this consumer; another one may continue."""
         if self._is_open:
             self.close()
             if self._ended is not None and not self._ended.done():
@@ -353,7 +354,7 @@ class PushConsumer(Consumer):
         super().__init__(api, stream, name, info)
         config = None if info is None else info.config
         self.deliver_subject: str = deliver_subject or (config.deliver_subject if config else "")
-        """Where the server sends messages to."""
+        """The subject to which the server sends messages."""
         self.deliver_group: str = deliver_group or (config.deliver_group if config else "")
         """The queue group that shares them, if any."""
         if not self.deliver_subject:
@@ -366,7 +367,8 @@ class PushConsumer(Consumer):
         self._heartbeat = given if idle_heartbeat is None else seconds("idle_heartbeat", idle_heartbeat)
 
     def messages(self, *, stop_after: int = 0) -> Messages:
-        """An endless stream of messages: enter it, then iterate it. ``stop_after`` ends it after so many.
+        """An endless stream of messages: enter it, then iterate it. ``stop_after`` is the number of messages after
+        which it ends.
 
         Entering raises AlreadyBound when the consumer has another reader and no deliver group, as far as it may be
         asked, and ConsumerNotFound; a consumer that was bound without asking is not asked about.
@@ -416,7 +418,7 @@ class PushConsumer(Consumer):
         return ConsumeContext(self._api.connection, self._what, messages, handler, options)
 
     async def _check_bound(self, wanted: bool) -> None:
-        """Waits until the consumer has a reader, or has none: AlreadyBound when it keeps one."""
+        """Waits until the consumer has a reader, or has none: AlreadyBound when another reader stays."""
         for wait in (*(BOUND_WAITS_S if wanted else UNBOUND_WAITS_S), None):
             try:
                 info = await self.info()
@@ -438,7 +440,7 @@ class PushConsumer(Consumer):
             self._unread.extendleft(reversed(messages))
 
     async def _lookup(self) -> NatsError | None:
-        """Why no heartbeats come: ConsumerGone when it is known that it is gone."""
+        """Returns ConsumerGone if the consumer is gone."""
         try:
             await self._api.call(self._endpoint("INFO"), asked=f"info of {self._what}")
         except (ConsumerNotFound, StreamNotFound) as exc:

@@ -1,7 +1,7 @@
-"""Whether a stream is still the one that was read before.
+"""Detects that a stream was recreated while it was read.
 
-Owns what is known of the stream's beginning, and the questions. Another stream of its name, or one that came back
-without what it had, has other messages under the same sequences: who goes on behind the last one would skip some.
+Owns the known creation time and the lookups. A recreated stream, or one that came back without its messages, has other
+messages under the same sequences: a reader that continues after the last one would skip some.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._timestamp import Timestamp
 
 MAX_POLLS, POLL_INTERVAL_S = 30, 0.1
-"""How often a stream has to say that it ends before what was read, and the seconds in between: a new leader may not
-have taken in yet what it has. It takes nothing new before that, so that a new message is enough as well.
+"""Lookups, and the seconds between them, in which a stream must end before the last message read: a new leader may not
+have applied all messages yet. It stores no new ones before that, so a new message proves it as well.
 """
 INFO_TIMEOUT_S = 1.0
-"""Seconds that an answer gets, and before the question is asked again."""
+"""Seconds to wait for the info of the stream, and before the next attempt."""
 
 
 class StreamIdentity:
-    """What is known of a stream since its first consumer, and whether that still holds.
+    """The identity of a stream, verified when a consumer is replaced.
 
-    ``created``: when the stream was, as far as anybody has said; ``asked``: what a refusal refers to.
+    ``created``: when the stream was created, if known; ``asked``: the operation that errors name.
     """
 
     def __init__(self, api: Api, stream: str, created: Timestamp, *, asked: str) -> None:
         self.unverified = False
-        """Whether it may be another stream than that of the consumer before."""
+        """True if the stream may have been recreated since the previous consumer."""
         self._api, self._stream, self._asked = api, stream, asked
         self._created = created
         self._first_consumer_created: Timestamp | None = None  # when the first consumer was made
@@ -49,7 +49,7 @@ class StreamIdentity:
         self._polls = 0  # how many such answers there were
 
     def on_consumer(self, created: Timestamp) -> None:
-        """A consumer was made; behind the first one it may be of another stream."""
+        """Records a created consumer; after the first one the stream is unverified."""
         if self._first_consumer_created is None:
             self._first_consumer_created = created
         else:
@@ -57,10 +57,10 @@ class StreamIdentity:
             self._first, self._polls = None, 0
 
     async def verify(self, seen: Callable[[], int]) -> None:
-        """Asks until it is known. ``seen`` is the last sequence that was read.
+        """Requests the stream's info until its identity is known. ``seen`` returns the last sequence read.
 
-        StreamNotFound when it is another stream. Who may not ask goes on as before, and does not ask again, as each
-        time is an event; who is refused otherwise asks again behind the next consumer. Cancelling ends it.
+        StreamNotFound when the stream was recreated. Without permission it is never verified again, as each attempt
+        emits an event; after another refusal it is verified with the next consumer. Cancelling ends it.
         """
         while self.unverified:
             try:

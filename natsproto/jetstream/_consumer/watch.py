@@ -1,7 +1,7 @@
-"""Watching: what there is now, and then everything that changes, without an end.
+"""Watching: the current messages, and then every change, without an end.
 
-Owns what was read ahead and the moment at which what there was at the beginning is complete. Order, and going on
-behind the last message after whatever broke, are the ordered consumer's; what a message means is the subclass's.
+Owns the messages that were read ahead, and detects the end of the initial ones. The ordered consumer keeps the order
+and recovers from failures; subclasses interpret the messages.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from natsproto.jetstream._unexpected import wrap_unexpected
 H = TypeVar("H")
 
 POLL_INTERVAL_S = 1.0
-"""Seconds of silence after which the server is asked whether initial messages are still to come: some may be gone."""
+"""Seconds of silence after which the server is asked for the number of pending initial messages: some may be gone."""
 
 
 class WatchBase(AsyncForHint, Generic[H]):
-    """Holds an H for what was read ahead. ``what`` names the watch in errors."""
+    """A watch with a buffer of H. ``what`` describes it in errors."""
 
     def __init__(self, ordered: OrderedConsumer, bucket: str, what: str, *, updates_only: bool) -> None:
         self._bucket = bucket
         self.what = what
-        """What it is called in errors."""
+        """Its description in errors."""
         self._ordered, self._updates_only = ordered, updates_only
         self._messages: Messages | None = None
         self._poll: asyncio.Task[None] | None = None
@@ -52,14 +52,14 @@ class WatchBase(AsyncForHint, Generic[H]):
 
     @property
     def caught_up(self) -> bool:
-        """Whether the beginning is complete and everything that has come was read."""
+        """True if the initial messages are complete and all received ones were read."""
         return self._initial_done and not self._buffered
 
     async def ready(self) -> None:
-        """Waits until what there was at the beginning is complete: at once when there was nothing, and for
-        ``updates_only`` as soon as no update can be missed any more.
+        """Waits until the initial messages are complete: at once when there are none. With ``updates_only`` it returns
+        as soon as no update can be missed.
 
-        It need not be read meanwhile; however much it is, it is held here. Raises what ends the watch;
+        The watch need not be read meanwhile; all initial messages are buffered. Raises the error that ends the watch;
         SubscriptionClosed when it was stopped. Cancelling ends the wait.
         """
         while not self._initial_done:
@@ -67,7 +67,7 @@ class WatchBase(AsyncForHint, Generic[H]):
                 raise SubscriptionClosed(self.what, "stopped")
 
     async def stop(self) -> None:
-        """Ends it. What has come and was not read is gone. Never raises."""
+        """Stops the watch and drops unread messages. Never raises."""
         poll, self._poll = self._poll, None
         if poll is not None:
             poll.cancel()
@@ -96,13 +96,13 @@ class WatchBase(AsyncForHint, Generic[H]):
     # ---------------------------------------------------------------- for subclasses
 
     def _receive(self, messages: Messages) -> bool:
-        """Holds what the messages say that have come, and counts them while the beginning is not complete. Whether
-        there were any.
+        """Buffers the received messages, and counts them while the initial ones are not complete. True if there were
+        any.
         """
         raise NotImplementedError
 
     async def _next_item(self, timeout: Duration | None, name: str) -> H:
-        """The next of what is held; waits at most ``timeout`` seconds for it (None: for ever)."""
+        """Returns the next buffered item; waits at most ``timeout`` seconds (None: for ever)."""
         buffered = self._buffered
         wait = None if timeout is None else seconds("timeout", timeout)
         try:
@@ -116,7 +116,7 @@ class WatchBase(AsyncForHint, Generic[H]):
         return buffered.popleft()
 
     async def _wait_more(self) -> bool:
-        """Takes in what has come, or waits until something has changed; False when nothing more will come."""
+        """Receives messages, or waits for a change; False when no more will arrive."""
         messages = self._require_entered()
         going = await messages.wait()
         if not self._receive(messages) and not going:
@@ -129,15 +129,15 @@ class WatchBase(AsyncForHint, Generic[H]):
         return self._messages
 
     def _check_end(self, buffer: Buffer) -> None:
-        """Raises what has ended the reading, if that was not its owner."""
+        """Raises the error that ended reading, if there is one."""
         if isinstance(buffer.error, StreamNotFound):
             raise BucketNotFound(self._bucket) from buffer.error
         if buffer.error is not None:
             raise buffer.error.with_traceback(None)
 
     def _count_initial(self, batch: Sequence[JsMessage]) -> None:
-        """Whether the beginning ends in this batch. What was written meanwhile may follow it at once, so it is not
-        waited for a message with nothing behind it; another consumer may go on, so its own count is used then.
+        """Counts initial messages and detects their end. Newer messages may follow at once, so it does not wait for a
+        message without pending ones; a new consumer brings its own count.
         """
         last = batch[-1].metadata
         if last.consumer != self._consumer:
@@ -149,7 +149,7 @@ class WatchBase(AsyncForHint, Generic[H]):
     # ---------------------------------------------------------------- inside
 
     def _start_initial(self, messages: Messages) -> None:
-        """The consumer exists: what there was when it was made is the beginning."""
+        """Counts the initial messages: those that were pending when the consumer was created."""
         pending = 0 if self._updates_only else self._ordered.cached_info.num_pending
         if pending:
             self._poll = asyncio.create_task(self._poll_pending(messages, pending), name="natsproto watch")
@@ -157,7 +157,7 @@ class WatchBase(AsyncForHint, Generic[H]):
             self._initial_done = True
 
     async def _poll_pending(self, messages: Messages, pending: int) -> None:
-        """Finds out that what is to come was removed before it came."""
+        """Detects that pending initial messages were removed from the stream."""
         try:
             while pending and not self._initial_done:
                 received = self._received
