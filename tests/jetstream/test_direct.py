@@ -18,7 +18,7 @@ import natsproto
 from natsproto import Client, Headers, Message, errors
 from natsproto.errors import ConfigError, UnsupportedByServer
 from natsproto.jetstream._api import Api
-from natsproto.jetstream._batch_get import MAX_PAGE_MESSAGES, PageCursor
+from natsproto.jetstream._batch_get import MAX_PAGE_MESSAGES
 from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._direct import DirectReply, LastGet, RawMessage, direct_get, headerless_message
 from natsproto.jetstream._timestamp import Timestamp
@@ -681,41 +681,6 @@ def test_last_get_is_not_taken_in_by_headers_that_look_like_those_of_the_server(
     assert get.headerless(forged) is None
     assert get.headerless(headerless) is not None
     assert get.read(forged).seq == get.read(headerless).seq == 2
-
-
-# ---------------------------------------------------------------- the cursor
-
-
-def test_cursor_goes_on_behind_what_was_taken() -> None:
-    cursor = PageCursor({"next_by_subj": "a"}, {"start_time": "T"}, limit=10, max_bytes=1000)
-    assert cursor.request() == {"next_by_subj": "a", "start_time": "T", "batch": 10, "max_bytes": 1000}
-    assert cursor.single_request() == {"next_by_subj": "a", "start_time": "T"}
-    assert cursor.take(5, 0, 100)
-    assert cursor.take(9, 5, 100)
-    assert not cursor.take(12, 11, 100)
-    assert cursor.request() == {"next_by_subj": "a", "seq": 10, "batch": 8, "max_bytes": 800}
-    assert cursor.single_request() == {"next_by_subj": "a", "seq": 10}
-
-
-def test_cursor_keeps_to_the_moment_of_the_first_page() -> None:
-    cursor = PageCursor({"multi_last": ["a"], "up_to_time": "T"}, {})
-    assert "up_to_seq" not in cursor.request()
-    cursor.take(5, 0, 1)
-    assert cursor.end_of_page(3, 5, 20)
-    request = cursor.request()
-    assert (request["seq"], request["up_to_seq"], "up_to_time" in request) == (6, 20, False)
-
-
-def test_cursor_ends_at_its_limit_or_when_nothing_is_left() -> None:
-    limited = PageCursor({}, {"seq": 1}, limit=2)
-    steps = [(limited.take(1, 0, 1), limited.done, limited.end_of_page(7, 1, 0))]
-    limited.request()
-    steps.append((limited.take(2, 0, 1), limited.done, limited.end_of_page(6, 2, 0)))
-    assert steps == [(True, False, True), (True, True, False)]
-    sized = PageCursor({}, {"seq": 1}, max_bytes=10)
-    assert (sized.take(1, 0, 10), sized.done) == (True, True)
-    headerless = PageCursor({}, {"seq": 1})
-    assert (headerless.take(1, 0, 10), headerless.done, headerless.end_of_page(0, 1, 0)) == (True, False, False)
 
 
 async def test_direct_get_alone_says_nobody_when_it_is_off(jetstream: JetStream) -> None:

@@ -566,10 +566,9 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
 
 
 class FetchIterator(AsyncIterator[JsMessage]):
-    """Iterates the messages of a Fetch. Not a generator, which the event loop would close only later."""
+    """Iterates a Fetch; ``ready`` are its arrived messages. Not a generator, which would be closed too late."""
 
     def __init__(self, fetch: Fetch, ready: deque[JsMessage]) -> None:
-        """``ready``: the fetched messages that have arrived."""
         self._fetch, self._ready = fetch, ready
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()

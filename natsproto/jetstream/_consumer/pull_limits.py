@@ -16,9 +16,13 @@ class PullLimits(NamedTuple):
     """The most that one pull may request, and the bytes that were too few for the next message."""
 
     batch: int = UNBOUNDED_BATCH
+    """Messages of a pull."""
     size: int = 2**63
+    """Bytes of a pull."""
     expires: float = 2.0**31
+    """Seconds of a pull."""
     too_small: int = 0
+    """Bytes that were too few for the next message."""
 
     def learn(self, refusal: str) -> PullLimits | None:
         """Returns the limits updated from a refusal; None when the refusal is about something else."""
