@@ -1,4 +1,4 @@
-"""What JetStream answers: the state of streams, consumers and accounts, and the replies of its API.
+"""The replies of the JetStream API: the state of streams, consumers and accounts.
 
 Owns the fields of those answers, under the server's own names. Nothing here is checked beyond its type, nothing is
 asked for, and what a newer server adds is kept in ``extra``. Sequences and sizes are ints of up to 64 bits without
@@ -75,7 +75,7 @@ class PeerInfo(Record):
 
 
 class ReconfigurationOrigin(Record):
-    """What a stream or consumer was before the reconfiguration in progress."""
+    """The state of a stream or consumer before the current reconfiguration."""
 
     replicas: int = integer(default=0)
     placement: Placement | None = optional(Placement, default=None)
@@ -83,7 +83,7 @@ class ReconfigurationOrigin(Record):
 
 
 class ReconfigurationStatus(Record):
-    """What a reconfiguration waits for: ``type`` to match on, ``description`` to read."""
+    """The status of a reconfiguration: ``type`` to match on, ``description`` to read."""
 
     description: str = text(default="")
     type: str = text(default="")
@@ -131,7 +131,7 @@ class LostStreamData(Record):
 
 
 class StreamState(Record):
-    """What a stream holds. The times are None when it holds nothing.
+    """The state of a stream. The times are None when it is empty.
 
     ``subjects`` (messages by subject) and ``deleted`` (sequences) are filled only when asked for.
     """
@@ -151,7 +151,7 @@ class StreamState(Record):
 
 
 class StreamSourceInfo(Record):
-    """How a mirror or source is doing: ``lag`` messages behind, heard of ``active`` seconds ago (None: never)."""
+    """The state of a mirror or source: ``lag`` in messages, last active ``active`` seconds ago (None: never)."""
 
     name: str = text(default="")
     external: ExternalStream | None = optional(ExternalStream, default=None)
@@ -237,7 +237,7 @@ class ConsumerReset(ConsumerInfo):
 
 
 class ConsumerPause(Record):
-    """Whether a consumer is paused, until when and for how many seconds from now."""
+    """The pause of a consumer: its end, and the remaining seconds."""
 
     paused: bool = flag(default=False)
     pause_until: Moment = moment(default=None)
@@ -248,7 +248,7 @@ class ConsumerPause(Record):
 
 
 class AccountLimits(Record):
-    """What an account or tier may use; -1 is no limit, bytes for sizes."""
+    """The limits of an account or tier; -1 is no limit, sizes are bytes."""
 
     max_memory: int = integer(default=0, low=-1)
     max_storage: int = integer(default=0, low=-1)
@@ -261,7 +261,7 @@ class AccountLimits(Record):
 
 
 class AccountTier(Record):
-    """What is used of a tier."""
+    """The usage of a tier."""
 
     memory: int = integer(default=0)
     storage: int = integer(default=0)
@@ -282,7 +282,7 @@ class ApiStats(Record):
 
 
 class AccountInfo(AccountTier):
-    """What the account uses and may use of JetStream. With ``tiers`` (by name, "R1", "R3") the limits are there."""
+    """The usage and limits of an account. With ``tiers`` (by name, "R1", "R3") the limits are theirs."""
 
     domain: str = text(default="")
     api: ApiStats = nested(ApiStats, default=ApiStats())
@@ -311,7 +311,7 @@ class PubAck(Record):
 PLAIN_ACK = re.compile(
     rb'\{"stream":"([^"\\]+)", ?(?:"domain":"([^"\\]+)", ?)?"seq": ?([0-9]{1,20})(, ?"duplicate": ?true)?\}'
 )
-"""What a server writes for nearly every message. Read so, an ack costs 1.6 µs; by way of JSON 2.6."""
+"""The acknowledgement of nearly every message. Parsing it by this pattern costs 1.6 µs, as JSON 2.6."""
 
 
 def pub_ack(data: bytes, asked: str = "") -> PubAck:
@@ -400,32 +400,32 @@ class SubjectsPage(Record):
 
 
 class Done(Record):
-    """Deleted, stepped down, removed: the server says whether it did so."""
+    """The reply to a deletion, step-down or removal."""
 
     success: bool = flag(default=False)
 
 
 class Purged(Done):
-    """How many messages a purge removed."""
+    """The number of messages that a purge removed."""
 
     purged: int = integer(default=0)
 
 
 class SnapshotStarted(Record):
-    """What the chunks of a snapshot will restore; both are needed to restore it."""
+    """The configuration and state in a snapshot; restoring needs both."""
 
     config: StreamConfig = nested(StreamConfig)
     state: StreamState = nested(StreamState, default=StreamState())
 
 
 class RestoreStarted(Record):
-    """Where the chunks of a snapshot are to be sent."""
+    """The subject to which the chunks of a snapshot are sent."""
 
     deliver_subject: str = text()
 
 
 class AccountPurge(Record):
-    """Whether the removal of all of an account's assets has begun (system account only)."""
+    """The reply to a purge of an account's assets: True if it has begun (system account only)."""
 
     initiated: bool = flag(default=False)
 

@@ -1,7 +1,6 @@
-"""JetStream messages: where a message stands in its stream, and answering for it once.
+"""JetStream messages: their position in the stream, and their acknowledgement.
 
-Owns the ack subject (v1 and v2, ADR-15) and whether this message was acknowledged. It knows nothing of how
-the message was asked for.
+Owns the ack subject (v1 and v2, ADR-15) and the acknowledgement state of a message.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _MAX_NANOS = 2**63  # as many as a server counts, from 1970 to 2262
 
 
 class Metadata(Value):
-    """What the ack subject of a message tells.
+    """The metadata in the ack subject of a message.
 
     ``num_delivered`` counts deliveries, 1 for the first; ``num_pending`` the messages behind it that match the
     consumer. ``domain`` is empty outside of one.
@@ -74,7 +73,7 @@ class Metadata(Value):
 
 
 class AckWait(float):
-    """Seconds that a consumer waits for an answer (0: not known), and the prefix of the API that knows the consumer."""
+    """The ack_wait of a consumer in seconds (0: unknown), and the prefix of its API."""
 
     __slots__ = ("api_prefix",)
 
@@ -91,14 +90,14 @@ class AckWait(float):
 class JsMessage(Message):
     """A message that a consumer delivered.
 
-    Answer for it once: ``ack``, ``nak`` or ``term``, each with a twin that never waits. ``in_progress`` may be said
-    any number of times before. A second answer raises AlreadyAcked and sends nothing.
+    Acknowledge it once: ``ack``, ``nak`` or ``term``, each with a variant that never waits. ``in_progress`` may be sent
+    any number of times before. A second acknowledgement raises AlreadyAcked and sends nothing.
     """
 
     __slots__ = ()
 
     _note: float | bytes | None
-    """First the ack_wait of its consumer, if known; then how it was answered for."""
+    """First the ack_wait of its consumer, if known; then the acknowledgement that was sent."""
 
     @classmethod
     def of(cls, message: Message, api_prefix: str = _DEFAULT_API_PREFIX) -> JsMessage:
@@ -114,21 +113,20 @@ class JsMessage(Message):
 
     @property
     def ack_wait(self) -> float:
-        """Seconds after which the server delivers it again unless it hears of it, as far as known. Nobody says so in a
-        message: of a consumer that was bound without asking, and once it was answered for, this is 1.5, as short as
-        anybody sets it.
+        """Seconds after which the server redelivers it unless it is acknowledged. It is unknown for a consumer that was
+        bound without a request, and once acknowledged: then 1.5, a short value.
         """
         note = self._note
         return float(note) if isinstance(note, float) and note else _SHORTEST_ACK_WAIT_S
 
     @property
     def metadata(self) -> Metadata:
-        """Where the message stands. Read from the ack subject at every call; keep it if you need it often."""
+        """The metadata, parsed from the ack subject at every call; keep it if you need it often."""
         return read_ack_subject(self._ack_subject().decode("utf-8", "surrogateescape"))
 
     @property
     def counted_size(self) -> int:
-        """What the server counts for it: not the pin header, which it adds afterwards (ADR-37)."""
+        """The bytes that the server counts: without the pin header, which it adds afterwards (ADR-37)."""
         head = self._head
         if head is None or (type(head) is bytes and b"Nats-Pin-Id" not in head):
             return self.size  # nearly always: headers stay unread
@@ -163,10 +161,9 @@ class JsMessage(Message):
 
     @property
     def is_status(self) -> bool:
-        """Whether it is a word of the server to whoever reads, and no message of a stream.
+        """True for a status message of the server, which is not from the stream.
 
-        The status line alone does not tell: a publisher may have written one. But what comes from a stream has an ack
-        subject.
+        A publisher may also write a status line, but only messages of a stream have an ack subject.
         """
         if self._head is None:
             return False
@@ -178,13 +175,13 @@ class JsMessage(Message):
 
     @property
     def is_acked(self) -> bool:
-        """Whether this object was answered for."""
+        """True if this object was acknowledged in any way."""
         return type(self._note) is bytes
 
     # ---------------------------------------------------------------- answering
 
     async def ack(self) -> None:
-        """It is handled. Not confirmed: see ``ack_sync``. Waits only while the connection is congested."""
+        """Acknowledges it, without confirmation: see ``ack_sync``. Waits only while the connection is congested."""
         if (origin := self._origin) is not None and (outbox := origin._outbox).must_wait:  # type: ignore[attr-defined]
             await outbox.wait_writable()
         self.ack_nowait()
@@ -200,14 +197,15 @@ class JsMessage(Message):
             self._note = b"+ACK"
 
     async def ack_sync(self, timeout: float | None = None) -> None:
-        """``ack``, and waits until the server has it: what makes handling exactly once (with a message id).
+        """Acknowledges it and waits for the server's confirmation, as exactly-once handling requires (with a message
+        id).
 
-        It is sent again, which is harmless, when the connection is lost, nobody takes it or nobody answers, until
-        ``timeout`` seconds have passed (default: the option ``request_timeout``, 5 s). Then RequestTimeout,
-        NoResponders (JetStream is not there) or ConnectionLost: whether the server has it is unknown, and the message
-        may be answered for again. ConsumerGone when the consumer or its stream was deleted; DeliveryUnknown when the
-        server was restarted and does not know the delivery, which it repeats; ConnectionClosed. Cancelling leaves the
-        doubt of a timeout.
+        It is sent again, which is harmless, when the connection is lost or there is no reply, until ``timeout`` seconds
+        have passed (default: the option ``request_timeout``, 5 s). Then it raises RequestTimeout, NoResponders
+        (JetStream is not available) or ConnectionLost: the server may have received it, and the message may be
+        acknowledged again. ConsumerGone when the consumer or its stream was deleted; DeliveryUnknown when the server
+        was restarted and does not know the delivery, which it repeats; ConnectionClosed. Cancelling leaves the doubt of
+        a timeout.
         """
         before = self._claim(b"+ACK")
         try:
@@ -246,7 +244,7 @@ class JsMessage(Message):
                 raise error
 
     async def _check_delivery(self, connection: Connection, wait: float, api_prefix: str) -> None:
-        """Raises ConsumerGone or DeliveryUnknown when that is why nobody answers."""
+        """Raises ConsumerGone or DeliveryUnknown when that is why there is no reply."""
         stream, consumer, mine = self.metadata.stream, *self.position[:2]
         asked = f"info of consumer {consumer!r} of stream {stream!r}"
         try:
@@ -266,14 +264,14 @@ class JsMessage(Message):
             raise DeliveryUnknown(stream, consumer, mine, last_known)
 
     def ack_next_nowait(self, request: bytes, reply: str) -> None:
-        """``ack``, and a pull request in the same message. For layers on top: ``PullConsumer.next(acking=…)``."""
+        """Acknowledges it and pulls in the same message. For layers on top: ``PullConsumer.next(acking=…)``."""
         self._check_unanswered(b"+ACK")
         subject = self._ack_subject().decode("utf-8", "surrogateescape")
         self._connection().publish_nowait(subject, b"+NXT " + request, reply=reply)
         self._note = b"+ACK"
 
     async def nak(self, delay: Duration | None = None) -> None:
-        """It was not handled: deliver it again, now or after ``delay`` seconds."""
+        """Asks for redelivery, now or after ``delay`` seconds."""
         await self._send_ack(_nak(delay))
 
     def nak_nowait(self, delay: Duration | None = None) -> None:
@@ -281,7 +279,7 @@ class JsMessage(Message):
         self._send_ack_nowait(_nak(delay))
 
     async def term(self, reason: str = "") -> None:
-        """Never deliver it again. The reason is part of the server's advisory."""
+        """Stops its redelivery. The reason is part of the server's advisory."""
         await self._send_ack(_term(reason))
 
     def term_nowait(self, reason: str = "") -> None:
@@ -289,15 +287,15 @@ class JsMessage(Message):
         self._send_ack_nowait(_term(reason))
 
     async def in_progress(self) -> None:
-        """It is being handled: the time to acknowledge it starts anew. AlreadyAcked when it was answered for."""
+        """Restarts the time to acknowledge it. AlreadyAcked when it was acknowledged."""
         before = self._note
         await self._send_ack(b"+WPI")
         self._note = before
 
     @asynccontextmanager
     async def keep_alive(self, interval: Duration | None = None) -> AsyncGenerator[None]:
-        """Says ``in_progress`` every ``interval`` seconds while the block runs, so that long work is not delivered to
-        somebody else. Ends with the block or the answer.
+        """Sends ``in_progress`` every ``interval`` seconds while the block runs, so that a slow handler's message is
+        not redelivered. Ends with the block or the acknowledgement.
 
         The default is a third of the consumer's ack_wait; 0.5 s when it is not known, because the consumer was bound
         without asking or the message made by ``js.message``.
@@ -335,7 +333,7 @@ class JsMessage(Message):
         self._note = words
 
     def _claim(self, words: bytes) -> float | bytes | None:
-        """Answers for it, and returns what takes that back."""
+        """Marks it as acknowledged; returns the previous state."""
         self._check_unanswered(words)
         before, self._note = self._note, words
         return before
@@ -373,7 +371,7 @@ class JsMessage(Message):
 
 
 _known_ack_prefixes: set[bytes] = set()
-"""Ack subjects without their last four words: the same for all first deliveries of a consumer. 100 at most."""
+"""Ack subjects without their last four tokens: the same for all first deliveries of a consumer. 100 at most."""
 
 
 _head_of = attrgetter("_head")
@@ -381,7 +379,7 @@ _reply_of = attrgetter("_reply")
 
 
 def consumer_seq(message: JsMessage) -> int:
-    """Its consumer sequence; 0 when it was not delivered by a consumer: anybody may write to an inbox."""
+    """The consumer sequence; 0 for a message that no consumer delivered, as any client may publish to an inbox."""
     try:
         return message.position[1]
     except LocalProtocolError:
@@ -389,25 +387,25 @@ def consumer_seq(message: JsMessage) -> int:
 
 
 def ack_subjects(messages: Iterable[Message]) -> list[bytes | str | None]:
-    """Their ack subjects as they came off the wire, for readers of many at once: str where somebody looked before."""
+    """The ack subjects of many messages, unparsed; str where one was read before."""
     return list(map(_reply_of, messages))
 
 
 def header_blocks(messages: Iterable[Message]) -> list[bytes | Headers | None]:
-    """Their headers as they came off the wire, unread; Headers where somebody looked before, None where there are none.
+    """The header blocks of many messages, unparsed; Headers where they were read before, None where there are none.
 
-    Reading a block costs 1.5 us; who makes columns of them reads a thousand at once.
+    Parsing a block costs 1.5 us; columns of a thousand are parsed at once.
     """
     return list(map(_head_of, messages))
 
 
 def none_has_headers(messages: list[JsMessage]) -> bool:
-    """Whether none of them, as they came off the wire, carries headers."""
+    """True if none of the received messages has headers."""
     return not any(map(_head_of, messages))  # 25 ns a message; has_headers costs 60
 
 
 def read_ack_subject(subject: str) -> Metadata:
-    """What an ack subject tells; LocalProtocolError when it is none.
+    """Parses an ack subject; LocalProtocolError when it is none.
 
     v1 has 9 tokens, v2 (feature flag js_ack_fc_v2) 11 or more with domain (``_`` for none) and account hash in front.
     """

@@ -1,11 +1,10 @@
-"""The newest message of each of many subjects, however many there are (ADR-31).
+"""The last message of each of many subjects (ADR-31).
 
-Owns the decision how they are asked for: at once, a thousand subjects at a time, or each for itself. What a subject is
-and how a message is fetched is the stream's and ``direct``'s.
+Owns the choice of requests: one for all, one for a thousand subjects, or one for each subject.
 
-They are of one moment as far as the stream still holds it. A stream that keeps only the newest of a subject loses what
-is written again while it is read; without more, such a subject would be left out as if it did not exist. So it is asked
-for once more when nobody insists on a moment.
+The messages are a snapshot as far as the stream still has it. A stream that keeps only the last message of a subject
+loses those that are overwritten during the read; such a subject would be missing from the result. It is therefore
+requested once more, unless the caller chose a snapshot.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MAX_SUBJECT_BYTES_PER_REQUEST = 128 * 1024
 
 
 class StreamHandle(Protocol):
-    """The stream, as far as it is needed here."""
+    """The Stream, as far as it is used here."""
 
     @property
     def name(self) -> str:
@@ -42,7 +41,7 @@ class StreamHandle(Protocol):
         ...
 
     async def info(self, *, timeout: Duration | None = None) -> StreamInfo:
-        """What it holds."""
+        """Its info."""
         ...
 
     async def get_last_message(self, subject: str, *, timeout: Duration | None = None) -> RawMessage:
@@ -51,7 +50,7 @@ class StreamHandle(Protocol):
 
 
 class MultiLastGet:
-    """One get of last messages. ``up_to`` is how the caller has chosen one; empty for now."""
+    """One get of last messages. ``up_to`` is the caller's snapshot; empty for now."""
 
     def __init__(
         self,
@@ -89,7 +88,7 @@ class MultiLastGet:
                 yield messages
 
     async def _batches_by_name(self) -> AsyncGenerator[list[RawMessage]]:
-        """What is still to come, by the names of the subjects."""
+        """Yields the remaining messages by the names of their subjects."""
         again = bool(self._seen)
         try:
             names = await self._list_subjects()
@@ -116,7 +115,7 @@ class MultiLastGet:
                     return
 
     async def _snapshots(self, again: bool) -> list[Mapping[str, object]]:
-        """Of which moments messages are asked for, one after the other; ``again`` when pages of the first were read."""
+        """The snapshots to request, one after the other; ``again`` when pages of the first were read."""
         if self._up_to:
             return [self._up_to]
         if again:

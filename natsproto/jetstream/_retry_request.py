@@ -1,6 +1,6 @@
-"""Asking more than once for one answer: a question may get lost where servers are choosing a leader.
+"""Repeating a request until there is a reply: servers that are electing a leader drop requests.
 
-Owns when it is asked again. What may be asked twice without harm is for the caller to know.
+Owns the timing. The caller knows which requests are idempotent.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ TIMER_SLACK_S = 0.002
 async def retry_request(
     ask: Callable[[float], Awaitable[T]], pauses: Iterable[float], patience: float, asked: str
 ) -> T:
-    """What the first of several questions brings, be it an answer or an error.
+    """Returns the first reply to a repeated request, or raises its error.
 
-    ``ask`` begins a question that is given so many seconds, after each of the ``pauses`` in which there was no answer,
-    as long as there are any. RequestTimeout, which names what was ``asked``, when there is none within ``patience``
-    seconds. Cancelling drops them all.
+    ``ask(timeout)`` sends a request; it is called again after each of the ``pauses`` without a reply. RequestTimeout,
+    which names the operation ``asked``, after ``patience`` seconds. Cancelling cancels all requests.
     """
     loop = asyncio.get_running_loop()
     questions: list[asyncio.Future[T]] = []

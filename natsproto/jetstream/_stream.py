@@ -1,7 +1,6 @@
-"""A stream: its state, its messages, its consumers.
+"""The stream handle: the state, messages and configuration of a stream.
 
-Owns the handle: a name, the info that was heard last, and whether direct get works. How a message is fetched is
-known to ``direct``, how a stream is saved to ``backup``; here is what users call.
+Owns a name, the last info, and whether direct get works. ``direct`` gets messages, ``backup`` saves a stream.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Stream(ConsumerManager):
     def __init__(self, api: Api, name: str, info: StreamInfo | None = None) -> None:
         super().__init__(api, name, info)
         self.reads_directly: bool = info is None or info.config.allow_direct
-        """Whether messages are got from any server that has the stream, as far as is known by now."""
+        """True if messages are read from any server that has the stream (direct get), as far as is known."""
 
     def __repr__(self) -> str:
         return f"Stream(name={self.name!r})"
@@ -67,7 +66,7 @@ class Stream(ConsumerManager):
 
     @property
     def cached_info(self) -> StreamInfo:
-        """The info that was heard last. LocalProtocolError for a handle that was bound without asking."""
+        """The last info. LocalProtocolError for a handle that was bound without a request."""
         if self._info is None:
             raise LocalProtocolError(f"{self._what} was bound without asking the server: call info() first")
         return self._info
@@ -75,7 +74,7 @@ class Stream(ConsumerManager):
     async def info(
         self, *, deleted_details: bool = False, subjects_filter: str = "", timeout: Duration | None = None
     ) -> StreamInfo:
-        """How the stream is configured and what it holds.
+        """Gets the configuration and state of the stream.
 
         ``deleted_details`` adds the sequences of deleted messages (``state.deleted``), ``subjects_filter`` the number
         of messages of each subject that matches (``state.subjects``), however many pages that takes.
@@ -161,8 +160,8 @@ class Stream(ConsumerManager):
     ) -> int:
         """Removes all messages, or those of the subjects that match ``subject``; returns how many.
 
-        ``sequence``: only those before it. ``keep``: all but so many of the newest. ConfigError when both are given;
-        StreamProtected when the stream does not allow it.
+        ``sequence``: only messages before it. ``keep``: the number of newest messages to keep. ConfigError when both
+        are given; StreamProtected when the stream does not allow it.
         """
         body: dict[str, object] = {}
         if subject:

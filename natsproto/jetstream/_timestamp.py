@@ -57,7 +57,7 @@ class Timestamp(datetime):
 
     @classmethod
     def from_ns(cls, ns: int) -> Timestamp:
-        """The moment so many nanoseconds after 1970-01-01T00:00:00Z, in UTC."""
+        """The time ``ns`` nanoseconds after 1970-01-01T00:00:00Z, in UTC."""
         micros, below = divmod(ns, 1000)
         self: Timestamp = datetime.__add__(_FIRST, timedelta(microseconds=micros))  # pyright: ignore[reportAssignmentType]
         self._below = below
@@ -106,7 +106,7 @@ class Timestamp(datetime):
         return datetime(*self.timetuple()[:6], self.microsecond, self.tzinfo, fold=self.fold)
 
     def _level(self, other: object) -> bool:
-        """Whether the two are the same down to the microsecond, so that what is below decides."""
+        """True if the two are equal to the microsecond, so that the nanoseconds decide."""
         return isinstance(other, datetime) and datetime.__eq__(self, other) is True
 
     def __eq__(self, other: object) -> bool:

@@ -28,7 +28,7 @@ P = ParamSpec("P")
 log = logging.getLogger("natsproto")
 
 OnInvalid: TypeAlias = Callable[[JsMessage, InvalidPayload], Awaitable[object]]
-"""What is done with a message whose payload does not fit: ``Retry.failed`` buries it."""
+"""Called with a message whose payload does not fit; ``Retry.failed`` is such a function."""
 
 _FIRST_DELAY_S, _MAX_DELAY_S = 1.0, 60.0
 

@@ -1,7 +1,7 @@
-"""Bugs of ours in what goes on in the background: they end the reader or the publisher in words, and nobody waits for
-ever.
+"""Unexpected errors (bugs) in the background: they end the reader or publisher with an error, so that no caller waits
+for ever.
 
-Whoever reads or publishes hears of them. The connection, which others use, does not.
+The error reaches the callers of the reader or publisher, and not the connection.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from natsproto.errors import JetStreamError, NatsError
 
 
 class UnexpectedErrorHandler(Protocol):
-    """Something that a bug can end."""
+    """A reader or publisher that an unexpected error ends."""
 
     def on_unexpected_error(self, bug: Exception) -> None:
-        """It is over, because of this."""
+        """Ends it with this exception."""
         ...
 
 
@@ -26,7 +26,7 @@ P = ParamSpec("P")
 
 
 def fail_on_unexpected(method: Callable[Concatenate[B, P], None]) -> Callable[Concatenate[B, P], None]:
-    """For a method that nobody waits for: what it raises would reach the log and nobody else."""
+    """Decorates a method that runs in the background, where an exception would only reach the log."""
 
     @wraps(method)
     def guarded(self: B, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -39,8 +39,8 @@ def fail_on_unexpected(method: Callable[Concatenate[B, P], None]) -> Callable[Co
 
 
 def wrap_unexpected(doing: str, cause: Exception) -> NatsError:
-    """What users are told when something in the background (a task, a timer, what a chunk of messages sets off) ends
-    with this what they are ``doing``. What nobody foresaw is a bug of ours, and must not leave them waiting for ever.
+    """The error for users when a background step (a task, a timer, a callback) fails while they are ``doing``
+    something. A NatsError is returned as it is; any other exception is wrapped as a bug.
     """
     if isinstance(cause, NatsError):
         return cause

@@ -1,6 +1,6 @@
 """Watching with a callback: a task that gives everything a watch reads to a function, as ``subscribe(cb=...)`` does.
 
-Owns that task. What is read, and for how long, is the watcher's.
+Owns that task. The watcher reads.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ log = logging.getLogger("natsproto")
 
 
 class Watcher(Protocol[E_co]):
-    """What is watched: a KeyWatcher or an ObjectWatcher."""
+    """A KeyWatcher or an ObjectWatcher."""
 
     what: str
 
     @property
     def caught_up(self) -> bool:
-        """Whether the beginning is complete and everything that has come was read."""
+        """True if the initial entries are complete and all received ones were read."""
         ...
 
     async def ready(self) -> None:
@@ -54,7 +54,7 @@ class WatchCallback(AwaitHint, Generic[E]):
     """A watch whose entries go to a callback, one after the other. Enter it, or ``await`` it to run until it ends.
 
     The callback is ``def`` or ``async def``; one that raises is logged and told by a HandlerFailed event, and the next
-    entry is given to it. What ends the watch (its bucket was deleted, the client was closed for good) is raised by
+    entry is given to it. An error that ends the watch (its bucket was deleted, the client was closed) is raised by
     ``wait``, ``ready``, the ``await`` and at the end of the block.
     """
 
@@ -96,7 +96,7 @@ class WatchCallback(AwaitHint, Generic[E]):
         task.result()
 
     async def stop(self) -> None:
-        """Calls the callback no more and waits for the call at work. What has come and was not given to it is gone.
+        """Calls the callback no more and waits for the call at work. Entries that were not passed to it are dropped.
 
         Cancelling cancels that call too.
         """

@@ -1,4 +1,4 @@
-"""Groups: creating and deleting them, their members, and taking part.
+"""Consumer groups: creating, changing and deleting them, and consuming as a member.
 
 Owns the handles that programs use. Everything about a group is in its configuration, which lies in a key/value bucket.
 """
@@ -48,7 +48,7 @@ C = TypeVar("C", bound=GroupConfig)
 
 
 class Group(Generic[C]):
-    """What both kinds of groups can. All calls raise what calls of the JetStream API and of key/value buckets raise."""
+    """The methods of both kinds of groups. They raise the errors of the JetStream API and of key/value buckets."""
 
     _bucket_name: ClassVar[str]
 
@@ -58,7 +58,7 @@ class Group(Generic[C]):
         self.name = name
         """The group's name."""
         self.config: C = config
-        """The configuration that was heard last."""
+        """The last configuration."""
         self._js, self._bucket, self._stream = js, bucket, members_on
         self._key = config_key(stream, name)
 
@@ -73,7 +73,7 @@ class Group(Generic[C]):
                     yield key.partition(".")[2]
 
     async def info(self) -> C:
-        """The configuration as it is now. GroupNotFound."""
+        """Gets the current configuration. GroupNotFound."""
         self.config = loads(type(self.config), await self._read())
         return self.config
 
@@ -92,7 +92,7 @@ class Group(Generic[C]):
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
         **fields: Unpack[ConsumerArgs],
     ) -> Member:
-        """Takes part as an instance of this member: enter it, or ``await`` it to run until it ends.
+        """Consumes as an instance of this member: enter it, or ``await`` it to run until it ends.
 
         The handler gets the messages of the member's partitions, under their own subjects. Several instances of a
         member may run; one is served, and when it is gone for ``ack_wait`` seconds (default 5) another one is.
@@ -118,11 +118,11 @@ class Group(Generic[C]):
         return Member(self._bucket, self._stream, self._key, member, self.config, template, member_handler)
 
     async def step_down(self, member: str) -> None:
-        """Lets another instance of the member be served. ConsumerNotFound when it has none."""
+        """Makes the server choose another instance of the member. ConsumerNotFound when it has none."""
         await self._stream.unpin_consumer(self._consumer_of(member), PRIORITY_GROUP)
 
     async def active_members(self) -> list[str]:
-        """The members of which an instance takes part now, as far as the server knows."""
+        """The members that have an active instance, as far as the server knows."""
         names = {self._consumer_of(member): member for member in (await self.info()).names}
         return [
             names[info.name]
@@ -192,7 +192,7 @@ class StaticGroup(Group[StaticGroupConfig]):
         return group
 
     async def delete(self) -> None:
-        """Ends the group, and with it the work of all members; deletes their consumers."""
+        """Deletes the group and the consumers of its members, which ends all members."""
         await self._bucket.delete(self._key)
         async for consumer in self._stream.consumer_names():
             if consumer.startswith(f"{self.name}-"):
@@ -204,8 +204,8 @@ class StaticGroup(Group[StaticGroupConfig]):
 
 
 class ElasticGroup(Group[ElasticGroupConfig]):
-    """A group on any stream: what it takes in goes through a work queue stream, ``STREAM-GROUP``, that puts the
-    partition in front of the subjects. Members may be added and dropped at any time.
+    """A group on any stream: its messages go through a work queue stream, ``STREAM-GROUP``, which adds the partition as
+    the first token of the subjects. Members may be added and dropped at any time.
     """
 
     _bucket_name = ElasticGroupConfig.bucket
@@ -222,7 +222,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         max_buffered_msgs: int = 0,
         max_buffered_bytes: int = 0,
     ) -> ElasticGroup:
-        """Creates a group of ``max_members`` partitions without members, and the stream between.
+        """Creates a group of ``max_members`` partitions without members, and its work queue stream.
 
         ``filters`` are the subjects that take part (default: all), and for each, if given, the numbers of the ``*``
         that make the key, from 1 on: ``{"orders.*.*": [1]}`` keeps what has the same second token together. Without
@@ -288,7 +288,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         await self._update_config(lambda config: {"members": [], "member_mappings": written})
 
     async def delete(self) -> None:
-        """Ends the group, and with it the work of all members; deletes the stream between."""
+        """Deletes the group and its work queue stream, which ends all members."""
         await self._bucket.delete(self._key)
         await self._js.delete_stream(self._stream.name)
 

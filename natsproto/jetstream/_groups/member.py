@@ -1,7 +1,7 @@
-"""A member at work: joining, giving way when the members change, and joining again.
+"""An instance of a member: joins the group, and rejoins when the partitions change.
 
-Owns the task that watches the group's configuration and the consumer of the member while it is read. Who has which
-partitions is computed by ``layout``; nobody but the configuration decides, so members never talk to each other.
+Owns the task that watches the group's configuration, and the member's consumer while it is read. ``partitions``
+computes the partitions of each member from the configuration, so members do not communicate.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from natsproto.jetstream.kv._entry import KeyValueEntry
 
 REJOIN_INTERVAL_S: Final = 0.5
-"""Seconds until it is tried again to join: the members before may not have left their partitions yet."""
+"""Seconds between attempts to join: the previous members may not have left their partitions yet."""
 YIELD_TO_PINNED_S: Final = 0.4
-"""Seconds, and up to a tenth more, that an instance without the pin leaves to the one that has it."""
+"""Seconds, and up to a quarter more, that an instance without the pin waits for the pinned one."""
 
 
 class MemberHandler:
-    """What a member does with messages: at most ``max_messages`` wait here, ``options`` says how they are handled."""
+    """The handler of a member: at most ``max_messages`` are buffered, ``options`` says how they are handled."""
 
     handler: Handler
     options: HandlerOptions
@@ -68,10 +68,10 @@ class MemberHandler:
             raise ConfigError("max_messages", max_messages, "must be at least 1")
         self.handler, self.options, self.max_messages = handler, options, max_messages
         self.pin: str = ""
-        """What the server calls the instance that it serves, as the last message told it."""
+        """The pin id of the instance that the server serves, from the last message."""
 
     def consume(self, consumer: PullConsumer, expires: float) -> ConsumeContext:
-        """Starts to handle what a consumer has."""
+        """Starts to handle the messages of a consumer."""
         options = self.options
         return consumer.consume(
             self._handle,
@@ -99,8 +99,8 @@ class MemberHandler:
 class Member(AwaitHint):
     """One instance of a member. Made by ``consume`` of a group: enter it, or ``await`` it to run until it ends.
 
-    It ends by ``stop``, when the group is deleted, or when it cannot go on: then ``wait``, the ``await`` and leaving
-    the block raise why (GroupChanged, PermissionDenied, BucketNotFound …). Leaving the block stops.
+    It ends by ``stop``, when the group is deleted, or on an error, which ``wait``, the ``await`` and leaving the block
+    raise (GroupChanged, PermissionDenied, BucketNotFound …). Leaving the block stops.
     """
 
     _unused_warning = "consume(...) of a group was never awaited or entered"
@@ -116,7 +116,7 @@ class Member(AwaitHint):
         work: MemberHandler,
     ) -> None:
         self.name = name
-        """The member it is an instance of."""
+        """The name of the member."""
         self._bucket, self._stream, self._key = bucket, stream, key
         self._config, self._work = config, work
         self._static = isinstance(config, StaticGroupConfig)
@@ -132,17 +132,17 @@ class Member(AwaitHint):
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """The partitions of the member, as the configuration that was seen last has it."""
+        """The partitions of the member in the last configuration."""
         return self._config.partitions(self.name)
 
     @property
     def is_joined(self) -> bool:
-        """Whether it reads the member's consumer now; of several instances the server serves one."""
+        """True while it reads the member's consumer; the server serves one of several instances."""
         return self._context is not None
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended."""
+        """True once it has ended."""
         return self._task is not None and self._task.done()
 
     async def joined(self) -> None:
@@ -184,14 +184,16 @@ class Member(AwaitHint):
             await self.wait()
 
     async def wait(self) -> None:
-        """Until it has ended; raises why, unless it was stopped or the group deleted. Cancelling ends the wait."""
+        """Waits until it has ended; raises its error, unless it was stopped or the group deleted. Cancelling ends the
+        wait.
+        """
         task = self._started()
         await asyncio.wait({task})
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error.with_traceback(None)
 
     async def stop(self) -> None:
-        """Waits for the handlers at work and ends; another instance takes over. Never raises.
+        """Waits for running handlers and ends; another instance takes over. Never raises.
 
         The consumer stays; that of an elastic group goes after ``ack_wait`` without instances.
         """
@@ -237,7 +239,7 @@ class Member(AwaitHint):
                 await self._leave()
 
     async def _on_config_change(self, entry: KeyValueEntry) -> bool:
-        """The configuration was written or deleted. False when the group is no more."""
+        """Handles a change of the configuration. False when the group was deleted."""
         config = self._config
         if entry.is_deleted:
             if self._static:
@@ -264,8 +266,8 @@ class Member(AwaitHint):
         return GroupChanged(stream, group, reason)
 
     async def _change_partitions(self, new: GroupConfig) -> None:
-        """Other partitions: the consumer is replaced, since one that is changed would not go back to what it has
-        skipped so far. The instance with the pin deletes it; the others let it go first.
+        """Replaces the consumer for other partitions, since a changed one would not return to messages it has skipped.
+        The pinned instance deletes it; the others wait for that.
         """
         if self._config.subjects(self.name) == new.subjects(self.name) and self._context is not None:
             self._config = new  # the others changed, and nothing is to be done
@@ -314,7 +316,7 @@ class Member(AwaitHint):
         self._joined.set()
 
     async def _on_consume_end(self) -> None:
-        """Reading has ended by itself. When somebody replaced the consumer it begins anew."""
+        """Handles the end of reading. It starts again if the consumer was replaced."""
         ended = self._ended
         assert ended is not None
         error = ended.exception()
@@ -325,7 +327,7 @@ class Member(AwaitHint):
             raise error.with_traceback(None)
 
     async def _leave(self) -> None:
-        """Reads no more: handlers at work come to their end, what waits goes back."""
+        """Stops reading: running handlers finish, waiting messages are returned."""
         context, self._context = self._context, None
         ended, self._ended = self._ended, None
         self._joined.clear()
@@ -346,7 +348,7 @@ class Member(AwaitHint):
 
 
 def _member_config(template: ConsumerConfig, group: str, member: str, *, static: bool) -> ConsumerConfig:
-    """The member's consumer, but for its subjects. ConfigError for what a group chooses itself."""
+    """The configuration of the member's consumer, without subjects. ConfigError for fields that a group sets."""
     for what in ("name", "durable_name", "filter_subject", "filter_subjects", "priority_groups", "deliver_subject"):
         if getattr(template, what):
             raise ConfigError(what, getattr(template, what), "a consumer group chooses this itself")

@@ -1,7 +1,6 @@
-"""Groups on paper: their configurations, who has which partitions, and the names of everything on the server.
+"""Group configurations, the partitions of members, and the names of keys, streams and consumers.
 
-Knows no connection. All of it is what orbit.go's pcgroups does, to the last name and the last remainder, because
-members agree on who handles what by computing the same.
+It does no I/O. All of it equals orbit.go's pcgroups, because members agree on their partitions by computing the same.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MIN_PULL_S: Final = 1.0
 
 
 class MemberMapping(Record):
-    """A member, and the partitions that were given to it by hand."""
+    """A member and its explicitly mapped partitions."""
 
     member: str = text()
     partitions: tuple[int, ...] = integers(default=())
@@ -38,7 +37,7 @@ class PartitioningFilter(Record):
     partitioning_wildcards: tuple[int, ...] = integers(default=())
 
     def check(self) -> None:
-        """ConfigError when it does not say which partition a subject is in."""
+        """Raises ConfigError when the partition of a subject would be undefined."""
         subscribe_subject(self.filter, "filter")
         tokens = self.filter.split(".")
         wildcards = tokens.count("*")
@@ -49,7 +48,7 @@ class PartitioningFilter(Record):
             raise ConfigError("partitioning_wildcards", chosen, f"must be different numbers from 1 to {wildcards}")
 
     def transform(self, partitions: int) -> SubjectTransform:
-        """What puts the partition in front of a subject."""
+        """The subject transform that adds the partition as the first token."""
         tokens = self.filter.split(".")
         number = 0
         for place, token in enumerate(tokens):
@@ -61,7 +60,9 @@ class PartitioningFilter(Record):
 
 
 class GroupConfig(Record):
-    """What both kinds have: ``max_members`` partitions, given to ``members`` evenly or by ``member_mappings``."""
+    """The fields of both kinds: ``max_members`` partitions, distributed evenly to ``members`` or by
+    ``member_mappings``.
+    """
 
     max_members: int = integer()
     members: Strings = strings(default=())
@@ -71,7 +72,7 @@ class GroupConfig(Record):
     """The key/value bucket that holds configurations of this kind."""
 
     def check(self) -> None:
-        """ConfigError when it gives a partition to nobody, twice, or to who cannot be."""
+        """Raises ConfigError unless each partition has exactly one valid member."""
         if self.max_members < 1:
             raise ConfigError("max_members", self.max_members, "a group has at least 1 partition")
         mappings = self.member_mappings
@@ -91,7 +92,7 @@ class GroupConfig(Record):
         return tuple(mapping.member for mapping in self.member_mappings) or self.members
 
     def partitions(self, member: str) -> tuple[int, ...]:
-        """The partitions of a member, none for a stranger.
+        """The partitions of a member; empty for an unknown one.
 
         Members are sorted by name and get a block of partitions each; what is left over goes round. More members than
         partitions have none.
@@ -117,7 +118,7 @@ class GroupConfig(Record):
         raise NotImplementedError
 
     def equals_except_members(self, other: GroupConfig) -> bool:
-        """Whether the other differs in its members only."""
+        """True if the other configuration differs only in its members."""
         return self == other.replace(members=self.members, member_mappings=self.member_mappings, extra=self.extra)
 
 
@@ -141,7 +142,7 @@ class StaticGroupConfig(GroupConfig):
 
 
 class ElasticGroupConfig(GroupConfig):
-    """A group on any stream; its members may come and go. Limits are of the stream between (0: none)."""
+    """A group on any stream, with changing members. Limits apply to the work queue stream (0: none)."""
 
     partitioning_filters: Many[PartitioningFilter] = many(PartitioningFilter, default=())
     max_buffered_msgs: int = integer(default=0, key="max_buffered_msg")
@@ -161,18 +162,18 @@ class ElasticGroupConfig(GroupConfig):
         return tuple(one.filter for one in self.partitioning_filters) or (">",)
 
     def source(self, stream: str) -> StreamSource:
-        """How the stream between is filled."""
+        """The source of the work queue stream."""
         filters = self.partitioning_filters or (PartitioningFilter(filter=">"),)
         return StreamSource(name=stream, subject_transforms=[one.transform(self.max_members) for one in filters])
 
 
 def config_key(stream: str, group: str) -> str:
-    """Where a configuration is kept."""
+    """The bucket key of a configuration."""
     return f"{stream}.{consumer_name(group)}"
 
 
 def make_mappings(given: Mapping[str, Iterable[int]]) -> tuple[MemberMapping, ...]:
-    """What is said by hand, as the configuration has it."""
+    """Converts explicit mappings into the form of the configuration."""
     return tuple(
         MemberMapping(member=consumer_name(name), partitions=tuple(numbers)) for name, numbers in given.items()
     )

@@ -1,6 +1,6 @@
 """The acknowledgement of one message, before and after it has come.
 
-Owns those who wait for it, and its reading. The window decides its outcome.
+Owns its waiters and its decoding. The window sets its outcome.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class AckFuture:
             self._wait_with(waiter)
 
     def _wait_with(self, waiter: asyncio.Future[None]) -> list[asyncio.Future[None]]:
-        """The waiter is released when there is an outcome; returns those among which it is until then."""
+        """Adds a waiter, which is released with the outcome; returns the list that holds it."""
         waiters = self.outcome
         if type(waiters) is not list:
             self.outcome = waiters = []
@@ -96,14 +96,14 @@ class AckFuture:
         return waiters
 
     def _settle(self, outcome: bytes | NatsError) -> None:
-        """For the window: what became of the message. Wakes those who wait."""
+        """Sets the outcome and wakes the waiters. For the window."""
         waiters, self.outcome = self.outcome, outcome
         if type(waiters) is list:  # nobody waits for most of them
             for waiter in waiters:
                 release(waiter)
 
     def unseen_error(self) -> NatsError | None:
-        """The error, if there is one that nobody has looked at; for the window."""
+        """The error, if there is one that was never read. For the window."""
         outcome = self.outcome
         return outcome if isinstance(outcome, NatsError) and not hasattr(self, "_seen") else None
 

@@ -22,17 +22,17 @@ class BatchMessages:
 
     def __init__(self) -> None:
         self.pending: list[PendingMessage] = []
-        """Those of which it is not known what became of them, in order."""
+        """The messages without an outcome, in order."""
         self.nbytes = 0
         """Bytes of their payloads."""
         self.settled = 0
-        """How many there were before them."""
+        """The number of messages before them."""
         self.lost = 0
         """Messages that the stream missed, or may have, with gaps allowed."""
         self.ack: PubAck | None = None
         """How the last batch ended."""
         self.end: NatsError | None = None
-        """Why nothing is taken any more."""
+        """The error that ended the publisher."""
         self._last_subject = ""  # of those that are settled
         self._failed: list[FailedMessage] = []
         self._is_end_raised = False  # the end was raised
@@ -49,12 +49,12 @@ class BatchMessages:
 
     @property
     def failures(self) -> int:
-        """Messages that failed, of which nobody was told."""
+        """Failed messages that were not reported yet."""
         return len(self._failed)
 
     @property
     def is_reported(self) -> bool:
-        """True if everything that went wrong was raised before."""
+        """True if all failures were raised before."""
         return not self._failed and self._is_end_raised
 
     def add(self, subject: str, payload: bytes, block: bytes | None) -> int:
@@ -64,7 +64,7 @@ class BatchMessages:
         return self.settled + len(self.pending)
 
     def settle(self, count: int) -> None:
-        """It is known of the first so many what became of them."""
+        """Settles the first ``count`` messages: their outcome is known."""
         settled = self.pending[:count]
         if settled:
             del self.pending[:count]
@@ -73,13 +73,13 @@ class BatchMessages:
             self._last_subject = settled[-1][0]
 
     def fail(self, place: int, error: NatsError) -> None:
-        """One of those that are pending failed, and the others go on."""
+        """Records the failure of one pending message."""
         if 0 <= place < len(self.pending):
             subject, payload, _ = self.pending[place]
             self._failed.append(FailedMessage(self.settled + place + 1, subject, len(payload), error))
 
     def finish(self, errors: Iterable[NatsError | None], end: NatsError) -> None:
-        """Nothing goes on: an error for each of those that are pending, and the one for everything else."""
+        """Ends the publisher with an error for each pending message, and one for all later calls."""
         for place, error in enumerate(errors):
             if error is not None:
                 self.fail(place, error)
@@ -87,7 +87,7 @@ class BatchMessages:
         self.end = end
 
     def outcome(self) -> NatsError | None:
-        """The error to raise: for the messages that failed since this was asked last, or for the end of it all."""
+        """The error to raise: for messages that failed since the last call, or for the end of the publisher."""
         failed, self._failed = self._failed, []
         self._is_end_raised = True
         if failed:
@@ -97,7 +97,7 @@ class BatchMessages:
         return self.end
 
     def refusal(self, number: int) -> NatsError | None:
-        """The error to raise when this one of the very first messages was not taken."""
+        """The error to raise when this one of the first messages was refused."""
         if self.end is None:  # others may be taken: of them others are told
             own = [failed for failed in self._failed if failed.number == number]
             self._failed = [failed for failed in self._failed if failed.number != number]

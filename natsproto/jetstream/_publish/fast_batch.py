@@ -1,7 +1,7 @@
 """Fast batches: messages that a stream acknowledges hundreds at a time (ADR-50, nats-server 2.14).
 
 Owns the wire and the clock of them: the control lines, the inbox, the timers and those who wait. ``fast_batch_state``
-decides which message is sent next, and the outcome of each.
+decides the next message and the outcome of each.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class FastBatchSender:
 
     @fail_on_unexpected
     def on_message(self, message: Message) -> None:
-        """A reply came, or nobody listened; its subject is what the message said of itself."""
+        """Handles a reply or a no-responders status; its subject repeats the position of the message."""
         words = message.subject[len(self._inbox) :].encode("utf-8", "surrogateescape").split(b".")
         if len(words) != 6 or not words[3].isdigit() or len(words[3]) > 20:
             return  # to nothing that was sent from here
@@ -221,7 +221,7 @@ class FastBatchSender:
         self.send_due()
 
     def on_unexpected_error(self, bug: Exception) -> None:
-        """Something here has stumbled: there is no saying what it would do next."""
+        """An unexpected error ends the publisher."""
         error = wrap_unexpected("publishing", bug)
         self.state.give_up(str(error), error)
         self._stop()
@@ -247,7 +247,7 @@ class FastBatchSender:
 
     @fail_on_unexpected
     def _on_tick(self) -> None:
-        """Nothing waits for ever: the stream is asked, and in the end it is given up."""
+        """Asks the stream for its state after silence, and gives up in the end."""
         self._tick_timer = None
         if not self.state.idle:
             self.state.on_tick(can_send=self._can_send)
@@ -290,10 +290,9 @@ class FastPublisher:
 
         The arguments are those of ``JetStream.publish``, and bad ones raise the same errors, with nothing sent. The
         first message that is taken is waited for, and so are those before it: BatchRefused when the stream does not
-        allow fast ingest, NoStream, and why else it is refused. PublishFailed tells of the others: with
-        ``gap="fail"`` as soon as one was refused, and the publisher has ended then; with ``gap="ok"`` at the end, or
-        when as many have failed as may be pending. ConnectionClosed when the client is. Cancelling while it waits
-        publishes nothing.
+        allow fast ingest, NoStream, and why else it is refused. PublishFailed reports the others: with ``gap="fail"``
+        as soon as one is refused, which ends the publisher; with ``gap="ok"`` at the end, or when as many have failed
+        as may be pending. ConnectionClosed when the client is. Cancelling while it waits publishes nothing.
         """
         if (
             msg_id is None
@@ -354,7 +353,7 @@ class FastPublisher:
 
     @property
     def pending(self) -> int:
-        """Messages of which it is not known what became of them."""
+        """Messages without an outcome yet."""
         return len(self._messages.pending)
 
     @property

@@ -414,7 +414,7 @@ class FastBatchState:
         return 0
 
     def _on_end(self, ack: PubAck) -> None:
-        """The batch is over, with so many messages."""
+        """The batch has ended; ``ack`` tells the number of its messages."""
         if not ack.batch:
             self._settle_up_to(1)
             reason = f"stream {ack.stream!r} stored the message alone (nats-server 2.14 is needed)"

@@ -311,7 +311,7 @@ class PublishWindow:
         self._finish(error, str(error))
 
     def on_unexpected_error(self, bug: Exception) -> None:
-        """Something here has stumbled: there is no saying what it would do next."""
+        """An unexpected error ends the publisher."""
         self._failures.bug = error = wrap_unexpected("publishing", bug)
         self._finish(error, str(error))
 

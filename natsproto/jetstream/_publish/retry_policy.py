@@ -2,9 +2,9 @@
 
 Three rules decide everything, for one message, for windows and for batches:
 
-* What the server refused or nobody received is surely not stored, so it may be sent again (ADR-22).
-* What was sent and not answered may be stored. It is sent again only if it has a message id.
-* Nothing is acknowledged twice to the caller, and nothing waits longer than its timeout.
+* A message that the server refused, or that had no responders, is not stored and may be sent again (ADR-22).
+* A message without a reply may be stored. It is sent again only if it has a message id.
+* The caller gets one outcome for each message, within its timeout.
 """
 
 from __future__ import annotations

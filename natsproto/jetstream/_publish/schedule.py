@@ -24,7 +24,7 @@ _SECOND_NS = 1_000_000_000
 
 
 class ScheduleArgs(TypedDict, total=False):
-    """What can be said of the messages that a schedule publishes; see Schedule."""
+    """The options of the messages that a schedule publishes; see Schedule."""
 
     target: str
     source: str
@@ -59,13 +59,13 @@ class Schedule(Value):
 
     @classmethod
     def after(cls, delay: Duration, **more: Unpack[ScheduleArgs]) -> Schedule:
-        """Once, so many seconds after now by the clock of this machine."""
+        """Once, ``delay`` seconds from now by the clock of this machine."""
         ns = _positive_ns("after", delay)
         return cls.at(Timestamp.of(datetime.now().astimezone() + timedelta(microseconds=ns / 1000)), **more)
 
     @classmethod
     def every(cls, interval: Duration, **more: Unpack[ScheduleArgs]) -> Schedule:
-        """Again and again, every so many seconds (at least one) from the time the server has it."""
+        """Repeatedly, every ``interval`` seconds (at least one) from the time the server stores it."""
         ns = _positive_ns("every", interval)
         if ns < _SECOND_NS:
             raise ConfigError("every", interval, "must be at least one second")

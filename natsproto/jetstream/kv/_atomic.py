@@ -1,6 +1,6 @@
-"""Several keys written together, or none of them (ADR-50).
+"""Atomic writes to several keys (ADR-50).
 
-Owns what was asked of each key, so that a refusal of the whole can be told as that of one key.
+Owns the write of each key, so that a refusal of the batch can name the key.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class KeyValueBatch(Generic[V]):
         self._writes.append(_Write(key, expected))
 
     async def _translate_refusal(self, error: WrongLastSequence) -> WrongRevision | WrongLastSequence:
-        """Which key it was; the refusal itself when all of them are as expected by now."""
+        """Finds the key that was refused; returns the refusal itself when all keys are as expected by now."""
         first: dict[str, int] = {}
         for key, expected in self._writes:
             if expected is not None:

@@ -1,6 +1,6 @@
 """A key/value bucket (ADR-8).
 
-Owns the handle that programs use; each verb is a thin, documented call into the module that knows.
+Owns the handle that programs use.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ class KeyValue(Generic[V]):
     async def get(
         self, key: str, *, revision: int | None = None, direct: bool = True, timeout: Duration | None = None
     ) -> KeyValueEntry[V]:
-        """What the key holds, or held at a revision.
+        """Gets the entry of a key, or its entry at a revision.
 
-        KeyNotFound (a KeyError) when it never had a value, or not at that revision; KeyDeleted (a KeyNotFound) when it
-        was deleted, purged or has expired. BucketNotFound.
+        KeyNotFound (a KeyError) when there is no entry, or none at that revision; KeyDeleted (a KeyNotFound) when the
+        key was deleted, purged or has expired. BucketNotFound.
         """
         bucket = self._bucket
         if revision is not None:
@@ -130,14 +130,14 @@ class KeyValue(Generic[V]):
         return entry
 
     async def put(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
-        """Writes a value, whatever was there; returns its revision.
+        """Writes a value unconditionally; returns its revision.
 
-        With ``ttl`` the key is gone after so many seconds (at least 1; TtlRefused unless the bucket has a
-        ``limit_marker_ttl``, UnsupportedByServer before server 2.11; a server makes none shorter than that where there
-        is history), and its history at once: the last value of it would be back otherwise.
+        With ``ttl`` the key expires after that many seconds (at least 1; TtlRefused unless the bucket has a
+        ``limit_marker_ttl``, UnsupportedByServer before server 2.11; where there is history the server raises it to
+        ``limit_marker_ttl``). Its history is removed at once, or its last value would come back.
 
-        PublishUncertain when the connection was lost or ``timeout`` passed meanwhile: it may be written or not.
-        NoStream when there is no such bucket; MessageTooLarge, LimitReached and every other ApiError when it refuses.
+        PublishUncertain when the connection was lost or ``timeout`` passed: the value may have been written. NoStream
+        when there is no such bucket; MessageTooLarge, LimitReached and every other ApiError when it refuses.
         """
         bucket = self._bucket
         if ttl is not None:
@@ -186,7 +186,7 @@ class KeyValue(Generic[V]):
         )
 
     async def delete(self, key: str, *, revision: int | None = None, timeout: Duration | None = None) -> int:
-        """Marks a key as deleted, its history is kept; returns the revision of the mark.
+        """Marks a key as deleted and keeps its history; returns the revision of the marker.
 
         A key without value is marked as well. With ``revision`` WrongRevision unless that is the key's last one. Else
         as ``put``.
@@ -196,9 +196,9 @@ class KeyValue(Generic[V]):
     async def purge(
         self, key: str, *, revision: int | None = None, ttl: Ttl | None = None, timeout: Duration | None = None
     ) -> int:
-        """Deletes a key with its history; returns the revision of the mark that is left.
+        """Deletes a key with its history; returns the revision of the marker.
 
-        With ``ttl`` the mark goes after so many seconds. Else as ``delete``.
+        With ``ttl`` the marker expires after that many seconds. Otherwise as ``delete``.
         """
         args: MessageArgs = {"rollup": "sub"}
         if ttl is not None:
@@ -248,7 +248,7 @@ class KeyValue(Generic[V]):
         meta_only: bool = False,
         resume_from: int | None = None,
     ) -> KeyWatcher[V] | WatchCallback[KeyValueEntry[V]]:
-        """What the keys hold, and then everything that happens to them; enter it. Without ``keys`` all of the bucket.
+        """Watches keys, or without ``keys`` the whole bucket: yields their entries and then every change; enter it.
 
         ``keys`` may have wildcards. The newest entry of each key comes first; with ``include_history`` all entries
         that the bucket has, with ``resume_from`` those from this revision on, with ``updates_only`` none.
@@ -269,10 +269,9 @@ class KeyValue(Generic[V]):
 
     @items
     async def keys(self, *filters: str) -> AsyncGenerator[str]:
-        """Yields every key that has a value and matches one of the filters, or all, each once.
+        """Yields every key that has a value and matches one of the filters, each once; without filters all keys.
 
-        Chosen by the server, which sends no values. None is no error. BucketNotFound. Cancelling, or leaving the loop,
-        ends it.
+        The server filters and sends no values. BucketNotFound. Cancelling, or leaving the loop, ends it.
         """
         seen: set[str] = set()
         watcher = watch(self._bucket, filters, ignore_deletes=True, meta_only=True)
@@ -302,7 +301,7 @@ class KeyValue(Generic[V]):
         up_to_time: datetime | None = None,
         timeout: Duration | None = None,
     ) -> dict[str, KeyValueEntry[V]]:
-        """What several keys hold, all as of one moment; those without a value are left out. Wildcards are allowed.
+        """Gets the entries of several keys as a snapshot, without keys that have no value. Wildcards are allowed.
 
         ``up_to_revision`` and ``up_to_time`` (inclusive) choose a moment of the past, as far as the history of the
         bucket reaches. Up to 1,000 keys come in one answer. More are got a thousand at a time, of the moment at which
@@ -345,10 +344,10 @@ class KeyValue(Generic[V]):
     async def purge_deletes(
         self, *filters: str, older_than: Duration = KEEP_DELETES_S, timeout: Duration | None = None
     ) -> int:
-        """Removes what deletions have left: history and marks of deleted keys; returns how many entries went.
+        """Purges deleted keys: their history and markers; returns the number of removed entries.
 
         Marks younger than ``older_than`` seconds (default 30 minutes, so that watches which were away can hear of the
-        deletion) are kept, without the history before them. What is written to a key meanwhile is not touched.
+        deletion) are kept, without the history before them. Entries that are written meanwhile stay.
         """
         bucket = self._bucket
         age, now = seconds("older_than", older_than), datetime.now(UTC)
@@ -391,7 +390,7 @@ class KeyValue(Generic[V]):
     # ---------------------------------------------------------------- the bucket
 
     async def status(self, *, timeout: Duration | None = None) -> KeyValueStatus:
-        """How the bucket is configured and what it holds. BucketNotFound."""
+        """Gets the configuration and state of the bucket. BucketNotFound."""
         try:
             return KeyValueStatus.of(await self._bucket.stream.info(timeout=timeout))
         except StreamNotFound as exc:

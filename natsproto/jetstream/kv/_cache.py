@@ -1,6 +1,6 @@
 """A local copy of keys, kept up to date by a watch.
 
-Owns the copy. Reading it asks nobody; it is as new as what the watch has heard.
+Owns the copy. Reading it sends nothing; it is as new as the last update of the watch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from natsproto.jetstream.kv._watch import KeyWatcher
 class KeyValueCache(Mapping[str, V], Generic[V]):
     """Keys and values of a bucket as a mapping in memory. Made by ``kv.cache``; enter it.
 
-    Once entered it holds every key that matches; from then on it follows the bucket, over reconnects too. Reading it
-    after the watch has ended (the bucket was deleted, the client closed) raises what ended it instead of giving what
-    is out of date; the same while it is not entered.
+    Once entered it holds every key that matches; from then on it follows the bucket, also over reconnects. Reading it
+    after the watch has ended (the bucket was deleted, the client closed), or before it is entered, raises an error
+    instead of returning outdated values.
     """
 
     def __init__(self, watcher: KeyWatcher[V]) -> None:

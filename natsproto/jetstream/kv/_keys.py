@@ -1,4 +1,4 @@
-"""Keys: what they may be called, and what they are called in the stream (ADR-6, ADR-8, ADR-54).
+"""Keys: the rules for their names, and the codecs that change them (ADR-6, ADR-8, ADR-54).
 
 Owns the rules for keys and for filters, and the codecs that let a program use other names than a bucket allows. It
 knows no bucket.
@@ -56,7 +56,7 @@ def without_covered(filters: Iterable[str]) -> tuple[str, ...]:
 
 
 def _covers(pattern: list[str], other: list[str]) -> bool:
-    """Whether all that matches the other one matches this pattern too."""
+    """True if this pattern matches everything that the other one matches."""
     for place, token in enumerate(pattern):
         if place == len(other):
             return False
@@ -70,8 +70,8 @@ def _covers(pattern: list[str], other: list[str]) -> bool:
 class KeyCodec(Protocol):
     """Names that a program uses, as keys of a bucket and back (ADR-54).
 
-    What ``encode`` gives must be a valid key; ``decode`` raises InvalidPayload for a key it did not make.
-    ``encode_filter`` keeps the wildcards, or raises ConfigError when this codec cannot.
+    ``encode`` must return a valid key; ``decode`` raises InvalidPayload for a key it did not make. ``encode_filter``
+    keeps the wildcards, or raises ConfigError when this codec cannot.
     """
 
     def encode(self, key: str) -> str:

@@ -1,8 +1,7 @@
 """Locks, and with them the election of a leader: a key that its holder keeps alive (ADR-48).
 
-Owns one tenure: who holds the key, until when that is sure, and the renewals in between. A holder that cannot renew
-has lost the lock before anybody else can get it: it counts from when it began to renew, the server from when it had
-stored that.
+Owns one tenure: the revision of the key, the time until which it is held, and its renewals. A holder that cannot renew
+loses the lock before another one can get it: it counts from the start of a renewal, the server from its storage.
 """
 
 from __future__ import annotations
@@ -31,20 +30,19 @@ from natsproto.jetstream.kv._watch import watch
 from natsproto.protocol.frames import Payload
 
 LOCK_ID_HEADER = "Natsproto-Lock"
-"""Header that tells whose entry it is, whatever the holder writes as the value."""
+"""Header that identifies the holder, independent of the value."""
 RENEWALS_PER_TTL = 3
 """Renewals within the time to live: two may fail."""
 RETRY_INTERVAL_S = 0.1
-"""Seconds after which what an outage has stopped is tried again."""
+"""Seconds after which a failed attempt is repeated."""
 
 
 class Lock:
     """A lock on a key of a bucket. Made by ``kv.lock``; enter it, or ``acquire`` and ``release`` it.
 
-    Who holds it is the only one, as far as the clocks of the servers agree; but a process that was paused may not have
-    noticed yet that it has lost it. What must not happen then has to be fenced: ``token`` is bigger for every holder
-    than it was for those before, and ``put`` writes another key of the bucket only if the lock is held, says the
-    server.
+    At most one client holds it, as far as the clocks of the servers agree; but a process that was paused may not have
+    noticed that it lost the lock. Fence critical writes: ``token`` grows with every holder, and ``put`` writes another
+    key of the bucket only if the server knows the lock to be held.
 
     When it is lost while a block is entered, the block is cancelled and LockLost raised in its place. A lock can be
     taken again, by one task at a time. Outages that are over in time do no harm.
@@ -78,7 +76,7 @@ class Lock:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is held right now."""
+        """True while it is held."""
         return self._revision > 0
 
     @property
@@ -137,8 +135,8 @@ class Lock:
                 expected = 0 if last is None else last.revision
 
     async def release(self) -> None:
-        """Gives the lock back, so that nobody has to wait until its time is over. Never raises: what cannot be told to
-        the server now ends by itself.
+        """Releases the lock, so that others need not wait until it expires. Never raises: a lock that cannot be
+        released now expires by itself.
         """
         revision = self._revision
         renew_task = self._renew_task
@@ -159,7 +157,7 @@ class Lock:
             return
 
     async def put(self, key: str, value: Payload, *, timeout: Duration | None = None) -> int:
-        """Writes another key of the bucket if the lock is held then, which is decided by the server; its revision.
+        """Writes another key of the bucket if the server knows the lock to be held; returns the revision.
 
         LockLost when it is not. Else as ``KeyValue.put``.
         """
@@ -215,7 +213,7 @@ class Lock:
         self._timer = self._loop.call_at(self._held_until, self._lose)
 
     def _lose(self) -> None:
-        """Somebody else has it, or may have it from now on."""
+        """Ends the tenure: another client has the lock, or may get it from now on."""
         self._end()
         block = self._block_task
         if block is not None and block is not asyncio.current_task(self._loop):
@@ -233,7 +231,9 @@ class Lock:
             renew_task.cancel()
 
     async def _renew_loop(self, begun: float) -> None:
-        """Renews it again and again. What fails is tried again until its time is over, which the timer knows."""
+        """Renews it again and again. Renews the lock periodically. Failures are retried until the timer ends the
+        tenure.
+        """
         while self._revision:
             await asyncio.sleep(max(begun + self._ttl / RENEWALS_PER_TTL - self._loop.time(), 0.0))
             begun = self._loop.time()
@@ -260,7 +260,9 @@ class Lock:
     # ---------------------------------------------------------------- its key
 
     async def _write(self, expected: int) -> int:
-        """The server counts whole seconds. What the key held before goes, or it would be back when the time is over."""
+        """The server counts whole seconds. The rollup removes the previous entry, which would come back when this one
+        expires.
+        """
         args = MessageArgs(ttl=ceil(self._ttl), rollup="sub")
         return await self._bucket.publish_at(self._key, expected, self._value, self._id, args, self._request_timeout)
 
@@ -277,7 +279,7 @@ class Lock:
         return entry.headers.last(LOCK_ID_HEADER) == self._id[LOCK_ID_HEADER]
 
     async def _wait_until_free(self) -> None:
-        """Waits until the key has no value. Not for ever: what removes keys without a mark tells nobody."""
+        """Waits until the key has no value, at most ``ttl`` seconds: a key may also be removed without a marker."""
         try:
             async with asyncio.timeout(self._ttl), watch(self._bucket, (self._key,), meta_only=True) as watcher:
                 await watcher.ready()

@@ -1,4 +1,4 @@
-"""How a bucket is configured and what it holds (ADR-8)."""
+"""The status of a bucket (ADR-8)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class KeyValueStatus(Value):
 
     @property
     def bytes(self) -> int:
-        """Bytes that they take."""
+        """Bytes of all entries."""
         return self.stream.state.bytes
 
     @property
@@ -47,7 +47,7 @@ class KeyValueStatus(Value):
 
     @property
     def ttl(self) -> float:
-        """Seconds after which entries go; 0 for never."""
+        """Seconds after which entries expire; 0 for never."""
         return self.config.ttl
 
     @property
@@ -57,12 +57,12 @@ class KeyValueStatus(Value):
 
     @property
     def is_compressed(self) -> bool:
-        """Whether it is compressed on disk."""
+        """True if it is compressed on disk."""
         return self.config.compression
 
     @property
     def backing_store(self) -> str:
-        """What keeps it: "JetStream"."""
+        """The backing store: "JetStream"."""
         return "JetStream"
 
     @property

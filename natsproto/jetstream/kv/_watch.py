@@ -1,7 +1,7 @@
-"""Watching: what keys hold now, and then everything that happens to them, without an end.
+"""Watching keys: their current entries, and then every change, without an end.
 
-Owns what an entry is made of. When the initial values are complete is the Watching's affair; order, and going on
-behind the last entry after whatever broke, are the ordered consumer's.
+Owns the making of entries. WatchBase detects the end of the initial ones; the ordered consumer keeps the order and
+recovers from failures.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
     still holds. Reading ends after ``stop`` or the end of the client, or raises BucketNotFound when the bucket was
     deleted, PermissionDenied, and the server's refusal of the filters. Cancelling a reader loses nothing.
 
-    Of several tasks that read one watch each entry goes to one, and its end to all. Whoever has to see every entry, or
-    the entries of a key in order, makes a watch of their own.
+    When several tasks read one watch, each entry goes to one of them, and its end to all. Make a watch for each task
+    that needs every entry, or the entries of a key in order.
     """
 
     def __init__(
@@ -51,17 +51,17 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
 
     @property
     def revision(self) -> int:
-        """The last revision that has come, 0 before the first: one more is where ``resume_from`` goes on."""
+        """The last received revision, 0 before the first; pass the next one to ``resume_from``."""
         return self._ordered.last_sequence
 
     # ---------------------------------------------------------------- reading
 
     @items
     def initial(self) -> AsyncGenerator[KeyValueEntry[V]]:
-        """Yields the initial values as they come and ends when they are complete; reading goes on behind them.
+        """Yields the initial entries and ends when they are complete; reading continues after them.
 
-        What was written meanwhile may be among them. Raises what ends the watch; SubscriptionClosed when it was stopped
-        or the client closed before they were complete. Cancelling loses nothing.
+        Entries that are written meanwhile may be among them. Raises what ends the watch; SubscriptionClosed when it was
+        stopped or the client closed before they were complete. Cancelling loses nothing.
         """
         return self._each(endless=False)
 
@@ -97,7 +97,7 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
 
     @items
     async def batches(self) -> AsyncGenerator[list[KeyValueEntry[V]]]:
-        """Yields all that has come, as soon as something has: one wake-up for many."""
+        """Yields lists of the entries that have arrived: one wake-up for many."""
         buffered = self._buffered
         while True:
             if buffered:
@@ -106,7 +106,7 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
                 return
 
     def take_all(self) -> list[KeyValueEntry[V]]:
-        """All that has come, which may be nothing. For layers on top."""
+        """The entries that have arrived, if any. For layers on top."""
         batch = [self._entry(message) for message in self._buffered]
         self._buffered.clear()
         return batch

@@ -1,4 +1,4 @@
-"""Where the content of an object comes from: bytes, files, iterables, cut into chunks of one size.
+"""The content of a new object: bytes, files and iterables, cut into chunks of one size.
 
 Owns the cutting, and that nothing which may block does so on the event loop. It sends nothing.
 """
@@ -22,10 +22,10 @@ digest of 128 KiB.
 
 
 class BinaryReader(Protocol):
-    """What ``open(path, "rb")`` gives, and everything else that is read like it."""
+    """A binary file, or any object that is read like one."""
 
     def read(self, size: int, /) -> bytes:
-        """Up to so many bytes; none at the end."""
+        """Returns up to ``size`` bytes; none at the end."""
         ...
 
 
@@ -38,10 +38,10 @@ ObjectContent: TypeAlias = (
     | Iterable[bytes | bytearray | memoryview]
     | AsyncIterable[bytes | bytearray | memoryview]
 )
-"""What can be put into a store. A binary file is read from where it stands and not closed."""
+"""The types that can be put into a store. A binary file is read from its position and not closed."""
 
 Update: TypeAlias = Callable[[bytes], object]
-"""What is told every chunk in order: a digest."""
+"""Called with every chunk in order: the update of a digest."""
 
 
 class ContentReader:
@@ -159,7 +159,7 @@ def _view(piece: object) -> memoryview:
 
 
 def _read_chunk(file: BinaryReader, size: int) -> bytes:
-    """So many bytes, or what is left: a raw file or a pipe gives what it has."""
+    """Reads ``size`` bytes, or less at the end; a raw file or a pipe may return less at once."""
     got: object = file.read(size)  # whatever somebody's read() returns
     chunk = got if isinstance(got, bytes) else bytes(_view(got))
     while 0 < len(chunk) < size and (more := file.read(size - len(chunk))):
@@ -168,7 +168,7 @@ def _read_chunk(file: BinaryReader, size: int) -> bytes:
 
 
 def _size_of(file: BinaryReader) -> int:
-    """What is left of a regular file; 0 for everything else."""
+    """The bytes left in a regular file; 0 for everything else."""
     try:
         status = os.fstat(file.fileno())  # type: ignore[attr-defined]
         return max(0, status.st_size - file.tell()) if stat.S_ISREG(status.st_mode) else 0  # type: ignore[attr-defined]
@@ -182,6 +182,6 @@ async def _each(pieces: Iterable[object]) -> AsyncGenerator[object]:
 
 
 async def _reading(read: Callable[[int], Awaitable[object]]) -> AsyncGenerator[object]:
-    """What is read with ``await``: asyncio.StreamReader, the files of aiofiles …"""
+    """Reads from an object with an async ``read``: asyncio.StreamReader, the files of aiofiles …"""
     while piece := await read(READ_BYTES):
         yield piece

@@ -1,6 +1,6 @@
 """Getting the whole of an object, as bytes or as a file.
 
-Owns what becomes of it when reading fails half way: a file appears when it is complete and right, and not before.
+Owns the partial file: the target appears only when it is complete and its digest is right.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The catalogue of a store: which objects there are, and who may change what is said of them.
+"""The index of a store: the infos of its objects, and their conditional changes.
 
-Owns the one way in which a description is replaced (compare and set on its subject, so that of two who change an
-object at once neither overlooks the other) and the removal of chunks that nothing describes any more.
+Owns the replacement of an info (compare and set on its subject, so that concurrent changes are serialised) and the
+purge of chunks that belong to no object.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ T = TypeVar("T")
 log = logging.getLogger("natsproto")
 
 MAX_UNCERTAIN_WRITES = 3
-"""How often a change is made again when nobody said what became of it."""
+"""Retries of a change whose outcome is unknown."""
 MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 5.0
-"""Seconds between two attempts to remove chunks."""
+"""Seconds between two attempts to purge chunks: the shortest and the longest."""
 REQUEST_TIMEOUT_S = 1.0
-"""Seconds after which a question that nobody answers is asked again."""
+"""Seconds without a reply before a request is repeated."""
 TRANSIENT_ERRORS = (ConnectionLost, JetStreamNotEnabled, JetStreamUnavailable, RequestTimeout)
-"""Errors that say nothing of the store: servers come and go."""
+"""Errors that pass: servers come and go."""
 _FINAL_ERRORS = (StreamNotFound, StreamProtected, PermissionDenied, ConnectionClosed)
 
 
 class IndexEntry(NamedTuple):
-    """A description and the sequence under which it is stored."""
+    """An object's info and the sequence of its message."""
 
     info: ObjectInfo
     sequence: int
 
 
 class ObjectIndex:
-    """The descriptions of the objects of one store."""
+    """The infos of the objects of one store."""
 
     api: Api
     bucket: str
@@ -74,7 +74,7 @@ class ObjectIndex:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def index_of(self, bucket: str) -> ObjectIndex:
-        """That of another store of this account, which may not exist."""
+        """The index of another store of this account, which may not exist."""
         return (
             self if bucket == self.bucket else ObjectIndex(self.api, bucket, Stream(self.api, OBJECT_STREAM + bucket))
         )
@@ -86,10 +86,10 @@ class ObjectIndex:
     # ---------------------------------------------------------------- reading
 
     async def find(self, name: str, *, timeout: Duration | None = None) -> IndexEntry | None:
-        """What is said of an object, deleted or not.
+        """Finds the info of an object, deleted or not.
 
-        The leader is asked, and other servers only by those who may not ask it: one that lags behind would tell of a
-        version whose chunks are being removed.
+        The leader is asked, and other servers only without permission for that: a lagging one would return a version
+        whose chunks are being purged.
         """
         try:
             with bucket_errors(self.bucket):
@@ -99,8 +99,8 @@ class ObjectIndex:
         return IndexEntry(read_info(found.data, found.time), found.seq)
 
     async def _get_info_message(self, subject: str, wait: float) -> RawMessage:
-        """Asks again while nobody answers: a question that comes during an election is forgotten, and an object that
-        took an hour to put shall not be given up for that.
+        """Repeats the request while there is no reply: a request during an election is dropped, and a long upload must
+        not fail for that.
         """
         connection, loop = self.api.connection, asyncio.get_running_loop()
         deadline = loop.time() + wait
@@ -121,7 +121,7 @@ class ObjectIndex:
             await asyncio.sleep(MIN_RETRY_PAUSE_S)
 
     async def explain(self, error: NatsError) -> NatsError:
-        """What to tell of a publisher's error: BucketNotFound where the stream does not answer because it is gone."""
+        """Returns BucketNotFound instead of a publisher's error if the stream is gone."""
         if isinstance(error, (NoStream, PublishUncertain, RequestTimeout)) and self.api.connection.is_connected:
             try:
                 await self.stream.info(timeout=REQUEST_TIMEOUT_S)
@@ -140,10 +140,10 @@ class ObjectIndex:
         *,
         timeout: Duration | None = None,
     ) -> tuple[IndexEntry | None, IndexEntry]:
-        """Replaces what is said of an object by what ``update`` makes of it; returns both.
+        """Replaces the info of an object by the result of ``update``; returns the old and the new entry.
 
-        ``update`` is called again when somebody else was faster, and may raise; None leaves everything as it is.
-        PublishUncertain when nobody said whether it was done. BucketNotFound.
+        ``update`` is called again after a concurrent change, and may raise; None changes nothing. PublishUncertain when
+        the outcome is unknown. BucketNotFound.
         """
         wait = self.timeout_seconds(timeout)
         before = await self.find(name, timeout=timeout)
@@ -184,12 +184,12 @@ class ObjectIndex:
         return IndexEntry(info.replace(mtime=Timestamp.now(UTC)), ack.seq)
 
     async def purge_info(self, name: str, sequence: int, *, timeout: Duration | None = None) -> None:
-        """Removes a description as old as this or older, so that nothing tells of it."""
+        """Purges the info with this sequence and older ones."""
         with bucket_errors(self.bucket):
             await self.stream.purge(subject=meta_subject(self.bucket, name), sequence=sequence + 1, timeout=timeout)
 
     async def run_shielded(self, step: Coroutine[Any, Any, T]) -> T:
-        """Runs it to its end, whether or not the caller is cancelled meanwhile."""
+        """Runs a step to its end, even if the caller is cancelled."""
         return await asyncio.shield(self._start(step))
 
     def _start(self, step: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -207,11 +207,11 @@ class ObjectIndex:
     # ---------------------------------------------------------------- chunks
 
     async def purge_chunks(self, nuid: str, *, settled: bool = True) -> None:
-        """Removes the chunks of an object that nothing describes any more.
+        """Purges the chunks of an object that has no info any more.
 
-        Returns when that is done, after the context's timeout, or at once without a connection; it goes on behind that,
-        until it is done, the client is closed, or the server does not allow it. Cancelling ends the wait only.
-        ``settled`` says that none of them can still be on its way.
+        Returns when that is done, after the context's timeout, or at once without a connection; it continues in the
+        background until it is done, the client is closed, or the server refuses. Cancelling ends only the wait.
+        ``settled``: no chunk can still be on its way.
         """
         task = self._start(self._purge_chunks(nuid, settled))
         if self.api.connection.is_connected:

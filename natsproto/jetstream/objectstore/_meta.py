@@ -1,4 +1,4 @@
-"""PURE. What is known of an object: the record that is stored of it, its names on the wire and its digest (ADR-20).
+"""PURE. The info of an object: its record, its subjects and its digest (ADR-20).
 
 Owns the JSON of an object's description, the subjects of its chunks and of the description, and the way a digest is
 written. It sends nothing and reads no object.
@@ -44,7 +44,7 @@ def _headers() -> Mapping[str, tuple[str, ...]]:
 
 
 def _mtime() -> Timestamp:
-    """When it was stored, which the message tells. What is written here is somebody's clock, or "" (nats-py)."""
+    """When it was stored, from the message. The JSON holds the writer's clock, or "" (nats-py)."""
 
     def accept(what: str, value: object) -> object:
         if not isinstance(value, Timestamp):
@@ -63,21 +63,21 @@ def _texts(values: object) -> tuple[str, ...]:
 
 
 class ObjectLink(Record):
-    """What a link stands for: an object of a store, or with an empty ``name`` the whole store."""
+    """The target of a link: an object of a store, or with an empty ``name`` the whole store."""
 
     bucket: str = text()
     name: str = text(default="")
 
 
 class ObjectOptions(Record):
-    """How an object is kept: as chunks of at most ``max_chunk_size`` bytes, or as a link."""
+    """How an object is stored: as chunks of at most ``max_chunk_size`` bytes, or as a link."""
 
     link: ObjectLink | None = optional(ObjectLink, default=None)
     max_chunk_size: int = integer(default=0)
 
 
 class ObjectInfo(Record):
-    """What a store knows of an object; its content is read with ``ObjectStore.get``.
+    """The info of an object; its content is read with ``ObjectStore.get``.
 
     ``size`` in bytes, in ``chunks`` messages; ``digest`` is "SHA-256=" and base64; ``mtime`` is when this description
     was stored. ``headers`` and ``metadata`` are the user's own. ``nuid`` is another one whenever the content is.
@@ -100,12 +100,12 @@ class ObjectInfo(Record):
 
     @property
     def link(self) -> ObjectLink | None:
-        """What it is a link to, if it is one."""
+        """The target, if it is a link."""
         return None if self.options is None else self.options.link
 
     @property
     def chunk_size(self) -> int:
-        """No chunk has more bytes than this, as far as anybody said."""
+        """The largest size of a chunk in bytes."""
         return (self.options.max_chunk_size if self.options is not None else 0) or DEFAULT_CHUNK_BYTES
 
 
@@ -118,7 +118,7 @@ def read_info(data: bytes, mtime: Timestamp) -> ObjectInfo:
 
 
 def object_name(name: str) -> str:
-    """The name, or ConfigError: anything goes that can be written as UTF-8, but not nothing."""
+    """Returns a valid name: any non-empty text that UTF-8 can encode. ConfigError."""
     if not isinstance(name, str):
         raise TypeError(f"the name of an object must be a str, not {type(name).__name__}")
     if not name:
@@ -133,22 +133,22 @@ def object_name(name: str) -> str:
 
 
 def meta_subject(bucket: str, name: str) -> str:
-    """Where an object is described."""
+    """The subject of an object's info."""
     return f"{OBJECT_SUBJECTS}{bucket}.M.{urlsafe_b64encode(name.encode()).decode()}"
 
 
 def all_meta_subjects(bucket: str) -> str:
-    """Where all objects are described."""
+    """The subjects of all infos."""
     return f"{OBJECT_SUBJECTS}{bucket}.M.>"
 
 
 def all_chunk_subjects(bucket: str) -> str:
-    """Where the chunks of all objects are."""
+    """The subjects of all chunks."""
     return f"{OBJECT_SUBJECTS}{bucket}.C.>"
 
 
 def chunk_subject(bucket: str, nuid: str) -> str:
-    """Where the chunks of an object are."""
+    """The subject of an object's chunks."""
     return f"{OBJECT_SUBJECTS}{bucket}.C.{nuid}"
 
 
@@ -161,7 +161,7 @@ def digest_text(raw: bytes) -> str:
 
 
 def digest_bytes(info: ObjectInfo) -> bytes:
-    """The SHA-256 that was written, by whichever client; b"" when there is none. ObjectStoreError for another kind."""
+    """The SHA-256 of an info, as any client wrote it; b"" when there is none. ObjectStoreError for another kind."""
     if not info.digest:
         return b""
     kind, encoded = info.digest[: len(_DIGEST_PREFIX)], info.digest[len(_DIGEST_PREFIX) :]

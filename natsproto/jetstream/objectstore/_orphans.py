@@ -1,6 +1,6 @@
-"""Leftovers: chunks that no object has, as programs leave them that are killed in the middle of a put.
+"""Orphaned chunks, left by programs that were killed during a put.
 
-Owns the proof that nobody needs them. It removes nothing.
+Owns the proof that no object uses them. It removes nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from natsproto.jetstream.objectstore._meta import all_chunk_subjects, all_meta_s
 
 
 async def find_orphans(index: ObjectIndex, older_than: float, timeout: Duration | None) -> list[str]:
-    """The subjects of chunks that no description names and of which the newest was stored so many seconds ago.
+    """Finds the subjects of orphaned chunks whose newest is at least ``older_than`` seconds old.
 
-    The order makes it safe. Chunks are listed first, so that whatever is completed meanwhile is named by what is read
-    behind that. Descriptions are read twice: from any server, which is fast, and, for what was not named there, from
-    the leader, in the order in which they were stored. Whoever changes or renames an object stores a description
-    behind all others before the old one goes: one of them is met.
+    The order makes it safe. Chunks are listed first, so that objects completed meanwhile are found in the infos read
+    afterwards. Infos are read twice: from any server, which is fast, and for the chunks not found there from the
+    leader, in the order of the stream. A change or rename of an object stores its new info last before it removes the
+    old one, so that one of them is found.
     """
     stream, bucket = index.stream, index.bucket
     info = await stream.info(timeout=timeout)
@@ -53,7 +53,7 @@ async def _referenced(index: ObjectIndex, timeout: Duration | None, *, direct: b
 
 
 async def _age(index: ObjectIndex, subject: str, now: Timestamp, timeout: Duration | None) -> float:
-    """Seconds since the newest chunk was stored; none where they are gone."""
+    """Seconds since the newest chunk was stored; -1 when there is none."""
     try:
         newest = await index.stream.get_last_message(subject, direct=False, timeout=timeout)
     except MessageNotFound:

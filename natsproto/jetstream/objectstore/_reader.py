@@ -1,7 +1,6 @@
-"""Getting: the content of an object out of its chunks.
+"""Reading the content of an object from its chunks.
 
-Owns the reading of the chunks by an ordered consumer, the check of what was read against the description, and the
-verdict on chunks that do not come.
+Owns the ordered consumer that reads the chunks, the check of the digest, and the detection of missing chunks.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ if TYPE_CHECKING:
     from hashlib import _Hash as Hash
 
 PREFETCH_BYTES = 8 * 2**20
-"""Bytes that may wait here, or be on their way."""
+"""Bytes to read ahead."""
 PREFETCH_CHUNKS = 500
 STALL_TIMEOUT_S = 1.0
-"""Seconds without a chunk after which it is looked up whether there is another one."""
+"""Seconds without a chunk before the store is asked for it."""
 MAX_RESTARTS = 5
-"""How often reading begins anew because the object was replaced, as long as nothing of it was given out."""
+"""Restarts of a read whose object was replaced before its first chunk was returned."""
 
 
 async def resolve(
     index: ObjectIndex, wanted: str | ObjectInfo, timeout: Duration | None = None
 ) -> tuple[ObjectIndex, ObjectInfo]:
-    """The object of that name, or that the link of that name leads to, and the store it is in.
+    """Resolves a name, and the links it leads to; returns the store and the info of the object.
 
     ObjectNotFound and BucketNotFound, also for what a link leads to; ObjectLinkError for a link to a store, and for
     links in a circle.
@@ -113,13 +112,13 @@ class ObjectReader(AsyncForHint):
         self._entered = False
 
     def resume(self, offset: int, digest: Hash) -> None:
-        """Before it is entered: so many bytes were had before, and this is their digest."""
+        """Continues an earlier read, before it is entered: ``digest`` covers the first ``offset`` bytes."""
         self._offset, self._digest = offset, digest
         self._resumed_bytes = offset
 
     @property
     def info(self) -> ObjectInfo:
-        """What the store knows of it; of a link, what it leads to. LocalProtocolError before it was entered."""
+        """The info of the object; for a link, of its target. LocalProtocolError before it is entered."""
         if self._info is None:
             raise LocalProtocolError("an object is to be entered first: async with store.get(name) as obj")
         return self._info
@@ -164,7 +163,7 @@ class ObjectReader(AsyncForHint):
     # ---------------------------------------------------------------- chunks
 
     async def _open(self, info: ObjectInfo) -> None:
-        """Finds the place and has a consumer there."""
+        """Finds the first chunk and starts a consumer there."""
         if self._offset > info.size:
             raise ConfigError("offset", self._offset, f"is behind the end of an object of {info.size} bytes")
         rest = info.size - self._offset
@@ -183,7 +182,7 @@ class ObjectReader(AsyncForHint):
             await self._start()
 
     async def _start(self, sequence: int | None = None, *, headers_only: bool = False) -> None:
-        """Has the chunks from this one on delivered, or their headers."""
+        """Starts a consumer of the chunks from this sequence, or of their headers."""
         consumer = self._index.stream.ordered_consumer(
             filter_subject=self._subject, start_sequence=sequence, headers_only=headers_only
         )
@@ -198,7 +197,7 @@ class ObjectReader(AsyncForHint):
             await self._check_missing()
 
     async def _next(self) -> JsMessage:
-        """The next chunk. Raises why there is none, as soon as that is known."""
+        """Returns the next chunk; raises the reason if there is none."""
         messages = self._messages
         if messages is None:
             raise LocalProtocolError("an object is read inside its block: async with store.get(name) as obj")
@@ -254,7 +253,7 @@ class ObjectReader(AsyncForHint):
         return chunk_subject(self._index.bucket, self.info.nuid)
 
     async def _locate(self) -> None:
-        """Starts at the chunk with the first byte wanted. The sizes are asked for: not every client cuts evenly."""
+        """Starts at the chunk with the first requested byte. It reads the sizes, as not every client cuts evenly."""
         await self._start(headers_only=True)
         position = 0
         while True:
@@ -269,7 +268,7 @@ class ObjectReader(AsyncForHint):
         await self._start(message.metadata.stream_seq)
 
     async def _check_missing(self) -> None:
-        """Raises why the next chunk does not come; returns when it will come, or nobody can tell now."""
+        """Raises the reason why the next chunk is missing; returns if it will arrive, or if that is unknown now."""
         info, index = self.info, self._index
         try:
             with bucket_errors(index.bucket):

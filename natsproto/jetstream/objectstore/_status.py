@@ -1,4 +1,4 @@
-"""How an object store is configured and what it holds (ADR-20)."""
+"""The status of an object store (ADR-20)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ObjectStoreStatus(Value):
 
     @property
     def description(self) -> str:
-        """What it was said to be for."""
+        """Its description."""
         return self.config.description
 
     @property
@@ -37,32 +37,32 @@ class ObjectStoreStatus(Value):
 
     @property
     def ttl(self) -> float:
-        """Seconds after which objects go; 0 for never."""
+        """Seconds after which objects expire; 0 for never."""
         return self.config.ttl
 
     @property
     def storage(self) -> str:
-        """Where it is kept: "file" or "memory"."""
+        """The storage: "file" or "memory"."""
         return str(self.config.storage)
 
     @property
     def replicas(self) -> int:
-        """On how many servers it is kept."""
+        """The number of replicas."""
         return self.config.num_replicas
 
     @property
     def sealed(self) -> bool:
-        """Whether nothing can be changed any more."""
+        """True if nothing can be changed any more."""
         return self.stream.config.sealed
 
     @property
     def is_compressed(self) -> bool:
-        """Whether it is compressed on disk."""
+        """True if it is compressed on disk."""
         return self.config.compression
 
     @property
     def backing_store(self) -> str:
-        """What keeps it: "JetStream"."""
+        """The backing store: "JetStream"."""
         return "JetStream"
 
     @property

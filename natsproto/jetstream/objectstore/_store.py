@@ -1,7 +1,7 @@
-"""The object store as users see it (ADR-20).
+"""The object store (ADR-20).
 
-Owns the verbs and the rules between objects and links. How content is stored is known to ``upload``, how it is read to
-``reader``, and who may change a description to ``index``.
+Owns the handle that programs use, and the rules for objects and links. ``upload`` stores content, ``reader`` reads it,
+``index`` changes infos.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from natsproto.jetstream.objectstore._watch import ObjectWatcher
 from natsproto.protocol.headers import HeadersLike
 
 MESSAGE_OVERHEAD_BYTES = 512
-"""Bytes of a message to leave for what is not content: its headers, or the size and digest in a description."""
+"""Bytes of a message to leave for its headers, or for the size and digest in an info."""
 ORPHAN_AGE_S = 24 * 3600.0
-"""Seconds after which ``sweep`` takes chunks for abandoned."""
+"""Age in seconds after which ``sweep`` treats chunks as orphaned."""
 
 
 class ObjectStore:
@@ -67,8 +67,8 @@ class ObjectStore:
     its code (StreamProtected when the store is sealed, LimitReached when it is full), RequestTimeout, PermissionDenied,
     ConnectionLost, ConnectionClosed.
 
-    Who changes an object while somebody else does is never overlooked: one comes after the other, and the last one
-    stays. What is read is one version of the object, or an error.
+    Concurrent changes of one object are serialised; the last one wins. A read returns one version of the object, or an
+    error.
     """
 
     def __init__(self, api: Api, bucket: str, info: StreamInfo | None = None) -> None:
@@ -85,24 +85,23 @@ class ObjectStore:
     # ---------------------------------------------------------------- the store
 
     async def status(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
-        """How the store is configured and what it holds."""
+        """Gets the configuration and state of the store."""
         with bucket_errors(self.bucket):
             info = await self._stream.info(timeout=timeout)
         self._batched = info.config.allow_batched
         return ObjectStoreStatus.of(info)
 
     async def seal(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
-        """Makes the store read-only for good: nothing is put, changed, deleted or expired any more."""
+        """Makes the store read-only permanently: nothing is put, changed, deleted or expired any more."""
         with bucket_errors(self.bucket):
             return ObjectStoreStatus.of(await self._stream.seal(timeout=timeout))
 
     async def sweep(self, *, older_than: Duration = ORPHAN_AGE_S, timeout: Duration | None = None) -> int:
-        """Removes chunks that belong to no object, as programs leave them that are killed in the middle of ``put``;
-        returns how many.
+        """Purges orphaned chunks, left by programs that were killed during ``put``; returns their number.
 
         ``older_than`` in seconds (default: a day) is how long ago the last chunk must have been stored. It has to be
         more than any ``put`` in progress, here or elsewhere, waits for its source: the object it makes could not be
-        read (DigestMismatch). What is put, renamed or deleted meanwhile is safe.
+        read (DigestMismatch). Objects that are put, renamed or deleted meanwhile are safe.
 
         ConfigError for a store that mirrors others or has them as sources; InvalidReply for a description that cannot
         be read, with nothing removed. Cancelling leaves open how many are gone.
@@ -177,7 +176,7 @@ class ObjectStore:
         )
 
     async def _publish_info(self, made: ObjectInfo, timeout: Duration | None) -> ObjectInfo:
-        """Gives the name its new content, and removes the old."""
+        """Publishes the info of the new content, and purges the old chunks."""
         try:
             before, now = await self._index.change(made.name, lambda _: made, timeout=timeout)
         except PublishUncertain:
@@ -242,8 +241,8 @@ class ObjectStore:
     # ---------------------------------------------------------------- looking
 
     async def info(self, name: str, *, deleted: bool = False, timeout: Duration | None = None) -> ObjectInfo:
-        """What the store knows of an object, or of a link itself. ObjectNotFound, also when it was deleted, unless
-        ``deleted`` objects count.
+        """Gets the info of an object, or of a link itself. ObjectNotFound, also for a deleted object, unless
+        ``deleted``.
         """
         found = await self._index.find(object_name(name), timeout=timeout)
         if found is None or (found.info.deleted and not deleted):
@@ -252,7 +251,7 @@ class ObjectStore:
 
     @items
     async def list(self, *, deleted: bool = False, timeout: Duration | None = None) -> AsyncGenerator[ObjectInfo]:
-        """Yields what the store knows of every object and link, the oldest first; those ``deleted`` too if wanted."""
+        """Yields the info of every object and link, the oldest first; deleted ones only with ``deleted``."""
         stored = self._stream.get_batch(subject=all_meta_subjects(self.bucket), timeout=timeout)
         with bucket_errors(self.bucket):
             async with aclosing(stored.batches()) as batches:
@@ -281,7 +280,8 @@ class ObjectStore:
         ignore_deletes: bool = False,
         updates_only: bool = False,
     ) -> ObjectWatcher | WatchCallback[ObjectInfo]:
-        """Every object and link there is, and then every change, without an end: enter it, then iterate it.
+        """Watches the store: yields the info of every object and link, and then of every change; enter it, then iterate
+        it.
 
         A deleted object has ``deleted``, unless ``ignore_deletes``. With ``updates_only`` it begins with the changes.
         With ``cb`` each change is given to it: see WatchCallback.
@@ -320,7 +320,7 @@ class ObjectStore:
         metadata: Mapping[str, str] | None = None,
         timeout: Duration | None = None,
     ) -> ObjectInfo:
-        """Changes what is said of an object or a link, and not its content; what is None stays as it is.
+        """Changes the info of an object or a link, but not its content; None keeps a field.
 
         ``rename`` gives it another name. Links to the old one lead nowhere then. ObjectNotFound; ObjectExists when the
         new name is taken; ObjectChanged when the object was replaced or deleted while it was renamed, which is undone
@@ -344,7 +344,7 @@ class ObjectStore:
         return now.info
 
     async def _rename(self, name: str, rename: str, changes: _Changes, timeout: Duration | None) -> ObjectInfo:
-        """First it has both names, then the new one. Each step holds only if nobody else changed anything."""
+        """Publishes the info under the new name, then deletes the old. Each step fails after a concurrent change."""
         index = self._index
         old = await index.find(name, timeout=timeout)
         made = self._changed_info(name, old, changes).replace(name=rename)
@@ -460,7 +460,7 @@ class ObjectStore:
         return self._check_size(info if headers is None else info.replace(headers=headers))
 
     def _check_size(self, info: ObjectInfo) -> ObjectInfo:
-        """PayloadTooLarge when the description would not fit into a message."""
+        """Raises PayloadTooLarge when the info does not fit into a message."""
         size, limit = len(dumps(info)) + MESSAGE_OVERHEAD_BYTES, self._api.connection.max_payload
         if 0 < limit < size:
             raise PayloadTooLarge(size, limit)
@@ -474,5 +474,5 @@ class _Changes(TypedDict, total=False):
 
 
 def _deleted_info(info: ObjectInfo) -> ObjectInfo:
-    """What is said of it when it is deleted."""
+    """The info of a deleted object."""
     return info.replace(deleted=True, size=0, chunks=0, digest="", mtime=NEVER)

@@ -1,6 +1,6 @@
-"""Putting: the content of an object becomes chunks in the stream.
+"""Putting: stores the content of an object as chunks in the stream.
 
-Owns the choice of the publisher, the order of what it publishes, and that nothing is left of what was not finished.
+Owns the choice of the publisher, the order of the chunks, and their removal after a failure.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from natsproto.jetstream.objectstore._index import ObjectIndex
 from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, digest_text
 
 MAX_PENDING_BYTES = 8 * 2**20
-"""Bytes that may be on their way, unacknowledged."""
+"""Bytes that may be unacknowledged."""
 MAX_PENDING_CHUNKS = 1000
 ACKS_PER_WINDOW = 4
-"""Into how many acknowledgements of fast ingest the window is divided."""
+"""Acknowledgements of fast ingest for one window."""
 SETTLE_TIMEOUT_S = 2.0
-"""Seconds that giving up waits for word of the chunks that are on their way."""
+"""Seconds that a failed upload waits for the acknowledgements of sent chunks."""
 
 
 class Upload:
-    """One object on its way into a store, as ``info`` describes it but for its size and digest."""
+    """The upload of one object; ``info`` lacks its size and digest."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Upload:
         self._content = ContentReader(source, info.chunk_size, self._digest.update)
         connection = index.api.connection
         self.batched = batched and connection.server_info.api_lvl >= FAST_API_LEVEL
-        """Whether the store takes fast ingest, as far as is known."""
+        """True if the store takes fast ingest, as far as is known."""
         self._progress, self._timeout = progress, timeout
         self._max_pending = max(1, min(MAX_PENDING_CHUNKS, MAX_PENDING_BYTES // info.chunk_size))
         self._unordered: deque[tuple[AckFuture, bytes]] = deque()  # chunks of which the place is not known
@@ -61,9 +61,9 @@ class Upload:
         self._size = self._chunks = 0
 
     async def run(self) -> ObjectInfo:
-        """Stores the chunks and returns the description of the object, which nobody can find yet.
+        """Stores the chunks and returns the info of the object, which is not published yet.
 
-        Whatever goes wrong, cancelling included, the chunks are removed.
+        After any failure, and after cancelling, the chunks are removed.
         """
         try:
             async with aclosing(aiter(self._content)) as pieces:
@@ -123,7 +123,7 @@ class Upload:
             await publisher.flush()
 
     def _is_in_order(self) -> bool:
-        """Whether the chunks that were acknowledged so far follow each other in the stream."""
+        """True if the chunks acknowledged so far follow each other in the stream."""
         unproven = self._unordered
         while unproven and unproven[0][0].done():
             sequence = unproven[0][0].result().seq
@@ -134,10 +134,10 @@ class Upload:
         return True
 
     async def _restore_order(self, publisher: FastPublisher | Publisher) -> None:
-        """Stores the chunks from the first misplaced one on again, behind those in order.
+        """Stores the chunks from the first misplaced one again, after those in order.
 
-        A chunk that is lost on its way to a new leader is sent again, and is stored behind those that were not lost.
-        Within a window there is no telling a stream which message has to follow which.
+        A chunk that is lost during a change of leader is sent again, and is stored after later ones. A window of
+        messages cannot express their order to the stream.
         """
         await publisher.flush()
         misplaced, self._unordered = self._unordered, deque()
@@ -170,7 +170,7 @@ class Upload:
         return Publisher(connection, limits, auto_msg_id=True)
 
     async def _settle(self, publisher: FastPublisher | Publisher) -> None:
-        """Waits until none of the chunks is on its way, so that none is stored behind the purge."""
+        """Waits until no chunk is on its way, so that none is stored after the purge."""
         if not self._index.api.connection.is_connected:
             return
         try:

@@ -1,4 +1,4 @@
-"""Watching: what objects there are now, and then everything that happens to them, without an end."""
+"""Watching objects: their current infos, and then every change, without an end."""
 
 from __future__ import annotations
 
