@@ -16,13 +16,8 @@ from natsproto.errors import (
     RequestTimeout,
 )
 from natsproto.jetstream._api_errors import ErrCode
-from natsproto.jetstream._publish.fast_batch_state import (
-    BatchMessages,
-    BatchOperation,
-    BatchPhase,
-    FastBatchState,
-    FastOptions,
-)
+from natsproto.jetstream._publish.batch_messages import BatchMessages
+from natsproto.jetstream._publish.fast_batch_state import BatchOperation, BatchPhase, FastBatchState, FastOptions
 from tests.jetstream.test_fast_batch_state import error
 
 

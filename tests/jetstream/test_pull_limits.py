@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from natsproto.jetstream._consumer.pull_state import NO_CONSUMER_LIMITS
+from natsproto.jetstream._consumer.pull_limits import NO_PULL_LIMITS
 from tests.jetstream.pulling import Pulling
 from tests.jetstream.test_pull_state import asked
 
@@ -25,8 +25,8 @@ def test_capacity_of_a_bounded_pull() -> None:
 def test_limits_only_shrink() -> None:
     """A refusal that names a higher limit than the one that is known, or none that makes sense, changes nothing."""
     for what, low, high in (("batch", "4", "5"), ("maxbytes", "70", "71"), ("expires", "2s", "1m0.5s")):
-        known = NO_CONSUMER_LIMITS.learn(f"exceeded maxrequest{what} of {low}")
-        assert known not in (None, NO_CONSUMER_LIMITS)
+        known = NO_PULL_LIMITS.learn(f"exceeded maxrequest{what} of {low}")
+        assert known not in (None, NO_PULL_LIMITS)
         assert known is not None
         for other in (high, low, "0", "0s", "plenty"):
             assert known.learn(f"exceeded maxrequest{what} of {other}") == known
