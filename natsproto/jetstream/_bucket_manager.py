@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _KINDS = {KV_STREAM: "bucket", OBJECT_STREAM: "object store"}
-"""What error messages call a stream of this prefix."""
+"""The names of streams with these prefixes in error messages."""
 _ALL_CHUNKS = f"{OBJECT_SUBJECTS}*.C.>"
 """A subject that the stream of every object store listens on."""
 
