@@ -36,7 +36,7 @@ KNOWN: dict[str, dict[str, int]] = {
         "tests/core/test_engine.py": 1268,
         "tests/core/test_subscription.py": 927,
         "tests/jetstream/test_consumer.py": 804,
-        "tests/jetstream/test_direct.py": 731,
+        "tests/jetstream/test_direct.py": 689,
         "tests/jetstream/test_fast_batch.py": 821,
         "tests/jetstream/test_management.py": 845,
         "tests/jetstream/test_publish.py": 619,
@@ -69,16 +69,15 @@ SMALL_MODULES = {
 """Modules below 40 lines, and the reason."""
 
 ENGLISH: dict[str, int] = {
-    "docs/decisions": 3,
+    "docs/decisions": 2,
 }
 """Sentences to reword, for each directory: upper bounds to lower after rewording."""
 
 LONG_TEST_NAMES: dict[str, int] = {
     "tests": 22,
-    "tests/core": 116,
     "tests/faults": 56,
     "tests/fuzz": 1,
-    "tests/jetstream": 320,
+    "tests/jetstream": 319,
     "tests/kv": 32,
     "tests/objectstore": 44,
     "tests/protocol": 104,

@@ -59,7 +59,7 @@ def published(place: World) -> list[bytes]:
 # ---------------------------------------------------------------- states
 
 
-def test_every_state_but_the_last_leads_on_and_none_leads_back_from_the_end() -> None:
+def test_state_transitions_end_in_closed() -> None:
     assert set(TRANSITIONS) == set(State)
     assert TRANSITIONS[State.CLOSED] == frozenset()
     assert all(State.CLOSED in following for state, following in TRANSITIONS.items() if state is not State.CLOSED)
@@ -89,7 +89,7 @@ async def test_a_life_in_events_and_states() -> None:
 
 
 @virtual_clock
-async def test_subscriptions_come_back_before_what_waited_to_be_published() -> None:
+async def test_subscriptions_are_restored_before_publishing() -> None:
     async with world() as place:
         nc = await place.connect()
         gone = await nc.subscribe("gone")
@@ -108,7 +108,7 @@ async def test_subscriptions_come_back_before_what_waited_to_be_published() -> N
 
 
 @virtual_clock
-async def test_an_auto_unsubscribe_goes_on_with_what_is_left_of_it() -> None:
+async def test_auto_unsubscribe_continues_after_reconnect() -> None:
     async with world() as place:
         nc = await place.connect()
         sub = await nc.subscribe("a", max_msgs=10)
@@ -128,7 +128,7 @@ async def test_an_auto_unsubscribe_goes_on_with_what_is_left_of_it() -> None:
 
 
 @virtual_clock
-async def test_a_limit_set_while_there_is_no_connection_is_told_to_the_next_one() -> None:
+async def test_limit_set_while_down_reaches_next_server() -> None:
     async with world() as place:
         nc = await place.connect()
         sub = await nc.subscribe("a")
@@ -146,7 +146,7 @@ async def test_a_limit_set_while_there_is_no_connection_is_told_to_the_next_one(
 
 
 @virtual_clock
-async def test_a_limit_counts_exactly_even_if_the_server_sends_more() -> None:
+async def test_auto_unsubscribe_limit_is_exact() -> None:
     async with world(Behaviour(route=False)) as place:
         nc = await place.connect()
         sub = await nc.subscribe("a", max_msgs=3)
@@ -157,7 +157,7 @@ async def test_a_limit_counts_exactly_even_if_the_server_sends_more() -> None:
 
 
 @virtual_clock
-async def test_while_down_the_outbox_takes_its_limit_and_refuses_the_rest_in_words() -> None:
+async def test_outbox_limit_while_down() -> None:
     async with world() as place:
         nc = await place.connect(outbox_limit=1000)
         place.down()
@@ -182,7 +182,7 @@ async def test_while_down_the_outbox_takes_its_limit_and_refuses_the_rest_in_wor
 
 
 @virtual_clock
-async def test_messages_kept_over_an_outage_arrive_once_whole_and_in_order() -> None:
+async def test_messages_kept_over_outage_arrive_in_order() -> None:
     async with world() as place:
         nc = await place.connect()
         sent: list[bytes] = []
@@ -205,7 +205,7 @@ async def test_messages_kept_over_an_outage_arrive_once_whole_and_in_order() -> 
 
 @pytest.mark.parametrize("end", ["reset", "cut", "protocol error"])
 @virtual_clock
-async def test_nothing_published_after_the_break_is_written_to_the_dead_connection(end: str) -> None:
+async def test_publish_after_break_waits_for_next_connection(end: str) -> None:
     """Also not in the few turns of the loop in which the break is known and nobody has been told."""
     async with world() as place:
         nc = await place.connect()
@@ -226,7 +226,7 @@ async def test_nothing_published_after_the_break_is_written_to_the_dead_connecti
 
 
 @virtual_clock
-async def test_what_was_handed_over_and_not_confirmed_is_counted_at_the_break() -> None:
+async def test_unconfirmed_messages_are_counted_at_break() -> None:
     diary = EventRecorder(Disconnected)
     async with world() as place:
         nc = await place.connect(on_event=diary)
@@ -245,7 +245,7 @@ async def test_what_was_handed_over_and_not_confirmed_is_counted_at_the_break() 
 
 
 @virtual_clock
-async def test_pending_requests_end_when_the_connection_breaks() -> None:
+async def test_pending_requests_fail_on_disconnect() -> None:
     async with world(Behaviour(route=False)) as place:
         nc = await place.connect()
         loop = asyncio.get_running_loop()
@@ -279,7 +279,7 @@ def writes(nc: Client) -> list[bytes]:
 
 
 @virtual_clock
-async def test_requests_behind_replies_that_came_together_leave_together() -> None:
+async def test_requests_after_batched_replies_leave_together() -> None:
     async with world(Behaviour(route=False)) as place:
         nc = await place.connect()
 
@@ -302,7 +302,7 @@ async def test_requests_behind_replies_that_came_together_leave_together() -> No
 
 
 @virtual_clock
-async def test_on_request_they_wait_over_the_outage_and_get_their_reply_on_the_next_connection() -> None:
+async def test_requests_wait_over_outage_by_option() -> None:
     async with world(Behaviour(route=False)) as place:
         nc = await place.connect(fail_requests_on_disconnect=False)
         pending = asyncio.create_task(nc.request("a", timeout=30))
@@ -317,7 +317,7 @@ async def test_on_request_they_wait_over_the_outage_and_get_their_reply_on_the_n
 
 
 @virtual_clock
-async def test_a_request_made_while_down_is_sent_and_answered_when_up() -> None:
+async def test_request_while_down_is_sent_when_up() -> None:
     async with world() as place:
         nc = await place.connect()
         other = await place.connect(name="other")
@@ -335,7 +335,7 @@ async def test_a_request_made_while_down_is_sent_and_answered_when_up() -> None:
 
 
 @virtual_clock
-async def test_a_request_made_while_down_times_out_when_it_stays_down() -> None:
+async def test_request_while_down_times_out() -> None:
     async with world() as place:
         nc = await place.connect()
         place.down()
@@ -364,7 +364,7 @@ async def test_the_next_server_of_the_list_takes_over() -> None:
 
 
 @virtual_clock
-async def test_when_every_attempt_is_used_up_the_client_is_closed_and_everybody_told_why() -> None:
+async def test_exhausted_attempts_close_client() -> None:
     diary = EventRecorder()
     async with world() as place:
         nc = await place.connect(on_event=diary, max_reconnect_attempts=3)
@@ -403,7 +403,7 @@ async def _read_to_the_end(sub: object) -> tuple[list[Message], BaseException | 
 
 
 @virtual_clock
-async def test_without_reconnecting_the_first_break_is_the_end() -> None:
+async def test_break_without_reconnect_closes_client() -> None:
     async with world() as place:
         nc = await place.connect(allow_reconnect=False)
         handled: list[bytes] = []
@@ -423,7 +423,7 @@ async def test_without_reconnecting_the_first_break_is_the_end() -> None:
 
 
 @virtual_clock
-async def test_retrying_the_first_connect_goes_on_in_the_background() -> None:
+async def test_first_connect_is_retried_in_background() -> None:
     diary = EventRecorder()
     async with world() as place:
         place.down()
@@ -439,7 +439,7 @@ async def test_retrying_the_first_connect_goes_on_in_the_background() -> None:
 
 
 @virtual_clock
-async def test_a_failed_first_connect_names_every_address_and_cause() -> None:
+async def test_connect_failed_names_every_cause() -> None:
     diary = EventRecorder()
     async with world() as place:
         place.network.black_hole("10.0.0.9", 4222)
@@ -460,7 +460,7 @@ async def test_a_failed_first_connect_names_every_address_and_cause() -> None:
 
 
 @virtual_clock
-async def test_reconnect_on_demand_changes_the_server_and_does_not_wait() -> None:
+async def test_reconnect_changes_server_without_waiting() -> None:
     diary = EventRecorder(Reconnected)
     async with world() as place:
         place.network.listen(HOST, 4223, place.server.accept)
@@ -479,7 +479,7 @@ async def test_reconnect_on_demand_changes_the_server_and_does_not_wait() -> Non
 
 
 @virtual_clock
-async def test_servers_that_are_announced_are_used_when_the_given_one_is_gone() -> None:
+async def test_discovered_servers_are_used() -> None:
     diary = EventRecorder()
     async with world(Behaviour(greeting={"connect_urls": [f"{HOST}:4224", f"{HOST}:4222"]})) as place:
         place.network.listen(HOST, 4224, place.server.accept)
@@ -494,7 +494,7 @@ async def test_servers_that_are_announced_are_used_when_the_given_one_is_gone() 
 
 
 @virtual_clock
-async def test_publish_waits_while_the_server_takes_nothing_and_goes_on_when_it_does() -> None:
+async def test_publish_waits_for_congested_server() -> None:
     async with world() as place:
         nc = await place.connect()
         await place.server.connection()
@@ -516,7 +516,7 @@ async def test_publish_waits_while_the_server_takes_nothing_and_goes_on_when_it_
 
 
 @virtual_clock
-async def test_a_thousand_publishers_under_pressure_wait_and_none_is_refused() -> None:
+async def test_many_publishers_wait_under_pressure() -> None:
     async with world() as place:
         nc = await place.connect(outbox_limit=500_000)
         await place.server.connection()
@@ -531,7 +531,7 @@ async def test_a_thousand_publishers_under_pressure_wait_and_none_is_refused() -
 
 
 @virtual_clock
-async def test_flush_under_constant_publishing_is_not_starved() -> None:
+async def test_flush_is_not_starved_by_publishing() -> None:
     async with world() as place:
         nc = await place.connect()
         await place.server.connection()
@@ -561,7 +561,7 @@ async def test_flush_under_constant_publishing_is_not_starved() -> None:
 
 
 @virtual_clock
-async def test_a_denied_request_ends_at_once_and_only_that_one() -> None:
+async def test_denied_request_fails_alone() -> None:
     async with world(Behaviour(route=False)) as place:
         nc = await place.connect()
         diary = nc.events()
@@ -596,7 +596,7 @@ async def test_a_denied_subscription_ends_with_the_reason() -> None:
 
 
 @virtual_clock
-async def test_a_denied_request_inbox_fails_every_request_and_the_next_one_tries_anew() -> None:
+async def test_denied_request_inbox_fails_requests() -> None:
     async with world(Behaviour(route=False)) as place:
         nc = await place.connect()
         pending = asyncio.create_task(nc.request("a", timeout=30))
@@ -629,7 +629,7 @@ async def test_other_complaints_are_told_by_an_event() -> None:
 
 
 @virtual_clock
-async def test_events_are_those_since_the_call_for_every_reader_on_its_own() -> None:
+async def test_events_begin_at_the_call() -> None:
     async with world() as place:
         nc = await place.connect()
         first = nc.events()
@@ -650,7 +650,7 @@ async def test_events_are_those_since_the_call_for_every_reader_on_its_own() -> 
 
 
 @virtual_clock
-async def test_a_reader_of_events_that_goes_away_costs_nothing() -> None:
+async def test_abandoned_event_reader_costs_nothing() -> None:
     async with world() as place:
         nc = await place.connect()
         for _ in range(100):
@@ -669,7 +669,7 @@ class Odd(BaseException):
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("what", ["on_event", "listener"])
 @virtual_clock
-async def test_an_event_callback_that_raises_harms_nobody_and_is_logged(
+async def test_event_callback_error_is_logged(
     kind: type[BaseException], asynchronous: bool, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def on_event(event: Event) -> Awaitable[None] | None:
@@ -700,7 +700,7 @@ async def test_an_event_callback_that_raises_harms_nobody_and_is_logged(
 
 
 @virtual_clock
-async def test_a_listener_that_was_ended_hears_nothing_more_and_may_be_ended_again() -> None:
+async def test_ended_listener_gets_no_events() -> None:
     async with world() as place:
         nc = await place.connect()
         heard: list[Event] = []
@@ -716,7 +716,7 @@ def _reconnected(nc: Client, times: int) -> bool:
 
 
 @virtual_clock
-async def test_a_slow_reader_is_reported_once_an_episode_and_counted() -> None:
+async def test_slow_consumer_is_reported_once_per_episode() -> None:
     diary = EventRecorder(SlowConsumerDetected)
     async with world(Behaviour(route=False)) as place:
         nc = await place.connect(on_event=diary)
@@ -757,7 +757,7 @@ async def test_slow_consumer_episodes_are_logged(caplog: pytest.LogCaptureFixtur
 
 
 @virtual_clock
-async def test_a_message_beyond_the_limit_in_bytes_costs_the_message_and_nothing_else() -> None:
+async def test_message_beyond_bytes_limit_costs_only_itself() -> None:
     diary = EventRecorder(Disconnected)
     async with world() as place:
         nc = await place.connect(on_event=diary)
@@ -769,7 +769,7 @@ async def test_a_message_beyond_the_limit_in_bytes_costs_the_message_and_nothing
 
 
 @virtual_clock
-async def test_a_subscription_with_the_policy_error_ends_with_it_behind_what_it_has() -> None:
+async def test_policy_error_ends_subscription_after_messages() -> None:
     async with world(Behaviour(route=False)) as place:
         nc = await place.connect()
         sub = await nc.subscribe("a", pending_msgs_limit=3, slow_policy="error")
@@ -782,7 +782,7 @@ async def test_a_subscription_with_the_policy_error_ends_with_it_behind_what_it_
 
 
 @virtual_clock
-async def test_the_policy_pause_lets_the_server_wait_and_loses_nothing() -> None:
+async def test_policy_pause_loses_nothing() -> None:
     async with world(Behaviour(route=False)) as place:
         nc = await place.connect()
         sub = await nc.subscribe("a", pending_msgs_limit=5, slow_policy=SlowPolicy.PAUSE)
@@ -797,7 +797,7 @@ async def test_the_policy_pause_lets_the_server_wait_and_loses_nothing() -> None
 
 
 @virtual_clock
-async def test_a_paused_subscription_that_ends_sets_the_others_free() -> None:
+async def test_ended_paused_subscription_resumes_reading() -> None:
     async with world(Behaviour(route=False)) as place:
         nc = await place.connect()
         paused = await nc.subscribe("a", pending_msgs_limit=2, slow_policy="pause", max_msgs=5)
@@ -849,7 +849,7 @@ async def test_close_sends_what_was_published_before() -> None:
 
 
 @virtual_clock
-async def test_close_gives_a_stuck_server_two_seconds_and_then_cuts(caplog: pytest.LogCaptureFixture) -> None:
+async def test_close_waits_two_seconds_for_stuck_server(caplog: pytest.LogCaptureFixture) -> None:
     loop = asyncio.get_running_loop()
     async with world() as place:
         nc = await place.connect()
@@ -867,7 +867,7 @@ async def test_close_gives_a_stuck_server_two_seconds_and_then_cuts(caplog: pyte
 
 
 @virtual_clock
-async def test_who_waits_for_a_stuck_server_is_told_of_the_end_at_once() -> None:
+async def test_flush_fails_at_once_on_close() -> None:
     loop = asyncio.get_running_loop()
     async with world() as place:
         nc = await place.connect()
@@ -898,7 +898,7 @@ async def test_who_waits_for_a_stuck_server_is_told_of_the_end_at_once() -> None
 
 
 @virtual_clock
-async def test_close_stops_waiting_when_the_stuck_server_goes_away() -> None:
+async def test_close_ends_when_stuck_server_goes_away() -> None:
     loop = asyncio.get_running_loop()
     async with world() as place:
         nc = await place.connect()
@@ -932,7 +932,7 @@ async def test_closing_while_down_says_what_was_never_sent(caplog: pytest.LogCap
 
 @pytest.mark.parametrize("when", ["dialling", "in the handshake", "between two attempts"])
 @virtual_clock
-async def test_closing_in_the_middle_of_a_reconnect_leaves_nothing(when: str) -> None:
+async def test_close_during_reconnect_leaves_nothing(when: str) -> None:
     async with world(Behaviour(), Behaviour(greeting=None)) as place:
         nc = await place.connect()
         await place.server.connection()
@@ -976,7 +976,7 @@ async def test_a_callback_may_close_the_client() -> None:
 
 
 @virtual_clock
-async def test_close_cancels_callbacks_at_work_those_of_ended_subscriptions_too() -> None:
+async def test_close_cancels_running_callbacks() -> None:
     ended: list[str] = []
     started = 0
 
@@ -1009,7 +1009,7 @@ async def test_close_cancels_callbacks_at_work_those_of_ended_subscriptions_too(
 
 
 @virtual_clock
-async def test_after_the_end_every_verb_says_so_and_leaves_nothing() -> None:
+async def test_every_verb_raises_after_close() -> None:
     async with world() as place:
         nc = await place.connect()
         sub = await nc.subscribe("a")
@@ -1050,7 +1050,7 @@ async def _called(call: Callable[[], object]) -> None:
 
 
 @virtual_clock
-async def test_drain_handles_every_message_and_sends_every_answer() -> None:
+async def test_drain_handles_and_answers_every_message() -> None:
     async with world() as place:
         service, client = await place.connect(name="service"), await place.connect(name="client")
         handled = 0
@@ -1074,7 +1074,7 @@ async def test_drain_handles_every_message_and_sends_every_answer() -> None:
 
 
 @virtual_clock
-async def test_drain_waits_for_a_running_iterator_and_ends_it() -> None:
+async def test_drain_waits_for_running_iterator() -> None:
     async with world() as place:
         nc = await place.connect()
         sub = await nc.subscribe("a")
@@ -1097,7 +1097,7 @@ async def test_drain_waits_for_a_running_iterator_and_ends_it() -> None:
 
 @pytest.mark.parametrize("what", ["client", "subscription"])
 @virtual_clock
-async def test_draining_ends_a_pause_of_reading_behind_which_the_answer_of_the_server_waits(what: str) -> None:
+async def test_drain_ends_pause_of_reading(what: str) -> None:
     async with world(Behaviour(route=False)) as place:
         nc = await place.connect()
         sub = await nc.subscribe("a", pending_msgs_limit=2, slow_policy="pause")
@@ -1114,7 +1114,7 @@ async def test_draining_ends_a_pause_of_reading_behind_which_the_answer_of_the_s
 
 
 @virtual_clock
-async def test_a_callback_may_still_publish_request_and_flush_while_the_client_drains() -> None:
+async def test_callback_may_publish_while_draining() -> None:
     async with world() as place:
         nc, other = await place.connect(), await place.connect()
         await other.subscribe("upstream", cb=lambda message: message.respond(b"data"))
@@ -1135,7 +1135,7 @@ async def test_a_callback_may_still_publish_request_and_flush_while_the_client_d
 
 
 @virtual_clock
-async def test_drain_stops_at_its_deadline_and_says_what_was_left() -> None:
+async def test_client_drain_deadline_names_unfinished_work() -> None:
     async with world() as place:
         nc = await place.connect()
         await nc.subscribe("a", cb=lambda _: asyncio.get_running_loop().create_future())
@@ -1152,7 +1152,7 @@ async def test_drain_stops_at_its_deadline_and_says_what_was_left() -> None:
 
 
 @virtual_clock
-async def test_draining_while_down_sends_what_waits_when_up_again() -> None:
+async def test_drain_while_down_sends_messages_when_up() -> None:
     async with world() as place:
         nc = await place.connect()
         await nc.subscribe("a")
@@ -1169,7 +1169,7 @@ async def test_draining_while_down_sends_what_waits_when_up_again() -> None:
 
 
 @virtual_clock
-async def test_draining_while_down_with_nothing_to_send_ends_at_once() -> None:
+async def test_idle_drain_while_down_is_immediate() -> None:
     async with world() as place:
         nc = await place.connect()
         handled: list[Message] = []
@@ -1185,7 +1185,7 @@ async def test_draining_while_down_with_nothing_to_send_ends_at_once() -> None:
 
 
 @virtual_clock
-async def test_a_connection_that_breaks_while_draining_is_no_reason_to_give_up() -> None:
+async def test_drain_survives_broken_connection() -> None:
     async with world() as place:
         nc = await place.connect()
         connection = await place.server.connection()
@@ -1204,7 +1204,7 @@ async def test_a_connection_that_breaks_while_draining_is_no_reason_to_give_up()
 
 
 @virtual_clock
-async def test_draining_while_down_for_good_ends_at_the_deadline_and_says_what_was_not_sent() -> None:
+async def test_drain_while_down_ends_at_deadline() -> None:
     async with world() as place:
         nc = await place.connect()
         place.down()

@@ -83,7 +83,7 @@ async def test_server_that_hangs_up_before_info() -> None:
     ],
 )
 @virtual_clock
-async def test_a_server_that_said_what_is_wrong_is_not_dialled_again(behaviour: Behaviour) -> None:
+async def test_named_handshake_error_is_not_dialled_again(behaviour: Behaviour) -> None:
     async with world(behaviour) as place:
         with pytest.raises(ConnectFailed):
             await place.connect(connect_timeout=2)

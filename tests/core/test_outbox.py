@@ -80,7 +80,7 @@ def frame(number: int) -> bytes:
 # ---------------------------------------------------------------- when it writes
 
 
-def test_the_first_message_after_a_quiet_moment_leaves_at_once() -> None:
+def test_first_message_leaves_at_once() -> None:
     outbox, turn = make()
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
@@ -91,7 +91,7 @@ def test_the_first_message_after_a_quiet_moment_leaves_at_once() -> None:
     assert wire.written == [frame(1), frame(2)]
 
 
-def test_what_follows_in_the_same_turn_leaves_together_at_its_end() -> None:
+def test_messages_of_one_turn_leave_together() -> None:
     outbox, turn = make()
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
@@ -104,7 +104,7 @@ def test_what_follows_in_the_same_turn_leaves_together_at_its_end() -> None:
     assert (outbox.frames, outbox.size, outbox.frames_out, outbox.bytes_out) == (0, 0, 4, 4 * len(frame(1)))
 
 
-def test_what_was_announced_leaves_together_at_the_end_of_the_turn() -> None:
+def test_corked_messages_leave_together() -> None:
     outbox, turn = make()
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
@@ -127,7 +127,7 @@ def test_what_was_announced_leaves_together_at_the_end_of_the_turn() -> None:
     assert turn.calls == []
 
 
-def test_a_full_batch_does_not_wait_for_the_end_of_the_turn() -> None:
+def test_full_batch_leaves_before_end_of_turn() -> None:
     outbox, _ = make()
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
@@ -140,7 +140,7 @@ def test_a_full_batch_does_not_wait_for_the_end_of_the_turn() -> None:
 # ---------------------------------------------------------------- bounds
 
 
-def test_down_it_takes_up_to_its_limit_and_then_says_so() -> None:
+def test_outbox_limit_while_detached() -> None:
     size = len(frame(1))
     outbox, _ = make(limit=3 * size)
     for number in range(3):
@@ -154,7 +154,7 @@ def test_down_it_takes_up_to_its_limit_and_then_says_so() -> None:
     assert wire.bytes == frame(0) + frame(1) + frame(2)
 
 
-def test_with_a_limit_of_nothing_it_publishes_while_connected_and_refuses_while_down() -> None:
+def test_outbox_limit_0_publishes_only_while_connected() -> None:
     outbox, _ = make(limit=0)
     with pytest.raises(OutboxFull):
         outbox.put(head(0), b"data")
@@ -193,7 +193,7 @@ def test_sealed_it_takes_nothing_and_says_why() -> None:
 # ---------------------------------------------------------------- over wires
 
 
-def test_what_was_not_written_goes_to_the_next_wire_whole() -> None:
+def test_unwritten_messages_go_to_next_wire() -> None:
     outbox, turn = make()
     first = Pipe(outbox, room=1)
     outbox.attach(first, paused=False)
@@ -218,7 +218,7 @@ def test_a_wire_that_starts_paused_is_not_written_to() -> None:
     assert wire.bytes == frame(1)
 
 
-def test_uncertain_counts_what_no_pong_has_confirmed_on_this_wire() -> None:
+def test_unconfirmed_counts_messages_without_pong() -> None:
     outbox, turn = make()
     outbox.attach(Pipe(outbox), paused=False)
     for number in range(3):
@@ -306,7 +306,7 @@ async def test_a_crowd_of_publishers_stays_within_the_bound() -> None:
     assert outbox.frames_out + outbox.frames == 300
 
 
-async def test_drained_does_not_wait_for_what_others_publish_meanwhile() -> None:
+async def test_wait_flushed_ignores_later_messages() -> None:
     outbox, _ = make()
     wire = Pipe(outbox, room=1)
     outbox.attach(wire, paused=False)
@@ -368,7 +368,7 @@ _EVENTS = st.one_of(
 
 
 @given(st.lists(_EVENTS, max_size=60), st.integers(0, 3000))
-def test_every_taken_message_is_written_once_whole_and_in_order(events: list[tuple[str, int]], limit: int) -> None:
+def test_messages_are_written_once_in_order(events: list[tuple[str, int]], limit: int) -> None:
     outbox, turn = make(limit)
     wires: list[Pipe] = []
     taken: list[bytes] = []

@@ -84,7 +84,7 @@ async def test_replies_that_nobody_waits_for_are_dropped() -> None:
 
 
 @virtual_clock
-async def test_503_without_payload_is_no_responders_and_with_payload_a_reply() -> None:
+async def test_503_with_payload_is_a_reply() -> None:
     requests = mux()
     first, second, third = requests.open("a.b", 5), requests.open("a", 5), requests.open("a", 5)
     requests.on_message(reply(first, b"", NOBODY))
@@ -147,7 +147,7 @@ def test_every_request_ends_at_its_own_time(plan: list[tuple[float, float, float
 
 
 @virtual_clock
-async def test_ten_thousand_deadlines_fire_in_order_each_at_its_time() -> None:
+async def test_many_deadlines_fire_in_order() -> None:
     loop = asyncio.get_running_loop()
     requests = mux()
     start = loop.time()
@@ -185,7 +185,7 @@ async def test_a_short_timeout_behind_a_long_one_is_not_late() -> None:
 
 
 @virtual_clock
-async def test_failing_all_or_those_of_a_subject_ends_them_with_the_given_error() -> None:
+async def test_fail_ends_requests_with_given_error() -> None:
     requests = mux()
     mine, yours = requests.open("mine", 5), requests.open("yours", 5)
     assert requests.fail(lambda subject: ConnectionLost(subject), "mine") == 1
@@ -200,7 +200,7 @@ async def test_failing_all_or_those_of_a_subject_ends_them_with_the_given_error(
 
 
 @virtual_clock
-async def test_a_cancelled_request_may_time_out_fail_or_be_answered_without_harm() -> None:
+async def test_cancelled_request_ignores_every_outcome() -> None:
     requests = mux()
     for end in ("timeout", "fail", "deliver"):
         request = requests.open("a", 1)
@@ -243,7 +243,7 @@ async def test_answered_requests_leave_nothing_behind() -> None:
 
 
 @virtual_clock
-async def test_cancelled_requests_leave_nothing_behind_however_long_they_were_to_wait() -> None:
+async def test_cancelled_requests_leave_nothing() -> None:
     requests = mux()
     held = [requests.open("a", 3600) for _ in range(1000)]
     for _ in range(20_000):
@@ -260,7 +260,7 @@ async def test_cancelled_requests_leave_nothing_behind_however_long_they_were_to
 
 
 @virtual_clock
-async def test_deadlines_of_the_answered_are_not_kept_where_short_timeouts_pass_all_the_time() -> None:
+async def test_deadlines_of_answered_requests_are_removed() -> None:
     requests = mux()
     held = [requests.open("a", 3600) for _ in range(10)]
     for _ in range(200):
@@ -278,7 +278,7 @@ async def test_deadlines_of_the_answered_are_not_kept_where_short_timeouts_pass_
 
 
 @virtual_clock
-async def test_a_request_that_cannot_be_sent_leaves_nothing_and_takes_no_reply() -> None:
+async def test_unsent_request_is_not_pending() -> None:
     loop = asyncio.get_running_loop()
 
     def refuse(head: bytes, payload: bytes) -> None:
@@ -293,7 +293,7 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing_and_takes_no_reply()
 
 
 @virtual_clock
-async def test_what_is_sent_is_the_same_at_the_first_request_and_at_every_other() -> None:
+async def test_every_request_is_encoded_alike() -> None:
     requests = mux()
     block = b"NATS/1.0\r\na: b\r\n\r\n"
     for number in (1, 5, 9):
@@ -311,7 +311,7 @@ async def test_what_is_sent_is_the_same_at_the_first_request_and_at_every_other(
 
 
 @virtual_clock
-async def test_a_subject_too_long_for_a_control_line_is_refused_every_time() -> None:
+async def test_too_long_subject_is_rejected_every_time() -> None:
     requests = mux()
     for _ in range(2):
         with pytest.raises(InvalidSubject):

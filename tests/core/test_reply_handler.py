@@ -63,7 +63,7 @@ async def opened(nc: Client) -> Box:
 
 
 @virtual_clock
-async def test_replies_come_as_they_are_read_and_the_chunk_is_settled_once() -> None:
+async def test_replies_come_with_one_batch_end() -> None:
     async with world() as stage:
         nc = await stage.connect()
         box = await opened(nc)
@@ -86,7 +86,7 @@ async def test_replies_come_as_they_are_read_and_the_chunk_is_settled_once() -> 
 
 
 @virtual_clock
-async def test_an_inbox_hears_of_an_outage_in_the_step_in_which_it_happens() -> None:
+async def test_reply_handler_gets_disconnect_at_once() -> None:
     diary = EventRecorder()
     async with world() as stage:
         nc = await stage.connect(on_event=diary)
@@ -110,7 +110,7 @@ async def test_an_inbox_hears_of_an_outage_in_the_step_in_which_it_happens() -> 
 
 
 @virtual_clock
-async def test_replies_on_either_server_reach_the_inbox_while_a_lame_duck_is_left() -> None:
+async def test_replies_of_both_servers_arrive_during_move() -> None:
     async with place() as here:
         nc = await connect_in(here.runtime, A, on_event=here.diary)
         box = await opened(nc)

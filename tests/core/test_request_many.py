@@ -38,7 +38,7 @@ async def all_of(stream: AsyncGenerator[Message]) -> tuple[list[bytes], float]:
 
 
 @virtual_clock
-async def test_the_wait_ends_it_and_is_the_request_timeout_unless_given() -> None:
+async def test_max_wait_defaults_to_request_timeout() -> None:
     async with world() as place:
         nc = await place.connect(request_timeout=3)
         await replies(place, nc, 0, 0.5, 1.9, 2.5, 4)
@@ -47,7 +47,7 @@ async def test_the_wait_ends_it_and_is_the_request_timeout_unless_given() -> Non
 
 
 @virtual_clock
-async def test_silence_ends_it_but_not_before_the_first_reply() -> None:
+async def test_stall_begins_after_first_reply() -> None:
     async with world() as place:
         nc = await place.connect()
         await replies(place, nc, 1, 1.05, 1.1, 1.5)
@@ -99,7 +99,7 @@ async def test_an_error_of_the_sentinel_is_the_callers() -> None:
 
 
 @virtual_clock
-async def test_a_status_ends_it_as_the_last_reply_and_information_does_not() -> None:
+async def test_status_is_last_reply() -> None:
     async with world() as place:
         nc = await place.connect()
         await nc.subscribe("a")
@@ -125,7 +125,7 @@ async def test_no_reply_is_no_error() -> None:
 
 
 @virtual_clock
-async def test_leaving_in_any_way_ends_the_interest_and_the_timer() -> None:
+async def test_leaving_ends_subscription_and_timer() -> None:
     async with world() as place:
         nc = await place.connect()
         await replies(place, nc, 0, 0.1, 0.2)
@@ -153,7 +153,7 @@ async def test_leaving_in_any_way_ends_the_interest_and_the_timer() -> None:
 
 
 @virtual_clock
-async def test_a_lost_connection_is_told_behind_the_replies_that_came() -> None:
+async def test_lost_connection_is_raised_after_replies() -> None:
     async with world() as place:
         nc = await place.connect()
         await replies(place, nc, 0, 0.1)
@@ -170,7 +170,7 @@ async def test_a_lost_connection_is_told_behind_the_replies_that_came() -> None:
 
 
 @virtual_clock
-async def test_replies_of_two_connections_add_up_when_that_is_wanted() -> None:
+async def test_replies_of_two_connections_add_up() -> None:
     async with world() as place:
         nc = await place.connect(fail_requests_on_disconnect=False)
         await replies(place, nc, 0, 0.1, 2)

@@ -97,7 +97,7 @@ _SILENCES: Mapping[str, tuple[Behaviour, str]] = {
 
 @pytest.mark.parametrize("kind", _SILENCES)
 @virtual_clock
-async def test_a_server_that_says_nothing_is_given_up_at_the_timeout_and_named_with_what_was_waited_for(
+async def test_silent_server_times_out_with_phase(
     kind: str,
 ) -> None:
     behaviour, stage = _SILENCES[kind]
@@ -111,7 +111,7 @@ async def test_a_server_that_says_nothing_is_given_up_at_the_timeout_and_named_w
 
 
 @virtual_clock
-async def test_an_address_that_swallows_packets_is_given_up_at_the_timeout() -> None:
+async def test_black_hole_address_times_out() -> None:
     loop = asyncio.get_running_loop()
     async with world() as place:
         place.network.black_hole(HOST, PORT)
@@ -123,7 +123,7 @@ async def test_an_address_that_swallows_packets_is_given_up_at_the_timeout() -> 
 
 
 @virtual_clock
-async def test_an_address_nobody_listens_on_fails_at_once_with_what_the_system_says() -> None:
+async def test_refused_address_fails_at_once() -> None:
     loop = asyncio.get_running_loop()
     async with world() as place:
         place.network.refuse(HOST, PORT)
@@ -195,7 +195,7 @@ async def test_the_handshake_works_byte_by_byte() -> None:
 
 
 @virtual_clock
-async def test_a_server_may_ping_and_change_its_info_in_the_middle_of_the_handshake() -> None:
+async def test_handshake_accepts_ping_and_new_info() -> None:
     first = b"PING\r\n" + info_line({"headers": True, "max_payload": 5}) + b"PING\r\nPONG\r\n"
     async with world(Behaviour(first_ping=first)) as place:
         nc = await place.connect()
@@ -205,7 +205,7 @@ async def test_a_server_may_ping_and_change_its_info_in_the_middle_of_the_handsh
 
 
 @virtual_clock
-async def test_what_comes_in_one_piece_with_the_end_of_the_handshake_is_not_lost() -> None:
+async def test_data_with_last_handshake_chunk_is_kept() -> None:
     behind = b"PONG\r\n" + info_line({"headers": True, "max_payload": 7}) + b"PING\r\n"
     async with world(Behaviour(first_ping=behind)) as place:
         nc = await place.connect()
@@ -321,7 +321,7 @@ async def test_an_info_that_will_not_do_is_not_answered(kind: str) -> None:
 
 
 @virtual_clock
-async def test_connect_with_credentials_is_made_for_the_info_it_answers() -> None:
+async def test_connect_is_signed_for_its_info() -> None:
     session, paper, opening = await dialled(user="u", password="p")
     session.on_data(info_line({"headers": True, "version": "2.12.0"}))
     await until(lambda: paper.written)
@@ -334,7 +334,7 @@ async def test_connect_with_credentials_is_made_for_the_info_it_answers() -> Non
 
 
 @virtual_clock
-async def test_a_silent_server_is_pinged_and_given_up_in_time() -> None:
+async def test_silent_server_is_pinged_and_dropped() -> None:
     loop = asyncio.get_running_loop()
     diary = EventRecorder()
     async with world(Behaviour(), Behaviour()) as place:
@@ -364,7 +364,7 @@ async def test_any_byte_is_a_sign_of_life() -> None:
 
 
 @virtual_clock
-async def test_a_server_that_talks_and_takes_nothing_is_given_up() -> None:
+async def test_server_that_does_not_read_is_dropped() -> None:
     diary = EventRecorder(Disconnected)
     async with world() as place:
         nc = await place.connect(on_event=diary, ping_interval=10, max_outstanding_pings=2)
@@ -431,7 +431,7 @@ async def test_late_pongs_do_not_answer_later_flushes() -> None:
 
 
 @virtual_clock
-async def test_a_flood_is_read_in_turns_so_that_readers_can_keep_up() -> None:
+async def test_flood_is_read_in_turns() -> None:
     """More than the inbox holds, in one burst: an attentive reader loses nothing of it."""
     async with world() as place:
         nc = await place.connect()
@@ -457,7 +457,7 @@ async def test_a_flood_is_read_in_turns_so_that_readers_can_keep_up() -> None:
 
 
 @virtual_clock
-async def test_whatever_fails_while_receiving_ends_the_session_and_not_the_client(
+async def test_receive_error_ends_session_not_client(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Clumsy:
@@ -501,7 +501,7 @@ async def test_a_connection_that_cannot_be_looked_after_ends(
 
 
 @virtual_clock
-async def test_a_session_ends_once_and_remembers_its_first_cause() -> None:
+async def test_session_keeps_first_cause() -> None:
     async with world() as place:
         nc = await place.connect(allow_reconnect=False)
         session = nc._engine.session
@@ -520,7 +520,7 @@ async def test_a_session_ends_once_and_remembers_its_first_cause() -> None:
     ["Stale Connection", "Slow Consumer", "User Authentication Expired", "Maximum Control Line Exceeded"],
 )
 @virtual_clock
-async def test_the_end_of_a_connection_is_blamed_on_what_the_server_said_last(said: str) -> None:
+async def test_disconnect_cause_is_last_server_error(said: str) -> None:
     diary = EventRecorder(Disconnected)
     async with world() as place:
         await place.connect(on_event=diary)
@@ -532,7 +532,7 @@ async def test_the_end_of_a_connection_is_blamed_on_what_the_server_said_last(sa
 
 
 @virtual_clock
-async def test_a_complaint_that_does_not_end_the_connection_is_not_blamed_later() -> None:
+async def test_harmless_error_is_not_disconnect_cause() -> None:
     diary = EventRecorder(Disconnected)
     async with world() as place:
         await place.connect(on_event=diary)
@@ -546,7 +546,7 @@ async def test_a_complaint_that_does_not_end_the_connection_is_not_blamed_later(
 
 
 @virtual_clock
-async def test_bytes_that_are_no_protocol_end_the_connection_and_the_next_one_works() -> None:
+async def test_protocol_error_ends_only_this_connection() -> None:
     diary = EventRecorder(Disconnected, Reconnected)
     async with world() as place:
         nc = await place.connect(on_event=diary)

@@ -155,7 +155,7 @@ _STEPS = st.lists(
 
 
 @given(_STEPS, st.integers(0, 12), st.integers(0, 120), st.sampled_from(SlowPolicy))
-def test_any_interleaving_of_arrivals_and_reads_adds_up(
+def test_any_interleaving_of_reads_adds_up(
     steps: list[tuple[str, object]], msgs_limit: int, bytes_limit: int, policy: SlowPolicy
 ) -> None:
     async def main() -> None:
@@ -227,7 +227,7 @@ async def check_end(sub: Subscription, model: Model) -> None:
 
 
 @given(st.lists(st.tuples(st.lists(_SIZES, min_size=1, max_size=8), st.integers(0, 8)), max_size=10), st.data())
-def test_what_comes_behind_the_limit_of_an_auto_unsubscribe_counts_as_never_received(
+def test_messages_beyond_auto_unsubscribe_do_not_count(
     chunks: list[tuple[list[int], int]], data: st.DataObject
 ) -> None:
     async def main() -> None:
@@ -250,7 +250,7 @@ def test_what_comes_behind_the_limit_of_an_auto_unsubscribe_counts_as_never_rece
 
 
 @pytest.mark.parametrize("policy", [SlowPolicy.DROP_NEWEST, SlowPolicy.DROP_OLDEST, SlowPolicy.ERROR])
-async def test_a_message_bigger_than_the_limit_is_dropped_and_nothing_else_happens(policy: SlowPolicy) -> None:
+async def test_message_above_bytes_limit_is_dropped(policy: SlowPolicy) -> None:
     sub, engine = make(bytes_limit=10, policy=policy)
     feed(sub, 11)
     assert (sub.dropped, sub.pending_msgs, sub.pending_bytes) == (1, 0, 0)
@@ -258,7 +258,7 @@ async def test_a_message_bigger_than_the_limit_is_dropped_and_nothing_else_happe
     assert (error.subject, error.dropped, error.pending_msgs, error.pending_bytes) == ("s", 1, 0, 0)
 
 
-async def test_the_report_says_what_was_dropped_and_what_waits() -> None:
+async def test_slow_consumer_counts_dropped_and_pending() -> None:
     sub, engine = make(msgs_limit=3)
     feed(sub, 10, 10, 10, 10, 10)
     feed(sub, 10, 10)
@@ -374,7 +374,7 @@ async def test_reading_rests_before_an_inbox_overflows() -> None:
     assert engine.turns == 2
 
 
-async def test_unsubscribing_drops_what_is_unread_and_counts_it_neither_read_nor_lost() -> None:
+async def test_unsubscribe_drops_unread_messages() -> None:
     sub, _ = make()
     feed(sub, 1, 1, 1)
     await sub.next()
@@ -387,7 +387,7 @@ async def test_unsubscribing_drops_what_is_unread_and_counts_it_neither_read_nor
 # ---------------------------------------------------------------- pausing
 
 
-async def test_pause_takes_all_and_holds_until_everything_was_read() -> None:
+async def test_pause_holds_until_inbox_is_read() -> None:
     sub, engine = make(msgs_limit=2, policy=SlowPolicy.PAUSE)
     feed(sub, 1, 1)
     assert engine.holds == []
@@ -423,7 +423,7 @@ async def test_a_running_reader_releases_the_hold(way: str) -> None:
     await task
 
 
-async def test_one_that_ends_lets_the_others_read_on_even_if_nobody_reads_what_it_has() -> None:
+async def test_ended_subscription_releases_pause() -> None:
     sub, engine = make(msgs_limit=1, policy=SlowPolicy.PAUSE)
     feed(sub, 1, 1, 1)
     sub._close(None)
@@ -435,7 +435,7 @@ async def test_one_that_ends_lets_the_others_read_on_even_if_nobody_reads_what_i
 
 
 @virtual_clock
-async def test_next_times_out_after_exactly_its_timeout_and_says_so() -> None:
+async def test_next_times_out_exactly() -> None:
     sub, _ = make()
     loop = asyncio.get_running_loop()
     for timeout, wait in ((0.25, 0.25), (timedelta(minutes=2), 120.0), (3, 3.0)):
@@ -447,7 +447,7 @@ async def test_next_times_out_after_exactly_its_timeout_and_says_so() -> None:
         assert isinstance(info.value, TimeoutError)
 
 
-async def test_next_with_timeout_0_takes_what_is_here_or_says_at_once_that_nothing_is() -> None:
+async def test_next_with_timeout_0_never_waits() -> None:
     sub, _ = make()
     with pytest.raises(RequestTimeout):
         await sub.next(timeout=0)
@@ -457,7 +457,7 @@ async def test_next_with_timeout_0_takes_what_is_here_or_says_at_once_that_nothi
 
 @pytest.mark.parametrize("waiting", [0, 1])
 @pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), 10**400, True, "1", b"1", 1j, [1]], ids=str)
-async def test_next_refuses_a_bad_timeout_whether_or_not_a_message_waits(timeout: float, waiting: int) -> None:
+async def test_next_rejects_bad_timeout(timeout: float, waiting: int) -> None:
     sub, _ = make()
     feed(sub, *[1] * waiting)
     with pytest.raises((ConfigError, TypeError)):
@@ -516,7 +516,7 @@ async def test_iteration_ends_behind_the_last_message() -> None:
 
 
 @pytest.mark.parametrize("way", ["iterate", "batches", "next"])
-async def test_the_error_that_ended_it_comes_behind_the_last_message(way: str) -> None:
+async def test_final_error_comes_after_last_message(way: str) -> None:
     sub, _ = make()
     sent = feed(sub, 1, 2, 3)
     sub._close(ConnectionLost("gone"))
@@ -589,7 +589,7 @@ async def test_batches_of_a_given_size_are_never_bigger() -> None:
 
 
 @pytest.mark.parametrize("max_msgs", [0, -1, True, 1.5, "5"], ids=str)
-async def test_batches_and_unsubscribe_refuse_a_bad_count_at_once(max_msgs: int) -> None:
+async def test_batches_rejects_bad_count(max_msgs: int) -> None:
     sub, engine = make()
     with pytest.raises(ConfigError, match="max_msgs"):
         sub.batches(max_msgs)
@@ -601,7 +601,7 @@ async def test_batches_and_unsubscribe_refuse_a_bad_count_at_once(max_msgs: int)
 # ---------------------------------------------------------------- callbacks
 
 
-async def test_a_callback_gets_every_message_in_order_one_after_the_other() -> None:
+async def test_callback_gets_messages_in_order() -> None:
     got: list[Message] = []
     running = 0
 
@@ -661,7 +661,7 @@ async def test_any_kind_of_callable_is_a_callback(kind: Callable[[list[Message]]
     assert engine.failures == []
 
 
-async def test_a_callback_that_never_suspends_lets_others_run() -> None:
+async def test_callback_without_suspension_lets_others_run() -> None:
     other = 0
 
     async def count() -> None:
@@ -676,7 +676,7 @@ async def test_a_callback_that_never_suspends_lets_others_run() -> None:
     assert other >= 3
 
 
-async def test_a_callback_runs_in_the_context_of_its_subscriber() -> None:
+async def test_callback_runs_in_context_of_subscriber() -> None:
     request = contextvars.ContextVar("request", default="none")
     seen: list[str] = []
     request.set("mine")
@@ -740,7 +740,7 @@ def _raise_later(kind: Callable[[], BaseException]) -> Handler:
 
 @pytest.mark.parametrize("handler", [_raise, _raise_later], ids=["def", "async def"])
 @pytest.mark.parametrize("kind", [ValueError, Odd, asyncio.CancelledError, StopAsyncIteration, TimeoutError])
-async def test_what_a_callback_raises_is_reported_and_the_next_message_is_handled(
+async def test_callback_error_is_reported(
     handler: Callable[[Callable[[], BaseException]], Handler], kind: type[BaseException]
 ) -> None:
     sub, engine = make(handler(kind))
@@ -750,7 +750,7 @@ async def test_what_a_callback_raises_is_reported_and_the_next_message_is_handle
     assert [(where, type(error)) for where, error in engine.failures] == [("callback of 's'", kind)] * 2
 
 
-async def test_a_callback_that_cancels_itself_is_reported_and_the_next_message_is_handled() -> None:
+async def test_self_cancelling_callback_is_reported() -> None:
     got = []
 
     async def handler(one: Message) -> None:
@@ -768,7 +768,7 @@ async def test_a_callback_that_cancels_itself_is_reported_and_the_next_message_i
     assert [type(error) for _, error in engine.failures] == [asyncio.CancelledError] * 2
 
 
-async def test_when_the_whole_program_is_cancelled_so_is_the_callback() -> None:
+async def test_program_end_cancels_callback() -> None:
     async def handler(one: Message) -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -785,7 +785,7 @@ async def test_when_the_whole_program_is_cancelled_so_is_the_callback() -> None:
 
 
 @pytest.mark.parametrize("read", ["next", "iterate", "batches"])
-async def test_a_subscription_with_a_callback_cannot_be_read_as_well(read: str) -> None:
+async def test_subscription_with_callback_cannot_be_read(read: str) -> None:
     sub, _ = make(lambda _: None)
     ways = {"next": sub.next, "iterate": aiter(sub).__anext__, "batches": sub.batches().__anext__}
     with pytest.raises(LocalProtocolError):
@@ -796,7 +796,7 @@ async def test_a_subscription_with_a_callback_cannot_be_read_as_well(read: str) 
 
 
 @virtual_clock
-async def test_drain_stops_the_interest_waits_for_the_server_and_forgets() -> None:
+async def test_drain_sends_unsub_and_flushes() -> None:
     sub, engine = make()
     engine.confirmed = asyncio.get_running_loop().create_future()
     draining = asyncio.create_task(sub.drain(timeout=5))
@@ -811,7 +811,7 @@ async def test_drain_stops_the_interest_waits_for_the_server_and_forgets() -> No
 
 
 @virtual_clock
-async def test_drain_waits_until_the_callback_has_handled_everything() -> None:
+async def test_drain_waits_for_callback() -> None:
     handled = 0
 
     async def handler(_: Message) -> None:
@@ -826,7 +826,7 @@ async def test_drain_waits_until_the_callback_has_handled_everything() -> None:
 
 
 @virtual_clock
-async def test_drain_gives_up_at_its_deadline_and_says_what_is_left() -> None:
+async def test_drain_deadline_names_unfinished_work() -> None:
     release = asyncio.Event()
 
     async def handler(_: Message) -> None:
@@ -857,7 +857,7 @@ async def test_a_callback_may_drain_its_own_subscription() -> None:
 
 
 @pytest.mark.parametrize("error", [RequestTimeout("flush", 1), ConnectionLost("gone")])
-async def test_a_drain_that_the_server_does_not_confirm_ends_the_subscription_all_the_same(error: NatsError) -> None:
+async def test_unconfirmed_drain_ends_subscription(error: NatsError) -> None:
     sub, engine = make()
     engine.confirmed = asyncio.get_running_loop().create_future()
     engine.confirmed.set_exception(error)
@@ -899,7 +899,7 @@ async def test_reading_out_waits_for_the_running_iterator() -> None:
 
 
 @virtual_clock
-async def test_reading_out_does_not_wait_for_an_iterator_that_outlived_its_task() -> None:
+async def test_join_ignores_iterator_of_ended_task() -> None:
     sub, _ = make()
     held: list[AsyncIterator[Message]] = []
 
