@@ -148,6 +148,7 @@ def _member(name: str, value: object, arguments: dict[str, type[object]]) -> Ite
 def _function(name: str, value: object, arguments: dict[str, type[object]]) -> str:
     assert callable(value)
     signature = inspect.signature(value)
+    signature = getattr(vars(value).get("__signature__"), "plain", signature)
     parameters = [_parameter(one) for one in signature.parameters.values()]
     for place, kind in _separators(list(signature.parameters.values())):
         parameters.insert(place, kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import inspect
@@ -9,11 +10,12 @@ import re
 import subprocess
 import sys
 import typing
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import pytest
 
 import natsproto
+from natsproto.jetstream import ConsumerConfig, JetStream, Stream, StreamConfig
 from tests import public_api
 
 LISTED = [
@@ -119,3 +121,15 @@ def test_import_loads_no_extra_and_no_test_tool() -> None:
     assert "natsproto" in modules
     assert modules.isdisjoint(unwanted)
     assert modules - {"natsproto"} <= set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize(
+    ("method", "fields"), [(Stream.create_consumer, ConsumerConfig), (JetStream.create_stream, StreamConfig)]
+)
+def test_signature_shows_the_fields(method: FunctionType, fields: type[StreamConfig]) -> None:
+    """For help() and for completion in a shell; also where the method is bound, without ``self``."""
+    shown = inspect.signature(method)
+    assert {field.name for field in dataclasses.fields(fields)} - {"extra"} <= shown.parameters.keys()
+    bound = inspect.signature(method.__get__(object()))
+    assert [*bound.parameters] == [*shown.parameters][1:]
+    assert bound.return_annotation == shown.return_annotation

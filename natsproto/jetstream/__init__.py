@@ -4,6 +4,7 @@ Uses only the public verbs of a connection. The key/value and object stores, par
 packages and modules of their own (``natsproto.jetstream.kv``, ``.objectstore``, ``.groups``, ``.advisory``).
 """
 
+from natsproto import _value
 from natsproto.jetstream._admin import Admin
 from natsproto.jetstream._advisory import (
     Advisories,
@@ -191,3 +192,9 @@ __all__ = [
     "Unlisted",
     "WatchCallback",
 ]
+
+_ARGUMENTS = dict.fromkeys(
+    ("StreamArgs", "ConsumerArgs", "KeyValueArgs", "ObjectStoreArgs"), "natsproto.jetstream._arguments"
+)
+for _kind in (JetStream, Stream):
+    _value.name_fields(_kind, {"MessageArgs": "natsproto.jetstream._publish.headers", **_ARGUMENTS})
