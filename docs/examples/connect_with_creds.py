@@ -91,7 +91,7 @@ async def main() -> None:
     async with run_server(config=server_config()) as server:
         async with natsproto.connect(server.url, creds=creds, on_event=hear) as nc:
             print("connected")
-            issue_creds(creds, "tuesday", seconds=3600)  # somebody rotates the file; nothing happens yet
+            issue_creds(creds, "tuesday", seconds=3600)  # the file is rotated; no effect yet
             await back.wait()
             await nc.flush()
         print("the application closed the client:", await nc.closed() is None)

@@ -37,7 +37,7 @@ async def main() -> None:
 
         async def pack(message: JsMessage) -> None:
             if message.data == b"a cactus" and message.metadata.num_delivered == 1:
-                await message.nak()  # ouch; it comes again, and is not answered twice
+                await message.nak()  # the message is redelivered
                 return
             packed.setdefault(message.subject, []).append(message.data.decode())
 

@@ -25,7 +25,7 @@ async def node(url: str, name: str) -> None:
                         await lock.put("report", b"%s: %d" % (name.encode(), term))  # refused to all but the leader
                         await asyncio.sleep(0.1)
             except LockLost:
-                continue  # the block was cancelled: somebody else may lead by now
+                continue  # the block was cancelled: another process may lead
 
 
 async def start(url: str, name: str) -> asyncio.subprocess.Process:

@@ -46,14 +46,14 @@ async def work(url: str) -> None:
             # What may happen twice has an id, and is stored once.
             await js.publish("shipped.eu", message.data, msg_id=f"ship-{order.number}")
 
-        # What raises comes again, later and later; in the end it is a dead letter.
+        # A failed message is retried with growing delays, and finally becomes a dead letter.
         retry = Retry(js, RetryPolicy(dead_letters="dead.eu", max_attempts=ATTEMPTS, first_delay=0.1))
         stream = await js.stream("ORDERS")
         consumer = await stream.create_consumer(durable_name="shipping", ack_wait=2, max_ack_pending=200)
         # What a handler has not answered is acknowledged when it returns.
         async with consumer.consume(with_middleware(ship, retry), concurrency=16, max_messages=100) as shipping:
             await stop.wait()
-            async with asyncio.timeout(20):  # less than the patience of whoever sends SIGKILL next
+            async with asyncio.timeout(20):  # less than the time until SIGKILL
                 await shipping.stop()  # no new calls; those at work end, and what waits goes back for others
         print(f"an orderly end: {'nothing' if shipping.in_progress == 0 else 'something'} in progress")
 

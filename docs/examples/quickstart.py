@@ -136,7 +136,7 @@ async def a_bucket_knows(nc: natsproto.Client) -> None:
     revision = await stock.put("roses", b"40")
     async with stock.watch() as changes:
         before = await changes.next(timeout=2)
-        await stock.update("roses", b"37", revision)  # only if nobody else has sold any meanwhile
+        await stock.update("roses", b"37", revision)  # only if the key has not changed
         after = await changes.next(timeout=2)
         say(f"   {before.value.decode()} {before.key}, and then {after.value.decode()}")
 

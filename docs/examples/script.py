@@ -40,7 +40,7 @@ def main() -> None:
             lock.put("colour", b"red")
         with settings.watch("colour") as colours:
             settings.put("colour", b"blue")
-            for entry in colours:  # without end: what is there, and then every change
+            for entry in colours:  # endless: the current values, then every change
                 print(f"colour is {entry.value.decode()}")
                 if entry.value == b"blue":
                     break

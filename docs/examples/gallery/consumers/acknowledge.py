@@ -17,7 +17,7 @@ async def main() -> None:
         await easy.ack()
         await busy.nak(0.01)  # again, this many seconds later
         await broken.term("cannot be parsed")  # never again
-        await long.in_progress()  # ack_wait begins anew
+        await long.in_progress()  # restarts ack_wait
         again = await consumer.next(timeout=5)
         print(again.data, again.metadata.num_delivered)
 

@@ -13,7 +13,7 @@ async def main() -> None:
         await js.publish("jobs", b"poison")
         consumer = await stream.create_consumer(durable_name="workers", max_deliver=3, backoff=[0.01, 0.02])
         for _ in range(3):
-            message = await consumer.next(timeout=30)  # not acknowledged: comes again, later and later
+            message = await consumer.next(timeout=30)  # not acknowledged: redelivered with growing delays
             print("attempt", message.metadata.num_delivered)
         print(len(await consumer.fetch(1, no_wait=True)), "more")
 

@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server() as server, natsproto.connect(server.url, ping_interval=0.2, max_outstanding_pings=2) as nc:
         events = nc.events()
-        server.freeze()  # connections stay open, and nobody answers
+        server.freeze()  # connections stay open, without responses
         async for event in events:
             if isinstance(event, natsproto.Disconnected):
                 print("lost:", type(event.cause).__name__)
