@@ -82,7 +82,7 @@ def test_creds_text_is_read_leniently(text: str) -> None:
         (CREDS.replace(SEED.decode(), SEED.decode().replace("AAA", "AAB", 1)), "checksum"),
     ],
 )
-def test_incomplete_or_damaged_creds_are_refused_without_repeating_them(text: str, rule: str) -> None:
+def test_damaged_creds_error_hides_them(text: str, rule: str) -> None:
     with pytest.raises(InvalidCredentials, match=rule) as caught:
         parse_creds(text)
     told = "".join(traceback.format_exception(caught.value)[-1:])
@@ -139,7 +139,7 @@ def test_wrong_types_are_type_errors_naming_the_field(fields: dict[str, object])
         Credentials(**fields)  # type: ignore[arg-type]
 
 
-def test_repr_and_str_tell_which_parts_there_are_and_none_of_them() -> None:
+def test_credentials_repr_hides_values() -> None:
     secrets = Credentials(user="me", password="hunter2", token="t0ken", jwt=JWT, seed=SEED)
     for text in (repr(secrets), str(secrets), f"{secrets}"):
         assert text == ("Credentials(user=(hidden), password=(hidden), token=(hidden), jwt=(hidden), seed=(hidden))")
@@ -152,7 +152,7 @@ def test_no_credentials_make_no_fields() -> None:
     assert connect_fields(Credentials(), NONCE) == {}
 
 
-def test_user_password_and_token_become_fields_and_need_no_nonce() -> None:
+def test_user_password_token_need_no_nonce() -> None:
     made = Credentials(user="me", password="", token="t")
     assert connect_fields(made, "") == {"user": "me", "pass": "", "auth_token": "t"}
 
@@ -161,13 +161,13 @@ def test_bearer_jwt_is_sent_without_a_signature() -> None:
     assert connect_fields(Credentials(jwt=JWT), "") == {"jwt": JWT}
 
 
-def test_jwt_is_sent_with_a_signature_and_without_the_nkey() -> None:
+def test_jwt_is_sent_with_signature_without_nkey() -> None:
     fields = connect_fields(Credentials(jwt=JWT, seed=SEED, token="t"), NONCE)
     assert fields.keys() == {"jwt", "sig", "auth_token"}
     assert signed_by_seed(fields["sig"])
 
 
-def test_seed_alone_is_sent_as_public_nkey_and_signature() -> None:
+def test_seed_is_sent_as_nkey_and_signature() -> None:
     fields = connect_fields(Credentials(seed=SEED), NONCE)
     assert fields.keys() == {"nkey", "sig"}
     assert fields["nkey"] == PUBLIC
@@ -175,7 +175,7 @@ def test_seed_alone_is_sent_as_public_nkey_and_signature() -> None:
 
 
 @given(st.text(alphabet="ABCxyz019+/=_-", min_size=1, max_size=64))
-def test_signature_is_of_the_nonce_bytes_in_unpadded_base64url(nonce: str) -> None:
+def test_signature_is_unpadded_base64url_of_nonce(nonce: str) -> None:
     sig = connect_fields(Credentials(seed=SEED), nonce)["sig"]
     assert len(sig) == 86
     assert not set(sig) & set("+/=")
@@ -224,7 +224,7 @@ def test_signer_that_returns_no_signature_is_refused(answer: object) -> None:
         connect_fields(Credentials(jwt=JWT, signer=lambda nonce: answer), NONCE)  # type: ignore[arg-type, return-value]
 
 
-def test_signing_without_the_nkeys_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nkeys_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nkeys", None)
     with pytest.raises(InvalidCredentials, match=r"pip install natsproto\[nkeys\]"):
         connect_fields(Credentials(seed=SEED), NONCE)

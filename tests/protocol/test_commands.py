@@ -110,7 +110,7 @@ def test_a_subscription_is_read_as_it_was_meant(subject: str, queue: str | None,
         st.text(max_size=5), st.one_of(st.text(max_size=8), st.booleans(), st.integers(-(2**60), 2**60)), max_size=6
     )
 )
-def test_connect_fields_are_one_line_of_json_that_reads_the_same(fields: dict[str, object]) -> None:
+def test_connect_is_one_line_of_json(fields: dict[str, object]) -> None:
     (command,) = read_commands(commands.connect(fields))
     assert command.verb == "CONNECT"
     assert json.loads(command.arguments[0]) == fields
@@ -147,7 +147,7 @@ LONG_LINES: dict[str, Callable[[ControlLines, int], bytes]] = {
 
 
 @pytest.mark.parametrize("build", LONG_LINES.values(), ids=LONG_LINES.keys())
-def test_a_control_line_may_be_as_long_as_the_server_reads_and_not_a_byte_longer(
+def test_control_line_has_length_limit_of_server(
     build: Callable[[ControlLines, int], bytes],
 ) -> None:
     """4096 bytes between verb and line end; nats-server 2.15 closes the connection at 4097."""

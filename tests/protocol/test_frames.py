@@ -56,9 +56,7 @@ texts = st.binary(min_size=1, max_size=8)
 
 
 @given(texts, st.none() | texts, st.binary(max_size=9), st.none() | st.binary(max_size=30))
-def test_the_size_is_that_on_the_wire_before_and_after_a_look_inside(
-    subject: bytes, reply: bytes | None, data: bytes, head: bytes | None
-) -> None:
+def test_message_size_is_wire_size(subject: bytes, reply: bytes | None, data: bytes, head: bytes | None) -> None:
     message = Message(subject.decode("utf-8", "surrogateescape"), reply, data, head)
     expected = len(subject) + len(reply or b"") + len(data) + len(head or b"")
     assert message.size == expected
@@ -88,13 +86,13 @@ def test_no_responders_is_status_503_and_nothing_in_it(head: bytes | None, data:
     assert message.is_no_responders is expected, "the same after a look at the headers"
 
 
-def test_whether_there_are_headers_and_a_reply_can_be_told_without_reading_them() -> None:
+def test_has_headers_and_has_reply_do_not_parse() -> None:
     bare, full = Message("a", None, b"", None), Message("a", b"r", b"", b"NATS/1.0\r\n\r\n")
     assert (bare.has_headers, bare.has_reply) == (False, False)
     assert (full.has_headers, full.has_reply) == (True, True)
 
 
-async def test_an_answer_goes_to_the_reply_subject_through_the_origin() -> None:
+async def test_respond_goes_to_reply_through_origin() -> None:
     origin = Origin()
     message = Message("a", b"r", b"", None, origin)
     await message.respond(b"x", headers={"A": "b"})
@@ -108,7 +106,7 @@ async def test_a_message_that_asks_for_no_answer_takes_none(message: Message) ->
         await message.respond(b"x")
 
 
-def test_repr_tells_messages_apart_without_their_payload() -> None:
+def test_message_repr_hides_payload() -> None:
     assert repr(Message("a", None, b"secret", None)) == "Message(subject='a', 6 bytes)"
     assert repr(Message("a", b"r", b"", None)) == "Message(subject='a', reply='r', 0 bytes)"
 
@@ -150,7 +148,7 @@ good: dict[str, st.SearchStrategy[object]] = {
 
 
 @given(st.fixed_dictionaries({}, optional=good))
-def test_info_fields_are_taken_over_and_the_rest_is_empty(fields: dict[str, object]) -> None:
+def test_info_fields_and_defaults(fields: dict[str, object]) -> None:
     info = ServerInfo.parse(json.dumps(fields).encode() + b" ")  # the server's INFO ends with a space
     for name, empty in EMPTY.items():
         value = fields.get(name, empty)
@@ -195,7 +193,7 @@ def fits(name: str, value: object) -> bool:
 
 
 @given(st.sampled_from(sorted(EMPTY)), json_values)
-def test_a_field_of_another_type_is_an_error_that_names_it(name: str, value: object) -> None:
+def test_info_field_of_wrong_type_is_named(name: str, value: object) -> None:
     text = json.dumps({name: value}).encode()
     if fits(name, value):
         assert ServerInfo.parse(text).raw.keys() == {name}
@@ -220,7 +218,7 @@ def test_a_field_of_another_type_is_an_error_that_names_it(name: str, value: obj
         (b'{"max_payload":' + b"9" * 5000 + b"}", "Exceeds the limit"),
     ],
 )
-def test_what_is_not_a_json_object_is_an_error_with_place_and_excerpt(text: bytes, reason: str) -> None:
+def test_info_without_json_object_names_place(text: bytes, reason: str) -> None:
     with pytest.raises(RemoteProtocolError, match="INFO cannot be read") as refused:
         ServerInfo.parse(text, 77)
     assert reason in refused.value.reason
@@ -229,7 +227,7 @@ def test_what_is_not_a_json_object_is_an_error_with_place_and_excerpt(text: byte
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_an_info_or_a_remote_protocol_error(text: bytes) -> None:
+def test_any_bytes_are_info_or_protocol_error(text: bytes) -> None:
     try:
         info = ServerInfo.parse(text)
     except RemoteProtocolError:

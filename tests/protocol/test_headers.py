@@ -50,7 +50,7 @@ def test_what_is_written_is_read_back_in_order(source: list[tuple[str, str]]) ->
 
 
 @given(pairs)
-def test_every_form_of_the_same_headers_is_written_alike(source: list[tuple[str, str]]) -> None:
+def test_every_form_of_headers_encodes_alike(source: list[tuple[str, str]]) -> None:
     by_name = grouped(source)
     forms: list[HeadersLike] = [
         Headers(source),
@@ -79,7 +79,7 @@ def test_any_bytes_at_all_can_be_read(block: bytes) -> None:
 
 
 @given(st.binary(max_size=60).filter(lambda block: not block.startswith(b"NATS/1.0")))
-def test_a_block_without_the_version_line_keeps_its_first_line(block: bytes) -> None:
+def test_headers_without_version_keep_first_line(block: bytes) -> None:
     headers = Headers.parse(block)
     assert headers.status == 0
     assert Headers.parse(b"NATS/1.0\r\n" + block) == headers
@@ -105,12 +105,12 @@ def test_a_block_without_the_version_line_keeps_its_first_line(block: bytes) -> 
         ("NATS/1.0 ٣٣٣".encode(), 0, ""),
     ],
 )
-def test_the_inline_status_is_three_digits_and_a_description(line: bytes, status: int, description: str) -> None:
+def test_header_status_has_three_digits(line: bytes, status: int, description: str) -> None:
     headers = Headers.parse(line + b"\r\n\r\n")
     assert (headers.status, headers.description, list(headers)) == (status, description, [])
 
 
-def test_no_responders_of_a_current_server_has_a_status_and_a_header() -> None:
+def test_no_responders_has_status_and_header() -> None:
     headers = Headers.parse(b"NATS/1.0 503\r\nNats-Subject: orders.eu\r\n\r\n")
     assert (headers.status, headers["Nats-Subject"]) == (503, "orders.eu")
 
@@ -144,7 +144,7 @@ def test_no_header_line_is_lost_unseen(block: bytes) -> None:
     assert len(list(headers.pairs())) + len(headers.invalid_lines) + status == len(lines)
 
 
-def test_space_around_a_value_is_trimmed_and_a_name_is_left_as_it_is() -> None:
+def test_header_values_are_trimmed_names_are_not() -> None:
     headers = Headers.parse(b"NATS/1.0\r\nkey:val\r\n Key : \t two words\t \r\nempty:\r\nkey:again: x\r\n\r\n")
     assert list(headers.pairs()) == [("key", "val"), ("key", "again: x"), (" Key ", "two words"), ("empty", "")]
 
@@ -153,7 +153,7 @@ def test_lines_without_a_colon_are_left_out() -> None:
     assert list(Headers.parse(b"NATS/1.0\r\nbroken\r\na: 1\r\n\r\n").pairs()) == [("a", "1")]
 
 
-def test_bytes_that_are_not_utf_8_come_back_when_encoded_with_surrogate_escapes() -> None:
+def test_header_bytes_survive_surrogate_escapes() -> None:
     assert Headers.parse(b"NATS/1.0\r\na: \xff\r\n\r\n")["a"].encode("utf-8", "surrogateescape") == b"\xff"
 
 
@@ -182,7 +182,7 @@ def test_a_missing_name_has_no_values() -> None:
     assert headers.get_all("b") == headers.get_folded("b") == []
 
 
-def test_a_list_taken_from_headers_does_not_change_them() -> None:
+def test_get_all_returns_a_copy() -> None:
     headers = Headers({"a": ["1", "2"]})
     headers.get_all("a").append("3")
     assert headers.get_all("a") == ["1", "2"]
@@ -195,7 +195,7 @@ def test_the_source_is_copied_and_not_changed() -> None:
     assert headers.get_all("a") == ["1"]
 
 
-def test_equal_headers_have_equal_hashes_whatever_the_order_of_names() -> None:
+def test_equal_headers_have_equal_hashes() -> None:
     one, two = Headers([("a", "1"), ("b", "2")]), Headers([("b", "2"), ("a", "1")])
     assert one == two
     assert hash(one) == hash(two)
@@ -240,7 +240,7 @@ def test_a_name_that_is_not_printable_ascii_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("value", ["\r", "\n", "\0", "x\r\nInjected: y", "x\n\n", "\r\n\r\nPUB a 0"])
 @pytest.mark.parametrize("form", ["mapping", "list", "pairs", "headers"])
-def test_a_value_that_would_end_its_line_is_refused_and_named(value: str, form: str) -> None:
+def test_header_value_with_line_end_is_rejected(value: str, form: str) -> None:
     forms: dict[str, HeadersLike] = {
         "mapping": {"good": "1", "bad": value},
         "list": {"good": "1", "bad": ["1", value]},
@@ -252,7 +252,7 @@ def test_a_value_that_would_end_its_line_is_refused_and_named(value: str, form: 
     assert refused.value.value == value
 
 
-def test_an_iterator_smuggles_nothing_though_it_cannot_be_asked_twice() -> None:
+def test_header_iterator_cannot_inject() -> None:
     def once() -> Iterator[tuple[str, str]]:
         yield "good", "1"
         yield "bad", "x\r\nInjected: y"

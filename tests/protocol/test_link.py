@@ -337,7 +337,7 @@ pieces = st.one_of(
 
 @examples(300)
 @given(st.data(), st.lists(pieces, max_size=12).map(b"".join), st.booleans(), st.booleans(), st.booleans())
-def test_receive_never_raises_and_keeps_its_promises_whatever_comes(
+def test_link_receive_never_raises(
     data: st.DataObject, stream: bytes, tls_required: bool, secured: bool, obliging: bool
 ) -> None:
     delivered: list[Message] = []
@@ -387,13 +387,13 @@ def only(events: list[LinkEvent]) -> LinkEvent:
     return event
 
 
-def test_the_rows_are_all_there_are_and_failure_is_always_possible() -> None:
+def test_link_transitions_are_complete() -> None:
     assert {state for (state, trigger) in TRANSITIONS if trigger is Trigger.FAILURE} == set(S)
     assert reachable(S.AWAIT_INFO) == set(S)
     assert reachable(S.FAILED) == {S.FAILED}
 
 
-def test_a_server_without_tls_is_asked_for_credentials_at_once() -> None:
+def test_server_without_tls_needs_credentials_at_once() -> None:
     link = Link({})
     assert described(only(link.receive(info("s")))) == (NeedCredentials, "s")
     assert link.state is S.AWAIT_CREDENTIALS
@@ -407,7 +407,7 @@ def test_a_pong_before_connect_accepts_nothing() -> None:
     assert link.state is S.AWAIT_CREDENTIALS
 
 
-def test_the_handshake_of_a_real_server_in_verbose_mode_with_a_second_info() -> None:
+def test_verbose_handshake_with_second_info() -> None:
     """2.14: +OK, PONG, then an INFO with connect_info; an INFO may come before the PONG as well."""
     link = Link({})
     link.receive(info("s", client_id=1))
@@ -422,7 +422,7 @@ def test_the_handshake_of_a_real_server_in_verbose_mode_with_a_second_info() -> 
     "behind", [b"P", b"PING\r\n", info(), b"MSG a 1 0\r\n\r\n", b"x\r\n", b"\x16\x03", b"INFO []\r\n"]
 )
 @pytest.mark.parametrize("before", [b"", b"PING\r\n", b"-ERR 'x'\r\n"])
-def test_bytes_in_clear_behind_an_info_with_tls_break_the_link_and_start_no_tls(before: bytes, behind: bytes) -> None:
+def test_bytes_before_tls_fail_link(before: bytes, behind: bytes) -> None:
     for chunks in ([before + info(tls_required=True) + behind], [before + info(tls_required=True), behind]):
         link = Link({})
         *earlier, last = [event for chunk in chunks for event in link.receive(chunk)]
@@ -434,7 +434,7 @@ def test_bytes_in_clear_behind_an_info_with_tls_break_the_link_and_start_no_tls(
             link.secured()
 
 
-def test_tls_that_the_user_wants_and_the_server_lacks_breaks_the_link_before_a_byte_is_sent() -> None:
+def test_required_tls_missing_on_server_fails_link() -> None:
     link = Link({}, tls_required=True)
     broken = only(link.receive(info()))
     assert isinstance(broken, LinkFailed)
@@ -445,13 +445,13 @@ def test_tls_that_the_user_wants_and_the_server_lacks_breaks_the_link_before_a_b
 
 
 @pytest.mark.parametrize("fields", [{"tls_required": True}, {"tls_available": True}])
-def test_tls_that_the_user_wants_is_taken_where_the_server_merely_offers_it(fields: dict[str, bool]) -> None:
+def test_required_tls_uses_offered_tls(fields: dict[str, bool]) -> None:
     link = Link({}, tls_required=True)
     assert link.receive(info("n", **fields)) == [UpgradeTls()]
     assert isinstance(link.secured(), NeedCredentials)
 
 
-def test_a_link_that_is_given_up_returns_the_pings_nobody_will_answer() -> None:
+def test_failed_link_returns_pending_pings() -> None:
     link = ready_link()
     link.ping("a")
     link.ping("b")
@@ -460,7 +460,7 @@ def test_a_link_that_is_given_up_returns_the_pings_nobody_will_answer() -> None:
     assert link.receive(b"PONG\r\n") == []
 
 
-def test_an_info_before_tls_is_known_to_be_anybodys_until_one_comes_behind_it() -> None:
+def test_info_before_tls_is_untrusted() -> None:
     link = Link({})
     link.receive(info("in clear", tls_required=True))
     in_clear = [link.info_in_clear]
@@ -473,13 +473,13 @@ def test_an_info_before_tls_is_known_to_be_anybodys_until_one_comes_behind_it() 
 
 
 @pytest.mark.parametrize("fields", [{"tls_required": True}, {"tls_available": True}, {}])
-def test_a_transport_that_is_secured_already_upgrades_nothing(fields: dict[str, bool]) -> None:
+def test_secured_transport_is_not_upgraded(fields: dict[str, bool]) -> None:
     link = Link({}, tls_required=True, secured=True)
     assert isinstance(only(link.receive(info("n", **fields))), NeedCredentials)
     assert not link.info_in_clear
 
 
-def test_messages_before_the_handshake_break_the_link_and_reach_nobody() -> None:
+def test_messages_before_handshake_fail_link() -> None:
     delivered: list[Message] = []
     link = Link({b"1": Route(delivered.append)})
     need, broken = link.receive(info() + b"MSG a 1 1\r\nx\r\n")
@@ -491,7 +491,7 @@ def test_messages_before_the_handshake_break_the_link_and_reach_nobody() -> None
 
 
 @pytest.mark.parametrize("frames", ["MSG PONG", "PONG MSG"])
-def test_a_message_in_one_piece_with_the_handshake_breaks_the_link_and_reaches_nobody(frames: str) -> None:
+def test_message_with_handshake_chunk_fails_link(frames: str) -> None:
     """Nothing is subscribed on this connection yet, so no sid can be meant."""
     said = {"MSG": b"MSG a 1 1\r\nx\r\n", "PONG": b"PONG\r\n"}
     delivered: list[Message] = []
@@ -505,13 +505,13 @@ def test_a_message_in_one_piece_with_the_handshake_breaks_the_link_and_reaches_n
     assert delivered == []
 
 
-def test_messages_are_delivered_from_the_first_chunk_behind_the_handshake_on() -> None:
+def test_messages_after_handshake_are_delivered() -> None:
     delivered: list[Message] = []
     ready_link(delivered).receive(b"MSG a 1 1\r\nz\r\n")
     assert [message.data for message in delivered] == [b"z"]
 
 
-def test_what_stands_in_front_of_an_offence_is_delivered() -> None:
+def test_messages_before_protocol_error_are_delivered() -> None:
     delivered: list[Message] = []
     link = ready_link(delivered)
     link.ping("token")
@@ -525,7 +525,7 @@ def test_what_stands_in_front_of_an_offence_is_delivered() -> None:
     assert link.take_output() == b"PONG\r\n"
 
 
-def test_pongs_are_matched_to_pings_in_order_and_a_surplus_pong_is_nobodys() -> None:
+def test_pongs_match_pings_in_order() -> None:
     link = ready_link()
     for token in "abc":
         link.ping(token)
@@ -537,7 +537,7 @@ def test_pongs_are_matched_to_pings_in_order_and_a_surplus_pong_is_nobodys() -> 
     assert link.pings_in_flight == 0
 
 
-def test_a_flood_of_pings_is_not_answered_without_bound() -> None:
+def test_answers_to_ping_flood_are_bounded() -> None:
     link = ready_link()
     link.receive(b"PING\r\n" * (MAX_PENDING_PONGS + 5))
     assert link.take_output() == b"PONG\r\n" * MAX_PENDING_PONGS
@@ -551,7 +551,7 @@ def test_any_byte_is_a_sign_of_life() -> None:
     assert link.count_silent_tick() == 1
 
 
-def test_the_last_complaint_is_kept_for_the_end_of_the_connection() -> None:
+def test_last_server_err_is_kept() -> None:
     link = Link({})
     assert link.server_err is None
     link.receive(b"-ERR 'maximum connections exceeded'\r\n")

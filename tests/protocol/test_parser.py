@@ -388,9 +388,7 @@ ENCORES = {
 
 @examples(400)
 @given(st.data(), streams(), limits_used)
-def test_any_split_of_any_stream_has_the_outcome_of_the_slow_reader(
-    data: st.DataObject, stream: bytes, limits: Limits
-) -> None:
+def test_any_split_equals_reference_parser(data: st.DataObject, stream: bytes, limits: Limits) -> None:
     """Messages and their order, events, error (reason, position, excerpt), counts and what is left over."""
     expected = read_slowly(stream, limits)
     assert Rig(limits).feed([stream]) == expected
@@ -399,7 +397,7 @@ def test_any_split_of_any_stream_has_the_outcome_of_the_slow_reader(
 
 @examples(200)
 @given(st.data(), streams(), limits_used, st.sampled_from((0, 8, MAX_MESSAGE)))
-def test_large_messages_have_the_outcome_of_the_slow_reader(
+def test_large_messages_equal_reference_parser(
     data: st.DataObject, stream: bytes, limits: Limits, max_payload: int
 ) -> None:
     """Every message above 16 bytes in all is a large one, and a transport writes it where it belongs or does not."""
@@ -440,7 +438,7 @@ def test_caches_never_change_the_outcome(frames: list[bytes], ending: list[bytes
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(line=40, info=60, message=20)], ids=["default", "small"])
 @pytest.mark.parametrize("flaw", FLAWED)
-def test_every_flaw_is_found_behind_what_is_remembered_and_however_it_comes(flaw: bytes, limits: Limits) -> None:
+def test_every_flaw_is_found_after_cached_lines(flaw: bytes, limits: Limits) -> None:
     known = (
         ENCORES["inbox"] * 2
         + ENCORES["plain"]
@@ -458,7 +456,7 @@ def test_every_flaw_is_found_behind_what_is_remembered_and_however_it_comes(flaw
 @examples(300)
 @given(st.lists(st.binary(max_size=60), max_size=6))
 @example([b"MSG a 1 5\r\nab", b"\r", b"\n"])
-def test_garbage_gives_events_or_a_remote_protocol_error_and_nothing_else(chunks: list[bytes]) -> None:
+def test_garbage_gives_events_or_protocol_error(chunks: list[bytes]) -> None:
     """Rig.feed lets nothing but RemoteProtocolError pass, and checks that it is raised for ever after."""
     assert Rig().feed(chunks) == read_slowly(b"".join(chunks))
 
@@ -472,7 +470,7 @@ def test_garbage_gives_events_or_a_remote_protocol_error_and_nothing_else(chunks
         max_size=40,
     )
 )
-def test_words_of_the_protocol_in_any_order_give_events_or_a_remote_protocol_error(words: list[bytes]) -> None:
+def test_protocol_words_in_any_order(words: list[bytes]) -> None:
     stream = b"".join(words)
     expected = read_slowly(stream)
     assert Rig().feed([stream]) == expected
@@ -482,7 +480,7 @@ def test_words_of_the_protocol_in_any_order_give_events_or_a_remote_protocol_err
 @pytest.mark.parametrize(
     "flaw", [b"x\r\n", b"INFO []\r\n", b"MSG a 1 0\r\nxx", b"MSG a 1 9999999999\r\n", b"x" * 65_538]
 )
-def test_after_an_error_every_further_feed_raises_the_same_error(flaw: bytes) -> None:
+def test_feed_after_error_raises_same_error(flaw: bytes) -> None:
     rig = Rig()
     with pytest.raises(RemoteProtocolError) as first:
         rig.parser.feed(b"PING\r\n" + flaw)
@@ -504,7 +502,7 @@ def test_a_run_of_equal_lines_is_cut_at_every_message() -> None:
     assert outcome.counts[b"1"] == (50, 50 * 4)
 
 
-def test_a_run_with_headers_is_cut_between_headers_and_payload() -> None:
+def test_headers_and_payload_are_split() -> None:
     block = b"NATS/1.0\r\nA: b\r\n\r\n"
     outcome = Rig().feed([b"".join(hmsg(b"a", b"1", block, b"%03d" % number) for number in range(50))])
     assert [(head, data) for *_, head, data in outcome.messages] == [(block, b"%03d" % number) for number in range(50)]
@@ -512,7 +510,7 @@ def test_a_run_with_headers_is_cut_between_headers_and_payload() -> None:
 
 
 @pytest.mark.parametrize("frame", ENCORES.values(), ids=ENCORES.keys())
-def test_a_run_may_be_cut_at_any_byte_into_chunks_of_any_size(frame: bytes) -> None:
+def test_chunks_of_any_size_parse_alike(frame: bytes) -> None:
     stream = frame * 4
     expected = read_slowly(stream)
     for cut in range(len(stream)):
@@ -523,7 +521,7 @@ def test_a_run_may_be_cut_at_any_byte_into_chunks_of_any_size(frame: bytes) -> N
 
 @pytest.mark.parametrize("frame", [msg(b"a", b"1", b"xyz"), hmsg(b"a", b"1", b"NATS/1.0\r\n\r\n", b"xyz")])
 @pytest.mark.parametrize("place", range(4))
-def test_a_payload_without_its_line_end_is_found_anywhere_in_a_run(frame: bytes, place: int) -> None:
+def test_missing_line_end_is_found_anywhere(frame: bytes, place: int) -> None:
     frames = [frame] * 4
     frames[place] = frame[:-2] + b"!!"
     stream = b"".join(frames)
@@ -539,7 +537,7 @@ ROW_OF_REPLIES = [
 ]
 
 
-def test_a_row_of_replies_is_cut_whatever_their_payloads_hold_and_whatever_the_chunks() -> None:
+def test_messages_with_replies_split_anywhere() -> None:
     """Payloads with line ends, with whole messages in them, empty ones and ones that are longer than a first look."""
     frames = [*ROW_OF_REPLIES, *ROW_OF_REPLIES, msg(b"a", b"1", b"z" * 5000, b"r"), *ROW_OF_REPLIES]
     stream = b"".join(frames)
@@ -579,7 +577,7 @@ ROW_OF_SUBJECTS = [
 ]
 
 
-def test_a_row_of_subjects_is_cut_whatever_their_payloads_hold_and_whatever_the_chunks() -> None:
+def test_messages_of_many_subjects_split_anywhere() -> None:
     """What a watch gets: no subject comes twice. Names that are no UTF-8 too, and another subscription in between."""
     odd = msg(b"\xff\xfe", b"1", b"xyz", b"r")
     others = [odd, msg(b"b", b"2", b"xyz", b"r"), msg(b"b", b"1", b"xyz"), msg(b"b", b"1", b"z" * 5000, b"r")]
@@ -636,7 +634,7 @@ EQUAL = {
 
 
 @pytest.mark.parametrize("frames", EQUAL.values(), ids=EQUAL.keys())
-def test_messages_as_long_as_each_other_are_cut_whatever_the_chunks_and_whatever_ends_them(frames: list[bytes]) -> None:
+def test_equally_long_messages_split_anywhere(frames: list[bytes]) -> None:
     others = [b"PING\r\n", msg(b"a", b"1", b"four", b"r"), msg(b"a", b"2", b"xyz", b"r"), msg(b"a", b"1", b"xyz")]
     others += [alike(7, subject=b"\xff\xfe\xfd\xfc\xfb"), alike(7, subject=b"a" * 5), alike(1000), alike(7, head=HEAD)]
     others += [b"MSG a 1  $JS.ACK.S.c.1.00 3\r\nxyz\r\n", b"MSG k.000 1  $JS.ACK.S.c.1.00 3\r\nxyz\r\n"]
@@ -648,7 +646,7 @@ def test_messages_as_long_as_each_other_are_cut_whatever_the_chunks_and_whatever
         assert Rig().feed(stream[at : at + step] for at in range(0, len(stream), step)) == expected
 
 
-def test_messages_are_cut_at_any_byte_behind_ones_as_long_as_they_are() -> None:
+def test_equally_long_messages_split_at_any_byte() -> None:
     stream = b"".join(EQUAL["headers and a subject each"][:16])
     expected = read_slowly(stream)
     for cut in range(len(stream)):
@@ -671,7 +669,7 @@ def test_messages_are_cut_at_any_byte_behind_ones_as_long_as_they_are() -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["one subject", "a subject each"])
-def test_a_flaw_is_found_anywhere_among_messages_as_long_as_each_other(kind: str, flaw: bytes) -> None:
+def test_flaw_among_equally_long_messages_is_found(kind: str, flaw: bytes) -> None:
     frames = EQUAL[kind]
     if kind == "one subject":
         flaw = flaw.replace(b" k.000 ", b" a ")
@@ -682,7 +680,7 @@ def test_a_flaw_is_found_anywhere_among_messages_as_long_as_each_other(kind: str
         assert Rig().feed([stream]) == expected
 
 
-def test_messages_of_another_subscription_are_not_taken_for_those_in_front() -> None:
+def test_messages_of_other_sids_are_kept_apart() -> None:
     """As long as each other, each with its subject, but the sid is another one."""
     one = [msg(b"k.%03d" % number, b"1", b"xyz", b"r.%03d" % number) for number in range(30)]
     two = [msg(b"k.%03d" % number, b"2", b"xyz", b"r.%03d" % number) for number in range(30)]
@@ -690,7 +688,7 @@ def test_messages_of_another_subscription_are_not_taken_for_those_in_front() -> 
     assert Rig().feed([stream]) == read_slowly(stream)
 
 
-def test_an_unusual_verb_does_not_pass_its_reply_subject_for_a_sid() -> None:
+def test_unusual_verb_does_not_swap_reply_and_sid() -> None:
     """Lower case is rare enough to be read from scratch, and its words are counted from the other end."""
     frames = [b"hmsg a 1 2 0 3\r\nxyz\r\n"] * 12 + [msg(b"a", b"2", b"xyz", b"r")] * 12
     stream = b"".join(frames)
@@ -703,12 +701,12 @@ def test_rows_of_replies_that_take_turns_are_cut_right() -> None:
     assert Rig().feed([stream]) == read_slowly(stream)
 
 
-def test_a_row_of_more_messages_than_are_compared_at_once_is_cut_right() -> None:
+def test_long_row_of_messages_is_split_right() -> None:
     stream = b"".join(msg(b"a", b"1", b"xyz", b"r.%05d" % number) for number in range(5000))
     assert Rig().feed([stream]) == read_slowly(stream)
 
 
-def test_sizes_known_from_other_lines_are_put_together_right() -> None:
+def test_cached_sizes_combine_right() -> None:
     blocks = (b"", b"NATS/1.0\r\n\r\n", b"NATS/1.0 100\r\n\r\n")
     frames = [hmsg(b"a", b"1", block, payload) for payload in (b"", b"xyz", b"\r\n", b"." * 12) for block in blocks]
     frames += [msg(b"a", b"1", payload, reply) for payload in (b"", b"xyz") for reply in (b"r", b"rr", b"3", b"")]
@@ -721,14 +719,14 @@ def test_sizes_known_from_other_lines_are_put_together_right() -> None:
         assert Rig().feed(stream[at : at + step] for at in range(0, len(stream), step)) == expected
 
 
-def test_a_line_that_was_right_once_is_measured_again_behind_other_sizes() -> None:
+def test_cached_line_is_measured_again() -> None:
     """The sizes of an HMSG are known apart from each other; together they may still be wrong."""
     good = hmsg(b"a", b"1", b"NATS/1.0\r\n\r\n", b"") + hmsg(b"a", b"1", b"", b"xx")
     outcome = Rig().feed([good + b"HMSG a 1 12 2\r\n"])
     assert outcome.failure == ("headers longer than the message", len(good), b"HMSG a 1 12 2")
 
 
-def test_a_remembered_head_does_not_pass_a_longer_line_than_the_limit() -> None:
+def test_cached_prefix_keeps_line_limit() -> None:
     """Found as a difference between one chunk and many: known words, known sizes, but one byte too long."""
     limits = Limits(line=12)
     frames = [b"MSG a 1 02\r\n..\r\n", b"HMSG a 1 2 2\r\n..\r\n", b"HMSG a 1 02 2\r\n..\r\n"]
@@ -739,14 +737,14 @@ def test_a_remembered_head_does_not_pass_a_longer_line_than_the_limit() -> None:
     assert outcome.failure == ("control line longer than 12 bytes", 18, b"MSG a 1 rr 0")
 
 
-def test_messages_of_an_unknown_sid_are_read_and_forgotten() -> None:
+def test_messages_of_unknown_sid_are_dropped() -> None:
     rig = Rig()
     outcome = rig.feed([msg(b"a", b"99", b"gone") * 3 + msg(b"a", b"1", b"here")])
     assert [data for *_, data in outcome.messages] == [b"here"]
     assert (rig.parser.touched, rig.parser.unrouted) == ([rig.routes[b"1"]], 3)
 
 
-def test_a_sid_is_looked_up_again_as_long_as_nobody_holds_it() -> None:
+def test_unknown_sid_is_looked_up_again() -> None:
     taken: list[Message] = []
     parser = Parser({})
     parser.feed(msg(b"a", b"1", b"too early") * 2)
@@ -755,7 +753,7 @@ def test_a_sid_is_looked_up_again_as_long_as_nobody_holds_it() -> None:
     assert [message.data for message in taken] == [b"in time 1"] * 2
 
 
-def test_more_lines_than_are_remembered_are_all_read_right() -> None:
+def test_more_lines_than_the_cache_holds() -> None:
     frames, expected = [], []
     for number in range(4200):
         subject, block = f"s{number}", b"." * number
@@ -794,7 +792,7 @@ def test_a_sink_gets_messages_of_its_own_class(frame: bytes) -> None:
     assert [type(message) for message in taken] == [Special] * 3
 
 
-def test_a_reply_whose_line_has_not_ended_is_not_looked_for_at_the_front_of_the_chunk() -> None:
+def test_unfinished_reply_line_is_not_at_chunk_start() -> None:
     chunks = [
         ENCORES["inbox"],
         b"PING\r\n" + ENCORES["inbox"] + b"MSG _INBOX.abc.1 5 33",
@@ -803,7 +801,7 @@ def test_a_reply_whose_line_has_not_ended_is_not_looked_for_at_the_front_of_the_
     assert Rig().feed(chunks) == read_slowly(b"".join(chunks))
 
 
-def test_position_counts_whole_frames_and_waiting_the_rest() -> None:
+def test_parser_position_and_waiting_counts() -> None:
     parser = Parser({})
     parser.feed(b"PING\r\nMSG a 1 3\r\nxy")
     assert (parser.position, parser.waiting) == (6, 13)
@@ -838,7 +836,7 @@ def padded(start: bytes, end: bytes, length: int) -> bytes:
         (padded(b'INFO {"name":"', b'"}', 128), b"\r\n"),
     ],
 )
-def test_a_line_may_be_as_long_as_its_limit_and_not_a_byte_longer(longest: bytes, rest: bytes, step: int) -> None:
+def test_line_length_limit_is_exact(longest: bytes, rest: bytes, step: int) -> None:
     def outcome(stream: bytes) -> Outcome:
         return Rig(SMALL).feed(stream[at : at + step] for at in range(0, len(stream), step))
 
@@ -852,7 +850,7 @@ def test_a_line_may_be_as_long_as_its_limit_and_not_a_byte_longer(longest: bytes
     assert outcome(longer + rest).failure == (f"{what} bytes", 0, longer[:64])
 
 
-def test_the_excerpt_of_a_long_line_is_no_longer_than_a_small_limit() -> None:
+def test_excerpt_of_long_line_is_limited() -> None:
     for stream in (b"x" * 30, b"x" * 30 + b"\r\n"):
         assert Rig(Limits(20, 10, 5)).feed([stream]).failure == (
             "control line longer than 20 bytes",
@@ -871,13 +869,13 @@ def test_the_excerpt_of_a_long_line_is_no_longer_than_a_small_limit() -> None:
     ("line", "payload"),
     [(b"MSG a 1 100", b"x" * 100), (b"MSG a 1 r 100", b"x" * 100), (b"HMSG a 1 100 100", b"x" * 100)],
 )
-def test_a_message_may_be_as_big_as_its_limit_and_not_a_byte_bigger(line: bytes, payload: bytes) -> None:
+def test_message_size_limit_is_exact(line: bytes, payload: bytes) -> None:
     assert Rig(SMALL).feed([line + b"\r\n" + payload + b"\r\n"]).counts[b"1"][0] == 1
     bigger = line.replace(b"100", b"101")
     assert Rig(SMALL).feed([bigger + b"\r\n"]).failure == ("message of 101 bytes; at most 100 are taken", 0, bigger)
 
 
-def test_a_message_too_big_is_refused_before_its_payload_comes() -> None:
+def test_too_big_message_fails_before_payload() -> None:
     outcome = Rig().feed([b"MSG a 1 %d\r\n" % (MAX_MESSAGE + 1)])
     assert outcome.failure is not None
     assert Rig().feed([b"MSG a 1 %d\r\n" % MAX_MESSAGE]).failure is None
@@ -989,7 +987,7 @@ def open_line_of(size: int) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream_of", [info_of, payload_of, open_line_of])
-def test_bytes_that_come_one_by_one_cost_the_same_however_many_wait(stream_of: Callable[[int], bytes]) -> None:
+def test_single_bytes_cost_constant_time(stream_of: Callable[[int], bytes]) -> None:
     assert_linear(single_bytes(stream_of(60_000)), single_bytes(stream_of(240_000)))
 
 

@@ -106,7 +106,7 @@ def test_user_info_is_read_and_decoded(text: str, user: str | None, password: st
     ("url", "tls", "websocket"),
     [("nats://h", False, False), ("tls://h", True, False), ("ws://h", False, True), ("wss://h", True, True)],
 )
-def test_scheme_says_whether_tls_and_websocket_are_used(url: str, tls: bool, websocket: bool) -> None:
+def test_url_scheme_selects_tls_and_websocket(url: str, tls: bool, websocket: bool) -> None:
     assert (one(url).tls, one(url).websocket) == (tls, websocket)
 
 
@@ -124,7 +124,7 @@ def test_certificates_are_verified_against_the_host(url: str, name: str) -> None
     assert one(url).tls_name == name
 
 
-def test_lists_are_read_in_order_and_repeats_count_once() -> None:
+def test_server_lists_keep_order_without_repeats() -> None:
     assert [str(a) for a in parse_servers("a, b:1,nats://c , A:4222")] == ["a:4222", "b:1", "c:4222"]
     assert [str(a) for a in parse_servers(["a,b", "tls://c"])] == ["a:4222", "b:4222", "c:4222"]
     assert [a.url for a in parse_servers(("ws://a/x", "ws://a/y"))] == ["ws://a:80/x", "ws://a:80/y"]
@@ -184,7 +184,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "rule"), BAD)
-def test_malformed_urls_are_config_errors_that_keep_secrets(text: str, rule: str) -> None:
+def test_malformed_url_errors_hide_secrets(text: str, rule: str) -> None:
     with pytest.raises(ConfigError, match=rule) as caught:
         parse_servers(text)
     told = str(caught.value) + "".join(traceback.format_exception(caught.value)[-1:]) + repr(caught.value)
@@ -192,7 +192,7 @@ def test_malformed_urls_are_config_errors_that_keep_secrets(text: str, rule: str
     assert caught.value.__context__ is None
 
 
-def test_error_says_which_server_and_shows_what_is_harmless() -> None:
+def test_url_error_names_server() -> None:
     with pytest.raises(ConfigError, match=r"server 2 of 2 'http': the scheme"):
         parse_servers("a,http://b")
     with pytest.raises(ConfigError, match=r"server \(hidden\): the scheme"):
@@ -235,7 +235,7 @@ def test_durations_are_seconds_or_timedelta(value: float | timedelta, kept: floa
 
 
 @pytest.mark.parametrize("value", [True, -1, float("nan"), float("inf"), 10**400, timedelta(seconds=-1)])
-def test_durations_that_are_none_are_config_errors_naming_the_option(value: float) -> None:
+def test_invalid_durations_name_the_option(value: float) -> None:
     with pytest.raises(ConfigError, match="wait"):
         seconds("wait", value)
 
@@ -248,12 +248,12 @@ def test_durations_of_wrong_types_are_type_errors() -> None:
 # ---------------------------------------------------------------- rounds and back-off
 
 
-def test_first_connect_tries_every_server_once_without_waiting() -> None:
+def test_first_connect_tries_every_server_once() -> None:
     pool = pool_of("a,b,c")
     assert hosts(list(pool.one_pass())) == ["a", "b", "c"]
 
 
-def test_first_connect_includes_servers_discovered_on_the_way() -> None:
+def test_first_connect_includes_discovered_servers() -> None:
     pool = pool_of("a,b")
     tried = []
     for address in pool.one_pass():
@@ -262,7 +262,7 @@ def test_first_connect_includes_servers_discovered_on_the_way() -> None:
     assert tried == ["a", "b", "c"]
 
 
-def test_failed_first_connect_goes_on_with_the_back_off() -> None:
+def test_failed_first_connect_backs_off() -> None:
     pool = pool_of("a,b")
     list(pool.one_pass())
     assert [step(pool) for _ in range(4)] == [("a", 0.05), ("b", 0), ("a", 0.1), ("b", 0)]
@@ -281,7 +281,7 @@ def test_only_server_is_retried_at_once_too() -> None:
     assert [step(pool, now=100) for _ in range(3)] == [("a", 0), ("a", 0.05), ("a", 0.1)]
 
 
-def test_first_retry_goes_elsewhere_when_the_others_were_discovered() -> None:
+def test_first_retry_uses_discovered_server() -> None:
     pool = pool_of("a")
     first = next(pool.one_pass())
     pool.succeeded(first, now=0)
@@ -299,7 +299,7 @@ def test_waits_double_to_the_cap_after_each_round() -> None:
 @pytest.mark.parametrize(
     ("url", "tls", "most"), [("a", False, 0.1), ("tls://a", False, 1.0), ("a", True, 1.0), ("wss://a", False, 1.0)]
 )
-def test_jitter_is_added_in_full_and_is_larger_with_tls(url: str, tls: bool, most: float) -> None:
+def test_jitter_is_larger_with_tls(url: str, tls: bool, most: float) -> None:
     for fraction in (0.0, 0.5, 0.999):
         pool = pool_of(url, tls=tls)
         list(pool.one_pass())
@@ -321,7 +321,7 @@ def test_success_resets_the_back_off() -> None:
     assert [step(pool, now=60)[1] for _ in range(3)] == [0, 0.05, 0.1]
 
 
-def test_server_that_accepts_and_drops_does_not_make_the_client_spin() -> None:
+def test_dropping_server_does_not_make_client_spin() -> None:
     pool = pool_of("a")
     waits = []
     for now in range(MAX_SHORT_CONNECTIONS + 6):
@@ -345,7 +345,7 @@ def test_order_is_shuffled_only_when_asked() -> None:
 # ---------------------------------------------------------------- when to stop
 
 
-def test_attempts_are_counted_per_server_and_end_the_pool() -> None:
+def test_attempts_per_server_end_the_pool() -> None:
     pool = pool_of("a,b", max_attempts_per_server=2)
     list(pool.one_pass())
     assert [step(pool)[0] for _ in range(4)] == ["a", "b", "a", "b"]
@@ -367,7 +367,7 @@ def test_success_gives_every_server_its_attempts_back() -> None:
     assert (step(pool, now=9)[0], step(pool, now=9)[0]) == ("a", "b")
 
 
-def test_same_refusal_still_after_two_seconds_rules_a_server_out() -> None:
+def test_refusal_repeated_for_two_seconds_ends_server() -> None:
     pool = pool_of("a,b")
     pool.failed(one("a"), 5.0, "Authorization Violation")
     pool.failed(one("a"), 6.9, "Authorization Violation")
@@ -418,7 +418,7 @@ def test_failure_of_an_unknown_server_is_nothing() -> None:
 # ---------------------------------------------------------------- discovery
 
 
-def test_new_servers_are_added_and_inherit_scheme_and_user_info() -> None:
+def test_new_servers_inherit_scheme_and_user_info() -> None:
     current = one("tls://me:pw@seed.example")
     pool = ServerPool([current])
     found = pool.discovered(["10.0.0.2:4222", "other.example:4333", "[::1]:4222"], current)
@@ -440,7 +440,7 @@ def test_name_to_verify_is_handed_on_from_ip_to_ip() -> None:
     assert second.tls_name == "seed.example"
 
 
-def test_vanished_servers_are_dropped_except_given_ones_and_the_current() -> None:
+def test_vanished_discovered_servers_are_dropped() -> None:
     pool = pool_of("a")
     b, _c = pool.discovered(["b:1", "c:1"], one("a")).added
     found = pool.discovered(["d:1"], b)
@@ -488,7 +488,7 @@ def _timed(work: object) -> float:
 # ---------------------------------------------------------------- set_servers
 
 
-def test_set_servers_replaces_everything_and_forgets_the_past() -> None:
+def test_set_servers_replaces_everything() -> None:
     pool = pool_of("a,b", max_attempts_per_server=1)
     pool.discovered(["c:1"], one("a"))
     while pool.next(0, 0):
@@ -509,7 +509,7 @@ def test_current_server_comes_last_among_the_new_ones() -> None:
 # ---------------------------------------------------------------- the user's callables
 
 
-def test_delay_callable_is_asked_after_each_round_with_its_number() -> None:
+def test_delay_callable_gets_round_number() -> None:
     asked: list[int] = []
 
     def delay(rounds: int) -> float | timedelta:
@@ -524,7 +524,7 @@ def test_delay_callable_is_asked_after_each_round_with_its_number() -> None:
 
 
 @pytest.mark.parametrize("answer", [-1, "soon", None, float("nan")])
-def test_wrong_answer_of_the_delay_callable_is_reported_and_the_default_used(answer: object) -> None:
+def test_bad_delay_callable_is_reported(answer: object) -> None:
     pool = pool_of("a", delay=lambda rounds: answer)
     step(pool)
     attempt = pool.next(0, 0)
@@ -575,7 +575,7 @@ def test_chooser_may_leave_it_to_the_pool() -> None:
     ["a", (one("z"), 0), (one("b"), -1), (one("b"), "x"), ("b", 0), (one("b"),), ZeroDivisionError("oops")],
     ids=["a string", "a stranger", "negative", "no number", "no address", "no wait", "an exception"],
 )
-def test_wrong_answer_of_the_chooser_is_reported_and_the_pool_decides(answer: object) -> None:
+def test_bad_chooser_is_reported(answer: object) -> None:
     def choose(states: Sequence[ServerState], info: ServerInfo | None) -> object:
         if isinstance(answer, Exception):
             raise answer

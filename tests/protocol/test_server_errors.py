@@ -98,7 +98,7 @@ def test_refused_credentials_are_not_authorized(text: str, quotes: str, spelling
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("quotes", ["'{}'", "{}"])
 @pytest.mark.parametrize("text", [*CUT, *HARMLESS])
-def test_any_other_text_is_a_server_error_with_the_text(text: str, quotes: str, spelling: Callable[[str], str]) -> None:
+def test_unknown_text_is_a_server_error(text: str, quotes: str, spelling: Callable[[str], str]) -> None:
     error = heard(quotes.format(spelling(text)))
     assert type(error) is ServerError
     assert error.text == spelling(text)
@@ -132,7 +132,7 @@ def test_a_text_goes_on_behind_what_is_known_of_it() -> None:
     assert type(parse_server_error("No Authorization Violation")) is ServerError
 
 
-def test_a_text_is_kept_up_to_a_length_that_has_room_for_any_subject() -> None:
+def test_error_text_is_cut_after_any_subject() -> None:
     error = parse_server_error("x" * (MAX_ERROR_TEXT_LENGTH + 1))
     assert isinstance(error, ServerError)
     assert error.text == "x" * MAX_ERROR_TEXT_LENGTH
@@ -174,7 +174,7 @@ names = st.binary(max_size=12).map(lambda data: data.decode("utf-8", "surrogatee
 @given(names, names)
 @example('say "hi"', "back\\slash")
 @example("\udcff\x01\u200b\U000e0001", "\t")
-def test_subjects_and_queues_come_out_of_gos_quotes_as_they_went_in(subject: str, queue: str) -> None:
+def test_go_quoted_subjects_are_unquoted(subject: str, queue: str) -> None:
     denied = parse_server_error(
         f"Permissions Violation for Subscription to {go_quoted(subject)} using queue {go_quoted(queue)}"
     )

@@ -86,7 +86,7 @@ def test_the_tail_wildcard_is_the_last_token(subject: str) -> None:
 
 
 @pytest.mark.parametrize("check", [*BOTH, queue_group])
-def test_a_name_may_fill_a_control_line_and_not_be_a_byte_longer(check: Callable[[str], bytes]) -> None:
+def test_subject_length_limit_is_exact(check: Callable[[str], bytes]) -> None:
     assert len(check("ż" * (MAX_CONTROL_LINE // 2))) == MAX_CONTROL_LINE
     with pytest.raises(InvalidSubject, match="is 4097 bytes long; a control line holds 4096"):
         check("ż" * (MAX_CONTROL_LINE // 2) + "x")
@@ -113,7 +113,7 @@ def test_a_queue_group_is_any_name_without_spaces(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\r\n", "a\n", "\0", "\t"])
-def test_a_queue_group_with_spaces_or_nothing_in_it_is_refused(name: str) -> None:
+def test_invalid_queue_group_is_rejected(name: str) -> None:
     with pytest.raises(InvalidSubject, match="queue group"):
         queue_group(name)
 
@@ -126,7 +126,7 @@ def test_a_queue_group_is_text() -> None:
 
 
 @given(st.text(max_size=12))
-def test_any_text_is_refused_or_is_one_word_on_the_wire(text: str) -> None:
+def test_any_subject_is_rejected_or_one_word(text: str) -> None:
     for check in (publish_subject, subscribe_subject, queue_group):
         try:
             wire = check(text)
@@ -157,7 +157,7 @@ def test_matching_is_that_of_the_regular_expression(pattern: str, subject: str) 
 
 
 @given(plain)
-def test_a_subject_matches_itself_and_everything_matches_the_tail_wildcard(subject: str) -> None:
+def test_subject_matches_itself_and_tail_wildcard(subject: str) -> None:
     assert matches(subject, subject)
     assert matches(">", subject)
 

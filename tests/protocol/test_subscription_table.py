@@ -297,7 +297,7 @@ def message(sid: int, number: int) -> bytes:
     return b"MSG a %d 1\r\n%d\r\n" % (sid, number)
 
 
-def test_the_plan_says_live_interests_again_with_what_is_left_of_their_limits() -> None:
+def test_resubscribe_sends_remaining_limits() -> None:
     table: SubscriptionTable[None] = SubscriptionTable()
     taken: list[Message] = []
     plain, _ = table.add("a", None, taken.append, None)
@@ -316,7 +316,7 @@ def test_the_plan_says_live_interests_again_with_what_is_left_of_their_limits() 
     assert [plain.received_before, queued.received_before, limited.received_before] == [0, 0, 2]
 
 
-def test_messages_behind_the_limit_do_not_cost_the_ones_in_front_of_it() -> None:
+def test_messages_beyond_limit_spare_earlier_ones() -> None:
     """The server had sent eight when it heard of the limit of five, and they come in two chunks."""
     table: SubscriptionTable[None] = SubscriptionTable()
     inbox: list[Message] = []
@@ -331,7 +331,7 @@ def test_messages_behind_the_limit_do_not_cost_the_ones_in_front_of_it() -> None
     assert [item.data for item in inbox] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_what_still_comes_for_a_removed_subscription_is_dropped_though_parsers_remember_it() -> None:
+def test_messages_of_removed_subscription_are_dropped() -> None:
     table: SubscriptionTable[None] = SubscriptionTable()
     inbox: list[Message] = []
     entry, _ = table.add("a", None, inbox.append, None)
@@ -343,7 +343,7 @@ def test_what_still_comes_for_a_removed_subscription_is_dropped_though_parsers_r
     assert table.remove(entry) == table.stop_delivery(entry) == table.limit(entry, 3) == b""
 
 
-def test_a_limit_reached_already_ends_the_subscription_at_once() -> None:
+def test_reached_limit_ends_subscription_at_once() -> None:
     table: SubscriptionTable[None] = SubscriptionTable()
     entry, _ = table.add("a", None, ignore, None)
     parser = Parser(table.routes)
