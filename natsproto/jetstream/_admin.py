@@ -165,7 +165,7 @@ class Admin:
             raise refused[0]
         return agreed
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- internals
 
     async def _do(self, endpoint: str, body: Mapping[str, object], asked: str, timeout: Duration | None) -> None:
         await self._api.do(endpoint, body or b"", asked=asked, timeout=timeout)

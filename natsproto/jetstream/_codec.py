@@ -305,7 +305,7 @@ def _write_record(value: object) -> object:
     return encode(cast(Record, value))
 
 
-# ---------------------------------------------------------------- times that a program may pass
+# ---------------------------------------------------------------- checks of times that a program passes
 
 
 def accept_seconds(what: str, value: object) -> object:
@@ -345,7 +345,7 @@ def accept_instant(what: str, value: object) -> object:
     return accept_moment(what, NEVER if value is None else value)
 
 
-# ---------------------------------------------------------------- what a server sends
+# ---------------------------------------------------------------- reading JSON
 
 
 def json_list(value: object) -> Sequence[object]:
@@ -423,7 +423,7 @@ def read_blob(value: object) -> object:
     return b64decode(value, validate=True)
 
 
-# ---------------------------------------------------------------- what is sent
+# ---------------------------------------------------------------- writing JSON
 
 
 def write_seconds(value: object) -> object:

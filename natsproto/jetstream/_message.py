@@ -178,7 +178,7 @@ class JsMessage(Message):
         """True if this object was acknowledged in any way."""
         return type(self._note) is bytes
 
-    # ---------------------------------------------------------------- answering
+    # ---------------------------------------------------------------- acknowledging
 
     async def ack(self) -> None:
         """Acknowledges it, without confirmation: see ``ack_sync``. Waits only while the connection is congested."""
@@ -319,7 +319,7 @@ class JsMessage(Message):
             except NatsError:
                 continue  # a full outbox or a closed client: the answer to the message will say so
 
-    # ---------------------------------------------------------------- how
+    # ---------------------------------------------------------------- internals
 
     async def _send_ack(self, words: bytes) -> None:
         if not self.is_acked:

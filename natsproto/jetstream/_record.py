@@ -180,7 +180,7 @@ def restored(kind: type[R], values: tuple[object, ...]) -> R:
     return record
 
 
-# ---------------------------------------------------------------- what a program may pass
+# ---------------------------------------------------------------- checks of what a program passes
 
 
 def wrong_type(what: str, value: object, wanted: str) -> NoReturn:

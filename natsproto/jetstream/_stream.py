@@ -62,7 +62,7 @@ class Stream(ConsumerManager):
     def __repr__(self) -> str:
         return f"Stream(name={self.name!r})"
 
-    # ---------------------------------------------------------------- what it is
+    # ---------------------------------------------------------------- properties
 
     @property
     def cached_info(self) -> StreamInfo:

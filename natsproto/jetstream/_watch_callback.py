@@ -139,7 +139,7 @@ class WatchCallback(AwaitHint, Generic[E]):
     def _started(self) -> asyncio.Task[None]:
         self._begun = True  # or it is said now
         if self._task is None:
-            raise LocalProtocolError(f"{self._watcher.what} is to be entered or awaited first")
+            raise LocalProtocolError(f"enter or await the {self._watcher.what} first")
         return self._task
 
     async def _run(self) -> None:

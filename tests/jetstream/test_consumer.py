@@ -491,7 +491,7 @@ async def test_cancelled_reader_of_messages_loses_nothing(jetstream: JetStream) 
 
 async def test_messages_must_be_entered(jetstream: JetStream) -> None:
     consumer = await (await make(jetstream)).create_consumer(durable_name="d")
-    with pytest.raises(errors.LocalProtocolError, match="to be entered first"):
+    with pytest.raises(errors.LocalProtocolError, match="enter the messages of"):
         await consumer.messages().next()
 
 

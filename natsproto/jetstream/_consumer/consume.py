@@ -365,7 +365,7 @@ class ConsumeContext(AwaitHint):
         await self._messages.drain()
         await self._all_done()
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- internals
 
     def _cancel(self) -> None:
         me = asyncio.current_task()
@@ -376,7 +376,7 @@ class ConsumeContext(AwaitHint):
     def _check_started(self) -> None:
         self._begun = True  # or it is said now
         if not self._tasks:
-            raise LocalProtocolError(f"consume() of {self._what} is to be entered or awaited first")
+            raise LocalProtocolError(f"enter or await consume() of {self._what} first")
 
     async def _all_done(self) -> None:
         me = asyncio.current_task()

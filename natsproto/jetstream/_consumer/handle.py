@@ -123,7 +123,7 @@ class Consumer:
             wait = min(config.backoff, default=config.ack_wait)
         return AckWait.of(wait, self._api.prefix)
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- internals
 
     def _make_messages(self, source: MessageSource, return_unread: Callable[[list[JsMessage]], None]) -> Messages:
         """Makes every Messages of this consumer; tracing overrides it."""

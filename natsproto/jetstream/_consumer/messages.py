@@ -229,7 +229,7 @@ class Messages(AsyncForHint):
         self._released = self._released_bytes = 0  # and not counted yet
         self._started = False
 
-    # ---------------------------------------------------------------- what it is
+    # ---------------------------------------------------------------- properties
 
     @property
     def pending(self) -> int:
@@ -438,7 +438,7 @@ class Messages(AsyncForHint):
         """Wakes all waiting readers."""
         self.buffer.wake()
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- internals
 
     def _add_consumed(self, count: int, size: int) -> None:
         """Counts consumed messages and refills the buffer when it is due."""
@@ -457,7 +457,7 @@ class Messages(AsyncForHint):
     def _check_started(self) -> None:
         if not self._started:
             raise LocalProtocolError(
-                f"messages of {self._what} are to be entered first: async with consumer.messages() as messages"
+                f"enter the messages of {self._what} first: async with consumer.messages() as messages"
             )
 
     def _at_end(self) -> bool:

@@ -85,7 +85,7 @@ class OrderedConsumer:
             api, stream, config, push=push, stream_created=stream_created, name_prefix=name_prefix
         )
 
-    # ---------------------------------------------------------------- what it is
+    # ---------------------------------------------------------------- properties
 
     @property
     def name(self) -> str:
@@ -281,7 +281,7 @@ class OrderedSource:
         self._is_fetch_complete = False  # a fetch came to its end
         self._created_or_ended = asyncio.Event()  # a consumer exists, or nothing will come
 
-    # ---------------------------------------------------------------- as a source
+    # ---------------------------------------------------------------- the interface of a source
 
     def start(self) -> None:
         """Starts where the last reader ended, with the kept consumer or a new one. ConnectionClosed."""
@@ -476,7 +476,7 @@ class OrderedSource:
                 self._drop_consumer()
             self._end(wrap_unexpected(f"reading {self._state.what}", exc))
 
-    # ---------------------------------------------------------------- what happens
+    # ---------------------------------------------------------------- events
 
     def _on_event(self, event: Event) -> None:
         # A pull consumer may have lived through it and lost nothing: it is asked first, and what it says within a

@@ -100,7 +100,7 @@ class OrderedState:
         there is another reader.
         """
         if self.reader is not None:
-            raise LocalProtocolError(f"{self.what} is being read already: it has one reader at a time")
+            raise LocalProtocolError(f"{self.what} is being read already: it can have one reader at a time")
         self.reader = reader
         self._create_error = None  # this one may have more luck
         if self._idle is not None:

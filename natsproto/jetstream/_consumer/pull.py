@@ -71,7 +71,7 @@ class PullSource:
         self._may_lookup = True
         self._reconnected = False  # and no message has come since
 
-    # ---------------------------------------------------------------- as a source
+    # ---------------------------------------------------------------- the interface of a source
 
     def start(self) -> None:
         """Starts to pull; messages left over by an earlier reader come first."""
@@ -141,7 +141,7 @@ class PullSource:
             replies, self._replies = self._replies, None
             self._inbox.leave(replies, reuse=not self.state.has_abandoned_pulls)
 
-    # ---------------------------------------------------------------- what happens
+    # ---------------------------------------------------------------- events
 
     def on_change(self) -> None:
         """Called when messages have arrived or the subscription has ended. An unexpected error ends the reader, not the
@@ -278,7 +278,7 @@ class PullSource:
         """Ends reading because of an unexpected error."""
         self.end(wrap_unexpected(f"reading {self._inbox.what}", bug))
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- internals
 
     def _send_pulls(self, now: float) -> None:
         """Sends the pulls that are due, then ends or sets the timer. The timer is not moved with every message: it is
@@ -393,7 +393,7 @@ class PullSource:
             self._lookup_task.cancel()
             self._lookup_task = None
 
-    # ---------------------------------------------------------------- is it still there?
+    # ---------------------------------------------------------------- looking up the consumer
 
     def _start_lookup(self) -> None:
         self._lookup_task = self._inbox.loop.create_task(self._lookup(), name="natsproto consumer look-up")

@@ -232,7 +232,7 @@ class PullInbox:
         elif not self._open:
             self._nak_leftover()
 
-    # ---------------------------------------------------------------- what nobody has read
+    # ---------------------------------------------------------------- left-over messages
 
     def take_leftover(self, most: int) -> list[JsMessage]:
         """Takes up to ``most`` messages that arrived for a reader that had left."""

@@ -168,7 +168,7 @@ class PullState:
         ):
             self.phase = PullPhase.DONE
 
-    # ------------------------------------------------------------ asking
+    # ------------------------------------------------------------ pulling
 
     @property
     def is_done(self) -> bool:
@@ -312,7 +312,7 @@ class PullState:
             return heartbeat, expires
         return sooner, min(expires, max(EXPIRES_AFTER_LOSS_S, sooner * 2))
 
-    # ------------------------------------------------------------ what comes
+    # ------------------------------------------------------------ incoming messages
 
     def on_messages(self, count: int, size: int, now: float) -> Decision:
         """Messages arrived and were counted; ``size`` is their bytes (0 without ``max_bytes``)."""
@@ -434,7 +434,7 @@ class PullState:
         self._back_off(now)
         return Decision(Action.REFILL, notice=ConsumerGone(seen, self.consumer))
 
-    # ------------------------------------------------------------ what does not come
+    # ------------------------------------------------------------ timeouts and reconnects
 
     def on_deadline(self, now: float) -> Decision:
         """To be called at ``deadline``. Missed heartbeats abandon the open pulls and pull again."""
@@ -490,7 +490,7 @@ class PullState:
         """Stops pulling, because the reader has left."""
         self._finish()
 
-    # ------------------------------------------------------------ the books
+    # ------------------------------------------------------------ pending pulls
 
     def _drop_served_pulls(self) -> None:
         """Drops the oldest pulls that were served and ended silently: the younger ones account for all pending

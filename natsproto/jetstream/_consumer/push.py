@@ -104,7 +104,7 @@ class PushSource:
         self._stalled = ""  # the last request that a heartbeat repeated
         self._reconnected = False  # and no message has come since
 
-    # ---------------------------------------------------------------- as a source
+    # ---------------------------------------------------------------- the interface of a source
 
     def start(self) -> None:
         """Subscribes, unless ``check_bound`` comes first."""
@@ -172,7 +172,7 @@ class PushSource:
             subscription._on_change = None
             self._connection._unsubscribe_nowait(subscription)
 
-    # ---------------------------------------------------------------- what comes
+    # ---------------------------------------------------------------- incoming messages
 
     def _on_change(self) -> None:
         """Called when messages have arrived or the subscription has ended. An unexpected error ends the reader, not the
@@ -259,7 +259,7 @@ class PushSource:
         except NatsError:
             return  # no room or no connection: the next heartbeat asks again
 
-    # ---------------------------------------------------------------- what does not come
+    # ---------------------------------------------------------------- timeouts and reconnects
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Disconnected):

@@ -125,7 +125,7 @@ class WatchBase(AsyncForHint, Generic[H]):
 
     def _require_entered(self) -> Messages:
         if self._messages is None:
-            raise LocalProtocolError(f"{self.what} is to be entered first: async with … as watcher")
+            raise LocalProtocolError(f"enter the {self.what} first: async with … as watcher")
         return self._messages
 
     def _check_end(self, buffer: Buffer) -> None:
@@ -146,7 +146,7 @@ class WatchBase(AsyncForHint, Generic[H]):
             self._initial_left -= len(batch)
         self._initial_done = self._initial_left <= 0 or last.num_pending == 0
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- internals
 
     def _start_initial(self, messages: Messages) -> None:
         """Counts the initial messages: those that were pending when the consumer was created."""

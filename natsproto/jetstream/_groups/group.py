@@ -133,7 +133,7 @@ class Group(Generic[C]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(stream_name={self.stream_name!r}, name={self.name!r})"
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- internals
 
     def _consumer_of(self, member: str) -> str:
         return member

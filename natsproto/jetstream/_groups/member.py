@@ -128,7 +128,7 @@ class Member(AwaitHint):
         self._joined = asyncio.Event()
         self._begun = False
 
-    # ---------------------------------------------------------------- what it is
+    # ---------------------------------------------------------------- properties
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -205,10 +205,10 @@ class Member(AwaitHint):
     def _started(self) -> asyncio.Task[None]:
         self._begun = True  # or it is said now
         if self._task is None:
-            raise LocalProtocolError(f"member {self.name!r} is to be entered or awaited first")
+            raise LocalProtocolError(f"enter or await member {self.name!r} first")
         return self._task
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- internals
 
     async def _run(self) -> None:
         async with self._bucket.watch(self._key) as changes:

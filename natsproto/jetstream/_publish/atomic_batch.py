@@ -176,7 +176,7 @@ class AtomicBatch:
             self._ended = True
             self._abandon()
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- internals
 
     def _check_open(self) -> None:
         if self._ended:

@@ -73,7 +73,7 @@ class FastBatchSender:
         self._stop()
         self._connection._remove_reply_handler(self)
 
-    # ------------------------------------------------------------ what the publisher wants
+    # ------------------------------------------------------------ publishing
 
     async def wait_for_room(self) -> None:
         """Waits until another message is taken, or there is an outcome to be told. Cancelling takes nothing."""
@@ -169,7 +169,7 @@ class FastBatchSender:
         self._control_lines.message_line(self._control_lines.encode_subject(subject), self._inbox + _MAX_REPLY, None, 0)
         return self._control_lines.pub_prefix(subject)
 
-    # ------------------------------------------------------------ what the engine reports
+    # ------------------------------------------------------------ callbacks of the engine
 
     @fail_on_unexpected
     def on_message(self, message: Message) -> None:

@@ -192,7 +192,7 @@ class FastBatchState:
         full = len(messages.pending) >= limits.max_pending or messages.nbytes >= limits.max_pending_bytes
         return full or self.has_too_many_failures
 
-    # ------------------------------------------------------------ what the publisher wants
+    # ------------------------------------------------------------ publishing
 
     def append(self, subject: str, payload: bytes, block: bytes | None) -> int:
         """Records a message that was just sent, up to ``append_until``, and returns its number."""
@@ -213,7 +213,7 @@ class FastBatchState:
         if self.phase is BatchPhase.OPEN and self._in_flight == len(self.messages.pending) < self._ack_flow:
             self.commit()
 
-    # ------------------------------------------------------------ what to send
+    # ------------------------------------------------------------ commands
 
     @property
     def _in_flight(self) -> int:
@@ -329,7 +329,7 @@ class FastBatchState:
             elif self._silent_ticks >= 2:
                 self.commit()
 
-    # ------------------------------------------------------------ what the stream says
+    # ------------------------------------------------------------ replies of the stream
 
     def on_reply(self, batch: bytes, sequence: int, payload: bytes) -> float:
         """A reply to this message of this batch; returns for how many seconds to send nothing."""
@@ -457,7 +457,7 @@ class FastBatchState:
                 self._repeat = False
                 self._refused = {}
 
-    # ------------------------------------------------------------ what becomes of messages
+    # ------------------------------------------------------------ outcomes
 
     def _settle_up_to(self, sequence: int) -> None:
         settled = max(0, min(sequence, self.sent) - self._acked)

@@ -161,7 +161,7 @@ class PublishWindow:
         """Messages that a stream has acknowledged."""
         return self.count - len(self._pending) - self._failures.count
 
-    # ------------------------------------------------------------ taking messages
+    # ------------------------------------------------------------ adding messages
 
     async def wait_for_room(self) -> None:
         """Waits until the window takes another message. Cancelling takes nothing.
@@ -249,7 +249,7 @@ class PublishWindow:
         lines.message_line(lines.encode_subject(subject), self._replies.prefix + _MAX_REPLY, None, 0)
         return lines.pub_prefix(subject)
 
-    # ------------------------------------------------------------ what the engine reports
+    # ------------------------------------------------------------ callbacks of the engine
 
     def on_message(self, message: Message) -> None:
         """A reply came: nearly always an acknowledgement, which is read when somebody looks."""
@@ -315,7 +315,7 @@ class PublishWindow:
         self._failures.bug = error = wrap_unexpected("publishing", bug)
         self._finish(error, str(error))
 
-    # ------------------------------------------------------------ what becomes of a message
+    # ------------------------------------------------------------ outcomes
 
     def _read_reply(self, token: str, future: AckFuture, payload: bytes) -> None:
         """Reads a reply that is not a plain acknowledgement."""

@@ -32,7 +32,7 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
         self._entries: dict[str, KeyValueEntry[V]] = {}
         self._revision = 0
         self._task: asyncio.Task[None] | None = None
-        self._error: NatsError | None = LocalProtocolError(f"cache of {watcher.what}: is to be entered first")
+        self._error: NatsError | None = LocalProtocolError(f"enter the cache of {watcher.what} first")
         self._changed = asyncio.Event()
 
     # ---------------------------------------------------------------- reading
@@ -80,7 +80,7 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
             raise self._error.with_traceback(None)
         return self._entries
 
-    # ---------------------------------------------------------------- following
+    # ---------------------------------------------------------------- updating
 
     async def __aenter__(self) -> KeyValueCache[V]:
         await self._watcher.__aenter__()
@@ -98,7 +98,7 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         task, self._task = self._task, None
-        self._end(LocalProtocolError(f"cache of {self._watcher.what}: its block was left"))
+        self._end(LocalProtocolError(f"the cache of {self._watcher.what} has ended: its block was left"))
         if task is not None:
             task.cancel()
         await self._watcher.stop()
@@ -110,7 +110,7 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
         except Exception as exc:
             self._end(wrap_unexpected(f"reading {self._watcher.what}", exc))
         else:
-            self._end(LocalProtocolError(f"cache of {self._watcher.what}: the client was closed"))
+            self._end(LocalProtocolError(f"the cache of {self._watcher.what} has ended: the client was closed"))
 
     def _receive(self, batch: list[KeyValueEntry[V]]) -> None:
         entries = self._entries

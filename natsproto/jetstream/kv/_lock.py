@@ -67,7 +67,7 @@ class Lock:
         self._cancelling = 0
         self._cancelled = False
 
-    # ---------------------------------------------------------------- what it is
+    # ---------------------------------------------------------------- properties
 
     @property
     def key(self) -> str:
@@ -89,7 +89,7 @@ class Lock:
         if self._revision:
             await self._lost.wait()
 
-    # ---------------------------------------------------------------- taking and giving back
+    # ---------------------------------------------------------------- acquiring and releasing
 
     async def acquire(self, *, timeout: Duration | None = None) -> int:
         """Waits until the lock is free, at most ``timeout`` seconds (None: for ever); returns its ``token``.
@@ -120,7 +120,7 @@ class Lock:
         LocalProtocolError when this object holds it already.
         """
         if self._revision:
-            raise LocalProtocolError(f"{self._what} is held already: make another one with kv.lock")
+            raise LocalProtocolError(f"{self._what} is already held by this object: make another one with kv.lock")
         await self._bucket.require_ttl(None)
         expected = 0
         while True:
@@ -197,7 +197,7 @@ class Lock:
         if lost and (kind is None or (self._cancelled and kind is asyncio.CancelledError)):
             raise LockLost(self._bucket.bucket, self._key, self._token) from exc
 
-    # ---------------------------------------------------------------- one tenure
+    # ---------------------------------------------------------------- holding
 
     def _start_holding(self, revision: int, begun: float) -> None:
         self._token = revision
@@ -257,7 +257,7 @@ class Lock:
                 else:
                     self._revision = last.revision  # of a renewal that nobody heard of
 
-    # ---------------------------------------------------------------- its key
+    # ---------------------------------------------------------------- the key
 
     async def _write(self, expected: int) -> int:
         """The server counts whole seconds. The rollup removes the previous entry, which would come back when this one

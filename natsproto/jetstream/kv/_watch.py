@@ -42,7 +42,7 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
         super().__init__(ordered, subjects.bucket, what, updates_only=updates_only)
         self._subjects, self._ignore_deletes = subjects, ignore_deletes
 
-    # ---------------------------------------------------------------- what it is
+    # ---------------------------------------------------------------- properties
 
     @property
     def bucket(self) -> str:
@@ -118,7 +118,7 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
         """
         return self._entry(await self._next_item(timeout, "entry"))
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- internals
 
     def _entry(self, message: JsMessage) -> KeyValueEntry[V]:
         return KeyValueEntry(self._subjects, message)

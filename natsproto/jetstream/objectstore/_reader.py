@@ -120,12 +120,12 @@ class ObjectReader(AsyncForHint):
     def info(self) -> ObjectInfo:
         """The info of the object; for a link, of its target. LocalProtocolError before it is entered."""
         if self._info is None:
-            raise LocalProtocolError("an object is to be entered first: async with store.get(name) as obj")
+            raise LocalProtocolError("enter the object first: async with store.get(name) as obj")
         return self._info
 
     async def __aenter__(self) -> ObjectReader:
         if self._entered:
-            raise LocalProtocolError("an object can be entered once: get it again")
+            raise LocalProtocolError("an object can be entered only once: get it again")
         self._entered = True
         again = MAX_RESTARTS
         while True:
@@ -246,7 +246,7 @@ class ObjectReader(AsyncForHint):
         info = self.info
         return DigestMismatch(info.bucket, info.name, info.digest, digest_text(self._digest.digest()), reason)
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- internals
 
     @property
     def _subject(self) -> str:

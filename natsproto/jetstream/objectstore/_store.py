@@ -238,7 +238,7 @@ class ObjectStore:
         """
         return await to_file(self._index, name, path, resume=resume, timeout=timeout, progress=progress)
 
-    # ---------------------------------------------------------------- looking
+    # ---------------------------------------------------------------- listing and watching
 
     async def info(self, name: str, *, deleted: bool = False, timeout: Duration | None = None) -> ObjectInfo:
         """Gets the info of an object, or of a link itself. ObjectNotFound, also for a deleted object, unless
@@ -428,7 +428,7 @@ class ObjectStore:
         _, now = await self._index.change(made.name, update, timeout=timeout)
         return now.info
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- internals
 
     def _chunk_size(self, wanted: int | None) -> int:
         most = self._api.connection.max_payload - MESSAGE_OVERHEAD_BYTES
