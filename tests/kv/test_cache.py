@@ -39,10 +39,10 @@ async def test_it_is_complete_when_entered_and_follows(jetstream: JetStream) -> 
         cache["eu.fr"]
 
 
-async def test_what_is_out_of_date_is_not_given(jetstream: JetStream, nats_client: Client) -> None:
+async def test_cache_of_a_deleted_bucket(jetstream: JetStream, nats_client: Client) -> None:
     kv = await jetstream.create_key_value(bucket="b")
     await kv.put("a", b"1")
-    with pytest.raises(LocalProtocolError, match="entered"):
+    with pytest.raises(LocalProtocolError, match="enter the cache"):
         len(kv.cache())
     async with kv.cache() as cache:
         waiting = asyncio.create_task(cache.wait_for(99))

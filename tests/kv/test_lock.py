@@ -26,7 +26,7 @@ async def test_one_holds_it_and_the_next_one_gets_a_bigger_token(jetstream: JetS
     assert not await second.try_acquire()
     with pytest.raises(RequestTimeout, match="lock 'a'"):
         await second.acquire(timeout=0.05)
-    with pytest.raises(LocalProtocolError, match="held already"):
+    with pytest.raises(LocalProtocolError, match="already held"):
         await first.acquire()
     waiting = asyncio.create_task(second.acquire())
     await first.release()

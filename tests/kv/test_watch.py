@@ -212,5 +212,5 @@ async def test_wrong_watches_are_refused_at_once(jetstream: JetStream) -> None:
         kv.watch(updates_only=True, include_history=True)
     with pytest.raises(ConfigError, match="start_sequence"):
         kv.watch(resume_from=0)
-    with pytest.raises(LocalProtocolError, match="entered first"):
+    with pytest.raises(LocalProtocolError, match="enter the watch"):
         await kv.watch().next()
