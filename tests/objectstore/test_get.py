@@ -80,9 +80,9 @@ async def test_a_reader_that_stops_early_leaves_nothing(jetstream: JetStream, na
 async def test_a_reader_is_used_inside_its_block_and_once(jetstream: JetStream) -> None:
     store = await made(jetstream)
     obj = store.get("o")
-    with pytest.raises(LocalProtocolError, match="entered"):
+    with pytest.raises(LocalProtocolError, match="enter the object"):
         _ = obj.info
-    with pytest.raises(LocalProtocolError, match="entered"):
+    with pytest.raises(LocalProtocolError, match="enter the object"):
         await anext(obj)
     async with obj:
         assert len([chunk async for chunk in obj]) == 6

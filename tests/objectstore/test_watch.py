@@ -113,7 +113,7 @@ async def test_a_watcher_leaves_nothing_and_is_used_inside_its_block(jetstream: 
     store = await jetstream.create_object_store(bucket="files", storage="memory")
     before, tasks = subscriptions(nats_client), asyncio.all_tasks()
     watcher = store.watch()
-    with pytest.raises(LocalProtocolError, match="entered"):
+    with pytest.raises(LocalProtocolError, match="enter the watch"):
         await watcher.next()
     async with watcher:
         reading = asyncio.create_task(anext(watcher, None))

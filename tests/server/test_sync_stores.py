@@ -132,7 +132,7 @@ def test_watch_not_entered_or_client_closed(nats_server: Server) -> None:
     nc = sync.connect(nats_server.url)
     kv = nc.jetstream().create_key_value(bucket="cfg", storage="memory")
     watcher = kv.watch()
-    with pytest.raises(LocalProtocolError, match="entered"):
+    with pytest.raises(LocalProtocolError, match="enter the watch"):
         watcher.next(timeout=1)
     with watcher:
         nc.close()
@@ -352,7 +352,7 @@ def test_a_cache_is_a_mapping_that_follows_the_bucket(js: sync.JetStream) -> Non
     for number in range(100):
         kv.put(f"a.{number}", b"%d" % number)
     cache = kv.cache("a.*")
-    with pytest.raises(LocalProtocolError, match="entered"):
+    with pytest.raises(LocalProtocolError, match="enter the cache"):
         cache["a.1"]
     with cache:
         assert (len(cache), cache["a.7"], cache.get("b"), "a.8" in cache) == (100, b"7", None, True)
