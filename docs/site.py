@@ -31,10 +31,17 @@ class Reference(griffe.Extension):
     """The reference leaves out special methods, and verbs that are for layers on top: their docstrings say so."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Hides such an object."""
+        """Hide such an object; tell of a blocking method which method it calls."""
         words = "" if obj.docstring is None else " ".join(obj.docstring.value.splitlines()[:3])
         if obj.name.startswith("__") or re.search(r"\blayers?\s+on\s+top\b", words):
             obj.public = False
+        if isinstance(obj, griffe.Attribute) and str(obj.annotation) == "Final":
+            obj.annotation = None
+            asyncio_method = re.search(r"\w\((?:\w+\.)?(\w+\.\w+)", str(obj.value))
+            if obj.module.path.startswith("natsproto.sync") and asyncio_method and obj.docstring is None:
+                obj.docstring = griffe.Docstring(
+                    f"Blocks; see `{asyncio_method[1]}` of the asyncio client.", parent=obj
+                )
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
