@@ -75,7 +75,6 @@ ENGLISH: dict[str, int] = {
 
 LONG_TEST_NAMES: dict[str, int] = {
     "tests": 22,
-    "tests/faults": 56,
     "tests/fuzz": 1,
     "tests/jetstream": 319,
     "tests/kv": 32,

@@ -166,7 +166,7 @@ async def pair(cluster: Cluster, diary: EventRecorder, **options: float) -> Asyn
 
 
 @pytest.mark.smoke
-async def test_after_a_kill_of_its_node_a_client_goes_on_at_once_on_another(cluster: Cluster) -> None:
+async def test_killed_node_moves_client_at_once(cluster: Cluster) -> None:
     diary = EventRecorder()
     async with pair(cluster, diary) as (nc, helper):
         traffic = Traffic(nc, helper)
@@ -213,7 +213,7 @@ async def test_a_frozen_node_is_left_within_the_ping_budget(cluster: Cluster, un
             frozen.thaw()
 
 
-async def test_a_lame_duck_is_left_before_it_cuts_and_nobody_notices(cluster: Cluster) -> None:
+async def test_lame_duck_move_is_unnoticed(cluster: Cluster) -> None:
     diary = EventRecorder()
     async with pair(cluster, diary) as (nc, helper), AsyncExitStack() as stack:
         duck = where(nc, cluster)
@@ -236,7 +236,7 @@ async def test_a_lame_duck_is_left_before_it_cuts_and_nobody_notices(cluster: Cl
         assert traffic.out_disorder == 0
 
 
-async def test_leaving_a_lame_duck_counts_auto_unsubscribe_on_and_keeps_queue_groups(cluster: Cluster) -> None:
+async def test_move_keeps_auto_unsubscribe_and_queues(cluster: Cluster) -> None:
     diary = EventRecorder()
     async with pair(cluster, diary) as (nc, helper):
         limited, shared = nc.subscribe("limited", max_msgs=5), nc.subscribe("shared", queue="group")
@@ -275,7 +275,7 @@ async def _known_everywhere(helper: Client, nc: Client) -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_node_that_restarts_again_and_again_costs_a_moment_each(cluster: Cluster) -> None:
+async def test_restarting_node_costs_a_moment_each(cluster: Cluster) -> None:
     diary = EventRecorder()
     async with pair(cluster, diary) as (nc, helper):
         traffic = Traffic(nc, helper)
@@ -291,7 +291,7 @@ async def test_a_node_that_restarts_again_and_again_costs_a_moment_each(cluster:
         assert traffic.out_disorder == traffic.in_disorder == 0
 
 
-async def test_nodes_that_come_and_go_are_added_and_dropped_and_given_ones_are_kept(cluster: Cluster) -> None:
+async def test_discovered_nodes_come_and_go(cluster: Cluster) -> None:
     first, second, third = cluster.servers
     addresses = {server: server.url.removeprefix("nats://") for server in cluster.servers}
     diary = EventRecorder()
@@ -308,7 +308,7 @@ async def test_nodes_that_come_and_go_are_added_and_dropped_and_given_ones_are_k
         assert diary.of(ServersDiscovered)[-1].servers == (addresses[third],)
 
 
-async def test_without_discovery_only_the_given_servers_are_used(cluster: Cluster) -> None:
+async def test_only_given_servers_without_discovery(cluster: Cluster) -> None:
     first = cluster.servers[0]
     diary = EventRecorder()
     async with natsproto.connect(first.url, ignore_discovered_servers=True, on_event=diary) as nc:
@@ -353,7 +353,7 @@ async def test_the_chooser_decides_where_to_and_when(cluster: Cluster) -> None:
         assert where(nc, cluster) is second
 
 
-async def test_servers_are_tried_in_the_given_order_when_asked(cluster: Cluster) -> None:
+async def test_servers_keep_given_order(cluster: Cluster) -> None:
     diary = EventRecorder()
     async with natsproto.connect(cluster.urls, randomize=False, ignore_discovered_servers=True, on_event=diary) as nc:
         visited = [where(nc, cluster)]
@@ -365,7 +365,7 @@ async def test_servers_are_tried_in_the_given_order_when_asked(cluster: Cluster)
         assert visited == [first, second, third, first, second, third]
 
 
-async def test_when_every_node_is_gone_the_client_waits_and_comes_back_with_the_first(cluster: Cluster) -> None:
+async def test_client_waits_for_first_node_of_cluster(cluster: Cluster) -> None:
     diary = EventRecorder()
     async with pair(cluster, diary, reconnect_wait_max=0.1) as (nc, _):
         got: list[bytes] = []

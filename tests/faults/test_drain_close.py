@@ -62,7 +62,7 @@ async def _by_iterator(nc: Client) -> Callable[[], Awaitable[int]]:
 
 
 @pytest.mark.parametrize("way", [_by_handler, _by_iterator], ids=["handler", "iterator"])
-async def test_drain_handles_500_of_500_and_sends_every_answer(
+async def test_drain_handles_500_of_500_messages(
     server: Server, peer: Client, way: Callable[[Client], Awaitable[Callable[[], Awaitable[int]]]]
 ) -> None:
     answers: list[int] = []
@@ -99,7 +99,7 @@ async def test_close_ends_20_pending_requests_at_once(server: Server, peer: Clie
         assert time.monotonic() - began <= SOON
 
 
-async def test_a_server_that_dies_ends_pending_requests_at_once(server: Server) -> None:
+async def test_killed_server_fails_pending_requests(server: Server) -> None:
     async with natsproto.connect(server.url) as nc:
         nc.subscribe("silent", cb=lambda message: None)
         asking = [asyncio.create_task(nc.request("silent", timeout=30)) for _ in range(5)]
@@ -114,7 +114,7 @@ async def test_a_server_that_dies_ends_pending_requests_at_once(server: Server) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unsent", [0, 64 << 20], ids=["idle", "megabytes unsent"])
-async def test_close_ends_in_time_though_the_server_is_frozen(server: Server, unsent: int) -> None:
+async def test_close_ends_in_time_with_frozen_server(server: Server, unsent: int) -> None:
     async with nothing_left():
         nc = await natsproto.connect(server.url)
         await nc.flush()
@@ -138,7 +138,7 @@ async def test_close_ends_in_time_though_the_server_is_frozen(server: Server, un
 
 
 @pytest.mark.slow
-async def test_drain_ends_at_its_deadline_though_the_server_is_frozen_and_says_so(server: Server) -> None:
+async def test_drain_deadline_with_frozen_server(server: Server) -> None:
     nc = await natsproto.connect(server.url)
     nc.subscribe("work")
     await nc.flush()
@@ -154,7 +154,7 @@ async def test_drain_ends_at_its_deadline_though_the_server_is_frozen_and_says_s
         server.thaw()
 
 
-async def test_drain_with_slow_callbacks_raises_and_says_what_was_left(server: Server, peer: Client) -> None:
+async def test_drain_timeout_with_slow_callbacks(server: Server, peer: Client) -> None:
     async with nothing_left():
         nc = await natsproto.connect(server.url)
         begun, go_on = 0, asyncio.Event()
@@ -179,9 +179,7 @@ async def test_drain_with_slow_callbacks_raises_and_says_what_was_left(server: S
         assert await nc.closed() is None
 
 
-async def test_drain_while_there_is_no_connection_sends_what_waits_when_there_is_one(
-    server: Server, peer: Client
-) -> None:
+async def test_drain_while_down_sends_after_reconnect(server: Server, peer: Client) -> None:
     got = peer.subscribe("later")
     await peer.flush()
     async with FaultProxy(server.host, server.port) as proxy:
@@ -201,7 +199,7 @@ async def test_drain_while_there_is_no_connection_sends_what_waits_when_there_is
         assert [int((await got.next(20)).data) for _ in range(50)] == list(range(50))
 
 
-async def test_drain_while_there_is_no_connection_ends_at_its_deadline_and_says_what_was_not_sent(
+async def test_drain_while_down_names_unsent_messages(
     server: Server,
 ) -> None:
     async with FaultProxy(server.host, server.port) as proxy, nothing_left():
@@ -252,9 +250,7 @@ async def test_drain_goes_on_over_a_cut(server: Server, peer: Client) -> None:
 
 @pytest.mark.parametrize("end", list(End), ids=lambda end: end.name)
 @pytest.mark.parametrize("verb", ["close", "drain"])
-async def test_close_never_raises_and_drain_only_in_words_when_the_peer_ends_in_the_same_moment(
-    server: Server, verb: str, end: End
-) -> None:
+async def test_close_and_drain_race_with_peer_end(server: Server, verb: str, end: End) -> None:
     async with FaultProxy(server.host, server.port, record=False) as proxy:
         for turns in range(12):
             async with nothing_left():
@@ -273,7 +269,7 @@ async def test_close_never_raises_and_drain_only_in_words_when_the_peer_ends_in_
                 await proxy.wait(lambda: not proxy.links)
 
 
-async def test_close_while_reconnecting_is_immediate_and_ends_everybody(server: Server) -> None:
+async def test_close_while_reconnecting_is_immediate(server: Server) -> None:
     async with FaultProxy(server.host, server.port) as proxy, nothing_left():
         diary = EventRecorder()
         nc = await natsproto.connect(proxy.url, on_event=diary, fail_requests_on_disconnect=False)

@@ -181,7 +181,7 @@ ON_SOCKETS = [entry for entry in HOSTILE if "TLS announced" in entry.name]
 
 
 @pytest.mark.parametrize("entry", [entry for entry in IN_MEMORY if entry.phase != "memory"], ids=str)
-def test_odd_bytes_end_in_work_done_a_reconnect_or_a_worded_refusal(entry: Hostile) -> None:
+def test_odd_bytes_end_in_work_or_an_error(entry: Hostile) -> None:
     watch = Stopwatch()
     assert run_virtual(partial(_play, entry, watch)) in entry.outcomes
     assert watch.longest < BLOCKED
@@ -190,7 +190,7 @@ def test_odd_bytes_end_in_work_done_a_reconnect_or_a_worded_refusal(entry: Hosti
 @pytest.mark.slow
 @pytest.mark.timeout(180)  # it is much to read for a slow machine
 @pytest.mark.parametrize("entry", [entry for entry in IN_MEMORY if entry.phase == "memory"], ids=str)
-def test_floods_take_little_memory_and_do_not_block_the_loop(entry: Hostile) -> None:
+def test_floods_take_little_memory(entry: Hostile) -> None:
     watch = Stopwatch()
     gc.collect()
     before = resident()
@@ -200,7 +200,7 @@ def test_floods_take_little_memory_and_do_not_block_the_loop(entry: Hostile) -> 
 
 
 @pytest.mark.parametrize("entry", ON_SOCKETS, ids=str)
-async def test_tls_that_is_announced_and_not_meant_is_refused(entry: Hostile) -> None:
+async def test_announced_but_missing_tls_is_rejected(entry: Hostile) -> None:
     async with ScriptedServer(entry.behaviour()) as server:
         began = asyncio.get_running_loop().time()
         with pytest.raises(ConnectFailed) as caught:

@@ -101,7 +101,7 @@ class Feed:
 
 
 @pytest.mark.timeout(180)  # each waits for a few round trips, which take their time on a busy machine
-async def test_150_cuts_at_random_bytes_lose_little_tell_it_and_leave_nothing_behind(server: Server, seed: int) -> None:
+async def test_150_cuts_at_random_bytes_lose_little(server: Server, seed: int) -> None:
     chance = random.Random(seed)
     async with proxied(server) as proxy, witness(server, "cut.out") as seen, natsproto.connect(server.url) as direct:
         async with nothing_left():
@@ -135,7 +135,7 @@ async def test_150_cuts_at_random_bytes_lose_little_tell_it_and_leave_nothing_be
 
 
 @pytest.mark.smoke
-async def test_what_is_published_while_there_is_no_connection_arrives(server: Server) -> None:
+async def test_messages_published_while_down_arrive(server: Server) -> None:
     async with proxied(server) as proxy, witness(server, "down") as seen:
         diary = EventRecorder(Disconnected, Reconnected)
         async with natsproto.connect(proxy.url, on_event=diary, reconnect_delay=lambda _: 0.005) as nc:
@@ -154,7 +154,7 @@ async def test_what_is_published_while_there_is_no_connection_arrives(server: Se
             assert not feed.check(seen.seen)
 
 
-async def test_the_outbox_is_bounded_while_there_is_no_connection_and_refuses_in_words(server: Server) -> None:
+async def test_outbox_is_bounded_while_down(server: Server) -> None:
     async with proxied(server) as proxy, witness(server, "full") as seen:
         diary = EventRecorder(Disconnected, Reconnected)
         async with natsproto.connect(proxy.url, on_event=diary, outbox_limit=10_000) as nc:
@@ -176,7 +176,7 @@ async def test_the_outbox_is_bounded_while_there_is_no_connection_and_refuses_in
             assert seen.seen == list(range(taken))
 
 
-async def test_subscribe_unsubscribe_and_drain_work_while_reconnecting(server: Server) -> None:
+async def test_subscription_calls_work_while_reconnecting(server: Server) -> None:
     async with proxied(server) as proxy, natsproto.connect(server.url) as direct:
         diary = EventRecorder(Disconnected, Reconnected)
         async with natsproto.connect(proxy.url, on_event=diary) as nc:
@@ -205,7 +205,7 @@ async def test_subscribe_unsubscribe_and_drain_work_while_reconnecting(server: S
             assert (await new.next(20)).subject == "d"
 
 
-async def test_a_half_open_connection_is_found_out_within_the_ping_budget_and_left(server: Server) -> None:
+async def test_half_open_connection_is_dropped(server: Server) -> None:
     async with proxied(server) as proxy:
         diary = EventRecorder()
         async with natsproto.connect(
@@ -224,7 +224,7 @@ async def test_a_half_open_connection_is_found_out_within_the_ping_budget_and_le
             assert loop.time() - began <= SOON
 
 
-async def test_a_peer_that_talks_and_does_not_read_is_found_out_though_it_talks(server: Server) -> None:
+async def test_talking_peer_that_does_not_read_is_dropped(server: Server) -> None:
     async with proxied(server, receive_buffer=65_536) as proxy, natsproto.connect(server.url) as direct:
         diary = EventRecorder()
         nc = await natsproto.connect(
@@ -258,7 +258,7 @@ async def test_a_peer_that_talks_and_does_not_read_is_found_out_though_it_talks(
         await nc.close()
 
 
-async def test_close_ends_within_its_time_though_the_peer_takes_nothing(server: Server) -> None:
+async def test_close_ends_in_time_with_stuck_peer(server: Server) -> None:
     async with proxied(server, receive_buffer=65_536) as proxy, nothing_left():
         nc = await natsproto.connect(proxy.url)
         await nc.flush()
@@ -339,7 +339,7 @@ async def test_a_corrupted_byte_is_detected_or_harmless(server: Server, at: int,
     ids=["no INFO", "half an INFO", "no PONG"],
 )
 @virtual_clock
-async def test_a_connect_that_stalls_ends_in_words_at_its_timeout(behaviour: Behaviour, stage: str) -> None:
+async def test_stalled_connect_times_out(behaviour: Behaviour, stage: str) -> None:
     network, stalling = MemoryNetwork(), ScriptedServer(behaviour)
     network.listen("a", 4222, stalling.accept)
     loop = asyncio.get_running_loop()
@@ -355,7 +355,7 @@ async def test_a_connect_that_stalls_ends_in_words_at_its_timeout(behaviour: Beh
 
 
 @virtual_clock
-async def test_a_dial_and_a_credentials_callable_that_stall_end_in_words_at_the_timeout() -> None:
+async def test_stalled_dial_and_credentials_time_out() -> None:
     network, server = MemoryNetwork(), ScriptedServer()
     network.black_hole("a", 4222)
     network.listen("b", 4222, server.accept)
@@ -375,7 +375,7 @@ async def test_a_dial_and_a_credentials_callable_that_stall_end_in_words_at_the_
 
 
 @pytest.mark.parametrize("scheme", ["tls", "ws", "wss"])
-async def test_a_handshake_that_stalls_ends_in_words_at_its_timeout(scheme: str) -> None:
+async def test_stalled_handshake_times_out(scheme: str) -> None:
     greeting = {"tls_required": True} if scheme == "tls" else None
     async with ScriptedServer(Behaviour(greeting=greeting)) as deaf, FaultProxy(deaf.host, deaf.port) as proxy:
         proxy.stall(Direction.TO_SERVER)

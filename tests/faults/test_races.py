@@ -55,7 +55,7 @@ def _published(server: ScriptedServer) -> list[int]:
 
 
 @virtual_clock
-async def test_what_is_published_in_the_turn_in_which_the_connection_ends_waits_for_the_next_one() -> None:
+async def test_publish_in_turn_of_disconnect_waits() -> None:
     async with place() as here:
         nc = await connect_in(here.runtime, A, on_event=here.diary)
         await nc.flush()
@@ -80,7 +80,7 @@ async def test_what_is_published_in_the_turn_in_which_the_connection_ends_waits_
 
 
 @virtual_clock
-async def test_a_wire_that_is_full_as_soon_as_it_is_there_is_not_written_to() -> None:
+async def test_initially_full_wire_is_not_written_to() -> None:
     async with place() as here:
         nc = await connect_in(here.runtime, A, on_event=here.diary, ping_interval=1)
         await nc.flush()
@@ -113,7 +113,7 @@ async def test_a_wire_that_is_full_as_soon_as_it_is_there_is_not_written_to() ->
 
 
 @virtual_clock
-async def test_a_peer_that_takes_bytes_slowly_is_not_taken_for_dead() -> None:
+async def test_slow_peer_is_not_dropped() -> None:
     async with place() as here:
         nc = await connect_in(here.runtime, A, on_event=here.diary, ping_interval=1)
         await nc.flush()
@@ -138,7 +138,7 @@ async def test_a_peer_that_takes_bytes_slowly_is_not_taken_for_dead() -> None:
 
 
 @virtual_clock
-async def test_a_peer_that_pings_and_does_not_read_does_not_fill_the_memory() -> None:
+async def test_pinging_peer_does_not_fill_memory() -> None:
     async with place() as here:
         nc = await connect_in(here.runtime, A, on_event=here.diary)
         await nc.flush()
@@ -156,7 +156,7 @@ async def test_a_peer_that_pings_and_does_not_read_does_not_fill_the_memory() ->
 
 
 @virtual_clock
-async def test_confirmations_are_asked_for_once_a_second_however_many_outages_there_were() -> None:
+async def test_confirm_pings_once_a_second_after_outages() -> None:
     async with place() as here:
         nc = await connect_in(here.runtime, A, on_event=here.diary, ping_interval=3600, reconnect_delay=lambda _: 0)
 
@@ -179,7 +179,7 @@ async def test_confirmations_are_asked_for_once_a_second_however_many_outages_th
 
 
 @virtual_clock
-async def test_a_lame_duck_that_says_so_twice_is_announced_once() -> None:
+async def test_repeated_lame_duck_is_reported_once() -> None:
     async with place() as here:
         nc = await connect_in(here.runtime, A, on_event=here.diary)
         await nc.flush()
@@ -193,7 +193,7 @@ async def test_a_lame_duck_that_says_so_twice_is_announced_once() -> None:
 
 
 @virtual_clock
-async def test_a_lame_duck_that_had_nowhere_to_send_us_is_left_when_it_says_where_to() -> None:
+async def test_lame_duck_moves_when_servers_are_announced() -> None:
     async with place() as here:
         nc = await connect_in(here.runtime, A, on_event=here.diary)
         await nc.flush()
@@ -207,7 +207,7 @@ async def test_a_lame_duck_that_had_nowhere_to_send_us_is_left_when_it_says_wher
 
 
 @virtual_clock
-async def test_a_lame_duck_that_dies_while_we_dial_elsewhere_is_an_outage_like_any_other() -> None:
+async def test_lame_duck_death_during_move_is_an_outage() -> None:
     async with place() as here:
         nc = await connect_in(
             here.runtime, [A, B], on_event=here.diary, randomize=False, connect_timeout=60, request_timeout=30
@@ -235,7 +235,7 @@ async def test_a_lame_duck_that_dies_while_we_dial_elsewhere_is_an_outage_like_a
 
 
 @virtual_clock
-async def test_closing_while_a_lame_duck_is_left_leaves_nothing_behind() -> None:
+async def test_close_during_move_leaves_nothing() -> None:
     async with place() as here:
         for wait in (0.0, 0.2, 0.5, 1.0, 1.5):
             nc = await connect_in(here.runtime, [A, B], randomize=False)
@@ -247,7 +247,7 @@ async def test_closing_while_a_lame_duck_is_left_leaves_nothing_behind() -> None
 
 
 @virtual_clock
-async def test_a_credentials_callable_that_is_cancelled_fails_one_attempt_and_not_the_client() -> None:
+async def test_cancelled_credentials_fail_one_attempt() -> None:
     async with place() as here:
         calls = 0
 

@@ -80,9 +80,7 @@ class Place:
 @pytest.mark.parametrize("case", [str.title, str.lower, str.upper], ids=["Title", "lower", "UPPER"])
 @pytest.mark.parametrize("text", REFUSALS + FATAL)
 @virtual_clock
-async def test_an_error_that_ends_the_connection_is_its_reason_and_the_client_comes_back(
-    text: str, case: object
-) -> None:
+async def test_fatal_error_is_disconnect_cause(text: str, case: object) -> None:
     assert callable(case)
     here = Place()
     nc = await here.connect()
@@ -103,7 +101,7 @@ async def test_an_error_that_ends_the_connection_is_its_reason_and_the_client_co
 
 @pytest.mark.parametrize("text", FATAL)
 @virtual_clock
-async def test_an_error_that_usually_ends_the_connection_leaves_it_to_the_server_to_do_so(text: str) -> None:
+async def test_fatal_error_leaves_closing_to_server(text: str) -> None:
     here = Place()
     nc = await here.connect()
     here.server.err(text)
@@ -116,7 +114,7 @@ async def test_an_error_that_usually_ends_the_connection_leaves_it_to_the_server
 
 @pytest.mark.parametrize("text", HARMLESS)
 @virtual_clock
-async def test_an_error_that_is_about_nobody_we_know_is_told_and_does_no_harm(text: str) -> None:
+async def test_error_about_unknown_subject_is_harmless(text: str) -> None:
     here = Place()
     nc = await here.connect()
     got = nc.subscribe("a")
@@ -134,9 +132,7 @@ async def test_an_error_that_is_about_nobody_we_know_is_told_and_does_no_harm(te
 
 @pytest.mark.parametrize(("text", "operation", "subject", "queue"), DENIED)
 @virtual_clock
-async def test_a_permission_error_names_what_was_denied_and_spares_the_rest(
-    text: str, operation: str, subject: str, queue: str
-) -> None:
+async def test_permission_error_names_denied_subject(text: str, operation: str, subject: str, queue: str) -> None:
     here = Place()
     nc = await here.connect()
     got, other_queue = nc.subscribe("a"), nc.subscribe("elsewhere", queue="another")
@@ -159,7 +155,7 @@ async def test_a_permission_error_names_what_was_denied_and_spares_the_rest(
 # ---------------------------------------------------------------- the real server
 
 
-async def test_an_unknown_operation_on_the_wire_ends_the_connection_with_the_servers_words() -> None:
+async def test_unknown_operation_ends_connection() -> None:
     async with run_server() as server, FaultProxy(server.host, server.port) as proxy:
         diary = EventRecorder()
         async with natsproto.connect(proxy.url, on_event=diary) as nc:
@@ -172,7 +168,7 @@ async def test_an_unknown_operation_on_the_wire_ends_the_connection_with_the_ser
             await nc.flush()
 
 
-async def test_a_payload_limit_that_was_lowered_meanwhile_ends_the_connection_with_the_servers_words() -> None:
+async def test_lowered_max_payload_ends_connection() -> None:
     async with run_server(config="max_payload: 1048576") as server:
         diary = EventRecorder()
         async with natsproto.connect(server.url, on_event=diary) as nc:
@@ -187,7 +183,7 @@ async def test_a_payload_limit_that_was_lowered_meanwhile_ends_the_connection_wi
             await nc.flush()
 
 
-async def test_a_control_line_the_server_does_not_take_ends_the_connection_with_the_servers_words() -> None:
+async def test_too_long_control_line_ends_connection() -> None:
     async with run_server(config="max_control_line: 1024") as server:
         diary = EventRecorder()
         async with natsproto.connect(server.url, on_event=diary) as nc:
@@ -199,7 +195,7 @@ async def test_a_control_line_the_server_does_not_take_ends_the_connection_with_
             await nc.flush()
 
 
-async def test_a_server_that_hears_nothing_says_so_before_it_cuts() -> None:
+async def test_stale_connection_error_is_reported() -> None:
     async with (
         run_server(config='ping_interval: "100ms", ping_max: 1') as server,
         FaultProxy(server.host, server.port) as proxy,
@@ -214,7 +210,7 @@ async def test_a_server_that_hears_nothing_says_so_before_it_cuts() -> None:
             await diary.wait(Reconnected)
 
 
-async def test_more_subscriptions_than_allowed_are_told_and_the_connection_lives() -> None:
+async def test_too_many_subscriptions_keep_connection() -> None:
     async with run_server(config="max_subscriptions: 2") as server:
         diary = EventRecorder()
         async with natsproto.connect(server.url, on_event=diary) as nc:
@@ -244,7 +240,7 @@ def _permissions(publish: str = '">"', subscribe: str = '">"') -> str:
     return PERMISSIONS.format(publish=publish, subscribe=subscribe)
 
 
-async def test_a_denied_request_ends_at_once_and_the_others_go_on() -> None:
+async def test_denied_request_leaves_others_running() -> None:
     config = _permissions(publish='{ deny: ["secret.>"] }')
     async with run_server(config=config) as server:
         diary = EventRecorder()
@@ -290,7 +286,7 @@ async def test_a_request_whose_inbox_is_denied_ends_at_once() -> None:
             assert (await nc.request("a", timeout=30)).data == b"1"
 
 
-async def test_a_request_whose_reply_subject_is_denied_ends_at_once() -> None:
+async def test_request_with_denied_reply_subject_fails() -> None:
     async with run_server() as server:
         diary = EventRecorder()
         async with natsproto.connect(server.url, on_event=diary, inbox_prefix="_R_") as nc:  # the server's own
@@ -304,7 +300,7 @@ async def test_a_request_whose_reply_subject_is_denied_ends_at_once() -> None:
 
 
 @pytest.mark.parametrize("queue", [None, "workers"])
-async def test_a_denied_subscription_ends_at_once_with_the_reason_and_the_others_go_on(queue: str | None) -> None:
+async def test_denied_subscription_ends_alone(queue: str | None) -> None:
     async with run_server(config=_permissions(subscribe='{ deny: ["secret.>"] }')) as server:
         diary = EventRecorder()
         async with natsproto.connect(server.url, user="some", password="some", on_event=diary) as nc:
@@ -327,7 +323,7 @@ async def test_a_denied_subscription_ends_at_once_with_the_reason_and_the_others
             assert len(diary.of(PermissionViolation)) == 1  # it is not asked for again
 
 
-async def test_a_subscription_that_a_reload_revokes_ends_at_once_and_its_namesakes_with_it() -> None:
+async def test_revoked_subscription_ends_at_once() -> None:
     async with run_server(config=_permissions()) as server:
         diary = EventRecorder()
         async with natsproto.connect(server.url, user="some", password="some", on_event=diary) as nc:
@@ -355,7 +351,7 @@ async def test_a_subscription_that_a_reload_revokes_ends_at_once_and_its_namesak
 
 
 @pytest.mark.slow
-async def test_credentials_withdrawn_by_a_reload_and_restored_soon_bring_the_client_back() -> None:
+async def test_restored_credentials_reconnect() -> None:
     good = "authorization { user: me, password: right }"
     async with run_server(config=good) as server:
         diary = EventRecorder()
@@ -375,7 +371,7 @@ async def test_credentials_withdrawn_by_a_reload_and_restored_soon_bring_the_cli
 
 
 @pytest.mark.slow
-async def test_a_server_that_goes_on_refusing_ends_the_client_with_the_reason() -> None:
+async def test_repeated_refusal_closes_client() -> None:
     async with run_server(config="authorization { user: me, password: right }") as server:
         diary = EventRecorder()
         nc = await natsproto.connect(server.url, user="me", password="right", on_event=diary)
