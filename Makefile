@@ -73,7 +73,7 @@ check: $(VENV)/.ready-check ## ruff (lint and format), mypy --strict, pyright, i
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/pyright --pythonpath $(BIN)/python
-	@report=$$($(BIN)/pyright --pythonpath $(BIN)/python --verifytypes natsproto --ignoreexternal) || { echo "$$report"; exit 1; }
+	@report=$$(PYTHONPATH=. $(BIN)/pyright --pythonpath $(BIN)/python --verifytypes natsproto --ignoreexternal) || { echo "$$report"; exit 1; }
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m tests.house
 
