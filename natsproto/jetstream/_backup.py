@@ -130,9 +130,9 @@ async def _receive(
     size = chunks = 0
     total = started.state.bytes
     while True:
-        came = await transfer.take()
-        end = next((place for place, message in enumerate(came) if not message.data), None)
-        full = came if end is None else came[:end]
+        received = await transfer.take()
+        end = next((place for place, message in enumerate(received) if not message.data), None)
+        full = received if end is None else received[:end]
         for message in full:
             chunks += 1
             _check_order(message, chunks, transfer.asked)
@@ -145,7 +145,7 @@ async def _receive(
             if progress is not None:
                 progress(Progress(bytes=size, chunks=chunks, total=total))
         if end is not None:
-            headers = came[end].headers
+            headers = received[end].headers
             if headers.status not in (0, 204):
                 raise ApiError(headers.status, 0, headers.description, transfer.asked)
             return Progress(bytes=size, chunks=chunks, total=total)
@@ -208,9 +208,9 @@ async def _send(
             _read_answer(answer, transfer.asked)
             acked += 1
     await connection.publish(subject, b"", reply=transfer.inbox)
-    while not (came := await transfer.take()):
+    while not (received := await transfer.take()):
         pass
-    return decode(StreamInfo, _read_answer(came[-1], transfer.asked))
+    return decode(StreamInfo, _read_answer(received[-1], transfer.asked))
 
 
 def _read_answer(answer: Message, asked: str) -> dict[str, object]:
@@ -281,9 +281,9 @@ class _TransferInbox:
         ended.
         """
         if self._error is None:
-            came = await self._subscription._read_batch(self._timeout)
-            if came and self._error is None:
-                return came
+            received = await self._subscription._read_batch(self._timeout)
+            if received and self._error is None:
+                return received
         if self._error is not None:
             raise self._error
         if self._subscription.closed:

@@ -249,14 +249,14 @@ class BatchGet:
             while self._reply or (self._needs_page and not cursor.done):
                 if self._needs_page:
                     await ask()
-                came = cast("list[DirectReply]", await subscription._read_batch(self._timeout))
+                received = cast("list[DirectReply]", await subscription._read_batch(self._timeout))
                 if self._refused is not None:
                     raise self._refused
-                if not came and not self._needs_page:
+                if not received and not self._needs_page:
                     if subscription.closed:
                         await raise_closed(subscription, self._asked)
                     raise RequestTimeout(self._asked, self._timeout)
-                found, status = self._read_page(came)
+                found, status = self._read_page(received)
                 if status is not None and (message := await self._end_page(status)) is not None:
                     found.append(message)
                 if cursor.done:
@@ -269,11 +269,11 @@ class BatchGet:
             unlisten()
             await subscription.unsubscribe()
 
-    def _read_page(self, came: list[DirectReply]) -> tuple[list[RawMessage], DirectReply | None]:
+    def _read_page(self, received: list[DirectReply]) -> tuple[list[RawMessage], DirectReply | None]:
         """Returns the messages of the current page, in order and without a gap, and the status that ended it."""
         found: list[RawMessage] = []
         take, weigh = self._cursor.take, self._cursor.counts_bytes
-        for reply in came:
+        for reply in received:
             if reply.subject != self._reply:
                 continue  # of a page that was given up
             parts = reply.parts()

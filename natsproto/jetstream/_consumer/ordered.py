@@ -398,7 +398,7 @@ class OrderedSource:
     async def _create(self, delay: float) -> asyncio.Future[ConsumerEnd]:
         """Creates the next consumer, with retries, and starts to read it."""
         state, cursor = self._state, self._cursor
-        timeout, is_told = state.create_timeout, False
+        timeout, is_notified = state.create_timeout, False
         while True:
             if delay:
                 await asyncio.sleep(delay)
@@ -422,8 +422,8 @@ class OrderedSource:
                     self._source.close()
                     self._source = None
                 if isinstance(exc, RequestTimeout):
-                    if timeout >= FIRST_CREATE_TIMEOUT_S and not is_told:
-                        is_told = True
+                    if timeout >= FIRST_CREATE_TIMEOUT_S and not is_notified:
+                        is_notified = True
                         state.emit_notice(exc)
                     delay, timeout = 0.0, max(timeout, min(CREATE_TIMEOUT_GROWTH * timeout, MAX_CREATE_TIMEOUT_S))
                     continue

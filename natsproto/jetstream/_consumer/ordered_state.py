@@ -147,15 +147,15 @@ class OrderedState:
         loop = asyncio.get_running_loop()
 
         async def ask(_: float) -> ConsumerInfo:
-            begun = loop.time()
+            started_at = loop.time()
             info = await self.api.get(ConsumerInfo, endpoint, body, asked=asked, once=True)
-            self._create_time = loop.time() - begun
+            self._create_time = loop.time() - started_at
             return info
 
         def pauses() -> Iterator[float]:
-            begun = loop.time()
+            started_at = loop.time()
             while True:
-                yield RETRY_WAIT_S + RETRY_WAIT_GROWTH * (loop.time() - begun)
+                yield RETRY_WAIT_S + RETRY_WAIT_GROWTH * (loop.time() - started_at)
 
         info = await retry_request(ask, pauses(), timeout, asked)
         self.identity.on_consumer(info.created)

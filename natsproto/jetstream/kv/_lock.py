@@ -124,9 +124,9 @@ class Lock:
         await self._bucket.require_ttl(None)
         expected = 0
         while True:
-            begun = self._loop.time()
+            started_at = self._loop.time()
             try:
-                self._start_holding(await self._write(expected), begun)
+                self._start_holding(await self._write(expected), started_at)
                 return True
             except WrongRevision:
                 last = await self._last_entry()
@@ -199,15 +199,15 @@ class Lock:
 
     # ---------------------------------------------------------------- holding
 
-    def _start_holding(self, revision: int, begun: float) -> None:
+    def _start_holding(self, revision: int, started_at: float) -> None:
         self._token = revision
         self._lost.clear()
-        self._extend(revision, begun)
-        self._renew_task = self._loop.create_task(self._renew_loop(begun), name="natsproto lock")
+        self._extend(revision, started_at)
+        self._renew_task = self._loop.create_task(self._renew_loop(started_at), name="natsproto lock")
 
-    def _extend(self, revision: int, begun: float) -> None:
+    def _extend(self, revision: int, started_at: float) -> None:
         self._revision = revision
-        self._held_until = begun + self._ttl
+        self._held_until = started_at + self._ttl
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(self._held_until, self._lose)
@@ -230,25 +230,25 @@ class Lock:
         if renew_task is not None and renew_task is not asyncio.current_task(self._loop):
             renew_task.cancel()
 
-    async def _renew_loop(self, begun: float) -> None:
+    async def _renew_loop(self, started_at: float) -> None:
         """Renews it again and again. Renews the lock periodically. Failures are retried until the timer ends the
         tenure.
         """
         while self._revision:
-            await asyncio.sleep(max(begun + self._ttl / RENEWALS_PER_TTL - self._loop.time(), 0.0))
-            begun = self._loop.time()
+            await asyncio.sleep(max(started_at + self._ttl / RENEWALS_PER_TTL - self._loop.time(), 0.0))
+            started_at = self._loop.time()
             try:
                 async with self._write_lock:
                     await self._renew()
             except NatsError:
                 await asyncio.sleep(RETRY_INTERVAL_S)
-                begun = 0.0
+                started_at = 0.0
 
     async def _renew(self) -> None:
         while self._revision:
-            begun = self._loop.time()
+            started_at = self._loop.time()
             try:
-                self._extend(await self._write(self._revision), begun)
+                self._extend(await self._write(self._revision), started_at)
                 return
             except WrongRevision:
                 last = await self._last_entry()
