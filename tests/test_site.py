@@ -122,6 +122,7 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     elsewhere = ("natsproto.protocol.", "natsproto.compat")  # names of nats-py are documented by nats-py
     modules = [module for module in public_modules() if not module.__name__.startswith(elsewhere)]
     names = {f"{module.__name__}.{name}" for module in modules for name in getattr(module, "__all__", ())}
+    names -= {module.__name__ for module in modules}  # a page, without a heading of this kind
     assert len(names) > 300
     assert {name for name in names if not name.endswith("__")} - headings == set()
 

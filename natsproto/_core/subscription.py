@@ -152,6 +152,7 @@ class Subscription(AsyncForHint, Generic[M]):
         self._loop = asyncio.get_running_loop()
         self._callback_task: asyncio.Task[None] | None = None
         self._reader_tasks: list[asyncio.Task[object] | None] = []
+        self._tracked_tasks: set[asyncio.Task[None]] = set()
         self._notifier = Notifier()
         self._arrived = 0  # messages added to the inbox, without those dropped as newest
         self._discarded = 0  # messages removed as oldest without being read
@@ -356,19 +357,24 @@ class Subscription(AsyncForHint, Generic[M]):
         return self._callback_task not in (None, me)
 
     def _has_other_reader(self, me: asyncio.Task[object] | None) -> bool:
-        """True if another task is reading. An iterator that outlived its task does not count."""
-        return any(task is not me and task is not None and not task.done() for task in self._reader_tasks)
+        """True if another task is reading. An iterator that outlived its task does not count.
+
+        A tracked task counts until its callbacks have run, as one of them may begin the next task.
+        """
+        return any(task is not me and task is not None and not task.done() for task in self._reader_tasks) or any(
+            task is not me for task in self._tracked_tasks
+        )
 
     def _track_task(self, task: asyncio.Task[None]) -> None:
         """Let a draining client wait for this task, as it waits for a running iterator.
 
         For layers that take messages out of the inbox and handle them in tasks of their own.
         """
-        self._reader_tasks.append(task)
+        self._tracked_tasks.add(task)
         task.add_done_callback(self._untrack_task)
 
     def _untrack_task(self, task: asyncio.Task[None]) -> None:
-        self._reader_tasks.remove(task)
+        self._tracked_tasks.discard(task)
         self._notifier.wake()
 
     def _cancel_callback(self) -> asyncio.Task[None] | None:
