@@ -4,12 +4,15 @@ Run it with ``python docs/examples/account_events.py`` where ``natsproto[server]
 """
 
 import asyncio
+from typing import TypeVar
 
 import natsproto
-from natsproto.account_events import AuthenticationFailed, ClientConnected, ClientDisconnected
+from natsproto.account_events import AccountEvents, AuthenticationFailed, ClientConnected, ClientDisconnected
 from natsproto.errors import LoginRefused
+from natsproto.jetstream import ClientInfo
 from natsproto.testing import run_server
 
+Event = TypeVar("Event", bound=ClientConnected)
 CONFIG = """
 system_account: SYS
 accounts {
@@ -27,22 +30,23 @@ async def main() -> None:
         admin.system().events() as events,
     ):
         async with natsproto.connect(server.url, user="ana", password="x"):
-            pass
+            _, client = await find(events, ClientConnected, "ana")
+            print(f"ana of account {client.account} came")
+        left, _ = await find(events, ClientDisconnected, "ana")
+        print(f"ana left: {left.reason}")
         try:
             await natsproto.connect(server.url, user="eve", password="x")
         except LoginRefused:
-            pass
-        seen = 0
-        while seen < 3:
-            event = await events.next(timeout=20)
-            if isinstance(event, ClientConnected) and event.client is not None and event.client.user != "admin":
-                seen += 1
-                if isinstance(event, AuthenticationFailed):
-                    print(f"{event.client.user} was refused")
-                elif isinstance(event, ClientDisconnected):
-                    print(f"{event.client.user} left: {event.reason}")
-                else:
-                    print(f"{event.client.user} of account {event.client.account} came")
+            await find(events, AuthenticationFailed, "eve")
+            print("eve was refused")
+
+
+async def find(events: AccountEvents, kind: type[Event], user: str) -> tuple[Event, ClientInfo]:
+    """The next event of a kind about a user; others, such as those about admin's own connection, are skipped."""
+    while True:
+        event = await events.next(timeout=20)
+        if isinstance(event, kind) and event.client is not None and event.client.user == user:
+            return event, event.client
 
 
 if __name__ == "__main__":

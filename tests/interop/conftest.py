@@ -6,9 +6,11 @@ it are skipped; everything else that goes wrong is an error.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -32,26 +34,28 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         pytest.skip(f"{' and '.join(missing)} not found: nats.js cannot be run")
     cache = getattr(request.config, "cache", None)
     folder = tmp_path_factory.mktemp("nats.js") if cache is None else Path(cache.mkdir("nats.js"))
-    stamp = folder / "installed"
-    wanted = "\n".join(PACKAGES)
-    if not stamp.exists() or stamp.read_text() != wanted:
+    installed = folder / hashlib.sha256("\n".join(PACKAGES).encode()).hexdigest()[:16]
+    if not installed.exists():
+        _install(str(programs["npm"]), installed)
+    return Node(str(programs["node"]), installed / "node_modules")
+
+
+def _install(npm: str, folder: Path) -> None:
+    """Makes the folder whole or not at all, as another worker of the tests may install at the same time."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+        mine = Path(name) / "packages"
+        mine.mkdir()
         done = subprocess.run(
-            [
-                str(programs["npm"]),
-                "install",
-                "--no-audit",
-                "--no-fund",
-                "--loglevel=error",
-                "--prefix",
-                ".",
-                *PACKAGES,
-            ],
-            cwd=folder,
+            [npm, "install", "--no-audit", "--no-fund", "--loglevel=error", "--prefix", ".", *PACKAGES],
+            cwd=mine,
             capture_output=True,
             text=True,
             timeout=240,
             env={**os.environ, "npm_config_update_notifier": "false"},
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        stamp.write_text(wanted)
-    return Node(str(programs["node"]), folder / "node_modules")
+        try:
+            mine.rename(folder)
+        except OSError:
+            if not folder.exists():  # otherwise the other worker was first
+                raise
