@@ -14,8 +14,9 @@ from typing import Generic, TypeAlias, TypeVar, cast, overload
 
 from natsproto._async_hints import items
 from natsproto._core.connection import Connection
+from natsproto._core.handler import Handler
 from natsproto._core.request_many import Sentinel
-from natsproto._core.subscription import Handler, SlowPolicy, SlowPolicyLike, Subscription
+from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription
 from natsproto.codecs import Codec
 from natsproto.errors import ConfigError, InvalidPayload, ServiceError
 from natsproto.protocol.frames import Message

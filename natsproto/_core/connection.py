@@ -16,9 +16,10 @@ from typing import ClassVar
 from natsproto._async_hints import items
 from natsproto._core.engine import Engine, State
 from natsproto._core.events import Event
+from natsproto._core.handler import Handler
 from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.request_many import RequestMany, Sentinel
-from natsproto._core.subscription import Handler, SlowPolicy, SlowPolicyLike, Subscription
+from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription
 from natsproto._core.wire import Runtime, nuid
 from natsproto._durations import positive_seconds, seconds
 from natsproto._options import Options

@@ -21,13 +21,14 @@ from typing import TypeAlias
 
 from natsproto._core import events
 from natsproto._core.event_bus import EventBus
+from natsproto._core.handler import CALLBACK_TIME_SLICE_S
 from natsproto._core.limit_check import LimitCheck, LimitProbe
 from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
 from natsproto._core.outbox import Outbox
 from natsproto._core.pending_replies import RequestMux
 from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.session import Session
-from natsproto._core.subscription import CALLBACK_TIME_SLICE_S, Subscription
+from natsproto._core.subscription import Subscription
 from natsproto._core.supervisor import Supervisor
 from natsproto._core.wire import Runtime, nuid
 from natsproto._options import Options

@@ -1,7 +1,7 @@
 """Subscriptions: a bounded inbox, and the ways to read it.
 
-Owns the waiting messages, their limits, and the task of a callback. The receive path appends to the inbox directly and
-calls ``_account`` once per chunk, so nothing here runs once per message except the user's own reading.
+Owns the waiting messages, their limits and their readers. The receive path appends to the inbox directly and calls
+``_account`` once per chunk, so nothing here runs once per message except the user's own reading.
 
 A message leaves the inbox in the same step in which it is handed over, with no await in between, so cancelling a reader
 never loses one.
@@ -10,11 +10,9 @@ never loses one.
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
@@ -22,6 +20,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from natsproto._async_hints import AsyncForHint
+from natsproto._core.handler import Handler, HandlerCallbacks, HandlerRunner
 from natsproto._core.notifier import Notifier
 from natsproto._durations import seconds
 from natsproto.errors import (
@@ -46,13 +45,6 @@ else:
 
 log = logging.getLogger("natsproto")
 
-MAX_MESSAGES_PER_TURN = 512
-"""Messages a callback handles before other tasks get a turn, even if it never suspends."""
-
-CALLBACK_TIME_SLICE_S = 0.005
-"""Seconds in which ``def`` callbacks handle messages before other tasks get a turn."""
-
-Handler: TypeAlias = Callable[[Message], Awaitable[object] | object]
 SlowPolicyLike: TypeAlias = "SlowPolicy | Literal['drop_newest', 'drop_oldest', 'error', 'pause']"
 
 
@@ -65,7 +57,7 @@ class SlowPolicy(StrEnum):
     PAUSE = "pause"
 
 
-class SubscriptionCallbacks(Protocol):
+class SubscriptionCallbacks(HandlerCallbacks, Protocol):
     """Callbacks that a subscription needs from the engine."""
 
     def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
@@ -98,15 +90,6 @@ class SubscriptionCallbacks(Protocol):
 
     def yield_to_readers(self) -> None:
         """Stop reading from the socket for one turn of the event loop."""
-        ...
-
-    def on_handler_error(self, where: str, error: BaseException) -> None:
-        """A callback raised."""
-        ...
-
-    @property
-    def is_running(self) -> bool:
-        """True while the client is open and its own task is not being cancelled."""
         ...
 
 
@@ -146,11 +129,7 @@ class Subscription(AsyncForHint, Generic[M]):
         It must not raise.
         """
         self._engine = engine
-        self._handler = handler
-        self._context = contextvars.copy_context() if handler is not None else None
-        self._is_async = _is_async_callable(handler)
-        self._loop = asyncio.get_running_loop()
-        self._callback_task: asyncio.Task[None] | None = None
+        self._callback = None if handler is None else HandlerRunner(handler, self._inbox, subject, engine)
         self._reader_tasks: list[asyncio.Task[object] | None] = []
         self._tracked_tasks: set[asyncio.Task[None]] = set()
         self._notifier = Notifier()
@@ -186,7 +165,7 @@ class Subscription(AsyncForHint, Generic[M]):
     @property
     def has_callback(self) -> bool:
         """True if messages go to a callback instead of a reader."""
-        return self._handler is not None
+        return self._callback is not None
 
     @property
     def closed(self) -> bool:
@@ -352,9 +331,12 @@ class Subscription(AsyncForHint, Generic[M]):
 
     def _has_running_callback(self, me: asyncio.Task[object] | None) -> bool:
         """True if a callback has messages to handle, in another task than this one."""
-        if self._callback_task is None and self._handler is not None and self._inbox:
-            self._start_callback_task()  # the last task ended early: its callback had cancelled it
-        return self._callback_task not in (None, me)
+        callback = self._callback
+        if callback is None:
+            return False
+        if callback.task is None and self._inbox:
+            callback.start(self._on_callback_idle)  # the last task ended early: its callback had cancelled it
+        return callback.task not in (None, me)
 
     def _has_other_reader(self, me: asyncio.Task[object] | None) -> bool:
         """True if another task is reading. An iterator that outlived its task does not count.
@@ -379,11 +361,7 @@ class Subscription(AsyncForHint, Generic[M]):
 
     def _cancel_callback(self) -> asyncio.Task[None] | None:
         """Cancel the running callback, unless it is the caller, and return its task."""
-        worker = self._callback_task
-        if worker is None or worker is asyncio.current_task():
-            return None
-        worker.cancel()
-        return worker
+        return None if self._callback is None else self._callback.cancel()
 
     def _disable_pause(self) -> None:
         """Stop pausing the socket: the confirmation of the server follows the messages it has sent."""
@@ -438,17 +416,16 @@ class Subscription(AsyncForHint, Generic[M]):
             self._check_limits()
         if self._on_change is not None:
             self._on_change()
-        elif self._handler is None:
+        elif (callback := self._callback) is None:
             if self._notifier:
                 self._notifier.wake()
-        elif self._callback_task is None and inbox:
-            if self._is_async or (deadline and monotonic() > deadline):
-                self._start_callback_task()
+        elif callback.task is None and inbox:
+            if callback.is_async or (deadline and monotonic() > deadline):
+                callback.start(self._on_callback_idle)
             else:
-                assert self._context is not None
-                awaitable = self._context.run(self._call, deadline)
+                awaitable = callback.context.run(callback.call, deadline)
                 if awaitable is not None or inbox:
-                    self._start_callback_task(awaitable)
+                    callback.start(self._on_callback_idle, awaitable)
                 elif self._episode_dropped or self._holds_reading:
                     self._on_inbox_read()
 
@@ -541,7 +518,7 @@ class Subscription(AsyncForHint, Generic[M]):
     # ---------------------------------------------------------------- inside
 
     def _check_readable(self) -> None:
-        if self._handler is not None:
+        if self._callback is not None:
             raise LocalProtocolError(f"cannot read the subscription to {self.subject!r}: it has a callback")
 
     def _is_finished(self) -> bool:
@@ -561,113 +538,15 @@ class Subscription(AsyncForHint, Generic[M]):
             if self._episode_dropped:
                 self._end_drop_episode()
 
+    def _on_callback_idle(self) -> None:
+        """The callback has handled all waiting messages."""
+        self._on_inbox_read()
+        self._notifier.wake()
+
     def _release_reading(self) -> None:
         if self._holds_reading:
             self._holds_reading = False
             self._engine.hold_reading(self, False)
-
-    def _start_callback_task(self, begun: Awaitable[object] | None = None) -> None:
-        worker = self._loop.create_task(self._run_callbacks(begun), name=self._task_name(), context=self._context)
-        # With an eager task factory it may be done already.
-        self._callback_task = None if worker.done() else worker
-
-    def _task_name(self) -> str:
-        return f"natsproto handler of {self.subject}"
-
-    def _call(self, deadline: float) -> Awaitable[object] | None:
-        """Call a ``def`` callback with the waiting messages, until the deadline or for MAX_MESSAGES_PER_TURN messages.
-
-        Returns the first awaitable that it returns, which must be awaited before the callback is called again.
-        """
-        inbox, handler = self._inbox, self._handler
-        assert handler is not None
-        watched = self._loop.get_debug()
-        if not deadline and (watched or len(inbox) > 1):
-            deadline = monotonic() + CALLBACK_TIME_SLICE_S
-        for _ in range(MAX_MESSAGES_PER_TURN):
-            message = inbox.popleft()
-            began = monotonic() if watched else 0.0
-            try:
-                result = handler(message)
-            except (KeyboardInterrupt, SystemExit) as exc:
-                return _raise(exc)  # the end of the program: raise it in a task
-            except BaseException as exc:
-                self._engine.on_handler_error(f"callback of {self.subject!r}", exc)
-                result = None
-            if watched and (took := monotonic() - began) > self._loop.slow_callback_duration:
-                log.warning("callback of %r kept the event loop for %.3f seconds", self.subject, took)
-            if result is not None and inspect.isawaitable(result):
-                return result
-            if not inbox or (deadline and monotonic() > deadline):
-                break
-        return None
-
-    async def _run_callbacks(self, begun: Awaitable[object] | None) -> None:
-        """Call the callback with every waiting message in order, then end: an idle subscription has no task.
-
-        The awaitable ``begun``, returned by a ``def`` callback during the read, is awaited first.
-        """
-        inbox, handler = self._inbox, self._handler
-        assert handler is not None
-        try:
-            if begun is not None:
-                await self._await_result(begun)
-            while inbox:
-                if self._is_async:
-                    for _ in range(MAX_MESSAGES_PER_TURN):
-                        try:
-                            await handler(inbox.popleft())  # type: ignore[misc]  # _is_async says it is awaitable
-                        except BaseException as exc:
-                            if not self._report_callback_error(exc):
-                                raise
-                        if not inbox:
-                            break
-                elif (awaitable := self._call(0.0)) is not None:
-                    await self._await_result(awaitable)
-                if inbox:
-                    await asyncio.sleep(0)
-        finally:
-            self._callback_task = None
-            self._on_inbox_read()
-            self._notifier.wake()
-
-    async def _await_result(self, result: Awaitable[object]) -> None:
-        """Await the result of a ``def`` callback."""
-        try:
-            await result
-        except BaseException as exc:
-            if not self._report_callback_error(exc):
-                raise
-
-    def _report_callback_error(self, exc: BaseException) -> bool:
-        """Report an error of the callback; False if the error ends this task or the program."""
-        if isinstance(exc, (GeneratorExit, KeyboardInterrupt, SystemExit)):
-            return False
-        if isinstance(exc, asyncio.CancelledError) and not self._continue_after_cancel():
-            return False
-        self._engine.on_handler_error(f"callback of {self.subject!r}", exc)
-        return True
-
-    def _continue_after_cancel(self) -> bool:
-        """True if only this task was cancelled, as a callback can do to itself; False at the end of the program."""
-        task = asyncio.current_task()
-        assert task is not None
-        if task.cancelling() and not self._engine.is_running:
-            return False
-        while task.cancelling():
-            task.uncancel()
-        return True
-
-
-def _is_async_callable(handler: Handler | None) -> bool:
-    """True for an ``async def``, or an object with an async ``__call__``."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004
-    )
-
-
-async def _raise(exc: BaseException) -> None:
-    raise exc
 
 
 def _check_count(max_msgs: int | None) -> None:

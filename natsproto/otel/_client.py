@@ -9,7 +9,8 @@ from datetime import timedelta
 from opentelemetry.trace import SpanKind
 
 from natsproto._client import Client, Connecting
-from natsproto._core.subscription import Handler, SlowPolicy, SlowPolicyLike, Subscription
+from natsproto._core.handler import Handler
+from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription
 from natsproto._core.wire import Runtime
 from natsproto._options import Options
 from natsproto.jetstream._api_trace import TraceCallback

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproto._core import subscription
-from natsproto._core.subscription import MAX_MESSAGES_PER_TURN, Handler, SlowPolicy, Subscription
+from natsproto._core.handler import MAX_MESSAGES_PER_TURN, Handler
+from natsproto._core.subscription import SlowPolicy, Subscription
 from natsproto.errors import (
     ConfigError,
     ConnectionLost,
@@ -290,7 +290,7 @@ async def test_slow_episode_ends_when_emptied() -> None:
 
 
 async def test_def_callback_runs_in_the_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscription, "CALLBACK_TIME_SLICE_S", 60)  # the machine may be busy
+    monkeypatch.setattr(handler_module, "CALLBACK_TIME_SLICE_S", 60)  # the machine may be busy
     seen: list[object] = []
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="none")
     variable.set("subscribed")
@@ -776,7 +776,8 @@ async def test_program_end_cancels_callback() -> None:
     feed(sub, 1, 1)
     await turns(2)
     engine.is_running = False
-    worker = sub._callback_task
+    assert sub._callback is not None
+    worker = sub._callback.task
     assert worker is not None
     worker.cancel()
     with pytest.raises(asyncio.CancelledError):

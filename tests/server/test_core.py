@@ -15,7 +15,7 @@ import natsproto
 from natsproto import sync
 from natsproto._core.engine import State
 from natsproto._core.events import Closed, Connected, Event
-from natsproto._core.subscription import MAX_MESSAGES_PER_TURN
+from natsproto._core.handler import MAX_MESSAGES_PER_TURN
 from natsproto._core.transport import SocketWire
 from natsproto._options import Options
 from natsproto.errors import (

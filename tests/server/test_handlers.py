@@ -15,7 +15,7 @@ import pytest
 import natsproto
 from natsproto._core import engine
 from natsproto._core.events import Event, HandlerFailed
-from natsproto._core.subscription import Handler
+from natsproto._core.handler import Handler
 from natsproto.errors import DrainTimeout
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server

@@ -1,0 +1,169 @@
+"""The callback of a subscription: called with every message, in order, one call after the other.
+
+Owns the task that runs it and its context. A ``def`` callback is called in the step in which its messages arrive; an
+``async def``, a slow ``def`` and the awaitable that a ``def`` returns run in a task, which ends with the last message:
+an idle subscription has no task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from natsproto.protocol.frames import Message
+
+log = logging.getLogger("natsproto")
+
+M = TypeVar("M", bound=Message)
+
+MAX_MESSAGES_PER_TURN = 512
+"""Messages a callback handles before other tasks get a turn, even if it never suspends."""
+
+CALLBACK_TIME_SLICE_S = 0.005
+"""Seconds in which ``def`` callbacks handle messages before other tasks get a turn."""
+
+Handler: TypeAlias = Callable[[Message], Awaitable[object] | object]
+
+
+class HandlerCallbacks(Protocol):
+    """Callbacks that a handler needs from the engine."""
+
+    def on_handler_error(self, where: str, error: BaseException) -> None:
+        """A callback raised."""
+        ...
+
+    @property
+    def is_running(self) -> bool:
+        """True while the client is open and its own task is not being cancelled."""
+        ...
+
+
+class HandlerRunner(Generic[M]):
+    """Calls ``handler`` with the messages of ``inbox``."""
+
+    def __init__(self, handler: Handler, inbox: deque[M], subject: str, engine: HandlerCallbacks) -> None:
+        self.context = contextvars.copy_context()
+        """The context of the subscriber, in which the callback runs."""
+        self.is_async = _is_async_callable(handler)
+        """True if every call must be awaited."""
+        self.task: asyncio.Task[None] | None = None
+        """Handles messages now; None while there are none."""
+        self._handler, self._inbox, self._subject, self._engine = handler, inbox, subject, engine
+        self._loop = asyncio.get_running_loop()
+
+    def start(self, on_idle: Callable[[], None], begun: Awaitable[object] | None = None) -> None:
+        """Start a task that awaits ``begun``, handles the waiting messages and calls ``on_idle``.
+
+        Only the task keeps ``on_idle``, so the subscription that it belongs to is not in a reference cycle.
+        """
+        name = f"natsproto handler of {self._subject}"
+        task = self._loop.create_task(self._run(on_idle, begun), name=name, context=self.context)
+        # With an eager task factory it may be done already.
+        self.task = None if task.done() else task
+
+    def cancel(self) -> asyncio.Task[None] | None:
+        """Cancel the running callback, unless it is the caller, and return its task."""
+        task = self.task
+        if task is None or task is asyncio.current_task():
+            return None
+        task.cancel()
+        return task
+
+    def call(self, deadline: float) -> Awaitable[object] | None:
+        """Call a ``def`` callback with the waiting messages, until the deadline or for MAX_MESSAGES_PER_TURN messages.
+
+        The deadline is a time of time.monotonic; 0: CALLBACK_TIME_SLICE_S from now. Returns the first awaitable that
+        the callback returns, which must be awaited before the callback is called again.
+        """
+        inbox, handler = self._inbox, self._handler
+        watched = self._loop.get_debug()
+        if not deadline and (watched or len(inbox) > 1):
+            deadline = monotonic() + CALLBACK_TIME_SLICE_S
+        for _ in range(MAX_MESSAGES_PER_TURN):
+            message = inbox.popleft()
+            began = monotonic() if watched else 0.0
+            try:
+                result = handler(message)
+            except (KeyboardInterrupt, SystemExit) as exc:
+                return _raise(exc)  # the end of the program: raise it in a task
+            except BaseException as exc:
+                self._engine.on_handler_error(f"callback of {self._subject!r}", exc)
+                result = None
+            if watched and (took := monotonic() - began) > self._loop.slow_callback_duration:
+                log.warning("callback of %r kept the event loop for %.3f seconds", self._subject, took)
+            if result is not None and inspect.isawaitable(result):
+                return result
+            if not inbox or (deadline and monotonic() > deadline):
+                break
+        return None
+
+    async def _run(self, on_idle: Callable[[], None], begun: Awaitable[object] | None) -> None:
+        """Call the callback with every waiting message in order, then end.
+
+        The awaitable ``begun``, returned by a ``def`` callback during the read, is awaited first.
+        """
+        inbox, handler = self._inbox, self._handler
+        try:
+            if begun is not None:
+                await self._await_result(begun)
+            while inbox:
+                if self.is_async:
+                    for _ in range(MAX_MESSAGES_PER_TURN):
+                        try:
+                            await handler(inbox.popleft())  # type: ignore[misc]  # is_async says it is awaitable
+                        except BaseException as exc:
+                            if not self._report_error(exc):
+                                raise
+                        if not inbox:
+                            break
+                elif (awaitable := self.call(0.0)) is not None:
+                    await self._await_result(awaitable)
+                if inbox:
+                    await asyncio.sleep(0)
+        finally:
+            self.task = None
+            on_idle()
+
+    async def _await_result(self, result: Awaitable[object]) -> None:
+        """Await the result of a ``def`` callback."""
+        try:
+            await result
+        except BaseException as exc:
+            if not self._report_error(exc):
+                raise
+
+    def _report_error(self, exc: BaseException) -> bool:
+        """Report an error of the callback; False if the error ends this task or the program."""
+        if isinstance(exc, (GeneratorExit, KeyboardInterrupt, SystemExit)):
+            return False
+        if isinstance(exc, asyncio.CancelledError) and not self._continue_after_cancel():
+            return False
+        self._engine.on_handler_error(f"callback of {self._subject!r}", exc)
+        return True
+
+    def _continue_after_cancel(self) -> bool:
+        """True if only this task was cancelled, as a callback can do to itself; False at the end of the program."""
+        task = asyncio.current_task()
+        assert task is not None
+        if task.cancelling() and not self._engine.is_running:
+            return False
+        while task.cancelling():
+            task.uncancel()
+        return True
+
+
+def _is_async_callable(handler: Handler) -> bool:
+    """True for an ``async def``, or an object with an async ``__call__``."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004
+    )
+
+
+async def _raise(exc: BaseException) -> None:
+    raise exc
