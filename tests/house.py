@@ -31,7 +31,6 @@ MAX_TEST_NAME = 50
 
 KNOWN: dict[str, dict[str, int]] = {
     "file lines": {
-        "natsproto/_core/engine.py": 830,
         "tests/core/test_engine.py": 1268,
         "tests/core/test_subscription.py": 927,
         "tests/jetstream/test_consumer.py": 804,

@@ -221,8 +221,8 @@ async def soak(minutes: float, seed: int) -> Tally:
         for end in await asyncio.gather(*tasks, return_exceptions=True):
             if not isinstance(end, asyncio.CancelledError):
                 tally.wrong.append(f"a worker ended with {end!r}")
-        if nc._engine.subscriptions:
-            tally.wrong.append(f"subscriptions left: {nc._engine.subscriptions}")
+        if nc._engine.registry.subscriptions:
+            tally.wrong.append(f"subscriptions left: {nc._engine.registry.subscriptions}")
         proxy.heal()
         await proxy.allow()
         await nc.close()

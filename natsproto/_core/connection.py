@@ -68,6 +68,7 @@ class Connection:
         self._engine = Engine(options, runtime, self)
         self._outbox = self._engine.outbox
         """An attribute because every acknowledgement reads it."""
+        self._registry = self._engine.registry
         self._control_lines = self._engine.control_lines
         self._pub_prefixes, self._pub_sizes = self._control_lines.pub_prefixes, self._control_lines.pub_sizes
 
@@ -108,25 +109,25 @@ class Connection:
     @property
     def servers(self) -> tuple[str, ...]:
         """All known servers as ``host:port``."""
-        return tuple(str(address) for address in self._engine.pool.servers)
+        return tuple(str(address) for address in self._engine.supervisor.pool.servers)
 
     @property
     def discovered_servers(self) -> tuple[str, ...]:
         """The servers announced by the cluster, as ``host:port``."""
-        return tuple(str(address) for address in self._engine.pool.discovered_servers)
+        return tuple(str(address) for address in self._engine.supervisor.pool.discovered_servers)
 
     @property
     def stats(self) -> Stats:
         """The current counters."""
         engine = self._engine
         return Stats(
-            in_msgs=engine.in_msgs,
-            in_bytes=engine.in_bytes,
+            in_msgs=engine.registry.in_msgs,
+            in_bytes=engine.registry.in_bytes,
             out_msgs=engine.outbox.frames_out,
             out_bytes=engine.outbox.bytes_out,
-            reconnects=engine.reconnects,
+            reconnects=engine.supervisor.reconnects,
             pings_outstanding=0 if engine.session is None else engine.session.link.pings_in_flight,
-            dropped=engine.dropped,
+            dropped=engine.registry.dropped,
             waiting_msgs=engine.outbox.frames,
             waiting_bytes=engine.outbox.size,
         )
@@ -206,23 +207,23 @@ class Connection:
     def _unsubscribe_nowait(self, subscription: Subscription) -> None:
         """End a subscription from code that cannot await."""
         if not subscription.closed:
-            self._engine.unsubscribe(subscription, None)
+            self._registry.unsubscribe(subscription, None)
 
     def _stop_interest_nowait(self, subscription: Subscription) -> None:
         """Send UNSUB now; ``drain`` then receives the remaining messages and ends the subscription."""
         if not subscription.closed:
-            self._engine.stop_interest(subscription)
+            self._registry.stop_interest(subscription)
 
     def _add_reply_handler(self, inbox: ReplyHandler) -> None:
         """Subscribe a handler for many replies, each to a message of its own.
 
         ConnectionClosed when the client is draining or closed.
         """
-        self._engine.add_reply_handler(inbox)
+        self._registry.add_reply_handler(inbox)
 
     def _remove_reply_handler(self, inbox: ReplyHandler) -> None:
         """Unsubscribe a handler. Does nothing if it has ended."""
-        self._engine.remove_reply_handler(inbox)
+        self._registry.remove_reply_handler(inbox)
 
     async def _yield_if_needed(self) -> None:
         """Let the event loop run if it is due, and wait for room while the connection is congested.
@@ -316,7 +317,7 @@ class Connection:
         """``_request_literal`` without payload and validation; ``wire`` is the encoded subject."""
         if self._outbox.must_wait:
             return self._in_turn(partial(self._send_request, subject, wire, b"", timeout, None))
-        return self._engine.request_mux().send_request(subject, wire, b"", None, positive_seconds("timeout", timeout))
+        return self._registry.request_mux().send_request(subject, wire, b"", None, positive_seconds("timeout", timeout))
 
     async def _in_turn(self, send: Callable[[], asyncio.Future[Message]]) -> Message:
         await self._outbox.wait_writable()
@@ -337,7 +338,7 @@ class Connection:
         block = None if headers is None else block_of(headers)
         # Checked here already: a message that is too large must not subscribe the inbox.
         self._control_lines.check_size(len(payload) + (0 if block is None else len(block)))
-        return self._engine.request_mux().send_request(subject, wire, payload, block, wait, resend_after)
+        return self._registry.request_mux().send_request(subject, wire, payload, block, wait, resend_after)
 
     @items
     def request_many(
@@ -421,7 +422,7 @@ class Connection:
             raise TypeError(f"message_type must be a subclass of Message, not {message_type!r:.80}")
         options = self._options
         subscription = self._subscription(
-            self._engine,
+            self._registry,
             subject,
             queue,
             cb,
@@ -431,9 +432,9 @@ class Connection:
         )
         if max_msgs is not None and (type(max_msgs) is not int or max_msgs < 1):
             raise ConfigError("max_msgs", max_msgs, "must be a positive number of messages")
-        self._engine.subscribe(subscription, message_type, message_note)
+        self._registry.subscribe(subscription, message_type, message_note)
         if max_msgs is not None:
-            self._engine.unsubscribe(subscription, max_msgs)
+            self._registry.unsubscribe(subscription, max_msgs)
         return subscription
 
     # ---------------------------------------------------------------- the server
@@ -476,7 +477,7 @@ class Connection:
         """
         if self._engine.state is State.CLOSED:
             raise ConnectionClosed("set_servers")
-        self._engine.pool.set_servers(self._options.but(servers=servers).addresses)
+        self._engine.supervisor.pool.set_servers(self._options.but(servers=servers).addresses)
 
     @items
     def events(self) -> AsyncGenerator[Event]:

@@ -1,8 +1,8 @@
 """The engine: the life of a client, over all its connections.
 
-Owns the state, the supervisor, the subscriptions that a new connection must get, and the counters. The supervisor owns
-the current session; any end of a session is a disconnect, so the client is never "connected" without a reader. It moves
-bytes and frames; the guarantees of the public verbs are the Connection's.
+Owns the state and the session in use. The supervisor finds the sessions; any end of a session is a disconnect, so the
+client is never "connected" without a reader. The registry owns the receivers of messages, which every new connection
+gets. The guarantees of the public verbs are the Connection's.
 
 ::
 
@@ -13,22 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
-from time import monotonic
-from typing import TypeAlias
 
 from natsproto._core import events
 from natsproto._core.event_bus import EventBus
-from natsproto._core.handler import CALLBACK_TIME_SLICE_S
-from natsproto._core.limit_check import LimitCheck, LimitProbe
+from natsproto._core.limit_check import LimitProbe
 from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
 from natsproto._core.outbox import Outbox
 from natsproto._core.pending_replies import RequestMux
-from natsproto._core.reply_handler import ReplyHandler
+from natsproto._core.registry import SubscriptionRegistry
 from natsproto._core.session import Session
-from natsproto._core.subscription import Subscription
 from natsproto._core.supervisor import Supervisor
 from natsproto._core.wire import Runtime, nuid
 from natsproto._options import Options
@@ -40,18 +35,12 @@ from natsproto.errors import (
     NatsError,
     NotAuthorized,
     PayloadTooLarge,
-    PermissionDenied,
     RequestTimeout,
-    SlowConsumer,
     TooManySubscriptions,
 )
-from natsproto.protocol import commands
 from natsproto.protocol.commands import ControlLines
-from natsproto.protocol.frames import NO_INFO, Message, Responder, Route, ServerInfo
+from natsproto.protocol.frames import NO_INFO, Responder, ServerInfo
 from natsproto.protocol.link import InfoChanged, Link, LinkEvent, PongFor, ServerErr
-from natsproto.protocol.pool import ServerPool
-from natsproto.protocol.server_errors import SubscriptionDenied
-from natsproto.protocol.subscription_table import SubscriptionEntry, SubscriptionTable
 
 log = logging.getLogger("natsproto")
 
@@ -62,10 +51,6 @@ CLOSE_TIMEOUT_S = 2.0
 """Seconds that close() waits for written bytes to leave before it aborts, and for on_event to finish."""
 
 _CLOSED = events.Closed(reason=None)
-
-
-Owner: TypeAlias = Subscription | RequestMux | ReplyHandler
-"""The receiver of the messages of a sid."""
 
 
 class State(StrEnum):
@@ -106,10 +91,7 @@ class OldConnectionDrained:
 
 
 class Engine:
-    """Keeps a client connected.
-
-    ``origin`` is the Connection: messages respond through it.
-    """
+    """Keeps a client connected. Messages respond through ``origin``, the Connection."""
 
     def __init__(self, options: Options, runtime: Runtime, origin: Responder) -> None:
         loop = asyncio.get_running_loop()
@@ -118,27 +100,19 @@ class Engine:
         self.info = NO_INFO
         self.control_lines = ControlLines()
         self.outbox = Outbox(options.outbox_limit, loop, self._schedule_confirm_ping)
-        self.table: SubscriptionTable[Owner] = SubscriptionTable()
-        self.in_msgs = 0
-        self.in_bytes = 0
-        self._dropped_by_ended = 0
+        self.event_bus = EventBus(options.on_event)
+        self.registry = SubscriptionRegistry(self, self.outbox, self.event_bus, origin)
+        self.on_messages = self.registry.on_messages
+        """An attribute, because the session calls it for every chunk."""
         self.session: Session | None = None
         """The connection in use; None while there is none."""
         self._new_session: Session | None = None
         """The next session, while its subscriptions are sent."""
-        self.event_bus = EventBus(options.on_event)
-        self._supervisor = Supervisor(options, runtime, self, self.event_bus)
+        self.supervisor = Supervisor(options, runtime, self, self.event_bus)
         self.closed: asyncio.Future[Exception | None] = loop.create_future()
         """Its result is the final reason; None when the application closed the client."""
         self._loop = loop
         self._runtime = runtime
-        self._origin = origin
-        self._subscriptions: dict[Subscription, SubscriptionEntry[Owner]] = {}
-        self._request_mux: RequestMux | None = None
-        self._inboxes: dict[ReplyHandler, SubscriptionEntry[Owner]] = {}
-        self._callback_subscriptions: weakref.WeakSet[Subscription] | None = None  # slow to create and to iterate
-        self._reading_held_by: set[Subscription] = set()
-        self._limit_check = LimitCheck(self.table, self._send_limit_probes, self._on_subscription_refused)
         self._changed = Notifier()
         self._old_session: Session | None = None
         """The old session of a move, until its server has handled everything published on it."""
@@ -156,7 +130,7 @@ class Engine:
         supervisor and returns at once. Cancelling closes everything.
         """
         try:
-            session = await self._supervisor.first()
+            session = await self.supervisor.first()
         except BaseException as exc:
             self._finish(exc if isinstance(exc, Exception) else None)
             if isinstance(exc, Exception):
@@ -166,7 +140,7 @@ class Engine:
             self._move(State.RECONNECTING)
         elif self.event_bus.wants(events.Connected):
             self.event_bus.emit(events.Connected(server=str(session.address)))
-        self._supervisor.run(session)
+        self.supervisor.run(session)
 
     # ---------------------------------------------------------------- callbacks of the supervisor
 
@@ -183,7 +157,7 @@ class Engine:
     def make_link(self, *, tls_required: bool, secured: bool) -> Link:
         """Create the protocol side of a new connection."""
         return Link(
-            self.table.routes,
+            self.registry.table.routes,
             tls_required=tls_required,
             secured=secured,
             max_message=self.options.max_message_size,
@@ -197,7 +171,7 @@ class Engine:
         """
         self._new_session = session
         try:
-            for place, lines in enumerate(self.table.resubscribe()):
+            for place, lines in enumerate(self.registry.table.resubscribe()):
                 if place and self.session is None:  # a move is one step, so that nothing is sent to both servers
                     await asyncio.sleep(0)
                 if session.wire is not None:
@@ -210,21 +184,19 @@ class Engine:
         if session.wire is None or session.ended.done() or self.state is State.CLOSED:
             session.end(ConnectionClosed())
             return False
-        self._supervisor.on_session_adopted(session)
+        self.supervisor.on_session_adopted(session)
         self.session = session
         self._on_info(session, session.link.info)
         self._cancel_confirm_ping()  # a pending answer would come from another server
-        self._limit_check.reset()
         self.outbox.attach(session.wire, paused=session.write_paused or self._old_session is not None)
-        if self._reading_held_by:
-            session.hold_reading(True)
+        self.registry.on_connected(session)
         if self.state in (State.DRAINING, State.OPEN):  # OPEN: after a move between servers
             self._changed.wake()
         else:
             self._move(State.OPEN)
         session.start_events()
-        for inbox in list(self._inboxes):
-            inbox.on_reconnect()
+        for handler in list(self.registry.reply_handlers):
+            handler.on_reconnect()
         return True
 
     def on_move_started(self, session: Session) -> None:
@@ -236,8 +208,7 @@ class Engine:
         """
         if session.wire is not None:
             self.outbox.flush()
-            given_up = (i.sid for i in self.table if isinstance(i.owner, Subscription))
-            session.wire.write(b"".join(map(commands.unsub, given_up)))
+            session.wire.write(self.registry.unsubscribe_lines())
             self._old_session = session
             session.ping(OldConnectionDrained(session))
 
@@ -266,15 +237,15 @@ class Engine:
         self.session = None
         self._cancel_confirm_ping()
         self.outbox.detach()
-        self._supervisor.on_session_lost(session)
+        self.supervisor.on_session_lost(session)
         self._fail_flush_tokens(session, _lost_error(session))
-        if self._request_mux is not None and self.options.fail_requests_on_disconnect:
+        if self.options.fail_requests_on_disconnect:
             reason = cause.reason if isinstance(cause, ConnectionLost) else cause
-            self._request_mux.fail(
+            self.registry.fail_requests(
                 lambda subject: ConnectionLost(f"request to {subject!r} unanswered: {reason}", server)
             )
-        for inbox in list(self._inboxes):
-            inbox.on_disconnect(_lost_error(session))
+        for handler in list(self.registry.reply_handlers):
+            handler.on_disconnect(_lost_error(session))
         if self.state is State.OPEN:
             self._move(State.RECONNECTING)
         self.event_bus.emit(
@@ -290,16 +261,6 @@ class Engine:
             if isinstance(token, FlushToken) and token.answered is not None and not token.answered.done():
                 token.answered.set_exception(error)
 
-    @property
-    def pool(self) -> ServerPool:
-        """The server pool."""
-        return self._supervisor.pool
-
-    @property
-    def reconnects(self) -> int:
-        """The number of outages so far that ended in a new connection."""
-        return self._supervisor.reconnects
-
     async def reconnect(self) -> None:
         """Drop the current connection, or skip the wait for the next attempt.
 
@@ -308,7 +269,7 @@ class Engine:
         """
         session = self.session
         if session is None:
-            self._supervisor.skip_wait()
+            self.supervisor.skip_wait()
             return
         answered: asyncio.Future[None] = self._loop.create_future()
         try:
@@ -316,7 +277,7 @@ class Engine:
                 await self.outbox.wait_flushed()
                 if session is self.session:
                     self.outbox.detach()
-                    session.ping(FlushToken(answered, self.outbox.frames_out, self.table.last_sid))
+                    session.ping(FlushToken(answered, self.outbox.frames_out, self.registry.table.last_sid))
                     await answered
         except (TimeoutError, NatsError):
             log.info("%s did not confirm the sent messages before reconnect()", session.address)
@@ -325,52 +286,26 @@ class Engine:
 
     # ---------------------------------------------------------------- callbacks of a session
 
-    def on_messages(self, touched: list[Route]) -> None:
-        """Account for the messages of one chunk in every subscription, and call its ``def`` callback.
-
-        Callbacks run in the order of each subscription's first message in the chunk.
-        """
-        deadline = monotonic() + CALLBACK_TIME_SLICE_S if len(touched) > 1 else 0.0
-        for route in touched:
-            assert isinstance(route, SubscriptionEntry)
-            count, nbytes, excess, ended = self.table.take_arrived(route)
-            self.in_msgs += count
-            self.in_bytes += nbytes
-            owner = route.owner
-            if isinstance(owner, Subscription):
-                if ended:
-                    self._unregister(owner)
-                if count:
-                    owner._account(count, nbytes, excess, deadline)
-                if ended:
-                    owner._close(None)
-            elif type(owner) is RequestMux:
-                if count > 1:
-                    self.outbox.cork()  # the requesters are about to send again
-            else:
-                assert not isinstance(owner, RequestMux)
-                owner.on_batch_end()
-
     def on_link_event(self, session: Session, event: LinkEvent) -> None:
         """A control frame came."""
         if isinstance(event, PongFor):
             if isinstance(event.token, OldConnectionDrained):
                 self._finish_move(session)
                 # Replies to earlier requests may still come here; OLD_CONNECTION_TIMEOUT_S ends it then.
-                if not self._request_mux and not self._inboxes:
-                    self._supervisor.end_old_session(event.token.session)
+                if not self.registry.expects_replies:
+                    self.supervisor.end_old_session(event.token.session)
             elif isinstance(event.token, FlushToken):
                 self._on_flush_pong(session, event.token)
             elif isinstance(event.token, LimitProbe) and session is self.session:
-                self._limit_check.on_pong(event.token)
+                self.registry.limit_check.on_pong(event.token)
         elif isinstance(event, InfoChanged):
             if session is self.session:
                 self._on_info(session, event.info)
         elif isinstance(event, ServerErr):
             if not isinstance(event.error, TooManySubscriptions):
-                self._on_server_error(event.error)
+                self.registry.on_server_error(event.error)
             elif session is self.session:
-                self._limit_check.on_error()
+                self.registry.limit_check.on_error()
 
     def on_write_paused(self, session: Session) -> None:
         """The wire accepts no data for now."""
@@ -393,7 +328,7 @@ class Engine:
     def _on_flush_pong(self, session: Session, token: FlushToken) -> None:
         if session is self.session:
             self.outbox.confirm(token.frames_out)
-            self._limit_check.accepted(token.last_sid)
+            self.registry.limit_check.accepted(token.last_sid)
             if token.answered is None:
                 self._cancel_confirm_ping()
                 if self.outbox.unconfirmed:
@@ -410,7 +345,7 @@ class Engine:
 
     def _send_confirm_ping(self) -> None:
         if self.session is not None and self.outbox.unconfirmed:
-            self.session.ping(FlushToken(None, self.outbox.frames_out, self.table.last_sid))
+            self.session.ping(FlushToken(None, self.outbox.frames_out, self.registry.table.last_sid))
         else:
             self._confirm_timer = None
 
@@ -425,12 +360,12 @@ class Engine:
         self._drop_too_large(info.max_payload)
         if session.link.info_in_clear:
             return  # not authenticated: the server sends it again after CONNECT
-        found = self._supervisor.pool.discovered(info.connect_urls, session.address)
+        found = self.supervisor.pool.discovered(info.connect_urls, session.address)
         if found.added:
             self.event_bus.emit(events.ServersDiscovered(servers=tuple(str(address) for address in found.added)))
         if not info.ldm:
             return
-        self._supervisor.start_move()  # also when repeated: new servers may be known now
+        self.supervisor.start_move()  # also when repeated: new servers may be known now
         if self._lame_duck_session is not session:
             self._lame_duck_session = session
             self.event_bus.emit(events.LameDuck(server=str(session.address)))
@@ -438,182 +373,19 @@ class Engine:
     def _drop_too_large(self, limit: int) -> None:
         """Drop waiting messages that exceed the limit of this server; it would close the connection."""
         for line, size in self.outbox.take_back_larger(limit) if limit else ():
-            self._drop_message(line, PayloadTooLarge(size, limit))
+            self.registry.on_message_dropped(line, PayloadTooLarge(size, limit))
 
-    def _drop_message(self, line: bytes, error: PayloadTooLarge) -> None:
-        _, *names = line.decode("utf-8", "surrogateescape").split(" ")[: -2 if line[:1] == b"H" else -1]
-        if len(names) < 2 or self._request_mux is None or not self._request_mux.fail(lambda _: error, names[1]):
-            self.event_bus.emit(events.MessageDropped(subject=names[0], error=error))
+    # ---------------------------------------------------------------- callbacks of the registry
 
-    def _on_server_error(self, error: NatsError) -> None:
-        """Report an error of the server to the subscription or request that caused it."""
-        if isinstance(error, SubscriptionDenied):
-            self._end_denied_subscriptions(error)
-        elif isinstance(error, PermissionDenied):
-            if self._request_mux is not None:
-                self._request_mux.fail(lambda subject: error, error.subject)
-            for inbox in list(self._inboxes):
-                inbox.on_permission_error(error)
-        if isinstance(error, PermissionDenied):
-            self.event_bus.emit(events.PermissionViolation(error=error))
-        else:
-            self.event_bus.emit(events.ServerErrorEvent(error=error))
-
-    def _end_denied_subscriptions(self, error: SubscriptionDenied) -> None:
-        named = self.table.by_sid(error.sid) if error.sid else None
-        for entry in [named] if named is not None else list(self.table):
-            if entry.subject == error.subject and (entry.queue or "") == error.queue:
-                self._end_refused(entry, error)
-
-    def _end_refused(self, entry: SubscriptionEntry[Owner], error: NatsError) -> None:
-        """End a subscription that the server does not have."""
-        self.table.remove(entry)
-        if isinstance(entry.owner, Subscription):
-            self._unregister(entry.owner)
-            entry.owner._close(error)
-        elif isinstance(entry.owner, RequestMux):
-            entry.owner.fail(lambda subject: error)
-            self._request_mux = None
-        else:
-            del self._inboxes[entry.owner]
-            entry.owner.on_end(error)
-
-    def _send_limit_probes(self, steps: Sequence[tuple[bytes, LimitProbe]]) -> None:
-        session = self.session
-        if session is not None and session.wire is not None:
-            session.wire.write(b"".join(line + session.link.ping(probe) for line, probe in steps))
-
-    def _on_subscription_refused(self, entry: SubscriptionEntry[Owner] | None) -> None:
-        """The server has reached its limit of subscriptions; None: a subscription that has already ended."""
-        error = TooManySubscriptions("maximum subscriptions exceeded")
-        if entry is not None:
-            error = TooManySubscriptions(error.text, entry.subject, entry.queue or "")
-            self._end_refused(entry, error)
-        self.event_bus.emit(events.ServerErrorEvent(error=error))
-
-    # ---------------------------------------------------------------- subscriptions
-
-    def subscribe(
-        self, subscription: Subscription, message_class: type[Message] = Message, note: object = None
-    ) -> None:
-        """Register a subscription. SUB is sent now, or with the next connection."""
-        self.check_open("subscribe")
-        entry, wire = self.table.add(
-            subscription.subject,
-            subscription.queue,
-            subscription._inbox.append,
-            subscription,
-            message_class=message_class,
-            origin=self._origin,
-            note=note,
-        )
-        self._subscriptions[subscription] = entry
-        if subscription.has_callback:
-            if self._callback_subscriptions is None:
-                self._callback_subscriptions = weakref.WeakSet()
-            self._callback_subscriptions.add(subscription)
-        self._send_control_line(wire)
-
-    def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
-        """End a subscription now, or after ``max_msgs`` messages in all."""
-        entry = self._subscriptions.get(subscription)
-        if entry is None:
-            return
-        if max_msgs is None:
-            self._send_control_line(self.table.remove(entry))
-            self._unregister(subscription)
-            subscription._close(None, discard=True)
-            return
-        self._send_control_line(self.table.limit(entry, max_msgs))
-        if entry.received >= max_msgs:
-            self._unregister(subscription)
-            subscription._close(None)
-
-    def stop_interest(self, subscription: Subscription) -> None:
-        """Send UNSUB; messages that the server has already sent are still received."""
-        entry = self._subscriptions.get(subscription)
-        if entry is not None:
-            self._send_control_line(self.table.stop_delivery(entry))
-            subscription._disable_pause()
-
-    def remove(self, subscription: Subscription) -> None:
-        """Stop receiving messages of a subscription."""
-        entry = self._unregister(subscription)
-        if entry is not None:
-            self._send_control_line(self.table.remove(entry))
-
-    @property
-    def dropped(self) -> int:
-        """Messages dropped by all subscriptions, ended ones included."""
-        return self._dropped_by_ended + sum(subscription.dropped for subscription in self._subscriptions)
-
-    def on_handler_error(self, where: str, error: BaseException) -> None:
-        """A callback raised."""
-        self.event_bus.on_handler_error(where, error)
-
-    def on_slow_consumer(self, subscription: Subscription, error: SlowConsumer) -> None:
-        """A subscription starts to drop messages."""
-        self.event_bus.emit(events.SlowConsumerDetected(subscription=subscription, error=error))
-
-    def on_slow_consumer_recovered(self, subscription: Subscription, dropped: int) -> None:
-        """A subscription has caught up."""
-        log.warning("subscription to %r has caught up; it lost %d messages", subscription.subject, dropped)
-
-    def yield_to_readers(self) -> None:
-        """Stop reading from the socket for one turn of the event loop."""
-        if self.session is not None:
-            self.session.yield_to_readers()
-
-    def hold_reading(self, subscription: Subscription, wanted: bool) -> None:
-        """Stop reading while any subscription asks for it."""
-        if wanted:
-            self._reading_held_by.add(subscription)
-        else:
-            self._reading_held_by.discard(subscription)
-        if self.session is not None:
-            self.session.hold_reading(bool(self._reading_held_by))
-
-    def request_mux(self) -> RequestMux:
-        """Return the request inbox, subscribed at its first use."""
+    def make_request_mux(self) -> RequestMux:
+        """Create the request inbox. ConnectionClosed if the client is closed."""
         if self.state is State.CLOSED:
             raise ConnectionClosed("request")
-        if self._request_mux is None:
-            self.check_loop()
-            prefix = f"{self.options.inbox_prefix}.{nuid(self._runtime.rng)}."
-            request_mux = RequestMux(prefix, self._loop, self.control_lines, self.outbox.put)
-            _, wire = self.table.add(
-                request_mux.subject, None, request_mux.on_message, request_mux, origin=self._origin
-            )
-            self._request_mux = request_mux
-            self._send_control_line(wire)
-        return self._request_mux
+        self.check_loop()
+        prefix = f"{self.options.inbox_prefix}.{nuid(self._runtime.rng)}."
+        return RequestMux(prefix, self._loop, self.control_lines, self.outbox.put)
 
-    def add_reply_handler(self, inbox: ReplyHandler) -> None:
-        """Subscribe a handler; it gets its replies and events of the connection from now on."""
-        self.check_open("publish")
-        entry, wire = self.table.add(inbox.subject, None, inbox.on_message, inbox, origin=self._origin)
-        self._inboxes[inbox] = entry
-        self._send_control_line(wire)
-
-    def remove_reply_handler(self, inbox: ReplyHandler) -> None:
-        """Unsubscribe a handler. Does nothing if it has ended."""
-        entry = self._inboxes.pop(inbox, None)
-        if entry is not None:
-            self._send_control_line(self.table.remove(entry))
-
-    @property
-    def subscriptions(self) -> list[Subscription]:
-        """The open subscriptions."""
-        return list(self._subscriptions)
-
-    def _unregister(self, subscription: Subscription) -> SubscriptionEntry[Owner] | None:
-        entry = self._subscriptions.pop(subscription, None)
-        if entry is not None:
-            self._dropped_by_ended += subscription.dropped
-            self._reading_held_by.discard(subscription)
-        return entry
-
-    def _send_control_line(self, line: bytes) -> None:
+    def send_control_line(self, line: bytes) -> None:
         """Send a control line after the waiting messages. Without a connection nothing is sent: a new one gets the
         whole table.
         """
@@ -652,7 +424,7 @@ class Engine:
                     if self.session is not None and not self.session.ended.done():
                         break
                     await self._changed.wait()
-                self.session.ping(FlushToken(answered, self.outbox.frames_out, self.table.last_sid))
+                self.session.ping(FlushToken(answered, self.outbox.frames_out, self.registry.table.last_sid))
                 await answered
         except TimeoutError as exc:
             if isinstance(exc, NatsError):
@@ -662,7 +434,7 @@ class Engine:
     @property
     def is_running(self) -> bool:
         """True while the client is open and its own task is not being cancelled."""
-        return self.state is not State.CLOSED and self._supervisor.running
+        return self.state is not State.CLOSED and self.supervisor.running
 
     # ---------------------------------------------------------------- ending
 
@@ -690,14 +462,14 @@ class Engine:
         if self.state is not State.DRAINING:
             self._move(State.DRAINING)
         try:
-            draining = self.subscriptions
+            draining = self.registry.subscriptions
             for subscription in draining:
-                self.stop_interest(subscription)
+                self.registry.stop_interest(subscription)
             failure = await self._flush_by(deadline) if draining else None
             if failure is not None:
                 left.append(f"the server did not confirm the end of {len(draining)} subscriptions ({failure})")
             for subscription in draining:
-                self.remove(subscription)
+                self.registry.remove(subscription)
                 subscription._close(None, reason="the client was drained")
             for subscription in draining:
                 unread = await subscription._join(deadline)
@@ -741,14 +513,12 @@ class Engine:
         self.check_loop()
         session = self.session
         self._end_all(None)
-        supervising = self._supervisor.cancel()
+        supervising = self.supervisor.cancel()
         try:
             if session is not None:
                 await self._flush_and_close(session)
         finally:
-            tasks = [
-                task for subscription in self._callback_subscriptions or () if (task := subscription._cancel_callback())
-            ]
+            tasks = self.registry.cancel_callbacks()
             if supervising is not None and not supervising.done():
                 tasks.append(supervising)
             if session is not None and not session.ended.done():
@@ -780,22 +550,13 @@ class Engine:
         """Refuse new work and tell all waiters: the client was closed, or the reason."""
         self._move(State.CLOSED)
         self.outbox.close()
-        if self._request_mux is not None:
-            self._request_mux.fail(lambda subject: ConnectionClosed(f"request to {subject!r}"))
-            self._request_mux.close()
         if self.session is not None:
             self._fail_flush_tokens(self.session, ConnectionClosed("flush"))
         error = reason if reason is None or isinstance(reason, NatsError) else ConnectionLost(str(reason))
         if isinstance(error, ConnectFailed) and not isinstance(error, NotAuthorized):
             error = ConnectionLost(f"no server is left: {error}")  # an established connection has ended
             error.__cause__ = reason
-        inboxes, self._inboxes = self._inboxes, {}
-        for inbox in inboxes:
-            inbox.on_end(error or ConnectionClosed("publish"))
-        for subscription in self.subscriptions:
-            self._unregister(subscription)
-            discard = reason is None and subscription.has_callback
-            subscription._close(error, discard=discard, reason="the client was closed")
+        self.registry.end_all(error)
 
     def _finish(self, reason: Exception | None, *, quiet: bool = False) -> None:
         """Finish closing. Every way to end the client comes here, once."""
@@ -810,13 +571,13 @@ class Engine:
             if not self.session.ended.done():
                 self.session.end(ConnectionClosed())
             self.session = None
-        self._supervisor.end_old_sessions()
+        self.supervisor.end_old_sessions()
         self._cancel_confirm_ping()  # its timer would keep the client alive for a second
         self.closed.set_result(reason)
         self._changed.wake()
         # A failed first connect is raised to the caller; at the end of a program the event is not worth a warning.
         end = _CLOSED if reason is None else events.Closed(reason=reason)
-        self.event_bus.emit(end, level=None if self._supervisor.started and not quiet else logging.INFO)
+        self.event_bus.emit(end, level=None if self.supervisor.started and not quiet else logging.INFO)
 
     def _move(self, state: State) -> None:
         """Change the state. Nothing else assigns it."""

@@ -32,7 +32,7 @@ Handler: TypeAlias = Callable[[Message], Awaitable[object] | object]
 
 
 class HandlerCallbacks(Protocol):
-    """Callbacks that a handler needs from the engine."""
+    """Callbacks that a handler needs from the registry."""
 
     def on_handler_error(self, where: str, error: BaseException) -> None:
         """A callback raised."""
@@ -47,14 +47,14 @@ class HandlerCallbacks(Protocol):
 class HandlerRunner(Generic[M]):
     """Calls ``handler`` with the messages of ``inbox``."""
 
-    def __init__(self, handler: Handler, inbox: deque[M], subject: str, engine: HandlerCallbacks) -> None:
+    def __init__(self, handler: Handler, inbox: deque[M], subject: str, registry: HandlerCallbacks) -> None:
         self.context = contextvars.copy_context()
         """The context of the subscriber, in which the callback runs."""
         self.is_async = _is_async_callable(handler)
         """True if every call must be awaited."""
         self.task: asyncio.Task[None] | None = None
         """Handles messages now; None while there are none."""
-        self._handler, self._inbox, self._subject, self._engine = handler, inbox, subject, engine
+        self._handler, self._inbox, self._subject, self._registry = handler, inbox, subject, registry
         self._loop = asyncio.get_running_loop()
 
     def start(self, on_idle: Callable[[], None], begun: Awaitable[object] | None = None) -> None:
@@ -93,7 +93,7 @@ class HandlerRunner(Generic[M]):
             except (KeyboardInterrupt, SystemExit) as exc:
                 return _raise(exc)  # the end of the program: raise it in a task
             except BaseException as exc:
-                self._engine.on_handler_error(f"callback of {self._subject!r}", exc)
+                self._registry.on_handler_error(f"callback of {self._subject!r}", exc)
                 result = None
             if watched and (took := monotonic() - began) > self._loop.slow_callback_duration:
                 log.warning("callback of %r kept the event loop for %.3f seconds", self._subject, took)
@@ -144,14 +144,14 @@ class HandlerRunner(Generic[M]):
             return False
         if isinstance(exc, asyncio.CancelledError) and not self._continue_after_cancel():
             return False
-        self._engine.on_handler_error(f"callback of {self._subject!r}", exc)
+        self._registry.on_handler_error(f"callback of {self._subject!r}", exc)
         return True
 
     def _continue_after_cancel(self) -> bool:
         """True if only this task was cancelled, as a callback can do to itself; False at the end of the program."""
         task = asyncio.current_task()
         assert task is not None
-        if task.cancelling() and not self._engine.is_running:
+        if task.cancelling() and not self._registry.is_running:
             return False
         while task.cancelling():
             task.uncancel()

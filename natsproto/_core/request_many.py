@@ -87,7 +87,7 @@ class RequestMany:
         finally:
             timer.cancel()
             unlisten()
-            engine.unsubscribe(inbox, None)
+            engine.registry.unsubscribe(inbox, None)
         if not self._over:
             raise ConnectionClosed(f"request to {self._subject!r}")
         if not count and engine.session is None:
@@ -95,7 +95,7 @@ class RequestMany:
 
     def _end(self, error: NatsError | None = None) -> None:
         self._over = True
-        self._engine.remove(self._inbox)
+        self._engine.registry.remove(self._inbox)
         self._inbox._close(error)
 
     def _hear(self, event: Event) -> None:

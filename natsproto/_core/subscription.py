@@ -58,7 +58,7 @@ class SlowPolicy(StrEnum):
 
 
 class SubscriptionCallbacks(HandlerCallbacks, Protocol):
-    """Callbacks that a subscription needs from the engine."""
+    """Callbacks that a subscription needs from the registry."""
 
     def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
         """Unsubscribe now (None), or after ``max_msgs`` messages in all."""
@@ -103,7 +103,7 @@ class Subscription(AsyncForHint, Generic[M]):
 
     def __init__(
         self,
-        engine: SubscriptionCallbacks,
+        registry: SubscriptionCallbacks,
         subject: str,
         queue: str | None,
         handler: Handler | None,
@@ -128,8 +128,8 @@ class Subscription(AsyncForHint, Generic[M]):
 
         It must not raise.
         """
-        self._engine = engine
-        self._callback = None if handler is None else HandlerRunner(handler, self._inbox, subject, engine)
+        self._registry = registry
+        self._callback = None if handler is None else HandlerRunner(handler, self._inbox, subject, registry)
         self._reader_tasks: list[asyncio.Task[object] | None] = []
         self._tracked_tasks: set[asyncio.Task[None]] = set()
         self._notifier = Notifier()
@@ -288,7 +288,7 @@ class Subscription(AsyncForHint, Generic[M]):
         """
         _check_count(max_msgs)
         if self._close_reason is None:
-            self._engine.unsubscribe(self, max_msgs)
+            self._registry.unsubscribe(self, max_msgs)
 
     async def drain(self, timeout: float | timedelta = 30.0) -> None:
         """End the subscription without losing messages that the server has already sent.
@@ -303,11 +303,11 @@ class Subscription(AsyncForHint, Generic[M]):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         if self._close_reason is None:
-            self._engine.stop_interest(self)
+            self._registry.stop_interest(self)
             try:
-                await self._engine.flush(wait)
+                await self._registry.flush(wait)
             finally:
-                self._engine.remove(self)
+                self._registry.remove(self)
                 self._close(None)
         me = asyncio.current_task()
         while self._has_running_callback(me):
@@ -451,7 +451,7 @@ class Subscription(AsyncForHint, Generic[M]):
         gone = self._arrived - len(self._inbox)
         if gone != self._read_at_last_yield:
             self._read_at_last_yield = gone
-            self._engine.yield_to_readers()
+            self._registry.yield_to_readers()
 
     def _exceeds_limits(self) -> bool:
         return (
@@ -473,7 +473,7 @@ class Subscription(AsyncForHint, Generic[M]):
         if self.policy is SlowPolicy.PAUSE:
             if not self._holds_reading and not self._pause_disabled:
                 self._holds_reading = True
-                self._engine.hold_reading(self, True)
+                self._registry.hold_reading(self, True)
             return
         before, begins = self.dropped, not self._episode_dropped
         self._count_pending_bytes()  # counts by chunk from here on
@@ -485,16 +485,16 @@ class Subscription(AsyncForHint, Generic[M]):
         self._read_at_last_drop = self.delivered
         if begins:
             error = SlowConsumer(self.subject, dropped, len(self._inbox), self._count_pending_bytes())
-            self._engine.on_slow_consumer(self, error)
+            self._registry.on_slow_consumer(self, error)
             if self.policy is SlowPolicy.ERROR:
-                self._engine.remove(self)
+                self._registry.remove(self)
                 self._close(error)
 
     def _end_drop_episode(self) -> None:
         """Report that the reader has caught up, if it has read anything since the last drop."""
         if self.delivered != self._read_at_last_drop:
             lost, self._episode_dropped = self._episode_dropped, 0
-            self._engine.on_slow_consumer_recovered(self, lost)
+            self._registry.on_slow_consumer_recovered(self, lost)
 
     def _drop_newest(self) -> None:
         assert self._chunks is not None
@@ -546,7 +546,7 @@ class Subscription(AsyncForHint, Generic[M]):
     def _release_reading(self) -> None:
         if self._holds_reading:
             self._holds_reading = False
-            self._engine.hold_reading(self, False)
+            self._registry.hold_reading(self, False)
 
 
 def _check_count(max_msgs: int | None) -> None:

@@ -95,7 +95,7 @@ async def test_an_error_of_the_sentinel_is_the_callers() -> None:
         await replies(place, nc, 0)
         with pytest.raises(ZeroDivisionError):
             await all_of(nc.request_many("a", sentinel=lambda message: bool(1 // 0)))
-        assert nc._engine.subscriptions[1:] == []
+        assert nc._engine.registry.subscriptions[1:] == []
 
 
 @virtual_clock
@@ -107,7 +107,7 @@ async def test_status_is_last_reply() -> None:
         stream = nc.request_many("a", max_wait=5)
         first = asyncio.create_task(anext(stream))
         await until(lambda: len(connection.interest) == 2)
-        (inbox,) = [sub.subject for sub in nc._engine.subscriptions if sub.subject != "a"]
+        (inbox,) = [sub.subject for sub in nc._engine.registry.subscriptions if sub.subject != "a"]
         connection.deliver(2, inbox, headers=b"NATS/1.0 100 Idle Heartbeat\r\n\r\n")
         connection.deliver(2, inbox, headers=b"NATS/1.0 503 With Payload\r\n\r\n", payload=b"x")
         connection.deliver(2, inbox, headers=b"NATS/1.0 404 No Messages\r\n\r\n")
@@ -132,16 +132,16 @@ async def test_leaving_ends_subscription_and_timer() -> None:
         async with aclosing(nc.request_many("a", max_wait=50)) as stream:
             async for _ in stream:
                 break
-        assert len(nc._engine.subscriptions) == 1
+        assert len(nc._engine.registry.subscriptions) == 1
         async for _ in nc.request_many("a", max_wait=50):
             break
         await turns(3)
-        assert len(nc._engine.subscriptions) == 1
+        assert len(nc._engine.registry.subscriptions) == 1
         task = asyncio.create_task(all_of(nc.request_many("a", max_wait=50)))
         await advance(0.15)
         task.cancel()
         await asyncio.wait([task])
-        assert len(nc._engine.subscriptions) == 1
+        assert len(nc._engine.registry.subscriptions) == 1
         assert nc._engine.event_bus._listeners == []
         nc.request_many("a")  # never read: nothing was sent
         await nc.flush()
@@ -201,7 +201,7 @@ async def test_refused_by_the_server_it_ends_with_the_error() -> None:
             await nc.subscribe("a")
             task = asyncio.create_task(all_of(nc.request_many("a", max_wait=50)))
             await until(lambda: connection.server.ops[-1].name == "PUB")
-            inbox = nc._engine.subscriptions[-1].subject
+            inbox = nc._engine.registry.subscriptions[-1].subject
             connection.err('Permissions Violation for Publish to "b"')
             connection.err(text.replace("INBOX", inbox))
             with pytest.raises(PermissionDenied):

@@ -290,7 +290,7 @@ async def test_slow_episode_ends_when_emptied() -> None:
 
 
 async def test_def_callback_runs_in_the_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler_module, "CALLBACK_TIME_SLICE_S", 60)  # the machine may be busy
+    monkeypatch.setattr("natsproto._core.handler.CALLBACK_TIME_SLICE_S", 60)  # the machine may be busy
     seen: list[object] = []
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="none")
     variable.set("subscribed")
@@ -776,10 +776,8 @@ async def test_program_end_cancels_callback() -> None:
     feed(sub, 1, 1)
     await turns(2)
     engine.is_running = False
-    assert sub._callback is not None
-    worker = sub._callback.task
+    worker = sub._cancel_callback()
     assert worker is not None
-    worker.cancel()
     with pytest.raises(asyncio.CancelledError):
         await worker
     assert engine.failures == []

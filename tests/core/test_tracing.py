@@ -79,7 +79,7 @@ async def test_when_nobody_says_anything_it_is_a_timeout() -> None:
         nc = await place.connect()
         with pytest.raises(RequestTimeout, match="servers trace from"):
             await nc.trace("a", timeout=3)
-        assert nc._engine.subscriptions == []
+        assert nc._engine.registry.subscriptions == []
 
 
 @virtual_clock
@@ -94,5 +94,5 @@ async def test_cancelling_and_closing_leave_nothing() -> None:
             else:
                 await nc.close()
             await asyncio.wait([task])
-            assert nc._engine.subscriptions == []
+            assert nc._engine.registry.subscriptions == []
         assert isinstance(task.exception(), ConnectionClosed)

@@ -151,7 +151,7 @@ async def test_thousand_cancellations_keep_connection(cuts: int, seed: int) -> N
                 assert (await nc.request("echo", b"%d" % number, timeout=20)).data == b"%d" % number
             # The helper's one, and the request inbox of the client: whoever was cancelled took his with him.
             await only_these_are_left(server, connections=2, subscriptions=2)
-            assert not nc._engine.subscriptions
+            assert not nc._engine.registry.subscriptions
             await nc.close()
             await proxy.wait(lambda: not proxy.links)
         assert resident() - before <= GROWTH

@@ -101,4 +101,4 @@ def notices(seen: Iterable[Event]) -> list[ConsumerNotice]:
 
 def subscriptions(client: Client) -> int:
     """How many are open."""
-    return len(client._engine.subscriptions)
+    return len(client._engine.registry.subscriptions)

@@ -247,12 +247,12 @@ async def test_cancelled_backup_leaves_nothing(jetstream: JetStream, nats_client
         stream.backup(tmp_path / "s", chunk_size=1024, window_size=1024, progress=lambda _: begun.set())
     )
     await begun.wait()
-    before = len(nats_client._engine.table)
+    before = len(nats_client._engine.registry.table)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert os.listdir(tmp_path) == []
-    assert len(nats_client._engine.table) == before - 1
+    assert len(nats_client._engine.registry.table) == before - 1
 
 
 # ---------------------------------------------------------------- a server that gives up

@@ -320,12 +320,12 @@ async def test_batch_can_be_read_once(jetstream: JetStream, nats_client: Client)
 async def test_loop_that_is_left_early_leaves_no_subscription(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream)
     await store_many(nats_client, 10_000, "s.x")
-    before = len(nats_client._engine.table)
+    before = len(nats_client._engine.registry.table)
     messages = aiter(stream.get_batch())
     assert (await anext(messages)).seq == 1
-    assert len(nats_client._engine.table) == before + 1
+    assert len(nats_client._engine.registry.table) == before + 1
     await messages.aclose()  # type: ignore[attr-defined]
-    assert len(nats_client._engine.table) == before
+    assert len(nats_client._engine.registry.table) == before
 
 
 async def test_last_messages_are_those_of_one_moment(jetstream: JetStream, nats_client: Client) -> None:

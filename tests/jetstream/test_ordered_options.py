@@ -94,7 +94,7 @@ async def test_context_inbox_prefix(nats_client: Client, jetstream: JetStream, p
     consumer = await stream.create_consumer(durable_name="d")
 
     def subjects() -> list[str]:
-        return [subscription.subject for subscription in nats_client._engine.subscriptions]
+        return [subscription.subject for subscription in nats_client._engine.registry.subscriptions]
 
     async with stream.ordered_consumer(push=push).messages() as messages:
         assert numbers([await messages.next(LONG)]) == [1]

@@ -55,12 +55,12 @@ async def test_cancelled_call_leaves_nothing(
     for number in range(20):
         await nats_client.request(f"s.{number}", bytes(500))
     engine = nats_client._engine
-    inboxes, listeners = len(engine.table), len(engine.event_bus._listeners)
+    inboxes, listeners = len(engine.registry.table), len(engine.event_bus._listeners)
     tasks = asyncio.all_tasks()
     async for run in interruptions(lambda: call(jetstream, stream, tmp_path)):
         run.check()
-        assert len(engine.request_mux()) == 0, "a request was left"
-        assert len(engine.table) == inboxes, "an inbox was left"
+        assert len(engine.registry.request_mux()) == 0, "a request was left"
+        assert len(engine.registry.table) == inboxes, "an inbox was left"
         assert len(engine.event_bus._listeners) == listeners, "a listener was left"
         assert asyncio.all_tasks() <= tasks
         assert os.listdir(tmp_path) == []
@@ -73,7 +73,7 @@ async def test_cancelled_restore_leaves_nothing_here(jetstream: JetStream, nats_
     await stream.backup(tmp_path / "s")
     await jetstream.delete_stream("S")
     engine = nats_client._engine
-    inboxes, listeners = len(engine.table), len(engine.event_bus._listeners)
+    inboxes, listeners = len(engine.registry.table), len(engine.event_bus._listeners)
     count = 0
 
     async def restore() -> object:
@@ -83,8 +83,8 @@ async def test_cancelled_restore_leaves_nothing_here(jetstream: JetStream, nats_
 
     async for run in interruptions(restore):
         run.check()
-        assert len(engine.request_mux()) == 0
-        assert len(engine.table) == inboxes
+        assert len(engine.registry.request_mux()) == 0
+        assert len(engine.registry.table) == inboxes
         assert len(engine.event_bus._listeners) == listeners
 
 
@@ -134,7 +134,7 @@ async def test_cancelled_publishing_leaves_nothing_and_stores_in_order_and_once(
     )
     engine = nats_client._engine
     await jetstream.publish("p.first")
-    inboxes, listeners, tasks = len(engine.table), len(engine.event_bus._listeners), asyncio.all_tasks()
+    inboxes, listeners, tasks = len(engine.registry.table), len(engine.event_bus._listeners), asyncio.all_tasks()
     count = 0
 
     async def once() -> None:
@@ -144,8 +144,8 @@ async def test_cancelled_publishing_leaves_nothing_and_stores_in_order_and_once(
 
     async for run in interruptions(once):
         run.check()
-        assert len(engine.request_mux()) == 0, "a request was left"
-        assert len(engine.table) == inboxes, "an inbox was left"
+        assert len(engine.registry.request_mux()) == 0, "a request was left"
+        assert len(engine.registry.table) == inboxes, "an inbox was left"
         assert len(engine.event_bus._listeners) == listeners, "a listener was left"
         assert asyncio.all_tasks() <= tasks
         await jetstream.publish("p.last")  # what was sent before it is stored, or never will be

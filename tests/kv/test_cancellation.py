@@ -95,12 +95,12 @@ async def test_cancelled_call_leaves_nothing(jetstream: JetStream, nats_client: 
     with pytest.raises(KeyNotFound):
         await kv.get("warm")
     engine = nats_client._engine
-    inboxes, listeners = len(engine.table), len(engine.event_bus._listeners)
+    inboxes, listeners = len(engine.registry.table), len(engine.event_bus._listeners)
     tasks = asyncio.all_tasks()
     async for run in interruptions(lambda: call(kv)):
         run.check()
-        assert len(engine.request_mux()) == 0, "a request was left"
-        assert len(engine.table) == inboxes, "an inbox was left"
+        assert len(engine.registry.request_mux()) == 0, "a request was left"
+        assert len(engine.registry.table) == inboxes, "an inbox was left"
         assert len(engine.event_bus._listeners) == listeners, "a listener was left"
         await end_of_tasks(tasks)  # unread pulls end on the server in the background
         assert (await kv.get("k.3")).key == "k.3"

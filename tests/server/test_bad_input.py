@@ -204,5 +204,5 @@ async def test_a_refused_subscription_leaves_no_trace(server: Server) -> None:
             nc.subscribe("a", slow_policy="whatever")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="max_msgs"):
             nc.subscribe("a", max_msgs=0)
-        assert nc._engine.subscriptions == []
-        assert len(nc._engine.table) == 0
+        assert nc._engine.registry.subscriptions == []
+        assert len(nc._engine.registry.table) == 0

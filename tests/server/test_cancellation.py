@@ -31,7 +31,7 @@ async def check(nc: Client, run: Interruption, tasks: set[asyncio.Task[object]])
     """What must hold after every interruption."""
     run.check()
     await works(nc)
-    assert len(nc._engine.request_mux()) == 0, "a pending request was left"
+    assert len(nc._engine.registry.request_mux()) == 0, "a pending request was left"
     assert not nc._outbox._notifier
     assert not nc._engine._changed
     assert asyncio.all_tasks() <= tasks
@@ -429,7 +429,7 @@ async def test_a_thousand_cancelled_calls_leave_the_client_as_it_was(nats_server
         for _ in range(50):
             assert (await nc.request("echo", b"again", timeout=5)).data == b"again"
         assert nc.stats.reconnects == 0
-        assert len(nc._engine.subscriptions) == 1
+        assert len(nc._engine.registry.subscriptions) == 1
 
 
 @pytest.mark.slow
@@ -456,8 +456,8 @@ async def test_a_storm_while_the_connection_breaks_again_and_again_ends_in_a_wor
         assert swallowed == 0
         await works(nc)
         await settled(before)
-        assert len(nc._engine.request_mux()) == 0
-        assert len(nc._engine.subscriptions) == 1
+        assert len(nc._engine.registry.request_mux()) == 0
+        assert len(nc._engine.registry.subscriptions) == 1
 
 
 @also_uvloop

@@ -312,7 +312,7 @@ async def test_requests_are_answered_each_with_its_own(nats_server: Server) -> N
         )
         assert [reply.data for reply in replies] == [b"%d" % n * 2 for n in range(500)]
         assert [reply.headers["n"] for reply in replies] == [str(n) for n in range(500)]
-        assert len(nc._engine.request_mux()) == 0
+        assert len(nc._engine.registry.request_mux()) == 0
 
 
 @both_loops
@@ -338,7 +338,7 @@ async def test_a_request_that_nobody_answers_times_out(nats_server: Server) -> N
         for message in late:
             await message.respond(b"too late")
         await nc.flush()
-        assert len(nc._engine.request_mux()) == 0
+        assert len(nc._engine.registry.request_mux()) == 0
         await nc.subscribe("svc", cb=lambda message: message.respond(b"in time"))
         assert (await nc.request("svc", timeout=5)).data == b"in time"
 

@@ -126,7 +126,7 @@ async def test_trace_without_delivery(nats_server: Server) -> None:
         drawn = str(trace).splitlines()
         assert drawn[0].startswith(nats_server.name)
         assert "  --> client 'reader', subscription 'orders.eu', queue 'workers'" in drawn
-        assert len(nc._engine.subscriptions) == 0
+        assert len(nc._engine.registry.subscriptions) == 0
 
         delivered = await nc.trace("orders.eu", b"42", deliver=True)
         assert delivered.complete
@@ -171,7 +171,7 @@ async def test_bad_traces_are_refused(nats_server: Server) -> None:
             await nc.trace("a", headers={"Nats-Trace-Dest": "b"})
         with pytest.raises(InvalidSubject):
             await nc.trace("a.>")
-        assert nc._engine.subscriptions == []
+        assert nc._engine.registry.subscriptions == []
 
 
 # ---------------------------------------------------------------- the system account

@@ -50,7 +50,7 @@ async def test_nobody_there_is_known_at_once(nats_server: Server) -> None:
             with pytest.raises(NoResponders, match="no responders: nothing is subscribed to 'nobody'"):
                 async for _ in nc.request_many("nobody", max_wait=60):
                     pass
-            assert nc._engine.subscriptions == []
+            assert nc._engine.registry.subscriptions == []
 
 
 @both_loops
@@ -88,9 +88,9 @@ async def test_a_thousand_at_once_keep_apart_and_leave_nothing_on_the_server(nat
             assert [reply.data async for reply in stream] == [b"%d" % number]
 
         await asyncio.gather(*map(ask, range(1000)))
-        assert len(nc._engine.subscriptions) == 1
+        assert len(nc._engine.registry.subscriptions) == 1
         await nc.flush()
-        assert len(nc._engine.table) == 1
+        assert len(nc._engine.registry.table) == 1
 
 
 @both_loops
@@ -108,7 +108,7 @@ async def test_cancelled_at_any_await_it_leaves_nothing(nats_server: Server) -> 
             run.check()
             runs += run.delivered
             assert run.delivered or run.value == 3
-            assert len(nc._engine.subscriptions) == 1
+            assert len(nc._engine.registry.subscriptions) == 1
             assert nc._engine.event_bus._listeners == []
             await nc.flush()
             assert asyncio.all_tasks() <= tasks
@@ -120,7 +120,7 @@ async def test_too_much_to_send_is_refused_and_leaves_nothing(nats_server: Serve
     async with client(nats_server.url) as nc:
         with pytest.raises(PayloadTooLarge):
             await anext(nc.request_many("a", bytes(nc.max_payload + 1)))
-        assert nc._engine.subscriptions == []
+        assert nc._engine.registry.subscriptions == []
 
 
 @both_loops

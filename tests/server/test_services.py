@@ -381,7 +381,7 @@ async def test_stop_handles_received_requests(nats_server: Server) -> None:
         await service.stop()
         await nc.flush()
         assert [ping.id async for ping in other.ping_services("calc", stall=0.1)] == []
-        assert nc._engine.subscriptions == []
+        assert nc._engine.registry.subscriptions == []
         assert nc._engine.event_bus._listeners == []
         with pytest.raises(ConfigError, match="has stopped"):
             service.add_endpoint("late", slow)
@@ -407,7 +407,7 @@ async def test_stop_gives_up_on_time_and_says_what_it_left(nats_server: Server) 
             await service.stop(timeout=0.4)
         await cancelled.wait()
         assert await service.stopped() is None
-        assert nc._engine.subscriptions == []
+        assert nc._engine.registry.subscriptions == []
 
 
 @both_loops
@@ -424,7 +424,7 @@ async def test_stop_cancelled_is_a_stop_all_the_same(nats_server: Server) -> Non
         assert task.cancelled()
         assert await service.stopped() is None
         await until(lambda: not endpoint.in_progress)
-        assert nc._engine.subscriptions == []
+        assert nc._engine.registry.subscriptions == []
 
 
 @both_loops
@@ -511,7 +511,7 @@ async def test_refused_endpoint_stops_the_service() -> None:
             assert isinstance(reason, PermissionDenied)
             assert reason.subject == "no"
             await nc.flush()
-            assert nc._engine.subscriptions == []
+            assert nc._engine.registry.subscriptions == []
 
 
 # ---------------------------------------------------------------- reconnects
@@ -580,7 +580,7 @@ async def test_service_arguments_are_checked_first(nats_client: Client) -> None:
     refused(TypeError, "a", "1.0.0", stats_handler=5)
     refused(NatsError, "a", "1.0.0", queue_group="a b")
     refused(InvalidSubject, "a", "1.0.0", prefix="a.>")
-    assert nc._engine.subscriptions == []
+    assert nc._engine.registry.subscriptions == []
     assert nc._engine.event_bus._listeners == []
 
     service = await nc.add_service("a", "1.0.0")

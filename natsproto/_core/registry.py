@@ -1,0 +1,346 @@
+"""The subscriptions of a client: which receiver gets the messages of which sid.
+
+Owns the table of sids, the open subscriptions, the request inbox and the reply handlers, the counters of received
+messages, and the errors of the server that concern one of them. A new connection gets the whole table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Protocol, TypeAlias
+
+from natsproto._core import events
+from natsproto._core.event_bus import EventBus
+from natsproto._core.handler import CALLBACK_TIME_SLICE_S
+from natsproto._core.limit_check import LimitCheck, LimitProbe
+from natsproto._core.outbox import Outbox
+from natsproto._core.pending_replies import RequestMux
+from natsproto._core.reply_handler import ReplyHandler
+from natsproto._core.session import Session
+from natsproto._core.subscription import Subscription
+from natsproto.errors import (
+    ConnectionClosed,
+    NatsError,
+    PayloadTooLarge,
+    PermissionDenied,
+    SlowConsumer,
+    TooManySubscriptions,
+)
+from natsproto.protocol import commands
+from natsproto.protocol.frames import Message, Responder, Route
+from natsproto.protocol.server_errors import SubscriptionDenied
+from natsproto.protocol.subscription_table import SubscriptionEntry, SubscriptionTable
+
+log = logging.getLogger("natsproto")
+
+Owner: TypeAlias = Subscription | RequestMux | ReplyHandler
+"""The receiver of the messages of a sid."""
+
+
+class RegistryCallbacks(Protocol):
+    """Callbacks that the registry needs from the engine."""
+
+    @property
+    def session(self) -> Session | None:
+        """The connection in use; None while there is none."""
+        ...
+
+    @property
+    def is_running(self) -> bool:
+        """True while the client is open and its own task is not being cancelled."""
+        ...
+
+    def check_open(self, doing: str) -> None:
+        """Raise ConnectionClosed if the client is draining or closed."""
+        ...
+
+    def make_request_mux(self) -> RequestMux:
+        """Create the request inbox. ConnectionClosed if the client is closed."""
+        ...
+
+    def send_control_line(self, line: bytes) -> None:
+        """Send a control line after the waiting messages, if there is a connection."""
+        ...
+
+    async def flush(self, timeout: float) -> None:
+        """Wait until the server has handled everything sent so far."""
+        ...
+
+
+class SubscriptionRegistry:
+    """The receivers of one client.
+
+    ``origin`` is the Connection: messages respond through it.
+    """
+
+    def __init__(self, engine: RegistryCallbacks, outbox: Outbox, event_bus: EventBus, origin: Responder) -> None:
+        self.table: SubscriptionTable[Owner] = SubscriptionTable()
+        self.in_msgs = 0
+        self.in_bytes = 0
+        self.reply_handlers: dict[ReplyHandler, SubscriptionEntry[Owner]] = {}
+        self.limit_check = LimitCheck(self.table, self._send_limit_probes, self._on_subscription_refused)
+        self._engine, self._outbox, self._event_bus, self._origin = engine, outbox, event_bus, origin
+        self._subscriptions: dict[Subscription, SubscriptionEntry[Owner]] = {}
+        self._callback_subscriptions: weakref.WeakSet[Subscription] | None = None  # slow to create and to iterate
+        self._request_mux: RequestMux | None = None
+        self._reading_held_by: set[Subscription] = set()
+        self._dropped_by_ended = 0
+
+    # ---------------------------------------------------------------- receiving
+
+    def on_messages(self, touched: list[Route]) -> None:
+        """Account for the messages of one chunk in every subscription, and call its ``def`` callback.
+
+        Callbacks run in the order of each subscription's first message in the chunk.
+        """
+        deadline = monotonic() + CALLBACK_TIME_SLICE_S if len(touched) > 1 else 0.0
+        for route in touched:
+            assert isinstance(route, SubscriptionEntry)
+            count, nbytes, excess, ended = self.table.take_arrived(route)
+            self.in_msgs += count
+            self.in_bytes += nbytes
+            owner = route.owner
+            if isinstance(owner, Subscription):
+                if ended:
+                    self._unregister(owner)
+                if count:
+                    owner._account(count, nbytes, excess, deadline)
+                if ended:
+                    owner._close(None)
+            elif type(owner) is RequestMux:
+                if count > 1:
+                    self._outbox.cork()  # the requesters are about to send again
+            else:
+                assert not isinstance(owner, RequestMux)
+                owner.on_batch_end()
+
+    # ---------------------------------------------------------------- subscriptions
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        """The open subscriptions."""
+        return list(self._subscriptions)
+
+    @property
+    def dropped(self) -> int:
+        """Messages dropped by all subscriptions, ended ones included."""
+        return self._dropped_by_ended + sum(subscription.dropped for subscription in self._subscriptions)
+
+    def subscribe(
+        self, subscription: Subscription, message_class: type[Message] = Message, note: object = None
+    ) -> None:
+        """Register a subscription. SUB is sent now, or with the next connection."""
+        self._engine.check_open("subscribe")
+        entry, wire = self.table.add(
+            subscription.subject,
+            subscription.queue,
+            subscription._inbox.append,
+            subscription,
+            message_class=message_class,
+            origin=self._origin,
+            note=note,
+        )
+        self._subscriptions[subscription] = entry
+        if subscription.has_callback:
+            if self._callback_subscriptions is None:
+                self._callback_subscriptions = weakref.WeakSet()
+            self._callback_subscriptions.add(subscription)
+        self._engine.send_control_line(wire)
+
+    def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
+        """End a subscription now, or after ``max_msgs`` messages in all."""
+        entry = self._subscriptions.get(subscription)
+        if entry is None:
+            return
+        if max_msgs is None:
+            self._engine.send_control_line(self.table.remove(entry))
+            self._unregister(subscription)
+            subscription._close(None, discard=True)
+            return
+        self._engine.send_control_line(self.table.limit(entry, max_msgs))
+        if entry.received >= max_msgs:
+            self._unregister(subscription)
+            subscription._close(None)
+
+    def stop_interest(self, subscription: Subscription) -> None:
+        """Send UNSUB; messages that the server has already sent are still received."""
+        entry = self._subscriptions.get(subscription)
+        if entry is not None:
+            self._engine.send_control_line(self.table.stop_delivery(entry))
+            subscription._disable_pause()
+
+    def remove(self, subscription: Subscription) -> None:
+        """Stop receiving messages of a subscription."""
+        entry = self._unregister(subscription)
+        if entry is not None:
+            self._engine.send_control_line(self.table.remove(entry))
+
+    def _unregister(self, subscription: Subscription) -> SubscriptionEntry[Owner] | None:
+        entry = self._subscriptions.pop(subscription, None)
+        if entry is not None:
+            self._dropped_by_ended += subscription.dropped
+            self._reading_held_by.discard(subscription)
+        return entry
+
+    def cancel_callbacks(self) -> list[asyncio.Task[None]]:
+        """Cancel the running callbacks, those of ended subscriptions too, and return their tasks."""
+        subscriptions = self._callback_subscriptions or ()
+        return [task for subscription in subscriptions if (task := subscription._cancel_callback())]
+
+    # ---------------------------------------------------------------- callbacks of a subscription
+
+    @property
+    def is_running(self) -> bool:
+        """True while the client is open and its own task is not being cancelled."""
+        return self._engine.is_running
+
+    async def flush(self, timeout: float) -> None:
+        """Wait until the server has handled everything sent so far."""
+        await self._engine.flush(timeout)
+
+    def on_handler_error(self, where: str, error: BaseException) -> None:
+        """A callback raised."""
+        self._event_bus.on_handler_error(where, error)
+
+    def on_slow_consumer(self, subscription: Subscription, error: SlowConsumer) -> None:
+        """A subscription starts to drop messages."""
+        self._event_bus.emit(events.SlowConsumerDetected(subscription=subscription, error=error))
+
+    def on_slow_consumer_recovered(self, subscription: Subscription, dropped: int) -> None:
+        """A subscription has caught up."""
+        log.warning("subscription to %r has caught up; it lost %d messages", subscription.subject, dropped)
+
+    def yield_to_readers(self) -> None:
+        """Stop reading from the socket for one turn of the event loop."""
+        if self._engine.session is not None:
+            self._engine.session.yield_to_readers()
+
+    def hold_reading(self, subscription: Subscription, wanted: bool) -> None:
+        """Stop reading while any subscription asks for it."""
+        if wanted:
+            self._reading_held_by.add(subscription)
+        else:
+            self._reading_held_by.discard(subscription)
+        if self._engine.session is not None:
+            self._engine.session.hold_reading(bool(self._reading_held_by))
+
+    # ---------------------------------------------------------------- replies
+
+    def request_mux(self) -> RequestMux:
+        """Return the request inbox, subscribed at its first use. ConnectionClosed if the client is closed."""
+        if self._request_mux is None:
+            request_mux = self._engine.make_request_mux()
+            _, wire = self.table.add(
+                request_mux.subject, None, request_mux.on_message, request_mux, origin=self._origin
+            )
+            self._request_mux = request_mux
+            self._engine.send_control_line(wire)
+        return self._request_mux
+
+    def fail_requests(self, error: Callable[[str], NatsError], subject: str | None = None) -> bool:
+        """Fail the pending requests to ``subject`` (None: all) with the error made for their subject.
+
+        False if there was none.
+        """
+        return self._request_mux is not None and self._request_mux.fail(error, subject) > 0
+
+    def add_reply_handler(self, handler: ReplyHandler) -> None:
+        """Subscribe a handler; it gets its replies and events of the connection from now on."""
+        self._engine.check_open("publish")
+        entry, wire = self.table.add(handler.subject, None, handler.on_message, handler, origin=self._origin)
+        self.reply_handlers[handler] = entry
+        self._engine.send_control_line(wire)
+
+    def remove_reply_handler(self, handler: ReplyHandler) -> None:
+        """Unsubscribe a handler. Does nothing if it has ended."""
+        entry = self.reply_handlers.pop(handler, None)
+        if entry is not None:
+            self._engine.send_control_line(self.table.remove(entry))
+
+    @property
+    def expects_replies(self) -> bool:
+        """True if a request is pending or a reply handler is subscribed."""
+        return bool(self._request_mux or self.reply_handlers)
+
+    # ---------------------------------------------------------------- the connection
+
+    def on_connected(self, session: Session) -> None:
+        """A new session is in use and has the whole table."""
+        self.limit_check.reset()
+        if self._reading_held_by:
+            session.hold_reading(True)
+
+    def unsubscribe_lines(self) -> bytes:
+        """Return UNSUB for every subscription, but not for the receivers of replies."""
+        return b"".join(commands.unsub(entry.sid) for entry in self.table if isinstance(entry.owner, Subscription))
+
+    def on_message_dropped(self, line: bytes, error: PayloadTooLarge) -> None:
+        """A waiting message exceeds the limit of the server: fail its request, or report it."""
+        _, *names = line.decode("utf-8", "surrogateescape").split(" ")[: -2 if line[:1] == b"H" else -1]
+        if len(names) < 2 or not self.fail_requests(lambda _: error, names[1]):
+            self._event_bus.emit(events.MessageDropped(subject=names[0], error=error))
+
+    def end_all(self, error: NatsError | None) -> None:
+        """End all receivers: the client was closed, or has failed with this error."""
+        if self._request_mux is not None:
+            self._request_mux.fail(lambda subject: ConnectionClosed(f"request to {subject!r}"))
+            self._request_mux.close()
+            self._request_mux = None
+        handlers, self.reply_handlers = self.reply_handlers, {}
+        for handler in handlers:
+            handler.on_end(error or ConnectionClosed("publish"))
+        for subscription in self.subscriptions:
+            self._unregister(subscription)
+            discard = error is None and subscription.has_callback
+            subscription._close(error, discard=discard, reason="the client was closed")
+
+    # ---------------------------------------------------------------- errors of the server
+
+    def on_server_error(self, error: NatsError) -> None:
+        """Report an error of the server to the subscription or request that caused it."""
+        if isinstance(error, SubscriptionDenied):
+            self._end_denied_subscriptions(error)
+        elif isinstance(error, PermissionDenied):
+            self.fail_requests(lambda subject: error, error.subject)
+            for handler in list(self.reply_handlers):
+                handler.on_permission_error(error)
+        if isinstance(error, PermissionDenied):
+            self._event_bus.emit(events.PermissionViolation(error=error))
+        else:
+            self._event_bus.emit(events.ServerErrorEvent(error=error))
+
+    def _end_denied_subscriptions(self, error: SubscriptionDenied) -> None:
+        named = self.table.by_sid(error.sid) if error.sid else None
+        for entry in [named] if named is not None else list(self.table):
+            if entry.subject == error.subject and (entry.queue or "") == error.queue:
+                self._end_refused(entry, error)
+
+    def _end_refused(self, entry: SubscriptionEntry[Owner], error: NatsError) -> None:
+        """End a subscription that the server does not have."""
+        self.table.remove(entry)
+        if isinstance(entry.owner, Subscription):
+            self._unregister(entry.owner)
+            entry.owner._close(error)
+        elif isinstance(entry.owner, RequestMux):
+            entry.owner.fail(lambda subject: error)
+            self._request_mux = None
+        else:
+            del self.reply_handlers[entry.owner]
+            entry.owner.on_end(error)
+
+    def _send_limit_probes(self, steps: Sequence[tuple[bytes, LimitProbe]]) -> None:
+        session = self._engine.session
+        if session is not None and session.wire is not None:
+            session.wire.write(b"".join(line + session.link.ping(probe) for line, probe in steps))
+
+    def _on_subscription_refused(self, entry: SubscriptionEntry[Owner] | None) -> None:
+        """The server has reached its limit of subscriptions; None: a subscription that has already ended."""
+        error = TooManySubscriptions("maximum subscriptions exceeded")
+        if entry is not None:
+            error = TooManySubscriptions(error.text, entry.subject, entry.queue or "")
+            self._end_refused(entry, error)
+        self._event_bus.emit(events.ServerErrorEvent(error=error))
