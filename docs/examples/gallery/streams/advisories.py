@@ -3,7 +3,7 @@
 import asyncio
 
 import natsproto
-from natsproto.jetstream import MaxDeliveries
+from natsproto.jetstream import JsMessage, MaxDeliveries
 from natsproto.testing import run_server
 
 
@@ -12,16 +12,16 @@ async def main() -> None:
         js = nc.jetstream()
         stream = await js.create_stream(name="JOBS", subjects=["jobs"])
         consumer = await stream.create_consumer(durable_name="workers", max_deliver=2)
-        async with js.advisories() as advisories:
-            await nc.flush()
+        async with js.advisories() as advisories, consumer.consume(reject):
             await js.publish("jobs", b"poison")
-            for _ in range(2):
-                await (await consumer.next(timeout=5)).nak()
-            await consumer.fetch(1, no_wait=True)
             async for advisory in advisories:
                 if isinstance(advisory, MaxDeliveries):
                     print(advisory.stream_seq, "was delivered", advisory.deliveries, "times")
                     break
+
+
+async def reject(message: JsMessage) -> None:
+    await message.nak()
 
 
 asyncio.run(main())
