@@ -90,11 +90,11 @@ def map_async(
 ) -> PartitionFunction[T, R | None]:
     """Calls an async function for each row, ``concurrency`` of them at a time: ``function(client, row)``.
 
-    At most ``concurrency`` rows are in flight. Results come in the order of the rows, or with
-    ``ordered=False`` as they finish. A call that takes longer than ``timeout`` seconds (None: no limit) is cancelled
-    and ends with RequestTimeout. ``on_error`` decides about a row whose call raised: "raise" fails the task,
-    "null" gives None, a callable gives the result of ``on_error(row, error)``. When Spark stops reading, running calls
-    are cancelled. ConfigError for wrong arguments.
+    At most ``concurrency`` calls are in flight, and as many results wait for their reader. Results come in the order of
+    the rows, or with ``ordered=False`` as they finish. A call that takes longer than ``timeout`` seconds (None: no
+    limit) is cancelled and ends with RequestTimeout. ``on_error`` decides about a row whose call raised: "raise" fails
+    the task, "null" gives None, a callable gives the result of ``on_error(row, error)``. When Spark stops reading,
+    running calls are cancelled. ConfigError for wrong arguments.
     """
     _check_callable("function", function)
     _check_count("concurrency", concurrency)
@@ -115,28 +115,24 @@ def _map(
 ) -> Iterator[R | None]:
     portal, client = worker(config).reach()
     source = iter(rows)
-    calls: Calls[T, R] = Calls(partial(function, client), ordered, timeout, on_error)
-    inside, over = 0, False
+    calls: Calls[T, R] = Calls(partial(function, client), concurrency, ordered, timeout, on_error)
+    running, over = 0, False
     worthwhile = max(1, concurrency // 4)  # each refill wakes the loop
-
-    def refill() -> int:
-        nonlocal over
-        found, over = take_rows(source, concurrency - inside)
-        if found:
-            portal.post(partial(calls.begin, found))
-        return len(found)
-
     try:
         while True:
-            if not over and concurrency > inside:
-                inside += refill()
-            if not inside:
+            if not over and concurrency - running >= worthwhile:
+                found, over = take_rows(source, concurrency - running)
+                running += len(found)
+                if found:
+                    portal.post(partial(calls.begin, found))
+            if not running:
                 return
-            for result in calls.results():
-                yield result
-                inside -= 1
-                if not over and concurrency - inside >= worthwhile:
-                    inside += refill()
+            results = calls.results.get()
+            running -= len(results)
+            for result in results:
+                if type(result) is _Failed:
+                    raise result.error
+                yield cast("R | None", result)
     finally:
         stop_and_wait(portal, calls.stop)
 
@@ -182,64 +178,72 @@ class _Failed:
 
     __slots__ = ("error",)
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
 class Calls(Generic[T, R]):
-    """The running calls of one partition. The loop's thread calls everything but ``results``."""
+    """The running calls of one partition. The loop's thread calls everything but ``results``.
+
+    A task makes one call after the other; a task for each row took a third of the time of a request.
+    """
 
     def __init__(
-        self, call: Callable[[T], Awaitable[R]], ordered: bool, timeout: float | None, on_error: OnError[T, R]
+        self,
+        call: Callable[[T], Awaitable[R]],
+        concurrency: int,
+        ordered: bool,
+        timeout: float | None,
+        on_error: OnError[T, R],
     ) -> None:
-        self._call, self._ordered, self._timeout, self._on_error = call, ordered, timeout, on_error
-        self._results: SimpleQueue[list[asyncio.Task[R | _Failed | None]]] = SimpleQueue()
-        self._running: set[asyncio.Task[R | _Failed | None]] = set()
-        self._order: deque[asyncio.Task[R | _Failed | None]] = deque()  # the next results
-        self._flush_scheduled = False
-
-    def results(self) -> Iterator[R | None]:
-        """Waits for results and yields them. Raises the error of a call."""
-        for task in self._results.get():
-            if task.cancelled():
-                raise ConnectionClosed()  # nobody reads after ``stop``, so the loop is ending
-            result = task.result()
-            if isinstance(result, _Failed):
-                raise result.error
-            yield result
+        self._call, self._concurrency, self._ordered = call, concurrency, ordered
+        self._timeout, self._on_error = timeout, on_error
+        self.results: SimpleQueue[list[R | _Failed | None]] = SimpleQueue()
+        """Results, with all that one turn of the loop brought in one list."""
+        self._rows: deque[T] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._begun = 0
+        self._next = 0
+        """The number of the row whose result is next, when they are ordered."""
+        self._early: dict[int, R | _Failed | None] = {}
+        self._ready: list[R | _Failed | None] = []
 
     def begin(self, rows: list[T]) -> None:
         """Calls the function for more rows."""
+        self._rows += rows
         loop = asyncio.get_running_loop()
-        for row in rows:
-            task = loop.create_task(self._one(row), name="natsproto spark row")
-            self._running.add(task)
-            if self._ordered:
-                self._order.append(task)
-            task.add_done_callback(self._ended)
+        for _ in range(min(len(self._rows), self._concurrency - len(self._tasks))):
+            self._tasks.add(loop.create_task(self._make_calls(), name="natsproto spark rows"))
 
     async def stop(self) -> None:
         """Cancels the running calls and waits for them."""
-        running = list(self._running)
+        self._rows.clear()
+        running = list(self._tasks)
         for task in running:
             task.cancel()
         if running:
             await asyncio.wait(running, timeout=CLEANUP_TIMEOUT_S)
 
-    async def _one(self, row: T) -> R | _Failed | None:
-        try:
-            return await self._within_time(row)
-        except Exception as exc:
-            if not callable(self._on_error):
-                return None if self._on_error == "null" else _Failed(exc)
+    async def _make_calls(self) -> None:
+        rows, call = self._rows, self._call if self._timeout is None else self._call_in_time
+        task = asyncio.current_task()
+        assert task is not None
+        while rows:
+            row = rows.popleft()
+            number, self._begun = self._begun, self._begun + 1
             try:
-                return self._on_error(row, exc)
-            except Exception as other:
-                return _Failed(other)
+                result: R | _Failed | None = await call(row)
+            except Exception as exc:
+                result = self._replace(row, exc)
+            except BaseException as exc:
+                # Cancelled although the thread still reads: the loop is ending.
+                self._add(number, _Failed(ConnectionClosed() if isinstance(exc, asyncio.CancelledError) else exc))
+                raise
+            self._add(number, result)
+        self._tasks.discard(task)  # not by a callback: ``begin`` may come before it
 
-    async def _within_time(self, row: T) -> R:
-        if self._timeout is None:
-            return await self._call(row)
+    async def _call_in_time(self, row: T) -> R:
+        assert self._timeout is not None
         try:
             async with asyncio.timeout(self._timeout) as limit:
                 return await self._call(row)
@@ -248,21 +252,31 @@ class Calls(Generic[T, R]):
                 raise RequestTimeout("the call for a row", self._timeout) from None
             raise
 
-    def _ended(self, task: asyncio.Task[R | _Failed | None]) -> None:
-        self._running.discard(task)
-        if not self._ordered:
-            self._order.append(task)
-        if not self._flush_scheduled:  # all that end in this turn of the loop cross together
-            self._flush_scheduled = True
+    def _replace(self, row: T, error: Exception) -> R | _Failed | None:
+        """The result for a row whose call raised."""
+        if not callable(self._on_error):
+            return None if self._on_error == "null" else _Failed(error)
+        try:
+            return self._on_error(row, error)
+        except Exception as other:
+            return _Failed(other)
+
+    def _add(self, number: int, result: R | _Failed | None) -> None:
+        """Hands a result over when it is its turn."""
+        if self._ordered and number != self._next:
+            self._early[number] = result
+            return
+        if not self._ready:
             asyncio.get_running_loop().call_soon(self._flush)
+        self._ready.append(result)
+        self._next += 1
+        while self._next in self._early:
+            self._ready.append(self._early.pop(self._next))
+            self._next += 1
 
     def _flush(self) -> None:
-        self._flush_scheduled = False
-        done = []
-        while self._order and self._order[0].done():
-            done.append(self._order.popleft())
-        if done:
-            self._results.put(done)
+        self.results.put(self._ready)
+        self._ready = []
 
 
 # ---------------------------------------------------------------- rows and arguments
