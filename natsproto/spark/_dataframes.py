@@ -205,7 +205,7 @@ def register(spark: SparkSession) -> None:
     """
     if not hasattr(spark, "dataSource"):
         raise ConfigError("spark", spark.version, "has no data sources in Python: they need Spark 4.0")
-    from natsproto.spark._datasource import NatsDataSource
+    from natsproto.spark._source import NatsDataSource
 
     _share_archive(spark)
     spark.dataSource.register(NatsDataSource)

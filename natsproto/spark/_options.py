@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
 from natsproto._options import DEFAULT_SERVER, OptionArgs, Options, Text
 from natsproto._value import Value
@@ -26,9 +26,6 @@ from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.addresses import parse_servers
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 from natsproto.spark._schema import check_server_headers
-
-if TYPE_CHECKING:
-    pass
 
 _PROVIDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)

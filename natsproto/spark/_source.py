@@ -1,21 +1,29 @@
-"""The source: Spark's reader interfaces, for batch and streaming queries, and filter pushdown.
+"""The data source "nats", behind ``format("nats")``, and its source: Spark's reader interfaces, with filter pushdown.
 
-Plans what is read. A batch query is planned once; a streaming query keeps its offsets in Spark's checkpoint.
-``_reader`` reads the rows.
+Checks the options and plans what is read. A batch query is planned once; a streaming query keeps its offsets in
+Spark's checkpoint. ``_reader`` reads the rows; the sink is in ``_sink``.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import datasource as spark
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
 
 from natsproto._client import Client
 from natsproto._value import Value
@@ -33,8 +41,11 @@ from natsproto.spark._offsets import (
     shares,
     split_range,
 )
-from natsproto.spark._options import Place, SourceOptions
+from natsproto.spark._options import Place, SinkOptions, SourceOptions
 from natsproto.spark._reader import plan_ranges, read_range, starts_at_front
+from natsproto.spark._schema import ROW_SCHEMA, ROW_SCHEMA_WITHOUT_HEADERS, check_columns
+from natsproto.spark._sink import BatchWriter, StreamWriter, check_append
+from natsproto.spark._writer import check_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -444,3 +455,59 @@ def _times(found: FilterPushdown, since: datetime | None, until: datetime | None
         behind = until + timedelta(microseconds=1)  # the end of a range is exclusive
         return found.but(until=behind if found.until is None else min(behind, found.until))
     return found
+
+
+# ---------------------------------------------------------------- the data source
+
+_COLUMNS = [column.strip().split(" ")[0] for column in ROW_SCHEMA.split(", ")]
+
+
+class NatsDataSource(DataSource):
+    """Streams as tables, and tables into streams; see the guide for its options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format()``."""
+        return "nats"
+
+    def schema(self) -> str:
+        """The columns of a stream."""
+        return ROW_SCHEMA if self._source.headers else ROW_SCHEMA_WITHOUT_HEADERS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For ``spark.read``."""
+        settings = self._checked(schema)
+        return PushdownReader(settings) if settings.pushdown else BatchReader(settings)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For ``spark.readStream``."""
+        return StreamReader(self._checked(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For ``df.write``."""
+        settings, _ = self._sink(schema, overwrite)
+        return BatchWriter(settings)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """For ``df.writeStream``."""
+        settings, columns = self._sink(schema, overwrite)
+        return StreamWriter(settings, columns)
+
+    @property
+    def _source(self) -> SourceOptions:
+        return SourceOptions.read(cast("Mapping[str, str]", self.options))
+
+    def _checked(self, schema: StructType) -> SourceOptions:
+        settings = self._source
+        expected = [name for name in _COLUMNS if settings.headers or name != "headers"]
+        if schema.names != expected:
+            raise ConfigError("schema", ", ".join(schema.names), f"a stream has the columns {', '.join(expected)}")
+        return settings
+
+    def _sink(self, schema: StructType, overwrite: bool) -> tuple[SinkOptions, list[tuple[str, str]]]:
+        check_append(overwrite)
+        settings = SinkOptions.read(cast("Mapping[str, str]", self.options))
+        columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        check_columns(columns, subject=settings.subject)
+        check_ids([name for name, _ in columns], settings)
+        return settings, columns
