@@ -51,7 +51,7 @@ def stream_dataframe(
     subjects: Sequence[str] = (),
     num_partitions: int | None = None,
     method: Method = "auto",
-    batch_rows: int = 8192,
+    batch_rows: int = 4096,
     max_bytes: int = 8 << 20,
     headers: bool = True,
     fail_on_data_loss: bool = True,

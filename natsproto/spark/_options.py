@@ -276,7 +276,7 @@ class SourceOptions(Value):
     fail_on_data_loss: bool = True
     headers: bool = True
     method: Method = "auto"
-    batch_rows: int = 8192
+    batch_rows: int = 4096
     pushdown: bool = False
 
     @classmethod
@@ -297,7 +297,7 @@ class SourceOptions(Value):
             fail_on_data_loss=given.get("failOnDataLoss", _flag, True),
             headers=given.get("includeHeaders", _flag, True),
             method=cast("Method", given.get("readMethod", _one_of("auto", "consumer", "direct"), "auto")),
-            batch_rows=given.get("batchRows", _positive, 8192),
+            batch_rows=given.get("batchRows", _positive, 4096),
             pushdown=given.get("pushdown", _flag, False),
         )
         given.check_all_known()
