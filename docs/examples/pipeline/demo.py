@@ -110,7 +110,7 @@ class Demo:
         self._summed = 0
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, str(HERE / "job.py"), "--servers", self._url, "--checkpoint", self._checkpoint),
-            *("--master", self._master),
+            *("--master", self._master, "--batch", str(max(1000, self._orders // 6))),
             env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,

@@ -54,7 +54,7 @@ def sums(orders: DataFrame) -> DataFrame:
 
 
 def start(
-    spark: SparkSession, servers: dict[str, str], nats: SparkNats, checkpoint: str, once: bool
+    spark: SparkSession, servers: dict[str, str], nats: SparkNats, checkpoint: str, *, batch: int, once: bool
 ) -> list[StreamingQuery]:
     """Two queries: sums that are final go into RESULTS, what is known so far into the bucket.
 
@@ -64,7 +64,7 @@ def start(
 
     def read() -> DataFrame:
         register(spark)  # anew for each query: see "Two queries in one program" in the guide
-        return sums(enriched(spark, {**servers, "maxOffsetsPerTrigger": "20000"}, nats))
+        return sums(enriched(spark, {**servers, "maxOffsetsPerTrigger": str(batch)}, nats))
 
     def run(name: str, writer: DataStreamWriter) -> StreamingQuery:
         writer = writer.queryName(name).option("checkpointLocation", f"{checkpoint}/{name}")
@@ -109,6 +109,7 @@ def main() -> None:
     parser.add_argument("--creds", help="where the credentials are: env:NAME, file:/PATH, provider:MODULE:FUNCTION")
     parser.add_argument("--checkpoint", required=True, help="a folder that all executors and the driver share")
     parser.add_argument("--master", help="local[2] unless spark-submit says otherwise")
+    parser.add_argument("--batch", type=int, default=50_000, help="orders in a micro-batch, at most")
     parser.add_argument("--once", action="store_true", help="end when all that is there was read")
     given = parser.parse_args()
 
@@ -124,7 +125,7 @@ def main() -> None:
     if given.creds:
         servers["creds"] = given.creds
         nats = nats.but(creds=SecretRef.parse(given.creds))
-    report(start(spark, servers, nats, given.checkpoint, given.once))
+    report(start(spark, servers, nats, given.checkpoint, batch=given.batch, once=given.once))
     spark.stop()
 
 
