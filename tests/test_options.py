@@ -73,7 +73,7 @@ def test_durations_become_float_seconds() -> None:
     assert isinstance(o.connect_timeout, float)
 
 
-def test_options_are_frozen_and_their_arguments_are_copied() -> None:
+def test_options_are_frozen_copies() -> None:
     headers = {"X-Team": "a"}
     servers = ["a", "b"]
     o = Options(servers, websocket_headers=headers)
@@ -134,20 +134,20 @@ SECRETS = ["user", "password", "token", "jwt", "nkey_seed", "creds"]
 
 @pytest.mark.parametrize("name", DURATIONS)
 @pytest.mark.parametrize("value", [True, -0.1, float("nan"), float("inf"), timedelta(days=-1)])
-def test_durations_out_of_range_are_config_errors_naming_the_option(name: str, value: object) -> None:
+def test_duration_out_of_range_names_the_option(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=rf"^{name} "):
         made(**{name: value})
 
 
 @pytest.mark.parametrize("name", ["connect_timeout", "ping_interval", "drain_timeout", "request_timeout"])
-def test_durations_of_zero_are_refused_where_they_would_spin_or_fail(name: str) -> None:
+def test_duration_of_zero_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"^{name} .*more than 0"):
         made(**{name: 0})
 
 
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("value", [-1, 2**63])
-def test_counts_out_of_range_are_config_errors_naming_the_option(name: str, value: int) -> None:
+def test_count_out_of_range_names_the_option(name: str, value: int) -> None:
     with pytest.raises(ConfigError, match=f"^{name} "):
         made(**{name: value})
     with pytest.raises(ConfigError, match="max_reconnect_attempts -2"):
@@ -169,13 +169,13 @@ def test_numbers_and_flags_are_not_mixed_up(name: str, value: object) -> None:
 
 @pytest.mark.parametrize("name", [*CALLABLES, *SECRETS, "name", "tls", "tls_hostname", "websocket_headers",
                                   "websocket_path", "inbox_prefix", "jetstream_domain"])  # fmt: skip
-def test_objects_of_no_use_are_type_errors_naming_the_option(name: str) -> None:
+def test_type_error_names_the_option(name: str) -> None:
     with pytest.raises(TypeError, match=f"^{name} must be"):
         made(**{name: 5})
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_bytes_are_not_taken_for_a_secret_and_not_repeated(name: str) -> None:
+def test_secret_as_bytes_is_refused_and_hidden(name: str) -> None:
     with pytest.raises(TypeError) as caught:
         made(**{name: SECRET.encode()})
     assert SECRET not in str(caught.value)
@@ -203,7 +203,7 @@ def test_bytes_are_not_taken_for_a_secret_and_not_repeated(name: str) -> None:
         ("servers", f"nats://me:{SECRET}@h:x", "port"),
     ],
 )
-def test_values_that_break_a_rule_are_config_errors_naming_the_option(name: str, value: object, rule: str) -> None:
+def test_config_error_names_the_option(name: str, value: object, rule: str) -> None:
     with pytest.raises(ConfigError, match=rule) as caught:
         made(**{name: value})
     assert str(caught.value).startswith(name.rstrip("s"))
@@ -237,7 +237,7 @@ def test_header_maps_of_other_things_are_type_errors() -> None:
         ({"creds": CREDS.replace(SEED, SECRET)}, "nkey seed .*58 characters"),
     ],
 )
-def test_credentials_that_cannot_work_are_refused_without_repeating_them(given: dict[str, object], rule: str) -> None:
+def test_credentials_error_hides_the_secrets(given: dict[str, object], rule: str) -> None:
     with pytest.raises(InvalidCredentials, match=rule) as caught:
         made(**given)
     assert SECRET not in str(caught.value)
@@ -323,7 +323,7 @@ async def test_callables_are_asked_at_every_attempt(tmp_path: Path) -> None:
     assert (await credentials(Options(creds=lambda: CREDS))).jwt == JWT
 
 
-async def test_auth_callable_sees_the_challenge_and_makes_everything() -> None:
+async def test_auth_callable_sees_the_challenge() -> None:
     seen: list[AuthChallenge] = []
 
     async def auth(challenge: AuthChallenge) -> Credentials:
@@ -337,7 +337,7 @@ async def test_auth_callable_sees_the_challenge_and_makes_everything() -> None:
 
 
 @pytest.mark.parametrize("name", [*SECRETS, "auth"])
-async def test_callable_that_raises_is_reported_without_its_words(name: str) -> None:
+async def test_callable_error_hides_its_text(name: str) -> None:
     def fails(*args: object) -> str:
         raise RuntimeError(SECRET)
 
@@ -348,7 +348,7 @@ async def test_callable_that_raises_is_reported_without_its_words(name: str) -> 
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
-async def test_errors_of_natsproto_pass_through_callables_unchanged() -> None:
+async def test_callable_error_of_natsproto_is_unchanged() -> None:
     def fails(challenge: AuthChallenge) -> Credentials:
         raise NotAuthorized("no more")
 
@@ -356,14 +356,14 @@ async def test_errors_of_natsproto_pass_through_callables_unchanged() -> None:
         await credentials(Options(auth=fails))
 
 
-async def test_callable_that_returns_something_else_is_refused() -> None:
+async def test_callable_with_a_wrong_result_is_refused() -> None:
     with pytest.raises(InvalidCredentials, match=r"token .*must return a str or a path, not NoneType"):
         await credentials(made(token=lambda: None))
     with pytest.raises(InvalidCredentials, match=r"auth .*must return Credentials, not dict"):
         await credentials(made(auth=lambda challenge: {}))
 
 
-async def test_unreadable_file_is_named_when_it_was_given_as_a_path(tmp_path: Path) -> None:
+async def test_unreadable_file_is_named_when_given_as_a_path(tmp_path: Path) -> None:
     with pytest.raises(InvalidCredentials, match=r"creds file .*gone\.creds.*No such file"):
         await credentials(Options(creds=tmp_path / "gone.creds"))
     with pytest.raises(InvalidCredentials, match=r"'\./gone\.creds'.*No such file"):
@@ -379,7 +379,7 @@ async def test_unreadable_file_is_named_when_it_was_given_as_a_path(tmp_path: Pa
 
 
 @pytest.mark.parametrize("text", [SEED, JWT, CREDS.replace("BEGIN", "START"), f"./{'a' * 20}{SECRET}", SECRET * 1000])
-async def test_secret_given_where_a_path_is_expected_is_not_repeated(text: str) -> None:
+async def test_secret_given_as_a_path_is_hidden(text: str) -> None:
     with pytest.raises(InvalidCredentials) as caught:
         await credentials(Options(creds=text))
     assert caught.value.__context__ is None
@@ -401,7 +401,7 @@ async def test_secret_given_where_a_path_is_expected_is_not_repeated(text: str) 
         ("nats://h", {"tls_first": True}, True),
     ],
 )
-def test_tls_is_required_by_scheme_context_or_tls_first(url: str, given: dict[str, object], required: bool) -> None:
+def test_tls_required_by_scheme_context_or_tls_first(url: str, given: dict[str, object], required: bool) -> None:
     options = made(servers=url, **given)
     assert options.tls_required_for(one(url)) is required
     context = options.tls_context_for(one(url))
@@ -416,7 +416,7 @@ def test_server_may_demand_tls_nobody_asked_for() -> None:
     assert context.check_hostname
 
 
-def test_context_is_used_and_callable_asked_at_every_attempt() -> None:
+def test_tls_callable_is_asked_at_every_attempt() -> None:
     mine = ssl.create_default_context()
     assert Options(tls=mine).tls_context_for(one("h")) is mine
     asked: list[ssl.SSLContext] = []
@@ -461,7 +461,7 @@ def test_tls_hostname_overrides_the_name_of_the_server(given: str, kept: str) ->
 # ---------------------------------------------------------------- WebSocket
 
 
-async def test_websocket_headers_are_asked_for_at_every_attempt() -> None:
+async def test_websocket_headers_callable_at_every_attempt() -> None:
     count = 0
 
     async def headers() -> Mapping[str, str]:
@@ -487,7 +487,7 @@ async def test_headers_a_callable_returns_are_checked(answer: object) -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_websocket_path_is_that_of_the_url_or_the_option() -> None:
+def test_websocket_path_of_the_url_or_the_option() -> None:
     options = Options(websocket_path="/nats")
     assert options.websocket_path_for(one("ws://h/own")) == "/own"
     assert options.websocket_path_for(one("ws://h")) == "/nats"
@@ -672,7 +672,7 @@ def test_no_name_means_the_selected_context(contexts: Contexts) -> None:
         contexts.read(None)
 
 
-def test_xdg_config_home_is_honoured_and_absolute_paths_are_files(tmp_path: Path) -> None:
+def test_context_folder_is_in_xdg_config_home(tmp_path: Path) -> None:
     moved = Contexts(tmp_path, tmp_path / "moved")
     path = moved.write("c", url="nats://moved")
     moved.environ["XDG_CONFIG_HOME"] = str(tmp_path / "moved")
@@ -680,7 +680,7 @@ def test_xdg_config_home_is_honoured_and_absolute_paths_are_files(tmp_path: Path
     assert Options.from_context(str(path)).addresses[0].host == "moved"
 
 
-async def test_first_kind_of_credentials_of_a_context_is_used(contexts: Contexts, tmp_path: Path) -> None:
+async def test_context_uses_its_first_kind_of_credentials(contexts: Contexts, tmp_path: Path) -> None:
     (tmp_path / "u.creds").write_text(CREDS)
     (tmp_path / "u.nk").write_text(SEED)
     seed = SEED.encode()
@@ -749,7 +749,7 @@ def test_contexts_that_need_what_is_missing_say_so(contexts: Contexts, settings:
         ("\ud800", "is not JSON"),
     ],
 )
-def test_contexts_that_cannot_be_read_are_config_errors(contexts: Contexts, text: str, rule: str) -> None:
+def test_context_that_is_unreadable_is_a_config_error(contexts: Contexts, text: str, rule: str) -> None:
     path = contexts.write("c")
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(ConfigError, match=rule) as caught:
@@ -771,7 +771,7 @@ def test_missing_contexts_are_config_errors(contexts: Contexts) -> None:
         contexts.read(5)  # type: ignore[arg-type]
 
 
-def test_signing_library_is_not_imported_before_it_is_needed() -> None:
+def test_signing_library_is_imported_when_needed() -> None:
     import subprocess
 
     code = "import sys, natsproto._options; print(*sys.modules)"

@@ -10,7 +10,7 @@ from tests.fuzz.targets import TARGETS, seeds
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_promises_of_the_fuzz_targets_hold_on_seeds_and_mutations_of_them(name: str, seed: int) -> None:
+def test_fuzz_targets_hold_on_mutated_seeds(name: str, seed: int) -> None:
     chance = random.Random(seed)
     for data in seeds(name):
         TARGETS[name](data)

@@ -41,7 +41,7 @@ AT_ONCE: dict[str, Callable[[JsMessage], None]] = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-async def test_every_answer_reaches_the_server_and_a_second_one_is_refused(jetstream: JetStream, answer: str) -> None:
+async def test_ack_of_every_kind_counts_once(jetstream: JetStream, answer: str) -> None:
     stream = await make(jetstream, 1)
     consumer = await stream.create_consumer(durable_name="d", ack_wait=60)
     message = await consumer.next()
@@ -121,7 +121,7 @@ async def test_progress_starts_the_time_anew(jetstream: JetStream) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bind", [False, True])
-async def test_job_that_takes_longer_than_ack_wait_is_delivered_once(jetstream: JetStream, bind: bool) -> None:
+async def test_keep_alive_of_a_job_longer_than_ack_wait(jetstream: JetStream, bind: bool) -> None:
     stream = await make(jetstream, 1)
     await stream.create_consumer(durable_name="d", ack_wait=2.0)
     consumer = await stream.consumer("d", bind=bind)
@@ -135,9 +135,7 @@ async def test_job_that_takes_longer_than_ack_wait_is_delivered_once(jetstream: 
 
 @pytest.mark.parametrize(("ack_wait", "pause"), [(30.0, 10.0), (None, 0.5)])
 @virtual_clock
-async def test_who_is_at_work_says_so_three_times_within_ack_wait_until_the_answer_or_the_end(
-    ack_wait: float | None, pause: float
-) -> None:
+async def test_keep_alive_sends_three_times_within_ack_wait(ack_wait: float | None, pause: float) -> None:
     async with world() as place:
         nc = await place.connect()
         loop, said = asyncio.get_running_loop(), list[float]()
@@ -157,7 +155,7 @@ async def test_who_is_at_work_says_so_three_times_within_ack_wait_until_the_answ
         assert place.server.count("PUB") == 10
 
 
-async def test_keep_alive_ends_with_its_block_and_with_the_answer(jetstream: JetStream) -> None:
+async def test_keep_alive_ends_with_its_block_and_the_ack(jetstream: JetStream) -> None:
     stream = await make(jetstream, 2)
     consumer = await stream.create_consumer(durable_name="d", ack_wait=0.3)
     first, second = await consumer.fetch(2)
@@ -271,7 +269,7 @@ def test_ack_subjects_of_both_kinds_are_read(subject: str, domain: str) -> None:
     assert message.stream_seq == 3
 
 
-def test_metadata_is_a_value_before_and_after_its_time_was_read() -> None:
+def test_metadata_is_a_value() -> None:
     subject = "$JS.ACK.S.C.2.3.4.1795000000000000001.5"
     fresh, read = read_ack_subject(subject), read_ack_subject(subject)
     assert read.timestamp == WHEN
@@ -318,9 +316,7 @@ def test_a_message_that_stands_nowhere_has_no_sequence(subject: str, looked_at: 
             getattr(message, attribute)
 
 
-async def test_plain_message_from_a_stream_becomes_one_that_can_be_acknowledged(
-    jetstream: JetStream, nats_client: Client
-) -> None:
+async def test_plain_message_of_a_stream_is_acknowledged(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream)
     consumer = await stream.create_consumer(durable_name="d", deliver_subject="deliver.here", ack_wait=60)
     async with nats_client.subscribe("deliver.here") as deliveries:

@@ -124,7 +124,7 @@ async def test_leaders_of_stream_and_consumer_step_down(app: Client) -> None:
         await js.admin.step_down_stream_leader("NONE")
 
 
-async def test_stream_leaves_a_peer_and_goes_where_it_is_placed(app: Client) -> None:
+async def test_stream_peer_is_removed_and_placed(app: Client) -> None:
     js = app.jetstream(timeout=LONG)
     stream = await js.create_stream(name="S", subjects=["s"], num_replicas=2, placement=Placement(cluster="natsproto"))
     assert stream.cached_info.config.placement == Placement(cluster="natsproto")
@@ -147,7 +147,7 @@ async def test_stream_leaves_a_peer_and_goes_where_it_is_placed(app: Client) -> 
         await js.admin.cancel_stream_move("S")
 
 
-async def test_system_account_moves_streams_and_empties_servers(app: Client, system: Client) -> None:
+async def test_system_account_moves_streams(app: Client, system: Client) -> None:
     js, admin = app.jetstream(timeout=LONG), system.jetstream(timeout=LONG).admin
     stream = await js.create_stream(name="S", subjects=["s"], num_replicas=1)
 
@@ -196,7 +196,7 @@ async def test_purged_account_is_empty(cluster: Cluster, system: Client) -> None
                 pass
 
 
-async def test_calls_for_the_system_account_are_refused_at_once_elsewhere(app: Client) -> None:
+async def test_system_account_calls_are_refused_elsewhere(app: Client) -> None:
     admin = app.jetstream().admin
     before = app.stats.out_msgs
     for call in (
@@ -213,7 +213,7 @@ async def test_calls_for_the_system_account_are_refused_at_once_elsewhere(app: C
     assert app.stats.out_msgs == before
 
 
-async def test_wrong_arguments_are_refused_before_anything_is_sent(system: Client) -> None:
+async def test_admin_arguments_are_checked_before_sending(system: Client) -> None:
     admin = system.jetstream().admin
     before = system.stats.out_msgs
     for call in (

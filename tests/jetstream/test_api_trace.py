@@ -23,7 +23,7 @@ from tests.faults.helpers import EventRecorder
 from tests.kit.scripted import Behaviour
 
 
-async def test_every_request_is_told_with_its_response_and_how_long_it_took(nats_client: Client) -> None:
+async def test_trace_has_request_response_and_duration(nats_client: Client) -> None:
     seen: list[ApiTrace] = []
     js = nats_client.jetstream(trace=seen.append)
     stream = await js.create_stream(name="S", subjects=["s.>"], storage="memory")
@@ -72,7 +72,7 @@ async def test_what_users_have_stored_is_not_told(nats_client: Client) -> None:
 @pytest.mark.parametrize(
     "response", [b"", b"[]", b'"x"', b"{", b"\xff", b'{"message": 1}', b'{"message": {"data": 1}}']
 )
-def test_responses_that_make_no_sense_are_told_by_their_size(response: bytes) -> None:
+def test_trace_of_an_unreadable_response_has_its_size(response: bytes) -> None:
     assert redacted("$JS.API.STREAM.MSG.GET.S", response) == b"(%d bytes)" % len(response)
     assert redacted("$JS.API.INFO", response) == response
 

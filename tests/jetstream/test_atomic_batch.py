@@ -55,7 +55,7 @@ async def test_leaving_the_block_stores_all_of_it(jetstream: JetStream, stream: 
     assert [int(message.data) async for message in stream.get_batch()] == list(range(size))
 
 
-async def test_an_exception_stores_nothing_and_frees_the_server(jetstream: JetStream, stream: Stream) -> None:
+async def test_exception_in_a_batch_stores_nothing(jetstream: JetStream, stream: Stream) -> None:
     for _ in range(60):  # more than a server keeps in flight
         with pytest.raises(ZeroDivisionError):  # noqa: PT012
             async with jetstream.atomic_batch() as batch:
@@ -88,7 +88,7 @@ async def test_a_batch_is_over_when_it_was_committed(jetstream: JetStream, strea
     assert await count(stream) == 1
 
 
-async def test_what_was_flushed_is_ended_by_a_word_of_its_own(jetstream: JetStream, stream: Stream) -> None:
+async def test_flushed_batch_ends_with_an_empty_commit(jetstream: JetStream, stream: Stream) -> None:
     async with jetstream.atomic_batch() as batch:
         for number in range(5):
             await batch.publish("a.1", b"%d" % number)
@@ -98,7 +98,7 @@ async def test_what_was_flushed_is_ended_by_a_word_of_its_own(jetstream: JetStre
     assert (batch.ack.count, batch.ack.seq, await count(stream)) == (5, 5, 5)
 
 
-async def test_expectations_are_checked_at_the_commit_and_store_nothing(jetstream: JetStream, stream: Stream) -> None:
+async def test_wrong_expectation_at_commit_stores_nothing(jetstream: JetStream, stream: Stream) -> None:
     await jetstream.publish("a.1")
     with pytest.raises(WrongLastSequence):  # noqa: PT012
         async with jetstream.atomic_batch() as batch:
@@ -115,7 +115,7 @@ async def test_expectations_are_checked_at_the_commit_and_store_nothing(jetstrea
     assert await count(stream) == 3
 
 
-async def test_rules_of_a_batch_are_told_before_anything_is_sent(jetstream: JetStream, stream: Stream) -> None:
+async def test_batch_rules_are_checked_before_sending(jetstream: JetStream, stream: Stream) -> None:
     async with jetstream.atomic_batch(max_messages=2) as batch:
         with pytest.raises(ConfigError):
             await batch.publish("a.1", expected_last_msg_id="x")
@@ -130,7 +130,7 @@ async def test_rules_of_a_batch_are_told_before_anything_is_sent(jetstream: JetS
     assert await count(stream) == 2
 
 
-async def test_the_server_refuses_a_batch_beyond_its_own_limit(jetstream: JetStream, stream: Stream) -> None:
+async def test_batch_beyond_the_server_limit_is_refused(jetstream: JetStream, stream: Stream) -> None:
     with pytest.raises(BatchRefused):  # noqa: PT012
         async with jetstream.atomic_batch(max_messages=2000) as batch:
             for _ in range(1001):
@@ -216,7 +216,7 @@ async def fill(batch: AtomicBatch, size: int) -> None:
 
 
 @virtual_clock
-async def test_only_the_first_message_and_the_commit_are_waited_for() -> None:
+async def test_batch_waits_for_its_first_message_and_commit() -> None:
     async with stage() as (_, nc, stream):
         batch = nc.jetstream().atomic_batch()
         filling = asyncio.create_task(fill(batch, 4))
@@ -238,7 +238,7 @@ async def test_only_the_first_message_and_the_commit_are_waited_for() -> None:
 
 
 @virtual_clock
-async def test_a_batch_of_which_parts_were_lost_is_told_again_under_another_id() -> None:
+async def test_incomplete_batch_is_sent_again_with_a_new_id() -> None:
     async with stage() as (_, nc, stream):
         batch = nc.jetstream().atomic_batch()
         filling = asyncio.create_task(fill(batch, 3))
@@ -258,7 +258,7 @@ async def test_a_batch_of_which_parts_were_lost_is_told_again_under_another_id()
 
 
 @virtual_clock
-async def test_a_first_message_that_nobody_answers_is_told_again_under_another_id() -> None:
+async def test_first_message_is_sent_again_with_a_new_id() -> None:
     async with stage() as (_, nc, stream):
         loop = asyncio.get_running_loop()
         batch = nc.jetstream(timeout=20).atomic_batch()
@@ -293,7 +293,7 @@ async def test_a_first_message_is_given_up_at_the_timeout() -> None:
 
 
 @virtual_clock
-async def test_a_connection_lost_before_the_commit_costs_nothing() -> None:
+async def test_connection_lost_before_the_commit() -> None:
     async with stage() as (place, nc, stream):
         batch = nc.jetstream().atomic_batch()
         await batch.publish("a", b"0")
@@ -309,7 +309,7 @@ async def test_a_connection_lost_before_the_commit_costs_nothing() -> None:
 
 
 @virtual_clock
-async def test_a_connection_lost_after_the_commit_leaves_its_outcome_open() -> None:
+async def test_connection_lost_after_the_commit_is_uncertain() -> None:
     async with stage() as (place, nc, stream):
         batch = nc.jetstream().atomic_batch()
         await batch.publish("a", b"0")

@@ -67,9 +67,7 @@ async def test_restored_stream_is_the_one_that_was_saved(
     assert [info.name async for info in restored.consumers()] == [consumer.name]
 
 
-async def test_big_stream_goes_in_many_chunks_within_the_window(
-    jetstream: JetStream, nats_client: Client, tmp_path: Path
-) -> None:
+async def test_backup_of_a_big_stream_in_many_chunks(jetstream: JetStream, nats_client: Client, tmp_path: Path) -> None:
     stream = await make(jetstream, nats_client, 300, 20_000)
     before = await contents(stream)
     steps: list[Progress] = []
@@ -129,7 +127,7 @@ async def test_backup_of_nothing_leaves_nothing(jetstream: JetStream, tmp_path: 
         await stream.backup(tmp_path / "s", chunk_size=10)
 
 
-async def test_backup_replaces_an_older_one_only_when_it_is_complete(
+async def test_backup_replaces_an_older_one_when_complete(
     jetstream: JetStream, nats_client: Client, tmp_path: Path
 ) -> None:
     stream = await make(jetstream, nats_client)
@@ -178,7 +176,7 @@ async def test_backup_of_the_nats_tool_is_read(jetstream: JetStream, nats_client
         (b"[]", "cannot be read"),
     ],
 )
-async def test_file_that_is_no_backup_is_refused_before_anything_is_sent(
+async def test_restore_refuses_a_file_that_is_no_backup(
     jetstream: JetStream, nats_client: Client, tmp_path: Path, content: bytes, words: str
 ) -> None:
     (tmp_path / "s").mkdir()
@@ -305,7 +303,7 @@ async def test_snapshot_that_is_not_whole_is_no_backup(
     assert os.listdir(tmp_path) == []
 
 
-async def test_chunks_are_acknowledged_where_the_server_wants_it(nats_client: Client, tmp_path: Path) -> None:
+async def test_backup_chunks_are_acknowledged(nats_client: Client, tmp_path: Path) -> None:
     js = await played(nats_client, ("", "ack.3.1", b"abc"), ("", "ack.3.2", b"def"), ("", "", b"gh"), ("204", "", b""))
     async with nats_client.subscribe("ack.>") as acks:
         done = await (await js.stream("S", bind=True)).backup(tmp_path / "s")

@@ -77,9 +77,7 @@ async def use(thing: object) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_arguments_of_the_wrong_kind_are_refused_before_anything_is_sent(
-    jetstream: JetStream, nats_client: Client, name: str
-) -> None:
+async def test_bad_arguments_are_refused_before_sending(jetstream: JetStream, nats_client: Client, name: str) -> None:
     stream = await jetstream.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
     values, call = CALLS[name]
     for value in values:

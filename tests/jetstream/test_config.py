@@ -77,7 +77,7 @@ def given_fields(asked: Record, answered: Record) -> dict[str, tuple[object, obj
 
 @pytest.mark.parametrize("check", [stream_name, consumer_name])
 @pytest.mark.parametrize("name", ["", "a.b", "a*", ">", "a b", "a\tb", "a\r\nb", "a/b", "a\\b", "x" * 256, "é" * 128])
-def test_a_name_that_breaks_the_rule_is_refused_before_sending(check: type, name: str) -> None:
+def test_invalid_name_is_refused_before_sending(check: type, name: str) -> None:
     with pytest.raises(InvalidSubject):
         check(name)
 
@@ -89,7 +89,7 @@ def test_a_name_is_a_string(check: type) -> None:
 
 
 @pytest.mark.parametrize("name", ["ORDERS", "a-b_c", "x" * 255, "größe", "$G", "a:b|c?"])
-def test_a_name_that_keeps_the_rule_is_taken_by_the_server_too(raw: RawClient, name: str) -> None:
+def test_valid_name_is_taken_by_the_server(raw: RawClient, name: str) -> None:
     assert create_stream(raw, StreamConfig(name=stream_name(name), subjects=["a"], storage="memory")).name == name
 
 
@@ -154,7 +154,7 @@ def test_subjects_given_as_one_string_are_refused() -> None:
         StreamConfig(name="S", subjects="orders.>")
 
 
-def test_durations_in_nanoseconds_are_recognised_as_a_mistake() -> None:
+def test_duration_in_nanoseconds_is_a_mistake() -> None:
     with pytest.raises(ConfigError, match="durations are seconds"):
         StreamConfig(name="S", max_age=3600 * 10**9)
 
@@ -226,13 +226,13 @@ def test_every_stream_field_comes_back_from_the_server(raw: RawClient, config: S
 
 
 @pytest.mark.parametrize("config", EVERY_STREAM_FIELD, ids=range(len(EVERY_STREAM_FIELD)))
-def test_a_stream_updated_with_its_own_info_is_what_it_was(raw: RawClient, config: StreamConfig) -> None:
+def test_stream_updated_with_its_own_info(raw: RawClient, config: StreamConfig) -> None:
     created = create_stream(raw, config).config
     assert update_stream(raw, created).config == created
     assert update_stream(raw, created.replace(description="new")).config == created.replace(description="new")
 
 
-def test_a_new_stream_has_the_defaults_this_side_says_it_has(raw: RawClient) -> None:
+def test_stream_defaults_are_those_of_the_server(raw: RawClient) -> None:
     answered = create_stream(raw, StreamConfig(name="S")).config
     decided = {"subjects": ["S"], "duplicate_window": 120, "metadata": answered.metadata}
     assert answered == StreamConfig(name="S").replace(**decided)
@@ -264,7 +264,7 @@ def test_a_stream_can_be_sealed_and_stays_so(raw: RawClient) -> None:
     assert sealed.deny_purge
 
 
-def test_a_server_refuses_a_start_time_that_lost_its_nanoseconds_or_its_offset(raw: RawClient) -> None:
+def test_start_time_keeps_nanoseconds_and_offset(raw: RawClient) -> None:
     told = "2024-05-01T10:00:00.123456789+02:00"
     mirror = StreamSource(name="ORIGIN", opt_start_time=Timestamp.parse(told))
     stream = create_stream(raw, StreamConfig(name="S", mirror=mirror)).config
@@ -336,9 +336,7 @@ EVERY_CONSUMER_FIELD = [
 
 
 @pytest.mark.parametrize("config", EVERY_CONSUMER_FIELD, ids=range(len(EVERY_CONSUMER_FIELD)))
-def test_every_consumer_field_comes_back_and_an_update_with_it_changes_nothing(
-    raw: RawClient, config: ConsumerConfig
-) -> None:
+def test_consumer_fields_come_back(raw: RawClient, config: ConsumerConfig) -> None:
     create_stream(raw, StreamConfig(name="S", subjects=["s.>"]))
     created = create_consumer(raw, "S", config).config
     assert given_fields(config, created) == {}
@@ -346,14 +344,14 @@ def test_every_consumer_field_comes_back_and_an_update_with_it_changes_nothing(
     assert create_consumer(raw, "S", created, "update").config == created
 
 
-def test_a_new_consumer_has_the_defaults_this_side_says_it_has(raw: RawClient) -> None:
+def test_consumer_defaults_are_those_of_the_server(raw: RawClient) -> None:
     create_stream(raw, StreamConfig(name="S"))
     answered = create_consumer(raw, "S", ConsumerConfig(durable_name="C")).config
     decided = {"name": "C", "ack_wait": 30, "max_waiting": 512, "max_ack_pending": 1000, "metadata": answered.metadata}
     assert answered == ConsumerConfig(durable_name="C").replace(**decided)
 
 
-def test_a_consumer_created_without_words_waits_for_acks(raw: RawClient) -> None:
+def test_consumer_waits_for_acks_by_default(raw: RawClient) -> None:
     create_stream(raw, StreamConfig(name="S"))
     assert encode(ConsumerConfig()) == {"ack_policy": "explicit"}
     assert create_consumer(raw, "S", ConsumerConfig(name="C")).config.ack_policy is AckPolicy.EXPLICIT
@@ -368,7 +366,7 @@ def test_a_consumer_created_without_words_waits_for_acks(raw: RawClient) -> None
         ("priority_policy", PriorityPolicy, {}),
     ],
 )
-def test_every_choice_of_a_consumer_is_one_of_the_server(
+def test_consumer_choices_are_those_of_the_server(
     raw: RawClient, field: str, kind: type[StrEnum], needs: dict[str, dict[str, object]]
 ) -> None:
     create_stream(raw, StreamConfig(name="S", subjects=["s.>"]))
@@ -387,7 +385,7 @@ def test_every_choice_of_a_consumer_is_one_of_the_server(
 # ---------------------------------------------------------------- buckets and object stores
 
 
-def test_a_bucket_is_a_stream_that_the_server_takes_and_it_can_be_read_back(raw: RawClient) -> None:
+def test_bucket_config_is_a_stream_and_back(raw: RawClient) -> None:
     asked = KeyValueConfig(
         bucket="cfg",
         description="d",
@@ -427,7 +425,7 @@ def test_a_bucket_mirrors_a_bucket(raw: RawClient) -> None:
         assert create_stream(raw, stream).config.mirror_direct
 
 
-def test_the_keys_of_a_source_become_keys_of_the_bucket(raw: RawClient) -> None:
+def test_bucket_source_keys_become_its_own(raw: RawClient) -> None:
     create_stream(raw, KeyValueConfig(bucket="eu").to_stream())
     own = SubjectTransform(src="events.>", dest="$KV.all.>")
     config = KeyValueConfig(
@@ -449,7 +447,7 @@ def test_the_keys_of_a_source_become_keys_of_the_bucket(raw: RawClient) -> None:
         ObjectStoreConfig(bucket="a b"),
     ],
 )
-def test_a_bucket_that_cannot_be_is_told_before_sending(config: KeyValueConfig | ObjectStoreConfig) -> None:
+def test_bucket_config_is_checked_before_sending(config: KeyValueConfig | ObjectStoreConfig) -> None:
     with pytest.raises(ConfigError):
         config.to_stream()
 
@@ -460,7 +458,7 @@ def test_history_has_bounds() -> None:
             KeyValueConfig(bucket="b", history=history)
 
 
-def test_an_object_store_is_a_stream_that_the_server_takes_and_it_can_be_read_back(raw: RawClient) -> None:
+def test_object_store_config_is_a_stream_and_back(raw: RawClient) -> None:
     asked = ObjectStoreConfig(bucket="files", description="d", ttl=60, max_bytes=10_000, compression=True)
     stream = create_stream(raw, asked.to_stream()).config
     assert (stream.name, stream.subjects) == ("OBJ_files", ("$O.files.C.>", "$O.files.M.>"))

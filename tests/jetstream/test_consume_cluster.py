@@ -222,7 +222,7 @@ async def scene(cluster: Cluster, home: Server) -> AsyncIterator[Scene]:
         place.check()
 
 
-async def test_readers_go_on_at_once_when_leaders_step_down_or_an_ordered_consumer_is_deleted() -> None:
+async def test_readers_go_on_after_step_downs_and_deletes() -> None:
     async with run_cluster(3) as cluster, scene(cluster, cluster.servers[0]) as place:
         for _ in range(2):
             for what in ("STREAM.S", "CONSUMER.S.d"):
@@ -236,7 +236,7 @@ async def test_readers_go_on_at_once_when_leaders_step_down_or_an_ordered_consum
         assert [notice for notice in missed if notice.consumer == "d"] == [], "told by the next leader, not by silence"
 
 
-async def test_ordered_reader_goes_on_when_the_server_of_its_consumer_is_killed() -> None:
+async def test_ordered_reader_survives_a_killed_server() -> None:
     """Everything else lives on a server that stays: the stream, the metadata, the durable consumer, the clients. One
     new consumer in three is put on the dead server all the same.
     """
@@ -255,7 +255,7 @@ async def test_ordered_reader_goes_on_when_the_server_of_its_consumer_is_killed(
             await place.tidy()
 
 
-async def test_readers_go_on_after_the_election_when_the_server_of_everything_is_killed() -> None:
+async def test_readers_go_on_after_an_election() -> None:
     async with run_cluster(3) as cluster:
         home = await cluster.meta_leader()
         async with scene(cluster, home) as place:

@@ -54,7 +54,7 @@ async def test_fetch_is_a_list_at_once_when_it_is_full(jetstream: JetStream) -> 
     assert info.num_pending == 0
 
 
-async def test_fetch_gives_what_came_in_time_and_nothing_is_no_error(jetstream: JetStream) -> None:
+async def test_fetch_returns_what_came_in_time(jetstream: JetStream) -> None:
     stream = await make(jetstream, 3)
     consumer = await stream.create_consumer(durable_name="d")
     assert numbers(await consumer.fetch(10, timeout=1.5)) == [1, 2, 3]
@@ -71,7 +71,7 @@ async def test_fetch_that_does_not_wait_gives_what_is_there(jetstream: JetStream
     assert await consumer.fetch(2, no_wait=True, timeout=LONG) == []
 
 
-async def test_fetch_is_bounded_by_bytes_as_the_server_counts_them(jetstream: JetStream) -> None:
+async def test_fetch_max_bytes_as_the_server_counts(jetstream: JetStream) -> None:
     stream = await make(jetstream, 0)
     await store(stream, range(1, 21), size=100)
     consumer = await stream.create_consumer(durable_name="d")
@@ -105,7 +105,7 @@ async def test_fetch_can_be_iterated_as_messages_come(jetstream: JetStream) -> N
         ({"max_messages": 1, "group": "not a group"}, "priority group"),
     ],
 )
-async def test_wrong_arguments_are_told_before_anything_is_sent(
+async def test_consumer_arguments_are_checked_before_sending(
     jetstream: JetStream, arguments: dict[str, int], what: str
 ) -> None:
     consumer = await (await jetstream.stream("S", bind=True)).consumer("d", bind=True)
@@ -196,7 +196,7 @@ async def test_many_fetches_at_a_time_share_the_messages(jetstream: JetStream) -
     assert sorted(number for part in got for number in numbers(part)) == list(range(1, 101))
 
 
-async def test_loop_of_fetches_subscribes_once_and_leaves_nothing(jetstream: JetStream, nats_client: Client) -> None:
+async def test_fetches_subscribe_once_and_leave_nothing(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream, 50)
     consumer = await stream.create_consumer(durable_name="d")
     for _ in range(25):
@@ -248,7 +248,7 @@ async def test_fetch_cancelled_anywhere_loses_nothing(jetstream: JetStream) -> N
 
 
 @pytest.mark.slow
-async def test_fetches_cancelled_at_random_lose_and_double_nothing(jetstream: JetStream, seed: int) -> None:
+async def test_fetches_cancelled_at_random_lose_nothing(jetstream: JetStream, seed: int) -> None:
     stream = await make(jetstream)
     consumer = await stream.create_consumer(durable_name="d", ack_wait=60)
     rng = random.Random(seed)
@@ -272,7 +272,7 @@ async def test_fetches_cancelled_at_random_lose_and_double_nothing(jetstream: Je
     assert sorted(numbers(seen)) == list(range(1, total + 1))
 
 
-async def test_iteration_left_early_gives_the_rest_to_the_next_reader(jetstream: JetStream) -> None:
+async def test_iteration_left_early_gives_back_the_rest(jetstream: JetStream) -> None:
     stream = await make(jetstream, 10)
     consumer = await stream.create_consumer(durable_name="d")
     fetched = consumer.fetch(10).__aiter__()
@@ -417,7 +417,7 @@ async def test_messages_come_in_batches(jetstream: JetStream) -> None:
     assert seen == list(range(1, 501))
 
 
-async def test_one_at_a_time_leaves_the_next_message_to_others(jetstream: JetStream) -> None:
+async def test_max_messages_1_leaves_the_next_to_others(jetstream: JetStream) -> None:
     stream = await make(jetstream, 3)
     consumer = await stream.create_consumer(durable_name="d")
     async with consumer.messages(max_messages=1) as messages:
@@ -428,7 +428,7 @@ async def test_one_at_a_time_leaves_the_next_message_to_others(jetstream: JetStr
             break
 
 
-async def test_stopping_gives_what_was_not_read_to_others_at_once(jetstream: JetStream, nats_client: Client) -> None:
+async def test_stop_gives_unread_messages_to_others(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream, 20)
     consumer = await stream.create_consumer(durable_name="d", ack_wait=60)
     async with consumer.messages() as messages:
@@ -442,7 +442,7 @@ async def test_stopping_gives_what_was_not_read_to_others_at_once(jetstream: Jet
     assert [message async for message in messages] == []
 
 
-async def test_stopping_without_acknowledgements_keeps_what_was_not_read_for_the_next_reader(
+async def test_stop_without_acks_keeps_unread_messages(
     jetstream: JetStream,
 ) -> None:
     stream = await make(jetstream, 20)
@@ -508,9 +508,7 @@ async def test_closing_the_client_ends_reading_quietly(nats_server: Server) -> N
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-async def test_closing_the_client_ends_the_wait_for_a_message_with_the_reason(
-    nats_server: Server, ordered: bool
-) -> None:
+async def test_close_ends_the_wait_for_a_message(nats_server: Server, ordered: bool) -> None:
     nc = await natsproto.connect(nats_server.url)
     stream = await make(nc.jetstream(), 1)
     consumer = stream.ordered_consumer() if ordered else await stream.create_consumer(durable_name="d")
@@ -604,7 +602,7 @@ async def test_so_many_handlers_run_at_a_time_and_no_more(jetstream: JetStream) 
     assert consumption.handled == 20
 
 
-async def test_messages_of_a_key_are_handled_in_order_while_others_run(jetstream: JetStream) -> None:
+async def test_consume_handles_messages_of_a_key_in_order(jetstream: JetStream) -> None:
     stream = await make(jetstream)
     for number in range(1, 101):
         await store(stream, [number], f"s.{number % 5}")
@@ -683,7 +681,7 @@ async def test_handler_may_answer_itself(jetstream: JetStream) -> None:
     await known(consumer, lambda info: not info.num_ack_pending)
 
 
-async def test_stopping_waits_for_the_handlers_at_work_and_gives_back_the_rest(jetstream: JetStream) -> None:
+async def test_stop_waits_for_running_handlers(jetstream: JetStream) -> None:
     stream = await make(jetstream, 10)
     consumer = await stream.create_consumer(durable_name="d", ack_wait=60)
     started, go = asyncio.Event(), asyncio.Event()
@@ -724,7 +722,7 @@ async def test_draining_handles_all_that_is_there(jetstream: JetStream) -> None:
     assert sorted(seen) == list(range(1, len(seen) + 1))
 
 
-async def test_leaving_with_an_error_cancels_the_handlers_and_their_messages_go_back(jetstream: JetStream) -> None:
+async def test_error_in_the_block_cancels_the_handlers(jetstream: JetStream) -> None:
     stream = await make(jetstream, 1)
     consumer = await stream.create_consumer(durable_name="d", ack_wait=60)
     started = asyncio.Event()
@@ -740,7 +738,7 @@ async def test_leaving_with_an_error_cancels_the_handlers_and_their_messages_go_
     assert (await (await stream.consumer("d")).next(timeout=LONG)).metadata.num_delivered == 2
 
 
-async def test_consumer_that_goes_ends_consuming_with_the_reason(jetstream: JetStream, nats_client: Client) -> None:
+async def test_consume_ends_when_the_consumer_is_deleted(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream, 1)
     consumer = await stream.create_consumer(durable_name="d")
     handled = asyncio.Event()
@@ -788,7 +786,7 @@ async def test_wrong_policies_are_told_at_once(jetstream: JetStream, arguments: 
 # ---------------------------------------------------------------- next
 
 
-async def test_next_can_acknowledge_the_one_before_in_the_same_trip(jetstream: JetStream, nats_client: Client) -> None:
+async def test_ack_next_acks_and_asks_in_one_trip(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream, 5)
     consumer = await stream.create_consumer(durable_name="d")
     message = await consumer.next()

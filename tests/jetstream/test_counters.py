@@ -62,7 +62,7 @@ async def test_a_counter_adds_up_numbers_of_any_size(hits: JetStream) -> None:
     assert value.sources == {}
 
 
-async def test_a_step_with_an_id_is_added_once_and_always_gives_its_own_value(hits: JetStream) -> None:
+async def test_counter_step_with_an_id_is_added_once(hits: JetStream) -> None:
     assert await hits.counter_add("hits.a", 5, msg_id="x") == 5
     assert await hits.counter_add("hits.a", 2) == 7
     assert await hits.counter_add("hits.a", 5, msg_id="x") == 5
@@ -129,7 +129,7 @@ async def test_what_is_no_counter_is_refused(hits: JetStream) -> None:
 
 
 @pytest.mark.slow
-async def test_a_message_is_published_later_and_its_schedule_is_gone(jetstream: JetStream, plans: Stream) -> None:
+async def test_scheduled_message_is_published_later(jetstream: JetStream, plans: Stream) -> None:
     await jetstream.publish(
         "plans.1", b"42", headers={"Trace": "x"}, schedule=Schedule.after(0.2, ttl=60), schedule_target="orders.eu"
     )
@@ -183,7 +183,7 @@ async def test_every_kind_of_schedule_is_taken(jetstream: JetStream, plans: Stre
     assert not await jetstream.cancel_schedule("plans.1", stream="PLANS")
 
 
-async def test_what_only_the_server_can_know_is_refused_by_it(jetstream: JetStream, plans: Stream) -> None:
+async def test_counter_and_schedule_refused_by_the_server(jetstream: JetStream, plans: Stream) -> None:
     with pytest.raises(ScheduleRefused) as target:
         await jetstream.publish("plans.1", schedule="@daily", schedule_target="elsewhere")
     assert target.value.err_code == 10190

@@ -103,7 +103,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("payload", [b"x", b""])
-async def test_headers_that_look_like_the_servers_fool_nobody(
+async def test_direct_get_with_headers_like_the_servers(
     jetstream: JetStream, nats_client: Client, payload: bytes
 ) -> None:
     stream = await make(jetstream)
@@ -158,7 +158,7 @@ async def test_stored_message_with_a_status_is_a_message(
     "block", [b"garbage", b"NATS/1.0\r\nA: 1\r\n", b"\r\n", b"NATS/1.0 503\r\n\r\n", b"Nats-Stream: "]
 )
 @pytest.mark.parametrize("payload", [b"", b"x"])
-async def test_stored_message_with_a_broken_header_block_is_found(
+async def test_direct_get_with_a_broken_header_block(
     jetstream: JetStream, nats_server: Server, block: bytes, payload: bytes
 ) -> None:
     stream = await make(jetstream)
@@ -212,7 +212,7 @@ async def test_start_time_counts_nanoseconds(jetstream: JetStream, nats_client: 
         assert (await stream.get_next_message(start_time=just_after)).seq == place + 1
 
 
-async def test_stream_without_direct_get_is_read_from_its_leader(jetstream: JetStream, nats_client: Client) -> None:
+async def test_get_from_the_leader_without_direct_get(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream, allow_direct=False)
     for subject in ("s.a", "s.b", "s.a"):
         await store(nats_client, subject)
@@ -228,7 +228,7 @@ async def test_stream_without_direct_get_is_read_from_its_leader(jetstream: JetS
             await sequences(aiter(handle.get_last_messages(["s.>"])))
 
 
-async def test_direct_get_that_is_switched_off_or_on_is_noticed(jetstream: JetStream, nats_client: Client) -> None:
+async def test_direct_get_switched_off_or_on_is_noticed(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream)
     await store(nats_client, "s.a")
     other = await jetstream.stream("S")
@@ -317,7 +317,7 @@ async def test_batch_can_be_read_once(jetstream: JetStream, nats_client: Client)
         await sequences(aiter(messages))
 
 
-async def test_loop_that_is_left_early_leaves_no_subscription(jetstream: JetStream, nats_client: Client) -> None:
+async def test_batch_get_left_early_leaves_no_subscription(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream)
     await store_many(nats_client, 10_000, "s.x")
     before = len(nats_client._engine.registry.table)
@@ -350,7 +350,7 @@ async def test_last_messages_are_those_of_one_moment(jetstream: JetStream, nats_
         stream.get_last_messages("s.a")
 
 
-async def test_pages_of_last_messages_are_of_the_moment_of_the_first(jetstream: JetStream, nats_client: Client) -> None:
+async def test_last_messages_in_pages_are_of_one_moment(jetstream: JetStream, nats_client: Client) -> None:
     """A thousand subjects of 20 KiB do not fit into one page; all are written again behind the first."""
     stream = await make(jetstream)
     await store_many(nats_client, 1000, payload=b"old" + bytes(20_000))
@@ -367,7 +367,7 @@ async def test_pages_of_last_messages_are_of_the_moment_of_the_first(jetstream: 
 
 
 @pytest.mark.parametrize("count", [1000, 2500])
-async def test_subjects_that_are_written_again_while_they_are_read_are_not_left_out(
+async def test_last_messages_of_subjects_written_meanwhile(
     jetstream: JetStream, nats_client: Client, count: int
 ) -> None:
     """The stream keeps nothing but the newest message of each, so the moment of the first page is soon gone."""
@@ -383,7 +383,7 @@ async def test_subjects_that_are_written_again_while_they_are_read_are_not_left_
 
 
 @pytest.mark.parametrize("up_to", [{}, {"up_to_sequence": 2500}, {"up_to_time": datetime(2100, 1, 1, tzinfo=UTC)}])
-async def test_more_subjects_than_the_server_answers_for_come_all(
+async def test_last_messages_of_very_many_subjects(
     jetstream: JetStream, nats_client: Client, up_to: dict[str, object]
 ) -> None:
     stream = await make(jetstream)
@@ -401,7 +401,7 @@ async def test_more_subjects_than_the_server_answers_for_come_all(
     assert len(await sequences(aiter(stream.get_last_messages(listed)))) == 2000
 
 
-async def test_connection_that_breaks_costs_no_message_and_gives_none_twice(nats_server: Server) -> None:
+async def test_batch_get_over_a_breaking_connection(nats_server: Server) -> None:
     """Cut at several places of the flow, each time the messages come gapless."""
     async with (
         FaultProxy(nats_server.host, nats_server.port) as proxy,
@@ -553,7 +553,7 @@ async def test_messages_that_were_purged_meanwhile_end_it(nats_client: Client) -
         assert await sequences(aiter(stream.get_batch())) == [1]
 
 
-async def test_server_that_knows_no_batches_gives_them_one_by_one(nats_client: Client) -> None:
+async def test_batch_get_from_an_old_server(nats_client: Client) -> None:
     async with played(
         nats_client, *(stored(1, None), None), *(of_leader(1), None), *(of_leader(3), None), *(NOTHING, None)
     ) as (stream, asked):
@@ -572,7 +572,7 @@ async def test_server_that_falls_silent_is_a_timeout(nats_client: Client) -> Non
             await anext(batches)
 
 
-async def test_late_messages_of_a_page_that_was_given_up_are_not_taken(nats_client: Client) -> None:
+async def test_late_messages_of_an_abandoned_page(nats_client: Client) -> None:
     """The rest of the first page comes when the second was asked for, behind a gap."""
     async with played(
         nats_client,
@@ -610,7 +610,7 @@ async def test_time_as_the_first_servers_wrote_it_is_read(nats_client: Client) -
         assert (await stream.get_message(1)).time == Timestamp.parse("2024-01-02T03:04:05.678901234Z")
 
 
-def test_a_stored_message_with_a_broken_header_block_is_found_also_at_a_time_with_503_in_it() -> None:
+def test_broken_header_block_at_a_time_with_503_in_it() -> None:
     """It is looked at whether that is the status which says that nobody listens."""
     block = b"garba" + stored(7, None)[0].removeprefix(b"NATS/1.0\r\n").replace(b"678901234", b"678503234")
     message = Message("inbox", None, b"", block)
@@ -657,7 +657,7 @@ _PIECES = [
 
 
 @given(st.integers(0, 5), st.lists(st.sampled_from(_PIECES), max_size=5))
-def test_last_get_takes_for_plain_what_is_plain_and_reads_it_like_any_other(good: int, more: list[bytes]) -> None:
+def test_last_get_of_plain_messages(good: int, more: list[bytes]) -> None:
     block = b"".join([*stored(7, None)[0].splitlines(keepends=True)[:good], *more])
     assume(block.count(b"Nats-Stream: ") < 2)
     get = LastGet(Api(cast("Client", None), domain=None, prefix=None, timeout=5), "S", "s.a")
@@ -672,7 +672,7 @@ def test_last_get_takes_for_plain_what_is_plain_and_reads_it_like_any_other(good
 
 
 @pytest.mark.parametrize("time", ["2024-01-02T03:04:05Z", "2024-01-02T03:04:05.123456789+00:00"])
-def test_last_get_is_not_taken_in_by_headers_that_look_like_those_of_the_server(time: str) -> None:
+def test_last_get_with_headers_like_the_servers(time: str) -> None:
     get = LastGet(Api(cast("Client", None), domain=None, prefix=None, timeout=5), "S", "s.a")
     said = [f"Nats-Stream: S\r\nNats-Subject: s.a\r\nNats-Sequence: {n}\r\nNats-Time-Stamp: {time}\r\n" for n in (1, 2)]
     forged, headerless = (

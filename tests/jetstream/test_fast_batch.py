@@ -168,9 +168,7 @@ async def test_many_publishers_share_a_stream(jetstream: JetStream, stream: Stre
     assert held == {f"f.{name}": list(range(2000)) for name in range(4)}
 
 
-async def test_a_few_big_messages_do_not_wait_for_an_acknowledgement_of_many(
-    jetstream: JetStream, stream: Stream
-) -> None:
+async def test_fast_batch_of_a_few_big_messages(jetstream: JetStream, stream: Stream) -> None:
     async with jetstream.fast_publisher(max_pending_bytes=100_000) as pub:
         for number in range(40):
             await pub.publish("f.1", b"%d" % number + b" " * 50_000)
@@ -187,7 +185,7 @@ async def test_any_flow_and_any_number_of_acknowledgements(jetstream: JetStream,
     assert len(await numbers(stream)) == 150
 
 
-async def test_a_refused_message_ends_a_publisher_that_allows_no_gaps(jetstream: JetStream, stream: Stream) -> None:
+async def test_refused_message_without_gaps_ends_the_batch(jetstream: JetStream, stream: Stream) -> None:
     with pytest.raises(PublishFailed) as caught:  # noqa: PT012
         async with jetstream.fast_publisher() as pub:
             for number in range(20):
@@ -202,7 +200,7 @@ async def test_a_refused_message_ends_a_publisher_that_allows_no_gaps(jetstream:
         await pub.publish("f.1")
 
 
-async def test_who_publishes_after_a_refusal_is_told_of_it_once(jetstream: JetStream, stream: Stream) -> None:
+async def test_refusal_is_raised_once(jetstream: JetStream, stream: Stream) -> None:
     async with jetstream.fast_publisher() as pub:
         await pub.publish("f.1", b"0")
         await pub.publish("f.1", b"1", expected_last_seq=99)
@@ -216,7 +214,7 @@ async def test_who_publishes_after_a_refusal_is_told_of_it_once(jetstream: JetSt
     assert await numbers(stream) == [0]
 
 
-async def test_a_refused_message_is_reported_where_gaps_are_allowed(jetstream: JetStream, stream: Stream) -> None:
+async def test_refused_message_with_gaps_is_reported(jetstream: JetStream, stream: Stream) -> None:
     with pytest.raises(PublishFailed) as caught:  # noqa: PT012
         async with jetstream.fast_publisher(gap="ok") as pub:
             for number in range(2000):
@@ -228,7 +226,7 @@ async def test_a_refused_message_is_reported_where_gaps_are_allowed(jetstream: J
 
 
 @pytest.mark.parametrize("flow", [1, 500])
-async def test_the_first_message_may_be_refused_where_gaps_are_allowed(jetstream: JetStream, flow: int) -> None:
+async def test_refused_first_message_with_gaps(jetstream: JetStream, flow: int) -> None:
     stream = await jetstream.create_stream(
         name="L", subjects=["l"], storage="memory", allow_batched=True, allow_direct=True, max_msg_size=10
     )
@@ -256,7 +254,7 @@ async def test_a_full_stream_is_told(jetstream: JetStream, gap: str) -> None:
     assert await numbers(stream) == list(range(5))
 
 
-async def test_a_stream_that_does_not_allow_it_says_so_at_the_first_message(jetstream: JetStream) -> None:
+async def test_stream_without_fast_ingest_is_an_error(jetstream: JetStream) -> None:
     stream = await jetstream.create_stream(name="N", subjects=["n"], storage="memory")
     async with jetstream.fast_publisher() as pub:
         with pytest.raises(BatchRefused) as caught:
@@ -303,7 +301,7 @@ async def test_a_block_that_raises_waits_for_nothing(jetstream: JetStream, strea
             raise ZeroDivisionError
 
 
-async def test_the_best_publisher_is_the_fastest_that_the_stream_allows(jetstream: JetStream, stream: Stream) -> None:
+async def test_best_publisher_is_the_fastest_allowed(jetstream: JetStream, stream: Stream) -> None:
     await jetstream.create_stream(name="W", subjects=["w"], storage="memory")
     async with jetstream.best_publisher("F") as fast:
         assert isinstance(fast, FastPublisher)
@@ -357,7 +355,7 @@ async def test_with_gaps_allowed_cuts_cost_what_is_counted(nats_server: Server) 
 
 
 @pytest.mark.slow
-async def test_a_restarted_server_is_met_with_ids_or_with_doubt(nats_server: Server) -> None:
+async def test_server_restart_with_and_without_ids(nats_server: Server) -> None:
     diary = EventRecorder()
     async with natsproto.connect(nats_server.url, on_event=diary, reconnect_wait=0.02, max_reconnect_attempts=-1) as nc:
         js = nc.jetstream(timeout=30)
@@ -503,7 +501,7 @@ async def leave(pub: FastPublisher) -> None:
 
 
 @virtual_clock
-async def test_the_first_message_is_waited_for_and_the_flow_is_the_streams() -> None:
+async def test_first_message_is_acked_with_the_flow() -> None:
     async with world(FAST) as place:
         nc, stream = await place.connect(), FastScript(place)
         pub = nc.jetstream().fast_publisher(flow=100, outstanding=2)
@@ -531,7 +529,7 @@ async def test_the_first_message_is_waited_for_and_the_flow_is_the_streams() -> 
 
 
 @virtual_clock
-async def test_an_acknowledgement_covers_those_before_it_that_were_lost() -> None:
+async def test_ack_covers_lost_acks_before_it() -> None:
     async with world(FAST) as place:
         nc, stream = await place.connect(), FastScript(place)
         pub, _ = await start(nc, stream, 2)
@@ -548,7 +546,7 @@ async def test_an_acknowledgement_covers_those_before_it_that_were_lost() -> Non
 
 
 @virtual_clock
-async def test_a_stream_that_is_silent_is_pinged_and_the_answer_goes_on() -> None:
+async def test_silent_stream_is_pinged() -> None:
     async with world(FAST) as place:
         nc, stream = await place.connect(), FastScript(place)
         pub, _ = await start(nc, stream, 2, flow=4, outstanding=1)
@@ -563,7 +561,7 @@ async def test_a_stream_that_is_silent_is_pinged_and_the_answer_goes_on() -> Non
 
 
 @virtual_clock
-async def test_a_gap_ends_the_batch_and_the_rest_is_sent_in_another() -> None:
+async def test_gap_ends_the_batch_and_another_follows() -> None:
     async with world(FAST) as place:
         nc, stream = await place.connect(), FastScript(place)
         pub, first = await start(nc, stream, 100)
@@ -587,7 +585,7 @@ async def test_a_gap_ends_the_batch_and_the_rest_is_sent_in_another() -> None:
 
 
 @virtual_clock
-async def test_allowed_gaps_are_counted_and_nothing_is_sent_again() -> None:
+async def test_allowed_gaps_are_counted() -> None:
     async with world(FAST) as place:
         nc, stream = await place.connect(), FastScript(place)
         pub, _ = await start(nc, stream, 100, gap="ok")
@@ -604,7 +602,7 @@ async def test_allowed_gaps_are_counted_and_nothing_is_sent_again() -> None:
 
 
 @virtual_clock
-async def test_after_a_reconnect_the_stream_is_asked_before_anything_is_sent() -> None:
+async def test_reconnect_asks_the_stream_before_sending() -> None:
     async with world(FAST) as place:
         nc, stream = await place.connect(), FastScript(place)
         pub, _ = await start(nc, stream, 100)
@@ -624,7 +622,7 @@ async def test_after_a_reconnect_the_stream_is_asked_before_anything_is_sent() -
 
 
 @virtual_clock
-async def test_a_stream_that_forgot_the_batch_leaves_doubt_unless_there_are_ids() -> None:
+async def test_forgotten_batch_is_uncertain_without_ids() -> None:
     unknown = {"error": {"code": 400, "err_code": 10208, "description": "unknown"}, "stream": "S", "seq": 0}
     async with world(FAST) as place:
         nc, stream = await place.connect(), FastScript(place)
@@ -658,7 +656,7 @@ async def publish_and_hear(pub: FastPublisher, stream: FastScript) -> Op:
 
 @pytest.mark.parametrize("auto_msg_id", [False, True])
 @virtual_clock
-async def test_silence_ends_at_the_timeout_with_an_unknown_outcome(auto_msg_id: bool) -> None:
+async def test_silence_ends_at_the_timeout_as_uncertain(auto_msg_id: bool) -> None:
     async with world(FAST) as place:
         nc = await place.connect()
         pub = nc.jetstream().fast_publisher(timeout=4, auto_msg_id=auto_msg_id)
@@ -694,7 +692,7 @@ async def test_an_election_is_waited_for() -> None:
 
 @pytest.mark.parametrize("auto_msg_id", [False, True])
 @virtual_clock
-async def test_a_stream_that_is_gone_between_two_batches_is_waited_for_until_the_timeout(auto_msg_id: bool) -> None:
+async def test_missing_stream_between_batches_times_out(auto_msg_id: bool) -> None:
     async with world(FAST) as place:
         nc, stream = await place.connect(), FastScript(place)
         pub = await nc.jetstream(timeout=4).fast_publisher(auto_msg_id=auto_msg_id).__aenter__()
@@ -767,7 +765,7 @@ async def test_a_commit_whose_answer_was_lost_is_sent_again() -> None:
 
 
 @virtual_clock
-async def test_a_server_that_knows_no_fast_ingest_is_found_out() -> None:
+async def test_server_without_fast_ingest_is_noticed() -> None:
     async with stage() as (_, nc, _):
         with pytest.raises(UnsupportedByServer, match=r"2\.14"):
             async with nc.jetstream().fast_publisher():

@@ -56,7 +56,7 @@ async def stored(nc: Client) -> list[str]:
 
 
 @pytest.mark.parametrize("auto_msg_id", [False, True])
-async def test_a_window_refuses_what_the_first_server_would_not_heed(auto_msg_id: bool) -> None:
+async def test_window_refuses_what_the_first_server_ignores(auto_msg_id: bool) -> None:
     schedule = Schedule.every(60, target="s.t")
     async with no_stream("2.10") as (server, nc):
         pub = await nc.jetstream(timeout=30).publisher(auto_msg_id=auto_msg_id).__aenter__()
@@ -84,7 +84,7 @@ async def test_a_window_refuses_what_the_first_server_would_not_heed(auto_msg_id
         assert await stored(nc) == ["s.2", "s.5"]
 
 
-async def test_a_window_sends_an_older_server_nothing_again_that_it_would_not_heed() -> None:
+async def test_window_resends_nothing_to_an_older_server() -> None:
     async with heard("2.14", "2.10") as (server, nc):
         async with nc.jetstream(timeout=30).publisher(auto_msg_id=True) as pub:
             await (await pub.publish("s.0", ttl=60))
@@ -98,7 +98,7 @@ async def test_a_window_sends_an_older_server_nothing_again_that_it_would_not_he
         assert await stored(nc) == ["s.2"]
 
 
-async def test_a_message_is_not_sent_again_to_an_older_server_that_would_not_heed_it() -> None:
+async def test_publish_is_not_retried_at_an_older_server() -> None:
     async with heard("2.14", "2.10") as (server, nc):
         server.freeze()
         sent = nc.stats.out_msgs
@@ -111,7 +111,7 @@ async def test_a_message_is_not_sent_again_to_an_older_server_that_would_not_hee
         assert await stored(nc) == []
 
 
-async def test_a_window_that_is_left_tells_of_what_was_refused() -> None:
+async def test_window_raises_refusals_at_its_end() -> None:
     async with no_stream("2.10") as (server, nc):
         pub = await nc.jetstream(timeout=30).publisher().__aenter__()
         await pub.publish("s.1", b"xx", ttl=60)
@@ -124,7 +124,7 @@ async def test_a_window_that_is_left_tells_of_what_was_refused() -> None:
 
 
 @pytest.mark.parametrize("messages", [1, 3])
-async def test_an_atomic_batch_tells_the_first_server_nothing_if_it_is_too_old(messages: int) -> None:
+async def test_atomic_batch_with_a_too_old_first_server(messages: int) -> None:
     async with no_stream("2.11") as (server, nc):
         batch = await nc.jetstream(timeout=30).atomic_batch().__aenter__()
 
@@ -140,7 +140,7 @@ async def test_an_atomic_batch_tells_the_first_server_nothing_if_it_is_too_old(m
         assert await stored(nc) == []
 
 
-async def test_an_atomic_batch_that_no_server_was_there_for_is_not_sent_later() -> None:
+async def test_atomic_batch_without_a_server_is_not_sent() -> None:
     async with no_stream("2.14") as (server, nc):
         batch = await nc.jetstream(timeout=0.3).atomic_batch().__aenter__()
         await batch.publish("s.1")
@@ -151,7 +151,7 @@ async def test_an_atomic_batch_that_no_server_was_there_for_is_not_sent_later() 
 
 
 @pytest.mark.parametrize("more", [0, 1, 2])
-async def test_an_atomic_batch_does_not_go_on_with_an_older_server(more: int) -> None:
+async def test_atomic_batch_ends_with_an_older_server(more: int) -> None:
     async with heard("2.14", "2.11") as (server, nc):
         diary = EventRecorder(Disconnected)
         nc.listen(diary)
@@ -168,7 +168,7 @@ async def test_an_atomic_batch_does_not_go_on_with_an_older_server(more: int) ->
         assert await stored(nc) == []
 
 
-async def test_a_fast_publisher_tells_the_first_server_nothing_if_it_is_too_old() -> None:
+async def test_fast_batch_with_a_too_old_first_server() -> None:
     async with no_stream("2.12") as (server, nc):
         pub = await nc.jetstream(timeout=30).fast_publisher().__aenter__()
         publishing = asyncio.create_task(pub.publish("s.1", ttl=60))
@@ -182,7 +182,7 @@ async def test_a_fast_publisher_tells_the_first_server_nothing_if_it_is_too_old(
         assert await stored(nc) == []
 
 
-async def test_what_the_first_server_heeds_is_stored_in_order() -> None:
+async def test_messages_for_the_first_server_are_in_order() -> None:
     subjects = [f"s.{number:02}" for number in range(20)]
     async with no_stream("2.14") as (server, nc):
         async with nc.jetstream(timeout=30).publisher(auto_msg_id=True) as pub:

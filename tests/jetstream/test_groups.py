@@ -44,7 +44,7 @@ WAIT = 1.0  # ack_wait, and so the time after which an instance that is gone is 
         (3, [], {"a": ()}),
     ],
 )
-def test_partitions_are_given_out_as_members_in_other_languages_compute_it(
+def test_partitions_as_other_clients_compute_them(
     partitions: int, members: list[str], shares: dict[str, tuple[int, ...]]
 ) -> None:
     config = StaticGroupConfig(max_members=partitions, members=members)
@@ -79,14 +79,12 @@ def test_a_member_reads_its_partitions_of_every_filter() -> None:
         ),
     ],
 )
-def test_a_filter_becomes_the_transform_that_puts_the_partition_in_front(
-    one: PartitioningFilter, transformed: str
-) -> None:
+def test_filter_becomes_the_partition_transform(one: PartitioningFilter, transformed: str) -> None:
     one.check()
     assert one.transform(4).dest == transformed
 
 
-def test_a_configuration_is_written_and_read_as_in_other_languages() -> None:
+def test_group_config_as_other_clients_write_it() -> None:
     config = ElasticGroupConfig(
         max_members=3,
         partitioning_filters=[PartitioningFilter(filter="a.*", partitioning_wildcards=(1,))],
@@ -183,7 +181,7 @@ async def within(*waits: Awaitable[object]) -> None:
 
 
 @pytest.mark.slow
-async def test_members_of_an_elastic_group_come_and_go_and_all_is_handled_in_order(
+async def test_elastic_group_members_come_and_go(
     jetstream: JetStream,
 ) -> None:
     js, desk = jetstream, Desk()
@@ -249,9 +247,7 @@ async def test_partitions_given_by_hand_may_be_given_anew(jetstream: JetStream) 
 
 
 @pytest.mark.slow
-async def test_another_instance_takes_over_when_the_one_that_was_served_is_gone(
-    jetstream: JetStream, nats_server: Server
-) -> None:
+async def test_member_instance_takes_over(jetstream: JetStream, nats_server: Server) -> None:
     js, desk = jetstream, Desk()
     await orders(js)
     group = await ElasticGroup.create(js, "O", "g", max_members=2, filters=["o.*"])
@@ -299,7 +295,7 @@ async def test_a_consumer_that_somebody_deleted_is_made_anew(jetstream: JetStrea
     desk.check(10)
 
 
-async def test_a_static_group_reads_a_stream_that_has_the_partitions_and_ends_with_its_configuration(
+async def test_static_group_ends_with_its_config(
     jetstream: JetStream,
 ) -> None:
     js, desk = jetstream, Desk()
@@ -335,9 +331,7 @@ async def test_a_static_group_reads_a_stream_that_has_the_partitions_and_ends_wi
         ("elastic", b'{"max_members":0}'),
     ],
 )
-async def test_a_change_that_a_group_cannot_survive_ends_its_members(
-    jetstream: JetStream, kind: str, written: bytes
-) -> None:
+async def test_group_members_end_with_a_fatal_change(jetstream: JetStream, kind: str, written: bytes) -> None:
     js, desk = jetstream, Desk()
     await js.create_stream(name="O", subjects=["0.o"], storage="memory")
     group: StaticGroup | ElasticGroup
@@ -356,7 +350,7 @@ async def test_a_change_that_a_group_cannot_survive_ends_its_members(
     assert member.closed
 
 
-async def test_the_consumer_is_configured_as_members_in_other_languages_configure_it(jetstream: JetStream) -> None:
+async def test_group_consumer_as_other_clients_configure_it(jetstream: JetStream) -> None:
     """They create it with the same words, and one that differs would be deleted by the next who joins."""
     js = jetstream
     await orders(js)
@@ -381,7 +375,7 @@ async def test_the_consumer_is_configured_as_members_in_other_languages_configur
     )
 
 
-async def test_members_change_what_others_wrote_and_nothing_else_of_it(jetstream: JetStream) -> None:
+async def test_members_change_only_their_part_of_the_config(jetstream: JetStream) -> None:
     """Members compare the rest, and in other languages an empty list is not the same as none."""
     js = jetstream
     await orders(js)
@@ -397,7 +391,7 @@ async def test_members_change_what_others_wrote_and_nothing_else_of_it(jetstream
     }
 
 
-async def test_what_cannot_be_is_said_before_anything_is_sent(jetstream: JetStream) -> None:
+async def test_group_arguments_are_checked_before_sending(jetstream: JetStream) -> None:
     js = jetstream
     await orders(js)
     with pytest.raises(GroupNotFound):

@@ -85,7 +85,7 @@ def left_over(value: object, path: str = "") -> list[str]:
 # ---------------------------------------------------------------- streams
 
 
-def test_a_streams_info_has_a_place_for_all_that_the_server_says(raw: RawClient) -> None:
+def test_stream_info_knows_every_field(raw: RawClient) -> None:
     info = create(raw)
     assert info.did_create
     assert info.name == "S"
@@ -160,7 +160,7 @@ def test_purge_and_delete_say_what_they_did(raw: RawClient) -> None:
     assert whole(Done, raw.ask("STREAM.DELETE.S")).success
 
 
-def test_a_stored_message_is_told_with_headers_and_time(raw: RawClient) -> None:
+def test_stored_message_has_headers_and_time(raw: RawClient) -> None:
     create(raw)
     header = b"NATS/1.0\r\nA: b\r\n\r\n"
     raw.publish("s.a", b"\x00\xff", header)
@@ -172,7 +172,7 @@ def test_a_stored_message_is_told_with_headers_and_time(raw: RawClient) -> None:
     assert empty.time > message.time
 
 
-def test_a_snapshot_tells_what_it_will_restore_and_a_restore_takes_it(raw: RawClient) -> None:
+def test_snapshot_config_is_taken_by_a_restore(raw: RawClient) -> None:
     create(raw, storage="file")
     raw.publish("s.a")
     started = whole(SnapshotStarted, raw.ask("STREAM.SNAPSHOT.S", b'{"deliver_subject":"chunks.here"}'))
@@ -185,7 +185,7 @@ def test_a_snapshot_tells_what_it_will_restore_and_a_restore_takes_it(raw: RawCl
 # ---------------------------------------------------------------- consumers
 
 
-def test_a_consumers_info_has_a_place_for_all_that_the_server_says(raw: RawClient) -> None:
+def test_consumer_info_knows_every_field(raw: RawClient) -> None:
     create(raw)
     raw.publish("s.a")
     info = consume(raw, durable_name="C")
@@ -295,14 +295,14 @@ def test_lost_messages_and_a_rescue_are_told() -> None:
 # ---------------------------------------------------------------- acknowledgements
 
 
-def test_a_publish_is_acknowledged_also_when_it_repeats(raw: RawClient) -> None:
+def test_pub_ack_of_a_duplicate(raw: RawClient) -> None:
     create(raw)
     header = b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n"
     assert pub_ack(raw.publish("s.a", b"", header)) == PubAck(stream="S", seq=1)
     assert pub_ack(raw.publish("s.a", b"", header)) == PubAck(stream="S", seq=1, duplicate=True)
 
 
-def test_counters_and_batches_say_more_in_their_acknowledgement(raw: RawClient) -> None:
+def test_pub_ack_of_counters_and_batches(raw: RawClient) -> None:
     create(raw, name="N", subjects=["n.>"], allow_msg_counter=True)
     count = b"NATS/1.0\r\nNats-Incr: +99999999999999999999999\r\n\r\n"
     assert pub_ack(raw.publish("n.a", b"", count)).val == "99999999999999999999999"
@@ -318,7 +318,7 @@ def test_counters_and_batches_say_more_in_their_acknowledgement(raw: RawClient) 
     st.booleans(),
     st.sampled_from([(",", ":"), (", ", ": ")]),
 )
-def test_the_short_way_of_reading_an_acknowledgement_is_the_long_way(
+def test_pub_ack_fast_path_equals_the_codec(
     stream: str, seq: int, domain: str, duplicate: bool, separators: tuple[str, str]
 ) -> None:
     said: dict[str, object] = {"stream": stream, "seq": seq}
@@ -349,7 +349,7 @@ def test_what_is_no_acknowledgement_is_told_so(data: bytes) -> None:
         pub_ack(data)
 
 
-def test_a_refused_publish_is_an_error_though_it_names_a_stream(raw: RawClient) -> None:
+def test_pub_ack_with_an_error_and_a_stream(raw: RawClient) -> None:
     create(raw)
     raw.publish("s.a")
     header = b"NATS/1.0\r\nNats-Expected-Last-Sequence: 9\r\n\r\n"
@@ -418,7 +418,7 @@ def denied_delete(raw: RawClient) -> dict[str, object]:
     return raw.api("STREAM.MSG.DELETE.D", b'{"seq":1}')
 
 
-def test_what_a_real_server_refuses_is_of_the_class_for_it(raw: RawClient) -> None:
+def test_api_error_class_of_real_refusals(raw: RawClient) -> None:
     for err_code, kind, reply in refusals(raw):
         refusal = api_error(reply, "ask")
         assert (refusal.err_code, type(refusal)) == (err_code, kind), reply
@@ -436,13 +436,13 @@ def test_every_code_of_the_server_has_one_name() -> None:
     assert ERROR_CLASSES.keys() <= set(codes)
 
 
-def test_every_class_of_refusal_is_raised_for_some_code() -> None:
+def test_api_error_classes_all_have_a_code() -> None:
     raised = set(ERROR_CLASSES.values())
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ApiError)}
     assert kinds - raised == {ApiError}
 
 
-def test_an_unknown_code_is_a_plain_api_error_with_all_it_said() -> None:
+def test_api_error_of_an_unknown_code() -> None:
     refusal = api_error({"error": {"code": 400, "err_code": 19999, "description": "too green"}})
     assert type(refusal) is ApiError
     assert str(refusal) == "too green (code 400, err_code 19999)"
@@ -453,7 +453,7 @@ def test_an_odd_error_is_an_error_all_the_same(payload: dict[str, object]) -> No
     assert isinstance(api_error(payload), ApiError)
 
 
-def test_a_replicated_streams_wrong_sequence_has_no_number() -> None:
+def test_wrong_sequence_of_a_replica_has_no_number() -> None:
     refusal = api_error({"code": 400, "err_code": 10164, "description": "wrong last sequence"})
     assert isinstance(refusal, WrongLastSequence)
     assert refusal.last is None
@@ -478,13 +478,13 @@ def test_an_error_survives_the_way_to_another_process(error: errors.NatsError) -
     assert vars(again) == vars(error)
 
 
-def test_missing_keys_are_key_errors_with_a_readable_sentence() -> None:
+def test_missing_key_is_a_readable_key_error() -> None:
     assert isinstance(errors.KeyDeleted("b", "k", 3), KeyError)
     assert str(errors.KeyNotFound("b", "k")) == "key 'k' in bucket 'b': not found"
     assert str(errors.KeyDeleted("b", "k", 3, "PURGE")) == "key 'k' at revision 3 in bucket 'b': purged"
     assert str(errors.ObjectNotFound("b", "o")) == "object 'o' in store 'b': not found"
 
 
-def test_the_bytes_of_a_stored_message_are_base64_on_the_wire() -> None:
+def test_stored_message_data_is_base64_on_the_wire() -> None:
     said = {"subject": "a", "seq": 1, "data": base64.b64encode(b"\xff").decode(), "time": "2026-01-01T00:00:00Z"}
     assert decode(StoredMessage, said).data == b"\xff"

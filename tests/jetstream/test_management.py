@@ -96,16 +96,14 @@ NEWER_FIELDS = (
 )
 
 
-async def test_every_field_of_a_stream_comes_back_as_it_was_asked_for(jetstream: JetStream) -> None:
+async def test_stream_fields_come_back(jetstream: JetStream) -> None:
     stream = await jetstream.create_stream(EVERY_FIELD)
     assert without_server_words(stream.cached_info.config) == without_server_words(EVERY_FIELD)
     assert stream.cached_info.did_create
 
 
 @pytest.mark.parametrize("fields", NEWER_FIELDS, ids=lambda fields: next(iter(fields)))
-async def test_every_newer_field_comes_back_as_it_was_asked_for(
-    jetstream: JetStream, fields: dict[str, object]
-) -> None:
+async def test_newer_stream_fields_come_back(jetstream: JetStream, fields: dict[str, object]) -> None:
     wanted = StreamConfig(name="NEW", subjects=["new.>"]).replace(**fields)
     info = (await jetstream.create_stream(wanted)).cached_info
     assert {name: getattr(info.config, name) for name in fields} == {name: getattr(wanted, name) for name in fields}
@@ -134,7 +132,7 @@ async def test_source_of_another_domain_comes_back(jetstream: JetStream) -> None
     assert stream.cached_info.config.mirror == source
 
 
-async def test_field_of_a_newer_server_survives_info_and_update(jetstream: JetStream) -> None:
+async def test_unknown_stream_field_survives_an_update(jetstream: JetStream) -> None:
     """The server refuses the field by its name: it was sent."""
     stream = await memory_stream(jetstream)
     config = stream.cached_info.config.replace(extra={"of_the_future": {"deep": 1}})
@@ -150,7 +148,7 @@ async def test_what_info_says_can_be_sent_back_unchanged(jetstream: JetStream) -
     assert same.cached_info.created == stream.cached_info.created
 
 
-async def test_same_stream_can_be_created_twice_and_another_of_that_name_cannot(jetstream: JetStream) -> None:
+async def test_stream_is_created_twice_with_the_same_config(jetstream: JetStream) -> None:
     await memory_stream(jetstream)
     await memory_stream(jetstream)
     with pytest.raises(errors.StreamNameInUse, match="create stream 'S'"):
@@ -164,7 +162,7 @@ async def test_fields_win_over_the_configuration_they_amend(jetstream: JetStream
     assert (found.max_msgs, found.storage, found.subjects) == (2, "memory", ("s",))
 
 
-async def test_update_of_the_context_says_everything_and_update_of_the_stream_only_what_changes(
+async def test_update_of_the_context_and_of_the_stream(
     jetstream: JetStream,
 ) -> None:
     stream = await memory_stream(jetstream, max_msgs=10, max_bytes=1000)
@@ -188,7 +186,7 @@ async def test_create_or_update_does_what_is_needed(jetstream: JetStream) -> Non
     assert stream.cached_info.config.max_msgs == 2
 
 
-async def test_create_or_update_by_many_at_once_succeeds_for_all(jetstream: JetStream) -> None:
+async def test_create_or_update_by_many_at_once(jetstream: JetStream) -> None:
     calls = (jetstream.create_or_update_stream(name="S", storage="memory", max_msgs=n) for n in range(1, 9))
     assert len(await asyncio.gather(*calls)) == 8
 
@@ -232,9 +230,7 @@ async def test_names_are_checked_before_anything_is_sent(jetstream: JetStream, n
     assert nats_client.stats.out_msgs == before
 
 
-async def test_filters_and_sequences_are_checked_before_anything_is_sent(
-    jetstream: JetStream, nats_client: Client
-) -> None:
+async def test_filters_and_sequences_are_checked(jetstream: JetStream, nats_client: Client) -> None:
     stream = await jetstream.stream("S", bind=True)
     before = nats_client.stats.out_msgs
     for call in (
@@ -287,7 +283,7 @@ async def test_streams_are_found_by_subject(jetstream: JetStream) -> None:
         await jetstream.stream_name_by_subject("c")
 
 
-async def test_info_tells_subjects_and_deleted_messages_when_asked(jetstream: JetStream, nats_client: Client) -> None:
+async def test_info_with_subjects_and_deleted_messages(jetstream: JetStream, nats_client: Client) -> None:
     stream = await memory_stream(jetstream)
     await fill(nats_client, "s.a", "s.b", "s.a", "s.c")
     await stream.delete_message(3)
@@ -318,7 +314,7 @@ async def test_more_subjects_than_a_page_holds_are_all_told(jetstream: JetStream
     assert count == many
 
 
-async def test_purge_removes_what_it_is_told_and_says_how_much(jetstream: JetStream, nats_client: Client) -> None:
+async def test_purge_counts_what_it_removes(jetstream: JetStream, nats_client: Client) -> None:
     stream = await memory_stream(jetstream)
     await fill(nats_client, *(["s.a", "s.b"] * 5))
     assert await stream.purge(subject="s.a", keep=2) == 3
@@ -328,7 +324,7 @@ async def test_purge_removes_what_it_is_told_and_says_how_much(jetstream: JetStr
     assert await stream.purge() == 0
 
 
-async def test_deleted_message_is_gone_with_and_without_erasing(jetstream: JetStream, nats_client: Client) -> None:
+async def test_delete_message_with_and_without_erasing(jetstream: JetStream, nats_client: Client) -> None:
     stream = await memory_stream(jetstream)
     await fill(nats_client, "s.a", "s.b")
     await stream.delete_message(1)
@@ -439,7 +435,7 @@ async def test_every_field_of_a_push_consumer_comes_back(jetstream: JetStream) -
     }
 
 
-async def test_consumer_without_a_name_is_named_by_the_server(jetstream: JetStream) -> None:
+async def test_consumer_is_named_by_the_server(jetstream: JetStream) -> None:
     stream = await memory_stream(jetstream)
     consumer = await stream.create_consumer()
     assert consumer.name
@@ -469,7 +465,7 @@ async def test_create_update_and_create_or_update_consumers(jetstream: JetStream
         await stream.update_consumer(max_deliver=1)
 
 
-async def test_lists_of_consumers_go_on_behind_the_first_page(jetstream: JetStream) -> None:
+async def test_consumer_lists_have_several_pages(jetstream: JetStream) -> None:
     stream = await memory_stream(jetstream)
     await asyncio.gather(*(stream.create_consumer(name=f"c{number}") for number in range(260)))
     listing = stream.consumers()
@@ -535,7 +531,7 @@ async def test_unpin_needs_a_group_of_the_consumer(jetstream: JetStream) -> None
         await consumer.unpin("a group")
 
 
-async def test_arguments_are_the_fields_of_the_configurations() -> None:
+async def test_arguments_are_the_fields_of_the_configs() -> None:
     for kind, arguments in (
         (StreamConfig, StreamArgs),
         (ConsumerConfig, ConsumerArgs),
@@ -624,7 +620,7 @@ async def test_account_without_jetstream_is_told_at_once() -> None:
             await promptly(call, errors.JetStreamNotEnabled, "JetStream")
 
 
-async def test_prefix_reaches_the_jetstream_of_another_account() -> None:
+async def test_prefix_of_another_account() -> None:
     accounts = """
     accounts {
       OWNER {
@@ -720,7 +716,7 @@ async def test_permissions_can_tell_subjects_apart(guarded: Callable[[str], Awai
     )
 
 
-async def test_last_messages_in_pages_need_no_permission_but_direct_get(
+async def test_last_messages_need_direct_get_permission_only(
     guarded: Callable[[str], Awaitable[JetStream]],
 ) -> None:
     owner, guest = await guarded("full"), await guarded("getter")
@@ -732,7 +728,7 @@ async def test_last_messages_in_pages_need_no_permission_but_direct_get(
     assert len([message.seq async for message in stream.get_last_messages(["s.*"])]) == 900
 
 
-async def test_permissions_can_tell_filters_with_wildcards_apart(
+async def test_permissions_of_filters_with_wildcards(
     guarded: Callable[[str], Awaitable[JetStream]],
 ) -> None:
     owner, guest = await guarded("full"), await guarded("wild")
@@ -750,9 +746,7 @@ async def test_permissions_can_tell_filters_with_wildcards_apart(
     await promptly(stream.create_consumer(name="c"), errors.PermissionDenied, r"CREATE\.S\.c'")
 
 
-async def test_a_request_demands_the_level_of_the_api_that_its_configuration_needs(
-    jetstream: JetStream, nats_client: Client
-) -> None:
+async def test_request_demands_the_api_level_of_its_config(jetstream: JetStream, nats_client: Client) -> None:
     async with nats_client.subscribe("$JS.API.*.CREATE.>") as requests:
         stream = await memory_stream(jetstream, "A")
         await memory_stream(jetstream, "B", allow_msg_ttl=True)
@@ -765,7 +759,7 @@ async def test_a_request_demands_the_level_of_the_api_that_its_configuration_nee
     assert demanded == [None, "1", "2", "4", None, "1"]
 
 
-async def test_timeout_of_a_call_wins_over_that_of_the_context(nats_server: Server, nats_client: Client) -> None:
+async def test_timeout_of_a_call_beats_the_context(nats_server: Server, nats_client: Client) -> None:
     js = nats_client.jetstream(timeout=LONG)
     stream = await memory_stream(js)
     nats_server.freeze()
@@ -812,7 +806,7 @@ async def leaf() -> AsyncIterator[Client]:
             yield near
 
 
-async def test_domain_reaches_the_jetstream_behind_a_leaf_node(leaf: Client, tmp_path: Path) -> None:
+async def test_domain_behind_a_leaf_node(leaf: Client, tmp_path: Path) -> None:
     far, near, local = leaf.jetstream(domain="hub"), leaf.jetstream(domain="edge"), leaf.jetstream()
     assert [(await js.account_info()).domain for js in (far, near, local)] == ["hub", "edge", "edge"]
     stream = await far.create_stream(name="S", subjects=["s.>"], storage="memory", allow_direct=True)

@@ -82,7 +82,7 @@ async def test_a_fast_reader_gets_more_ahead_than_a_slow_one(
     assert max(await batches_pulled(nats_client, stream)) == 500
 
 
-async def test_messages_that_grow_all_of_a_sudden_do_not_pile_up_and_none_is_missed(
+async def test_suddenly_bigger_messages_do_not_pile_up(
     jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefetch, "MAX_PREFETCH_BYTES", 30_000)
@@ -100,9 +100,7 @@ async def test_messages_that_grow_all_of_a_sudden_do_not_pile_up_and_none_is_mis
     assert not notices(told)
 
 
-async def test_who_waits_for_acknowledgements_has_no_more_ahead_however_fast_it_reads(
-    jetstream: JetStream, nats_client: Client
-) -> None:
+async def test_prefetch_is_bounded_while_acks_are_awaited(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream, 3000)
     consumer = await stream.create_consumer(durable_name="d")
     async with nats_client.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream.name}.*") as asked:
@@ -114,7 +112,7 @@ async def test_who_waits_for_acknowledgements_has_no_more_ahead_however_fast_it_
         assert max(json.loads(message.data)["batch"] for message in await asked._read_batch()) == 500
 
 
-async def test_what_ended_one_reader_is_forgotten_with_the_next(jetstream: JetStream) -> None:
+async def test_reader_error_is_forgotten_with_the_next(jetstream: JetStream) -> None:
     stream = await make(jetstream)
     ordered = stream.ordered_consumer()
     await jetstream.delete_stream("S")
@@ -187,7 +185,7 @@ async def test_verbs_go_on_where_the_last_one_ended(jetstream: JetStream, nats_c
     await no_consumers(stream)
 
 
-async def test_fetches_use_one_consumer_which_goes_when_nobody_comes_back(
+async def test_fetches_use_one_ordered_consumer(
     jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("natsproto.jetstream._consumer.ordered_state.KEEP_CONSUMER_S", LONG)
@@ -233,7 +231,7 @@ async def test_one_reader_at_a_time(jetstream: JetStream) -> None:
         ({"start_sequence": 1, "start_time": datetime.now(UTC)}, "start_time"),
     ],
 )
-async def test_what_an_ordered_consumer_chooses_itself_is_refused(
+async def test_ordered_consumer_refuses_its_own_options(
     jetstream: JetStream, fields: dict[str, object], what: str
 ) -> None:
     stream = await jetstream.stream("S", bind=True)
@@ -276,7 +274,7 @@ async def test_configuration_that_the_server_refuses_is_told(jetstream: JetStrea
 
 
 @BOTH
-async def test_deleted_consumer_is_replaced_without_gap_or_duplicate(
+async def test_deleted_ordered_consumer_is_replaced(
     jetstream: JetStream, nats_client: Client, push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("natsproto.jetstream._consumer.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
@@ -319,7 +317,7 @@ async def test_crash_of_the_server_costs_nothing(
 
 
 @BOTH
-async def test_purge_leaves_out_what_was_removed_and_nothing_else(jetstream: JetStream, push: bool) -> None:
+async def test_ordered_reader_over_a_purge(jetstream: JetStream, push: bool) -> None:
     stream = await make(jetstream, 1000)
     ordered = stream.ordered_consumer(push=push)
     async with ordered.messages(max_messages=10) as messages:
@@ -349,7 +347,7 @@ async def test_consumer_that_somebody_resets_doubles_nothing(jetstream: JetStrea
     assert seen == list(range(1, 201))
 
 
-async def test_new_messages_only_and_none_of_them_missed_when_the_consumer_is_lost(jetstream: JetStream) -> None:
+async def test_deliver_new_misses_none_after_a_lost_consumer(jetstream: JetStream) -> None:
     stream = await make(jetstream, 3)
     ordered = stream.ordered_consumer(deliver_policy="new")
     async with ordered.messages() as messages:
@@ -360,9 +358,7 @@ async def test_new_messages_only_and_none_of_them_missed_when_the_consumer_is_lo
 
 
 @BOTH
-async def test_reader_that_lost_messages_on_the_way_gets_them_again(
-    jetstream: JetStream, nats_client: Client, push: bool
-) -> None:
+async def test_ordered_reader_gets_lost_messages_again(jetstream: JetStream, nats_client: Client, push: bool) -> None:
     """The consumer is pulled from by somebody else, or what it pushes is not all taken in: a gap."""
     stream = await make(jetstream, 10)
     ordered = stream.ordered_consumer(push=push)
@@ -400,7 +396,7 @@ async def test_silence_makes_it_begin_anew(jetstream: JetStream, nats_client: Cl
     assert isinstance(notices(seen)[0].error, HeartbeatMissed)
 
 
-async def test_fetch_of_a_reader_without_a_server_ends_in_time(nats_server: Server) -> None:
+async def test_ordered_fetch_in_an_outage_ends_in_time(nats_server: Server) -> None:
     async with natsproto.connect(nats_server.url) as nc:
         stream = await make(nc.jetstream(), 3, storage="file")
         ordered = stream.ordered_consumer()
@@ -434,7 +430,7 @@ async def test_cancelled_anywhere_it_loses_nothing(jetstream: JetStream, nats_cl
     await no_consumers(stream)
 
 
-async def test_leaving_while_the_consumer_is_being_made_leaves_none(jetstream: JetStream, nats_client: Client) -> None:
+async def test_leaving_while_the_consumer_is_created(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream, 1)
     for turns in range(6):
         async with stream.ordered_consumer().messages():
@@ -469,9 +465,7 @@ async def test_closing_the_client_ends_reading(nats_server: Server) -> None:
         assert await stream.ordered_consumer().fetch(1, timeout=1) == []
 
 
-async def test_an_old_server_that_is_behind_for_a_while_ends_no_reader(
-    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_old_server_that_is_behind_ends_no_reader(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its INFO does not say what time it is there: that something was stored after it was asked cannot be told."""
     stream = await make(jetstream, 3)
     async with stream.ordered_consumer() as ordered:
@@ -491,7 +485,7 @@ async def test_an_old_server_that_is_behind_for_a_while_ends_no_reader(
         assert (told, identity.unverified) == ([], False)
 
 
-async def test_who_may_not_ask_about_the_stream_asks_once_and_reads_on() -> None:
+async def test_ordered_reader_without_stream_info_permission() -> None:
     config = """accounts { A {
         jetstream: enabled
         users = [

@@ -49,7 +49,7 @@ async def test_overflow_serves_only_when_enough_is_pending(jetstream: JetStream)
         await consumer.fetch(1, timeout=LONG, group="other")
 
 
-async def test_overflow_serves_only_when_enough_is_unacknowledged(jetstream: JetStream) -> None:
+async def test_overflow_serves_above_min_ack_pending(jetstream: JetStream) -> None:
     stream = await make(jetstream, 10)
     consumer = await stream.create_consumer(
         durable_name="d", priority_policy="overflow", priority_groups=["g"], ack_wait=60
@@ -121,9 +121,7 @@ async def test_pinned_client_gets_everything_until_it_goes(jetstream: JetStream,
     assert set(seen[0]) | set(seen[1]) == set(range(1, 76))
 
 
-async def test_pin_is_kept_from_fetch_to_fetch_and_a_wrong_one_is_forgotten(
-    jetstream: JetStream, nats_client: natsproto.Client
-) -> None:
+async def test_pin_is_kept_between_fetches(jetstream: JetStream, nats_client: natsproto.Client) -> None:
     stream = await make(jetstream, 10)
     consumer = await stream.create_consumer(
         durable_name="d", priority_policy="pinned_client", priority_groups=["g"], priority_timeout=60.0

@@ -54,7 +54,7 @@ async def test_an_acknowledgement_says_where_the_message_is(js: JetStream) -> No
     assert (await js.publish("s.a", bytearray(b"2"))).seq == 2
 
 
-async def test_a_message_id_is_stored_once_and_the_second_ack_names_the_first_sequence(js: JetStream) -> None:
+async def test_message_id_is_stored_once(js: JetStream) -> None:
     first = await js.publish("s.a", b"1", msg_id="m")
     await js.publish("s.a", b"2")
     again = await js.publish("s.b", b"3", msg_id="m")
@@ -98,7 +98,7 @@ async def test_expectations_that_do_not_hold_store_nothing(js: JetStream) -> Non
     assert (await (await js.stream("S")).info()).state.messages == 1
 
 
-async def test_a_full_stream_that_discards_new_messages_says_so(jetstream: JetStream) -> None:
+async def test_full_stream_with_discard_new(jetstream: JetStream) -> None:
     await jetstream.create_stream(name="F", subjects=["f"], storage="memory", max_msgs=1, discard="new")
     await jetstream.publish("f")
     with pytest.raises(LimitReached) as caught:
@@ -106,7 +106,7 @@ async def test_a_full_stream_that_discards_new_messages_says_so(jetstream: JetSt
     assert (caught.value.code, caught.value.err_code) == (503, 10077)
 
 
-async def test_messages_bigger_than_the_stream_or_the_server_allow_are_refused(jetstream: JetStream) -> None:
+async def test_too_big_message_is_refused(jetstream: JetStream) -> None:
     await jetstream.create_stream(name="T", subjects=["t"], storage="memory", max_msg_size=10)
     with pytest.raises(MessageTooLarge):
         await jetstream.publish("t", b"x" * 11)
@@ -125,7 +125,7 @@ async def test_a_subject_without_a_stream_is_said(js: JetStream) -> None:
         await js.publish("nowhere", retry_attempts=0)
 
 
-async def test_a_stream_that_comes_while_it_is_tried_again_gets_the_message(js: JetStream) -> None:
+async def test_stream_created_during_retries(js: JetStream) -> None:
     publishing = asyncio.create_task(js.publish("late", b"x", retry_attempts=-1, retry_wait=0.05, timeout=10))
     await asyncio.sleep(0)
     await js._connection.flush()  # nobody has answered the first attempt
@@ -134,7 +134,7 @@ async def test_a_stream_that_comes_while_it_is_tried_again_gets_the_message(js: 
     assert (await publishing).stream == "LATE"
 
 
-async def test_a_stream_without_acknowledgements_times_out_and_stores(jetstream: JetStream) -> None:
+async def test_stream_with_no_ack_times_out_and_stores(jetstream: JetStream) -> None:
     stream = await jetstream.create_stream(name="Q", subjects=["q"], storage="memory", no_ack=True)
     with pytest.raises(PublishTimeout):
         await jetstream.publish("q", timeout=0.2)
@@ -182,7 +182,7 @@ async def test_a_denied_subject_is_an_error_at_once() -> None:
             assert (await allowed).seq == 1
 
 
-async def test_a_denied_inbox_leaves_the_outcome_unknown_at_once() -> None:
+async def test_denied_inbox_is_uncertain_at_once() -> None:
     """The server takes the message, and its acknowledgement goes nowhere."""
     config = """authorization { users: [
         { user: a, password: b, permissions: { subscribe: { deny: "_INBOX.>" } } }
@@ -224,7 +224,7 @@ async def test_a_denied_inbox_leaves_the_outcome_unknown_at_once() -> None:
 
 
 @pytest.mark.slow
-async def test_a_message_goes_after_its_time_and_a_marker_stays(jetstream: JetStream) -> None:
+async def test_message_ttl_leaves_a_marker(jetstream: JetStream) -> None:
     stream = await jetstream.create_stream(
         name="T",
         subjects=["t.>"],
@@ -246,7 +246,7 @@ async def test_a_message_goes_after_its_time_and_a_marker_stays(jetstream: JetSt
         await stream.get_message(1)
 
 
-async def test_a_window_takes_a_ttl_before_any_server_was_heard_of() -> None:
+async def test_window_takes_a_ttl_before_the_first_connect() -> None:
     async with run_server(jetstream=True) as server:
         async with natsproto.connect(server.url) as nc:
             await nc.jetstream().create_stream(name="T", subjects=["t.>"], allow_msg_ttl=True)
@@ -259,7 +259,7 @@ async def test_a_window_takes_a_ttl_before_any_server_was_heard_of() -> None:
             assert stored.headers["Nats-TTL"] == "60"
 
 
-async def test_a_publish_with_a_ttl_ends_in_its_own_time_where_no_server_was_heard_of() -> None:
+async def test_publish_with_a_ttl_without_a_server_times_out() -> None:
     async with run_server(jetstream=True) as server:
         server.kill()
         async with natsproto.connect(server.url, retry_on_failed_connect=True, drain_timeout=1) as nc:
@@ -318,7 +318,7 @@ async def test_a_window_tells_of_a_missing_stream(js: JetStream) -> None:
     ]
 
 
-async def test_several_publishers_and_requests_do_not_disturb_each_other(js: JetStream) -> None:
+async def test_publishers_and_requests_side_by_side(js: JetStream) -> None:
     async def publish(name: int) -> None:
         async with js.publisher(max_pending=16) as pub:
             for number in range(300):
@@ -346,7 +346,7 @@ async def through_a_proxy(server: Server) -> AsyncIterator[tuple[FaultProxy, Cli
         yield proxy, nc, diary
 
 
-async def test_a_publish_with_an_id_survives_a_connection_that_loses_its_acknowledgement(nats_server: Server) -> None:
+async def test_publish_with_an_id_survives_a_lost_ack(nats_server: Server) -> None:
     async with through_a_proxy(nats_server) as (proxy, nc, diary):
         js = nc.jetstream()
         stream = await js.create_stream(name="S", subjects=["s"], storage="memory")
@@ -363,7 +363,7 @@ async def test_a_publish_with_an_id_survives_a_connection_that_loses_its_acknowl
         assert len(diary.of(Disconnected)) == 1
 
 
-async def test_a_publish_without_an_id_says_that_its_outcome_is_unknown(nats_server: Server) -> None:
+async def test_publish_without_an_id_is_uncertain(nats_server: Server) -> None:
     async with through_a_proxy(nats_server) as (proxy, nc, diary):
         js = nc.jetstream()
         await js.create_stream(name="S", subjects=["s"], storage="memory")
@@ -380,7 +380,7 @@ async def test_a_publish_without_an_id_says_that_its_outcome_is_unknown(nats_ser
 
 
 @pytest.mark.slow
-async def test_a_window_with_ids_stores_everything_once_and_in_order_over_many_cuts(nats_server: Server) -> None:
+async def test_window_with_ids_over_many_cuts(nats_server: Server) -> None:
     async with through_a_proxy(nats_server) as (proxy, nc, diary):
         js = nc.jetstream(timeout=30)
         stream = await js.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
@@ -394,7 +394,7 @@ async def test_a_window_with_ids_stores_everything_once_and_in_order_over_many_c
 
 
 @pytest.mark.slow
-async def test_a_window_without_ids_reports_what_it_does_not_know_and_stores_nothing_twice(nats_server: Server) -> None:
+async def test_window_without_ids_over_many_cuts(nats_server: Server) -> None:
     async with through_a_proxy(nats_server) as (proxy, nc, _):
         js = nc.jetstream(timeout=30)
         stream = await js.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
@@ -418,7 +418,7 @@ async def test_a_window_without_ids_reports_what_it_does_not_know_and_stores_not
         assert len(uncertain) <= 400
 
 
-async def test_a_restarted_server_gets_what_it_had_not_stored(nats_server: Server) -> None:
+async def test_restarted_server_gets_what_it_lacks(nats_server: Server) -> None:
     diary = EventRecorder()
     async with natsproto.connect(nats_server.url, on_event=diary, reconnect_wait=0.02, max_reconnect_attempts=-1) as nc:
         js = nc.jetstream(timeout=30)
@@ -457,7 +457,7 @@ async def test_a_single_publish_backs_off_from_a_busy_server() -> None:
 
 
 @virtual_clock
-async def test_a_subject_without_a_stream_is_said_within_a_second() -> None:
+async def test_no_stream_is_raised_within_a_second() -> None:
     async with stage() as (_, nc, stream):
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -470,7 +470,7 @@ async def test_a_subject_without_a_stream_is_said_within_a_second() -> None:
 
 
 @virtual_clock
-async def test_a_single_publish_is_sent_again_over_a_reconnect_only_with_an_id() -> None:
+async def test_publish_over_a_reconnect_needs_an_id() -> None:
     async with stage() as (place, nc, stream):
         js = nc.jetstream(timeout=30)
         safe = asyncio.create_task(js.publish("a", b"safe", msg_id="1"))
@@ -489,7 +489,7 @@ async def test_a_single_publish_is_sent_again_over_a_reconnect_only_with_an_id()
 
 
 @virtual_clock
-async def test_a_single_publish_ends_at_its_timeout_whatever_happens() -> None:
+async def test_publish_ends_at_its_timeout() -> None:
     async with stage() as (place, nc, stream):
         loop = asyncio.get_running_loop()
 
@@ -507,7 +507,7 @@ async def test_a_single_publish_ends_at_its_timeout_whatever_happens() -> None:
 
 
 @virtual_clock
-async def test_no_stream_after_a_lost_connection_is_not_taken_for_not_stored() -> None:
+async def test_no_stream_after_a_reconnect_is_uncertain() -> None:
     async with stage() as (place, nc, stream):
         publishing = asyncio.create_task(nc.jetstream(timeout=30).publish("a", msg_id="1", retry_attempts=2))
         await stream.heard()

@@ -128,7 +128,7 @@ def test_wrong_types_are_type_errors(args: dict[str, object]) -> None:
         pairs(**args)
 
 
-def test_the_users_headers_come_first_and_are_left_alone() -> None:
+def test_headers_of_the_user_come_first() -> None:
     own = {"Trace": "1", "Tag": ["a", "b"]}
     assert header_pairs("a", own, {"msg_id": "m"}) == [
         ("Trace", "1"),
@@ -141,7 +141,7 @@ def test_the_users_headers_come_first_and_are_left_alone() -> None:
     assert header_pairs("a", Headers({"A": "b"}), {}) == [("A", "b")]
 
 
-def test_an_argument_that_headers_say_too_is_refused_even_when_they_agree() -> None:
+def test_argument_that_headers_repeat_is_refused() -> None:
     with pytest.raises(ConfigError, match="Nats-Msg-Id"):
         header_pairs("a", {"Nats-Msg-Id": "m"}, {"msg_id": "m"})
     assert header_pairs("a", {"nats-msg-id": "other"}, {"msg_id": "m"})  # another header to the server
@@ -161,7 +161,7 @@ def test_values_cannot_inject_headers() -> None:
 
 
 @pytest.mark.parametrize("msg_id", ["a", "order 17", "späti", "x" * 300])
-def test_the_short_way_for_ids_writes_what_the_long_one_writes(msg_id: str) -> None:
+def test_headers_fast_path_for_ids_equals_the_other(msg_id: str) -> None:
     assert msg_id_block(msg_id) == header_block("a", None, {"msg_id": msg_id})
     assert has_msg_id(msg_id_block(msg_id))
 
@@ -221,7 +221,7 @@ def test_go_durations_are_exact() -> None:
         (Schedule.hourly(), "@hourly"),
     ],
 )
-def test_schedules_are_written_as_the_server_reads_them(schedule: Schedule, pattern: str) -> None:
+def test_schedule_headers_as_the_server_reads_them(schedule: Schedule, pattern: str) -> None:
     assert schedule.pattern == pattern
 
 
@@ -261,7 +261,7 @@ def test_after_is_at_by_the_clock_of_this_machine() -> None:
         lambda: Schedule.daily(ttl=0.1),
     ],
 )
-def test_schedules_the_server_would_refuse_are_refused_here(make: object) -> None:
+def test_schedule_that_is_invalid_is_refused(make: object) -> None:
     with pytest.raises(ConfigError):
         make()  # type: ignore[operator]
 
@@ -289,7 +289,7 @@ def stored(data: bytes, head: bytes | None = None) -> RawMessage:
     return RawMessage("S", "hits", 3, Timestamp(2030, 1, 1), data, head)
 
 
-def test_a_counter_is_read_with_all_its_digits_and_sources() -> None:
+def test_counter_has_all_digits_and_sources() -> None:
     big = 10**400
     head = b'NATS/1.0\r\nNats-Incr: -7\r\nNats-Counter-Sources: {"A":{"hits.a":"5"},"B":{"hits.b":"-1"}}\r\n\r\n'
     value = CounterValue.read(stored(b'{"val":"%d"}' % big, head))

@@ -61,7 +61,7 @@ def test_no_stream_is_tried_three_times_without_an_id() -> None:
     assert caught.value.waited == 0
 
 
-def test_no_stream_is_tried_until_the_timeout_with_an_id() -> None:
+def test_no_stream_with_an_id_is_retried_until_timeout() -> None:
     message = state(has_id=True)
     assert {message.pause_after(NOBODY, now, now) for now in range(5)} == {0.25}
     with pytest.raises(NoStream) as caught:
@@ -69,7 +69,7 @@ def test_no_stream_is_tried_until_the_timeout_with_an_id() -> None:
     assert caught.value.waited == 5
 
 
-def test_a_copy_that_may_be_stored_makes_later_failures_uncertain() -> None:
+def test_possibly_stored_copy_makes_failures_uncertain() -> None:
     message = state(has_id=True)
     message.pause_after(LOST, 0, 1)
     assert message.pause_after(FULL, 1, 1.1) == 0.25

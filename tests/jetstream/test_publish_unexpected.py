@@ -69,7 +69,7 @@ async def store(jetstream: JetStream) -> None:
 # ---------------------------------------------------------------- windows
 
 
-async def test_bug_in_the_clock_of_a_window_is_told_to_all_who_wait(
+async def test_bug_in_the_timer_of_a_window(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store(jetstream)
@@ -89,7 +89,7 @@ async def test_bug_in_the_clock_of_a_window_is_told_to_all_who_wait(
         nats_server.thaw()
 
 
-async def test_what_a_bug_leaves_in_doubt_is_told_at_the_end_of_the_block(
+async def test_bug_leaves_uncertain_messages_at_the_end(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store(jetstream)
@@ -107,9 +107,7 @@ async def test_what_a_bug_leaves_in_doubt_is_told_at_the_end_of_the_block(
     is_told(left.value.failures[0].error.__cause__)
 
 
-async def test_bug_in_the_pause_of_a_window_fails_what_was_not_stored_with_it(
-    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bug_in_the_pause_of_a_window(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     stumble_once(monkeypatch, PublishWindow, "_send_waiting")
     async with asyncio.timeout(LONG):
         pub = await jetstream.publisher(retry_wait=0.01).__aenter__()
@@ -118,9 +116,7 @@ async def test_bug_in_the_pause_of_a_window_fails_what_was_not_stored_with_it(
         await raises_it(lambda: leave(pub))
 
 
-async def test_bug_in_taking_in_acknowledgements_ends_the_window_and_not_the_connection(
-    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bug_in_reading_acks_ends_the_window(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     await store(jetstream)
     async with asyncio.timeout(LONG):
         pub = await jetstream.publisher(timeout=5).__aenter__()
@@ -133,7 +129,7 @@ async def test_bug_in_taking_in_acknowledgements_ends_the_window_and_not_the_con
     assert jetstream._connection.stats.reconnects == 0
 
 
-async def test_bug_in_a_window_that_loses_its_connection_leaves_the_client_as_it_is(
+async def test_bug_in_a_window_that_loses_its_connection(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store(jetstream)
@@ -150,7 +146,7 @@ async def test_bug_in_a_window_that_loses_its_connection_leaves_the_client_as_it
 # ---------------------------------------------------------------- fast ingest
 
 
-async def test_bug_in_the_clock_of_a_fast_publisher_is_told_to_all_who_wait(
+async def test_bug_in_the_timer_of_a_fast_batch(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store(jetstream)
@@ -187,7 +183,7 @@ async def test_bug_in_the_pause_of_a_fast_publisher_is_told(
 
 
 @pytest.mark.parametrize("name", ["on_reply", "on_reconnect"])
-async def test_bug_in_what_a_fast_publisher_hears_ends_it_and_not_the_connection(
+async def test_bug_in_reading_acks_ends_the_fast_batch(
     jetstream: JetStream, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store(jetstream)

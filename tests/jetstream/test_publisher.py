@@ -55,7 +55,7 @@ def ids(*ops: Op) -> list[str]:
 
 
 @virtual_clock
-async def test_a_future_is_the_acknowledgement_of_its_message_in_whatever_order_they_come() -> None:
+async def test_future_is_the_ack_of_its_message() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
         first, second = await pub.publish("a", b"1"), await pub.publish("a", b"2")
         one, two = await stream.heard_all(2)
@@ -68,7 +68,7 @@ async def test_a_future_is_the_acknowledgement_of_its_message_in_whatever_order_
 
 
 @virtual_clock
-async def test_any_number_of_tasks_may_await_a_future_and_one_that_is_cancelled_changes_nothing() -> None:
+async def test_future_is_awaited_by_many_tasks() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
         future = await pub.publish("a", b"1")
 
@@ -119,7 +119,7 @@ async def test_replies_nobody_waits_for_are_ignored() -> None:
 
 
 @virtual_clock
-async def test_leaving_the_block_waits_for_every_acknowledgement() -> None:
+async def test_leaving_the_block_waits_for_every_ack() -> None:
     async with stage() as (_, nc, stream):
 
         async def publish() -> list[AckFuture]:
@@ -165,7 +165,7 @@ async def test_publish_waits_only_when_the_window_is_full() -> None:
 
 
 @virtual_clock
-async def test_a_window_acknowledged_while_nobody_waited_has_room() -> None:
+async def test_window_acked_while_nobody_waited_has_room() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher(max_pending=2) as pub:
         for payload in (b"1", b"2"):
             await pub.publish("a", payload)
@@ -180,7 +180,7 @@ async def test_a_window_acknowledged_while_nobody_waited_has_room() -> None:
 
 
 @virtual_clock
-async def test_a_full_window_stays_full_while_a_message_that_was_refused_is_sent_again() -> None:
+async def test_full_window_stays_full_during_a_retry() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher(max_pending=3) as pub:
         for _ in range(3):
             await pub.publish("a")
@@ -200,7 +200,7 @@ async def test_a_full_window_stays_full_while_a_message_that_was_refused_is_sent
 
 
 @virtual_clock
-async def test_bytes_fill_the_window_as_well_and_one_message_always_fits() -> None:
+async def test_window_is_full_by_bytes() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher(max_pending_bytes=100) as pub:
         await pub.publish("a", b"x" * 500)
         second = asyncio.create_task(pub.publish("a", b"2"))
@@ -212,7 +212,7 @@ async def test_bytes_fill_the_window_as_well_and_one_message_always_fits() -> No
 
 
 @virtual_clock
-async def test_cancelling_a_publish_that_waits_publishes_nothing() -> None:
+async def test_cancelled_publish_publishes_nothing() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher(max_pending=1) as pub:
         await pub.publish("a", b"1")
         waiting = asyncio.create_task(pub.publish("a", b"never"))
@@ -227,7 +227,7 @@ async def test_cancelling_a_publish_that_waits_publishes_nothing() -> None:
 
 
 @virtual_clock
-async def test_many_tasks_share_a_window_and_never_overfill_it() -> None:
+async def test_window_shared_by_many_tasks() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher(max_pending=4) as pub:
         tasks = [asyncio.create_task(pub.publish("a", b"%d" % number)) for number in range(20)]
         for _ in range(20):
@@ -238,7 +238,7 @@ async def test_many_tasks_share_a_window_and_never_overfill_it() -> None:
 
 
 @virtual_clock
-async def test_flush_waits_for_what_was_published_before_and_not_for_what_comes_after() -> None:
+async def test_flush_waits_for_what_was_published_before() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
         await pub.publish("a", b"1")
         flushing = asyncio.create_task(pub.flush())
@@ -255,7 +255,7 @@ async def test_flush_waits_for_what_was_published_before_and_not_for_what_comes_
 
 
 @virtual_clock
-async def test_bad_arguments_are_refused_before_a_byte_is_sent() -> None:
+async def test_publisher_arguments_are_checked_first() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
         with pytest.raises(InvalidSubject):
             await pub.publish("a b")
@@ -302,7 +302,7 @@ async def test_a_publisher_works_inside_its_block_only() -> None:
 
 
 @virtual_clock
-async def test_failures_come_together_in_the_order_of_publishing_when_the_block_is_left() -> None:
+async def test_failures_are_raised_in_order_at_the_end() -> None:
     async with stage() as (_, nc, stream):
         with pytest.raises(PublishFailed) as caught:  # noqa: PT012
             async with nc.jetstream().publisher() as pub:
@@ -322,7 +322,7 @@ async def test_failures_come_together_in_the_order_of_publishing_when_the_block_
 
 
 @virtual_clock
-async def test_a_failure_that_was_looked_at_is_not_raised_again() -> None:
+async def test_failure_that_was_seen_is_not_raised_again() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
         seen, looked = await pub.publish("a", b"1"), await pub.publish("a", b"2")
         for op in await stream.heard_all(2):
@@ -345,7 +345,7 @@ async def test_flush_raises_failures_once() -> None:
 
 
 @virtual_clock
-async def test_as_many_unseen_failures_as_the_window_holds_stop_the_publisher() -> None:
+async def test_unseen_failures_of_a_window_stop_it() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher(max_pending=3) as pub:
         for _ in range(3):
             await pub.publish("a")
@@ -369,7 +369,7 @@ async def test_a_block_that_raises_waits_for_nothing() -> None:
 
 
 @virtual_clock
-async def test_an_answer_that_cannot_be_read_fails_the_message() -> None:
+async def test_unreadable_ack_fails_the_message() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
         future = await pub.publish("a")
         stream.say(await stream.heard(), b"what?")
@@ -381,7 +381,7 @@ async def test_an_answer_that_cannot_be_read_fails_the_message() -> None:
 
 
 @virtual_clock
-async def test_no_stream_is_said_after_two_more_attempts_a_quarter_of_a_second_apart() -> None:
+async def test_no_stream_is_raised_after_three_attempts() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
         loop = asyncio.get_running_loop()
         future = await pub.publish("a")
@@ -396,7 +396,7 @@ async def test_no_stream_is_said_after_two_more_attempts_a_quarter_of_a_second_a
 
 
 @virtual_clock
-async def test_a_stream_that_comes_back_in_time_gets_the_message_once() -> None:
+async def test_stream_that_comes_back_gets_the_message_once() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
         future = await pub.publish("a")
         stream.nobody(await stream.heard())
@@ -406,7 +406,7 @@ async def test_a_stream_that_comes_back_in_time_gets_the_message_once() -> None:
 
 
 @virtual_clock
-async def test_once_a_stream_has_answered_its_election_is_waited_for() -> None:
+async def test_election_of_a_known_stream_is_waited_for() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher(timeout=10) as pub:
         await pub.publish("a", b"0")
         stream.ack(await stream.heard())
@@ -424,7 +424,7 @@ async def test_once_a_stream_has_answered_its_election_is_waited_for() -> None:
 
 
 @virtual_clock
-async def test_an_election_that_does_not_end_is_told_at_the_timeout() -> None:
+async def test_election_that_does_not_end_times_out() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher(timeout=2) as pub:
         await pub.publish("a", b"0")
         stream.ack(await stream.heard())
@@ -490,7 +490,7 @@ async def test_a_busy_server_is_given_more_and_more_time() -> None:
 
 
 @virtual_clock
-async def test_busy_until_the_timeout_is_what_the_message_fails_with() -> None:
+async def test_busy_stream_until_the_timeout() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher(timeout=3) as pub:
         future = await pub.publish("a")
 
@@ -505,7 +505,7 @@ async def test_busy_until_the_timeout_is_what_the_message_fails_with() -> None:
 
 
 @pytest.mark.parametrize("err_code", [10163, 10158, 10008, 10009])
-def test_refusals_that_pass_are_met_with_another_attempt(err_code: int) -> None:
+def test_temporary_refusal_is_retried(err_code: int) -> None:
     @virtual_clock
     async def check() -> None:
         async with stage() as (_, nc, stream), nc.jetstream().publisher() as pub:
@@ -521,7 +521,7 @@ def test_refusals_that_pass_are_met_with_another_attempt(err_code: int) -> None:
 
 
 @virtual_clock
-async def test_silence_ends_at_the_timeout_with_an_unknown_outcome() -> None:
+async def test_silence_ends_at_the_timeout_as_uncertain() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher(timeout=4) as pub:
         started = asyncio.get_running_loop().time()
         future = await pub.publish("a")
@@ -579,7 +579,7 @@ async def test_window_ends_its_wait_after_a_frozen_leader() -> None:
 
 
 @virtual_clock
-async def test_what_has_an_id_is_sent_again_in_order_over_a_reconnect() -> None:
+async def test_messages_with_ids_are_resent_in_order() -> None:
     async with stage() as (place, nc, stream), nc.jetstream().publisher() as pub:
         futures = [await pub.publish("a", b"%d" % number, msg_id=f"m{number}") for number in range(5)]
         ops = await stream.heard_all(5)
@@ -599,7 +599,7 @@ async def test_what_has_an_id_is_sent_again_in_order_over_a_reconnect() -> None:
 
 
 @virtual_clock
-async def test_without_an_id_the_outcome_is_unknown_and_nothing_is_sent_again() -> None:
+async def test_messages_without_ids_are_not_resent() -> None:
     async with stage() as (place, nc, stream), nc.jetstream().publisher() as pub:
         plain, safe = await pub.publish("a", b"plain"), await pub.publish("a", b"safe", msg_id="1")
         await stream.heard_all(2)
@@ -617,7 +617,7 @@ async def test_without_an_id_the_outcome_is_unknown_and_nothing_is_sent_again() 
 
 
 @virtual_clock
-async def test_what_had_not_left_is_sent_once_after_the_reconnect() -> None:
+async def test_unsent_messages_are_sent_after_the_reconnect() -> None:
     async with stage() as (place, nc, stream), nc.jetstream().publisher() as pub:
         place.peer.stall()
         futures = [await pub.publish("a", b"%d" % number + b"x" * 60_000) for number in range(6)]
@@ -636,7 +636,7 @@ async def test_what_had_not_left_is_sent_once_after_the_reconnect() -> None:
 
 
 @virtual_clock
-async def test_what_is_published_while_there_is_no_connection_waits_in_the_window() -> None:
+async def test_publish_in_an_outage_waits_in_the_window() -> None:
     async with stage() as (place, nc, stream), nc.jetstream().publisher(max_pending=2) as pub:
         place.down()
         await advance(0.1)
@@ -653,7 +653,7 @@ async def test_what_is_published_while_there_is_no_connection_waits_in_the_windo
 
 
 @virtual_clock
-async def test_a_message_that_never_left_says_so_at_its_timeout() -> None:
+async def test_unsent_message_says_so_at_its_timeout() -> None:
     async with stage() as (place, nc, _), nc.jetstream().publisher(timeout=2) as pub:
         place.down()
         await advance(0.1)
@@ -665,7 +665,7 @@ async def test_a_message_that_never_left_says_so_at_its_timeout() -> None:
 
 
 @virtual_clock
-async def test_a_message_that_was_sent_and_waits_to_be_sent_again_is_uncertain_at_its_timeout() -> None:
+async def test_message_to_be_resent_times_out_as_uncertain() -> None:
     async with stage() as (place, nc, stream), nc.jetstream().publisher(timeout=2) as pub:
         future = await pub.publish("a", msg_id="1")
         await stream.heard()
@@ -694,7 +694,7 @@ async def test_auto_ids_carry_every_message_over_a_reconnect() -> None:
 
 
 @virtual_clock
-async def test_a_message_too_big_for_the_next_server_fails_alone() -> None:
+async def test_too_big_for_the_next_server_fails_alone() -> None:
     async with world(SILENT, Behaviour(route=False, greeting={"max_payload": 100})) as place:
         nc, stream = await place.connect(), StreamScript(place)
         async with nc.jetstream().publisher() as pub:
@@ -779,7 +779,7 @@ async def test_closing_the_client_ends_the_publisher_at_once() -> None:
 
 
 @virtual_clock
-async def test_a_denied_subject_fails_its_messages_and_no_others() -> None:
+async def test_denied_subject_fails_its_messages_only() -> None:
     async with stage() as (place, nc, stream), nc.jetstream().publisher() as pub:
         denied, allowed = await pub.publish("secret"), await pub.publish("a")
         _, op = await stream.heard_all(2)

@@ -111,13 +111,13 @@ STEP = st.tuples(
 
 @examples(300)
 @given(st.lists(STEP, max_size=60))
-def test_an_acknowledgement_is_only_booked_for_a_message_that_the_stream_has(steps: Steps) -> None:
+def test_ack_belongs_to_a_stored_message(steps: Steps) -> None:
     asyncio.run(act(steps))
 
 
 @examples(100)
 @given(st.lists(st.integers(0, 6), min_size=20, max_size=80))
-def test_with_one_answer_to_each_message_all_are_settled_in_whatever_order_the_answers_come(places: list[int]) -> None:
+def test_acks_in_any_order_settle_all(places: list[int]) -> None:
     async def one_stream() -> None:
         streams = Streams()
         for place in places:

@@ -131,7 +131,7 @@ def test_a_pull_that_cannot_be_is_told(options: dict[str, int], what: str) -> No
 # ---------------------------------------------------------------- when it is asked again
 
 
-def test_it_is_asked_again_when_half_of_the_messages_are_taken() -> None:
+def test_pull_again_when_half_the_messages_are_taken() -> None:
     ledger = open_pull(max_messages=10)
     ledger.on_messages(10, 0, 0.0)
     ledger.on_consumed(4, 0)
@@ -143,7 +143,7 @@ def test_it_is_asked_again_when_half_of_the_messages_are_taken() -> None:
     assert ledger.next_request(0.0) is None
 
 
-def test_a_buffer_of_one_message_is_filled_again_and_again() -> None:
+def test_buffer_of_one_message_is_filled_again() -> None:
     ledger = Pulling(max_messages=1)
     for _ in range(3):
         assert asked(ledger).batch == 1
@@ -175,9 +175,7 @@ class Weight(NamedTuple):
         (10, 2 * MAX_PREFETCH_BYTES, 0.0, 1),
     ],
 )
-def test_as_many_are_ahead_as_are_read_in_a_tenth_of_a_second_and_fit(
-    messages: int, size: int, took: float, bound: int
-) -> None:
+def test_prefetch_is_a_tenth_of_a_second_of_reading(messages: int, size: int, took: float, bound: int) -> None:
     ahead = AdaptivePrefetch()
     ahead.on_messages([Weight(range(size))] * messages, 0, 5.0)
     ahead.on_consumed(messages, 5.0 + took)
@@ -185,7 +183,7 @@ def test_as_many_are_ahead_as_are_read_in_a_tenth_of_a_second_and_fit(
     assert ahead.decide() == bound  # nothing new was seen
 
 
-def test_time_in_which_nothing_waits_for_the_reader_does_not_count() -> None:
+def test_prefetch_does_not_count_idle_time() -> None:
     ahead, now = AdaptivePrefetch(), 0.0
     for _ in range(100):
         ahead.on_messages([Weight(range(1))] * 10, 0, now)
@@ -196,7 +194,7 @@ def test_time_in_which_nothing_waits_for_the_reader_does_not_count() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 600), st.integers(0, 2**26), st.floats(0, 10), st.booleans())))
-def test_the_bound_stays_within_its_limits_whatever_comes(steps: list[tuple[int, int, float, bool]]) -> None:
+def test_prefetch_stays_within_its_limits(steps: list[tuple[int, int, float, bool]]) -> None:
     ahead, now = AdaptivePrefetch(), 0.0
     for count, size, took, decides in steps:
         ahead.on_messages([Weight(range(size))] * count, 0, now)
@@ -213,7 +211,7 @@ def read(ledger: Pulling, count: int, size: int, took: float) -> None:
     ledger.read([Weight(range(size))] * count, took)
 
 
-def test_without_bounds_a_fast_reader_gets_more_from_the_next_pull_on_and_a_slow_one_as_much_as_before() -> None:
+def test_prefetch_of_fast_and_slow_readers() -> None:
     ledger = open_pull(follows=True)
     read(ledger, 500, 100, 0.01)
     assert asked(ledger).batch == 4096
@@ -221,7 +219,7 @@ def test_without_bounds_a_fast_reader_gets_more_from_the_next_pull_on_and_a_slow
     assert asked(ledger).batch == 500
 
 
-def test_what_is_on_its_way_counts_when_the_bound_changes() -> None:
+def test_prefetch_change_counts_what_is_on_its_way() -> None:
     ledger = open_pull(follows=True)
     read(ledger, 250, 100, 0.001)
     assert asked(ledger).batch == 4096 - 250
@@ -234,16 +232,14 @@ def test_bounds_that_were_given_are_kept(bounds: dict[str, int]) -> None:
     assert open_pull(follows=True, **bounds).prefetch is None
 
 
-def test_a_bound_that_grows_does_not_pass_what_the_server_was_found_to_take() -> None:
+def test_prefetch_stays_below_the_learned_limit() -> None:
     ledger = open_pull(follows=True)
     told(ledger, 409, "Exceeded MaxRequestBatch of 20", {}, 0.0)
     read(ledger, 500, 100, 0.01)
     assert asked(ledger).batch == 20
 
 
-def test_a_long_pull_names_the_bytes_it_may_bring_and_begins_anew_when_the_server_says_that_they_are_not_enough() -> (
-    None
-):
+def test_long_pull_names_its_max_bytes() -> None:
     ledger = open_pull(follows=True)
     read(ledger, 500, 100, 0.01)
     assert asked(ledger).max_bytes == MAX_PULL_BYTES
@@ -253,7 +249,7 @@ def test_a_long_pull_names_the_bytes_it_may_bring_and_begins_anew_when_the_serve
     assert (request.batch, request.max_bytes) == (500 - 96, 0)
 
 
-def test_messages_that_are_not_taken_are_not_asked_for_again() -> None:
+def test_unread_messages_are_not_pulled_again() -> None:
     ledger = open_pull(max_messages=10)
     ledger.on_messages(10, 0, 0.0)
     assert ledger.next_request(0.0) is None
@@ -277,7 +273,7 @@ def test_what_is_held_counts_after_a_loss_too() -> None:
     assert asked(ledger).batch == 6
 
 
-def test_it_is_asked_again_when_half_of_the_bytes_are_taken() -> None:
+def test_pull_again_when_half_the_bytes_are_taken() -> None:
     ledger = open_pull(max_bytes=1000)
     ledger.on_messages(4, 400, 0.0)
     ledger.on_consumed(4, 400)
@@ -289,7 +285,7 @@ def test_it_is_asked_again_when_half_of_the_bytes_are_taken() -> None:
     assert (request.batch, request.max_bytes) == (UNBOUNDED_BATCH, 500)
 
 
-def test_bytes_used_up_exactly_end_the_pull_without_a_word() -> None:
+def test_exactly_used_bytes_end_the_pull_silently() -> None:
     ledger = open_pull(max_messages=100, max_bytes=1000)
     ledger.on_messages(10, 1000, 0.0)
     assert (ledger.state.pending, ledger.state.pending_bytes) == (0, 0)
@@ -421,7 +417,7 @@ def test_no_status_makes_a_continuous_pull_spin(code: int, text: str, headers: d
     assert pulls <= 16
 
 
-def test_pulling_without_a_leader_comes_back_soon_after_the_election() -> None:
+def test_pull_without_a_leader_is_repeated_soon() -> None:
     for election in (0.3, 0.5, 1.0, 3.0, 8.0):
         ledger, now = open_pull(), 0.0
         told(ledger, 409, "Leadership Change", {}, now)
@@ -436,7 +432,7 @@ def test_pulling_without_a_leader_comes_back_soon_after_the_election() -> None:
         assert now <= election * 1.04 + 0.1 + 1e-6
 
 
-def test_pulls_that_nobody_takes_are_counted_until_somebody_does() -> None:
+def test_pulls_without_responders_are_counted() -> None:
     ledger = open_pull()
     for count in (1, 2, 3):
         told(ledger, 503, "", {}, float(count))
@@ -447,7 +443,7 @@ def test_pulls_that_nobody_takes_are_counted_until_somebody_does() -> None:
     assert ledger.state.no_responders == 0
 
 
-def test_the_wait_between_failures_grows_to_ten_seconds_and_a_message_ends_it() -> None:
+def test_pull_backoff_grows_to_ten_seconds() -> None:
     ledger, now, waits = Pulling(), 0.0, []
     for _ in range(125):
         asked(ledger, now)
@@ -482,7 +478,7 @@ def test_a_learned_batch_limit_is_kept() -> None:
 
 
 @pytest.mark.parametrize(("limit", "bound"), [("2s", 2.0), ("500ms", 0.5), ("1m30s", 90.0), ("1h0m0s", 3600.0)])
-def test_a_learned_time_limit_is_read_as_the_server_writes_it(limit: str, bound: float) -> None:
+def test_learned_max_expires_as_the_server_writes_it(limit: str, bound: float) -> None:
     ledger = open_pull(expires=7200.0)
     told(ledger, 409, f"Exceeded MaxRequestExpires of {limit}", {}, 0.0)
     request = asked(ledger)
@@ -490,7 +486,7 @@ def test_a_learned_time_limit_is_read_as_the_server_writes_it(limit: str, bound:
     assert request.idle_heartbeat * 2 <= bound
 
 
-def test_a_refused_pull_takes_only_itself_out_of_the_books() -> None:
+def test_refused_pull_removes_only_itself() -> None:
     ledger = open_pull(max_messages=10)
     ledger.on_messages(6, 0, 0.0)
     ledger.on_consumed(6, 0)
@@ -499,7 +495,7 @@ def test_a_refused_pull_takes_only_itself_out_of_the_books() -> None:
     assert ledger.state.pending == 4
 
 
-def test_a_message_too_big_for_what_is_free_waits_until_more_is_free() -> None:
+def test_message_too_big_for_the_free_bytes_waits() -> None:
     ledger = open_pull(max_messages=10, max_bytes=1000)
     ledger.on_messages(2, 400, 0.0)
     assert told(ledger, 409, "Message Size Exceeds MaxBytes", pending(8, 600), 0.0) is REFILL
@@ -518,7 +514,7 @@ def test_a_message_too_big_for_what_is_free_waits_until_more_is_free() -> None:
 # ---------------------------------------------------------------- silence and connections
 
 
-def test_two_missed_heartbeats_are_told_and_everything_is_asked_again() -> None:
+def test_two_missed_heartbeats_pull_again() -> None:
     ledger = open_pull(max_messages=10, expires=10.0, heartbeat=5.0)
     assert ledger.deadline == 10.0
     assert ledger.on_deadline(9.9) is KEEP
@@ -544,7 +540,7 @@ def test_any_sign_of_life_puts_the_deadline_off(sign: str) -> None:
     assert ledger.on_deadline(10.0) is KEEP
 
 
-def test_sudden_silence_asks_whether_anybody_is_there_before_heartbeats_are_missed() -> None:
+def test_sudden_silence_sends_a_probe() -> None:
     ledger = open_pull(max_messages=20)
     ledger.on_messages(7, 0, 0.0)
     assert ledger.deadline == 4.0
@@ -558,7 +554,7 @@ def test_sudden_silence_asks_whether_anybody_is_there_before_heartbeats_are_miss
     assert isinstance(ledger.on_deadline(5.3).notice, HeartbeatMissed)
 
 
-def test_a_probe_that_nobody_takes_gives_up_what_was_asked_for() -> None:
+def test_probe_without_responders_abandons_pulls() -> None:
     ledger = open_pull(max_messages=20)
     ledger.on_messages(8, 0, 0.0)
     assert ledger.on_deadline(0.25).action is Action.PROBE
@@ -568,7 +564,7 @@ def test_a_probe_that_nobody_takes_gives_up_what_was_asked_for() -> None:
     assert ledger.deadline == pytest.approx(0.4)
 
 
-def test_a_probe_changes_nothing_where_nothing_is_asked_for() -> None:
+def test_probe_without_open_pulls_changes_nothing() -> None:
     ledger = open_pull(max_messages=8)
     ledger.on_messages(8, 0, 0.0)
     assert ledger.deadline is None
@@ -576,12 +572,12 @@ def test_a_probe_changes_nothing_where_nothing_is_asked_for() -> None:
     assert not ledger.is_done
 
 
-def test_a_probe_is_refused_by_every_server_for_its_heartbeat() -> None:
+def test_probe_is_refused_by_every_server() -> None:
     probe = json.loads(PROBE)
     assert probe["idle_heartbeat"] * 2 > probe["expires"]
 
 
-def test_what_becomes_of_a_pull_that_was_given_up_does_not_matter() -> None:
+def test_abandoned_pull_no_longer_counts() -> None:
     for status in STATUSES:
         code, text, headers, action, _ = status
         ledger = open_pull(max_messages=10, max_bytes=1000)
@@ -595,7 +591,7 @@ def test_what_becomes_of_a_pull_that_was_given_up_does_not_matter() -> None:
             assert (ledger.state.pending, ledger.state.pending_bytes, ledger.deadline) == (10, 1000, 0.5)
 
 
-def test_every_pull_that_a_change_of_leader_ends_says_so_and_one_new_pull_takes_their_place() -> None:
+def test_leader_change_ends_pulls_and_one_follows() -> None:
     ledger = open_pull(max_messages=10)
     ledger.on_messages(5, 0, 0.0)
     ledger.on_consumed(5, 0)
@@ -606,7 +602,7 @@ def test_every_pull_that_a_change_of_leader_ends_says_so_and_one_new_pull_takes_
     assert ledger.state.pending == 10
 
 
-def test_a_new_leader_that_tells_of_itself_ends_the_waiting_for_one() -> None:
+def test_new_leader_ends_the_wait_for_one() -> None:
     ledger = open_pull(max_messages=10)
     told(ledger, 503, "", {}, 0.0)
     assert ledger.next_request(0.01) is None
@@ -614,7 +610,7 @@ def test_a_new_leader_that_tells_of_itself_ends_the_waiting_for_one() -> None:
     assert asked(ledger, 0.02).batch == 10
 
 
-def test_a_pull_that_was_given_up_does_not_end_a_single_pull() -> None:
+def test_abandoned_pull_does_not_end_a_single_pull() -> None:
     ledger = open_pull(max_messages=10, once=True, expires=10.0)
     ledger.state.on_disconnect()
     ledger.state.on_reconnect(1.0)
@@ -623,7 +619,7 @@ def test_a_pull_that_was_given_up_does_not_end_a_single_pull() -> None:
     assert told(ledger, 408, "Request Timeout", pending(10), 10.0) is DONE
 
 
-def test_heartbeats_that_do_not_come_are_waited_for_longer_with_every_consumer_that_is_made() -> None:
+def test_heartbeat_patience_grows_with_each_consumer() -> None:
     ledger, now = open_pull(max_messages=10), 0.0
     for idle_timeout in (4.0, 0.5, 1.0, 2.0, 4.0):  # a line with a round trip of a second would never see one in time
         assert ledger.deadline == now + idle_timeout
@@ -633,12 +629,12 @@ def test_heartbeats_that_do_not_come_are_waited_for_longer_with_every_consumer_t
         asked(ledger, now)
 
 
-def test_a_pull_without_heartbeats_is_given_up_a_second_after_its_end() -> None:
+def test_pull_without_heartbeats_is_abandoned() -> None:
     ledger = open_pull(expires=0.5)
     assert ledger.deadline == 1.5
 
 
-def test_nothing_is_asked_and_nothing_missed_without_a_connection() -> None:
+def test_no_pull_and_no_miss_without_a_connection() -> None:
     ledger = open_pull(max_messages=10)
     ledger.state.on_disconnect()
     assert ledger.deadline is None
@@ -650,7 +646,7 @@ def test_nothing_is_asked_and_nothing_missed_without_a_connection() -> None:
 
 
 @pytest.mark.parametrize("loss", ["leader", "connection", "silence"])
-def test_a_pull_after_a_loss_shows_soon_whether_anybody_has_it(loss: str) -> None:
+def test_pull_after_a_loss_is_short(loss: str) -> None:
     ledger, now = open_pull(max_messages=10), 0.0
     if loss == "leader":
         told(ledger, 409, "Leadership Change", {}, now)
@@ -742,7 +738,7 @@ def test_a_single_pull_is_done_when_it_is_full() -> None:
     assert ledger.on_message(1, 0.0) is DONE
 
 
-def test_a_single_pull_asks_again_for_what_a_lost_server_owed_and_for_the_time_left() -> None:
+def test_single_pull_repeats_what_a_lost_server_owed() -> None:
     ledger = open_pull(max_messages=10, max_bytes=1000, once=True, expires=10.0)
     ledger.on_messages(4, 300, 1.0)
     ledger.state.on_disconnect()
@@ -763,7 +759,7 @@ def test_a_single_pull_in_pieces_gets_all_it_asked_for() -> None:
     assert decision is DONE
 
 
-def test_a_single_pull_in_short_pieces_waits_all_its_time() -> None:
+def test_single_pull_in_short_pieces_waits_its_time() -> None:
     ledger = open_pull(max_messages=10, once=True, expires=5.0)
     told(ledger, 409, "Exceeded MaxRequestExpires of 2s", {}, 0.0)
     for now, expires in ((0.0, 2.0), (2.0, 2.0), (4.0, 1.0)):
@@ -840,7 +836,7 @@ def test_a_single_pull_that_does_not_wait_has_no_time() -> None:
     assert json.loads(request.body()) == {"batch": 10, "no_wait": True}
 
 
-def test_a_single_pull_ends_in_time_without_a_connection_a_leader_or_a_word() -> None:
+def test_single_pull_ends_in_time() -> None:
     for no_wait in (False, True):
         ledger = Pulling(max_messages=10, once=True, expires=5.0, no_wait=no_wait)
         ledger.state.on_disconnect()
@@ -866,7 +862,7 @@ def test_a_single_pull_ends_in_time_without_a_connection_a_leader_or_a_word() ->
         assert 5.0 <= now <= 6.0
 
 
-def test_a_pull_that_could_not_be_sent_is_asked_again_later() -> None:
+def test_unsent_pull_is_repeated_later() -> None:
     ledger = open_pull(max_messages=10)
     ledger.state.on_not_sent(0.0)
     assert ledger.state.pending == 0
@@ -1039,7 +1035,7 @@ def some_stream(raw: RawClient) -> None:
     ],
     ids=str,
 )
-def test_the_books_agree_with_a_real_server_to_the_byte(raw: RawClient, bounds: dict[str, int]) -> None:
+def test_pull_state_agrees_with_the_server_to_the_byte(raw: RawClient, bounds: dict[str, int]) -> None:
     some_stream(raw)
     for number in range(60):
         header = b"NATS/1.0\r\nA: b\r\n\r\n" if number % 3 else b""
@@ -1056,7 +1052,7 @@ def test_the_books_agree_with_a_real_server_to_the_byte(raw: RawClient, bounds: 
         assert decode(ConsumerInfo, raw.ask("CONSUMER.INFO.S.C")).num_waiting == 0
 
 
-def test_exactly_used_bytes_end_a_pull_silently_on_a_real_server_and_the_books_know(raw: RawClient) -> None:
+def test_exactly_used_bytes_on_a_real_server(raw: RawClient) -> None:
     some_stream(raw)
     for _ in range(9):
         raw.publish("s.a", b"x" * 50)
@@ -1081,7 +1077,7 @@ class At(NamedTuple):
     position: tuple[str, int, int]
 
 
-def test_an_ordered_consumer_is_made_as_the_specification_says() -> None:
+def test_ordered_config_as_specified() -> None:
     config = OrderedCursor("pre", ConsumerConfig(filter_subjects=["a"], headers_only=True)).next_consumer()
     assert config == ConsumerConfig(
         name="pre_1",
@@ -1095,7 +1091,7 @@ def test_an_ordered_consumer_is_made_as_the_specification_says() -> None:
     )
 
 
-def test_an_ordered_push_consumer_has_flow_control_and_heartbeats() -> None:
+def test_ordered_push_config_has_flow_control() -> None:
     config = OrderedCursor("pre", ConsumerConfig()).next_consumer(deliver_subject="to.me")
     assert (config.deliver_subject, config.flow_control, config.idle_heartbeat, config.ack_wait) == (
         "to.me",
@@ -1118,19 +1114,19 @@ def test_an_ordered_push_consumer_has_flow_control_and_heartbeats() -> None:
         {"backoff": [1]},
     ],
 )
-def test_what_an_ordered_consumer_chooses_itself_is_not_given(fields: dict[str, object]) -> None:
+def test_ordered_config_refuses_its_own_options(fields: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="chooses this itself"):
         OrderedCursor("pre", ConsumerConfig().replace(**fields))
 
 
-def test_messages_in_order_are_next_and_move_the_cursor() -> None:
+def test_ordered_cursor_moves_with_messages() -> None:
     cursor = OrderedCursor("pre", ConsumerConfig())
     cursor.next_consumer()
     assert [cursor.on_message("pre_1", seq, seq * 10) for seq in (1, 2, 3)] == [True] * 3
     assert (cursor.consumer_seq, cursor.stream_seq) == (3, 30)
 
 
-def test_a_gap_begins_anew_after_the_last_message_and_the_old_consumer_is_stale() -> None:
+def test_ordered_gap_restarts_after_the_last_message() -> None:
     cursor = OrderedCursor("pre", ConsumerConfig(deliver_policy="last_per_subject"))
     first = cursor.next_consumer()
     assert (first.deliver_policy, first.filter_subjects, first.filter_subject) == ("last_per_subject", (), ">")
@@ -1143,14 +1139,14 @@ def test_a_gap_begins_anew_after_the_last_message_and_the_old_consumer_is_stale(
     assert cursor.stream_seq == 20
 
 
-def test_a_consumer_sequence_that_starts_again_is_a_gap() -> None:
+def test_ordered_sequence_that_starts_again_is_a_gap() -> None:
     cursor = OrderedCursor("pre", ConsumerConfig())
     cursor.next_consumer()
     cursor.on_message("pre_1", 1, 1)
     assert not cursor.on_message("pre_1", 1, 2)
 
 
-def test_before_the_first_message_the_beginning_stays_what_was_asked_for() -> None:
+def test_ordered_start_stays_until_the_first_message() -> None:
     asked_for = ConsumerConfig(deliver_policy="by_start_sequence", opt_start_seq=7, filter_subjects=["a", "b"])
     cursor = OrderedCursor("pre", asked_for)
     for serial in (1, 2):
@@ -1166,7 +1162,7 @@ def test_heartbeats_tell_of_messages_that_never_came() -> None:
     assert not cursor.on_heartbeat(2)
 
 
-def test_a_consumer_that_cannot_be_made_is_tried_again_later_and_later() -> None:
+def test_ordered_create_backoff_grows() -> None:
     cursor = OrderedCursor("pre", ConsumerConfig())
     waits = [cursor.on_failed() for _ in range(130)]
     assert waits[0] == pytest.approx(0.1)
@@ -1205,7 +1201,7 @@ def test_reading_goes_on_with_another_consumer() -> None:
     assert ledger.is_done
 
 
-def test_a_run_of_messages_is_next_when_its_last_one_says_so() -> None:
+def test_ordered_run_of_messages_ends_with_its_last() -> None:
     cursor = OrderedCursor("pre", ConsumerConfig())
     cursor.next_consumer()
 
@@ -1221,7 +1217,7 @@ def test_a_run_of_messages_is_next_when_its_last_one_says_so() -> None:
     assert (cursor.consumer_seq, cursor.stream_seq) == (4, 8)
 
 
-def test_new_begins_where_the_stream_stood_also_when_the_first_consumer_is_lost(raw: RawClient) -> None:
+def test_ordered_new_begins_where_the_stream_stood(raw: RawClient) -> None:
     raw.ask("STREAM.CREATE.S", dumps(StreamConfig(name="S", subjects=["s"], storage="memory")))
     cursor = OrderedCursor("pre", ConsumerConfig(deliver_policy=DeliverPolicy.NEW))
 

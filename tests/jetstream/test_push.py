@@ -58,7 +58,7 @@ async def test_slow_reader_holds_the_server_back(jetstream: JetStream) -> None:
     assert seen == list(range(1, 3001))
 
 
-async def test_everything_is_pushed_also_without_flow_control(jetstream: JetStream) -> None:
+async def test_push_without_flow_control(jetstream: JetStream) -> None:
     stream = await make(jetstream, 20_000)
     push = await stream.push_consumer(ack_policy="none")
     async with push.messages(stop_after=20_000) as messages:
@@ -105,7 +105,7 @@ async def test_existing_consumer_is_bound_without_asking(jetstream: JetStream, n
         bound.messages(stop_after=-1)
 
 
-async def test_unread_messages_go_back_or_wait_for_the_next_reader(jetstream: JetStream) -> None:
+async def test_push_unread_messages_go_back_or_wait(jetstream: JetStream) -> None:
     stream = await make(jetstream, 10)
     push = await stream.push_consumer(durable_name="d", ack_wait=60)
     async with push.messages() as messages:
@@ -138,9 +138,7 @@ async def test_pushing_goes_on_over_a_crash(jetstream: JetStream, nats_server: S
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["consumer", "stream"])
-async def test_deletion_is_noticed_by_the_heartbeats_that_do_not_come(
-    jetstream: JetStream, nats_client: Client, what: str
-) -> None:
+async def test_push_deletion_is_noticed_by_heartbeats(jetstream: JetStream, nats_client: Client, what: str) -> None:
     stream = await make(jetstream, 1)
     push = await stream.push_consumer(durable_name="d", idle_heartbeat=0.1)
     async with events(nats_client) as seen, push.messages() as messages:
@@ -152,9 +150,7 @@ async def test_deletion_is_noticed_by_the_heartbeats_that_do_not_come(
     assert (set(missed), last) == ({HeartbeatMissed}, ConsumerGone)  # on a busy machine some come late before
 
 
-async def test_ordered_push_reader_hears_of_the_end_of_its_stream(
-    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ordered_push_reader_ends_with_its_stream(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("natsproto.jetstream._consumer.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream, 1)
     async with stream.ordered_consumer(push=True).messages() as messages:
@@ -187,7 +183,7 @@ def ack_subject(number: int) -> str:
 
 
 @virtual_clock
-async def test_flow_control_is_answered_when_everything_before_it_was_read() -> None:
+async def test_flow_control_is_answered_after_reading() -> None:
     async with world() as place:
         nc = await place.connect()
         js = nc.jetstream()

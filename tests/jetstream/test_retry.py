@@ -159,9 +159,7 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-async def test_kill_between_dead_letter_and_term_loses_nothing(
-    jetstream: JetStream, stream: Stream, nats_server: Server
-) -> None:
+async def test_kill_between_dead_letter_and_term(jetstream: JetStream, stream: Stream, nats_server: Server) -> None:
     consumer = await stream.create_consumer(durable_name="worker", ack_wait=1)
     for number in range(3):
         await jetstream.publish(f"s.{number}", b"%d" % number)

@@ -66,7 +66,7 @@ async def _times(call: Call, timeout: float) -> tuple[list[str], list[float]]:
 
 @virtual_clock
 @pytest.mark.parametrize("endpoint", TWICE)
-async def test_what_may_be_done_twice_is_asked_again_until_its_timeout(endpoint: str) -> None:
+async def test_idempotent_request_is_retried_until_timeout(endpoint: str) -> None:
     subjects, when = await _times(TWICE[endpoint], 8.0)
     assert (set(subjects), when) == ({f"$JS.API.{endpoint}"}, [0, 1, 3, 5, 7])
 
@@ -143,7 +143,7 @@ async def test_answers_of_one_read_count_in_order() -> None:
 
 
 @virtual_clock
-async def test_a_question_that_is_cancelled_is_not_asked_again() -> None:
+async def test_cancelled_request_is_not_retried() -> None:
     async with stage() as (_, nc, stream):
         asking = asyncio.create_task(nc.jetstream(timeout=60).stream("S"))
         await stream.heard_all(2)
@@ -154,7 +154,7 @@ async def test_a_question_that_is_cancelled_is_not_asked_again() -> None:
 
 @pytest.mark.smoke
 @pytest.mark.slow
-async def test_a_stream_that_is_asked_for_in_an_election_is_there_when_it_is_over() -> None:
+async def test_stream_request_in_an_election() -> None:
     async with run_cluster() as cluster:
         leader = await cluster.meta_leader()
         left: list[Server] = [server for server in cluster.servers if server is not leader]

@@ -118,7 +118,7 @@ def bodies(*pulls: Op) -> list[dict[str, object]]:
 
 
 @virtual_clock
-async def test_change_of_leader_ends_every_open_pull_by_its_own_reply_subject_and_is_answered_at_once() -> None:
+async def test_leader_change_ends_every_open_pull() -> None:
     loop = asyncio.get_running_loop()
     async with leader() as (server, _, stream):
         consumer = await stream.consumer("C", bind=True)
@@ -140,7 +140,7 @@ async def test_change_of_leader_ends_every_open_pull_by_its_own_reply_subject_an
 
 
 @virtual_clock
-async def test_death_of_the_server_is_noticed_in_a_moment_and_the_next_one_as_soon() -> None:
+async def test_dead_server_is_noticed_in_a_moment() -> None:
     loop = asyncio.get_running_loop()
     async with leader() as (server, nc, stream), events(nc) as seen:
         consumer = await stream.consumer("C", bind=True)
@@ -166,7 +166,7 @@ async def test_death_of_the_server_is_noticed_in_a_moment_and_the_next_one_as_so
 
 
 @virtual_clock
-async def test_trickle_is_not_doubled_by_questions_and_a_pause_of_the_flow_is_asked_about_once() -> None:
+async def test_silence_probe_once_for_each_pause() -> None:
     async with leader() as (server, _, stream):
         consumer = await stream.consumer("C", bind=True)
         async with consumer.messages(max_messages=100) as messages:
@@ -185,7 +185,7 @@ async def test_trickle_is_not_doubled_by_questions_and_a_pause_of_the_flow_is_as
 
 
 @virtual_clock
-async def test_ordered_consumer_that_is_not_made_is_given_up_for_another() -> None:
+async def test_ordered_consumer_not_created_is_replaced() -> None:
     loop = asyncio.get_running_loop()
     async with leader() as (server, nc, stream), events(nc) as seen:
         ordered = stream.ordered_consumer()

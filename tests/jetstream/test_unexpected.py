@@ -42,7 +42,7 @@ def is_told(error: BaseException) -> None:
 
 
 @BOTH
-async def test_bug_in_making_the_first_consumer_is_told_to_all_who_wait(
+async def test_bug_in_creating_the_first_consumer(
     jetstream: JetStream, push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await make(jetstream, 3)
@@ -60,7 +60,7 @@ async def test_bug_in_making_the_first_consumer_is_told_to_all_who_wait(
 
 
 @BOTH
-async def test_bug_in_making_the_next_consumer_is_told_behind_what_came(
+async def test_bug_in_creating_the_next_consumer(
     jetstream: JetStream, push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("natsproto.jetstream._consumer.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
@@ -77,7 +77,7 @@ async def test_bug_in_making_the_next_consumer_is_told_behind_what_came(
     assert seen == [1, 2, 3]
 
 
-async def test_bug_in_looking_for_a_consumer_that_is_silent_ends_reading_it(
+async def test_bug_in_asking_about_a_silent_consumer(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await make(jetstream, 1)  # in memory
@@ -91,7 +91,7 @@ async def test_bug_in_looking_for_a_consumer_that_is_silent_ends_reading_it(
         is_told(caught.value)
 
 
-async def test_bug_in_looking_for_a_consumer_that_pushes_no_heartbeats_ends_reading_it(
+async def test_bug_in_asking_about_a_silent_push_consumer(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await make(jetstream)
@@ -104,7 +104,7 @@ async def test_bug_in_looking_for_a_consumer_that_pushes_no_heartbeats_ends_read
         is_told(caught.value)
 
 
-async def test_bug_in_dealing_with_silence_ends_whoever_reads(
+async def test_bug_in_handling_silence_ends_the_reader(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await make(jetstream)
@@ -124,7 +124,7 @@ async def test_bug_in_dealing_with_silence_ends_whoever_reads(
             nats_server.thaw()
 
 
-async def test_bug_in_dealing_with_a_push_consumer_that_is_silent_ends_whoever_reads(
+async def test_bug_in_handling_push_silence_ends_the_reader(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("natsproto.jetstream._consumer.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
@@ -142,7 +142,7 @@ async def test_bug_in_dealing_with_a_push_consumer_that_is_silent_ends_whoever_r
 
 @BOTH
 @pytest.mark.parametrize("where", ["on_messages", "on_heartbeat"])
-async def test_bug_in_taking_in_what_came_ends_who_reads_it_and_not_the_connection(
+async def test_bug_in_taking_messages_ends_the_reader(
     jetstream: JetStream, push: bool, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("natsproto.jetstream._consumer.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
@@ -159,9 +159,7 @@ async def test_bug_in_taking_in_what_came_ends_who_reads_it_and_not_the_connecti
     assert stream._api.connection.stats.reconnects == 0
 
 
-async def test_bug_in_a_pull_that_was_answered_ends_it_and_not_the_connection(
-    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bug_in_an_answered_pull_ends_it(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = await make(jetstream, 1)
     consumer = await stream.create_consumer(durable_name="C")
     with monkeypatch.context() as patch:
@@ -176,7 +174,7 @@ async def test_bug_in_a_pull_that_was_answered_ends_it_and_not_the_connection(
 
 
 @BOTH
-async def test_bug_in_going_on_after_a_reconnect_ends_whoever_reads(
+async def test_bug_after_a_reconnect_ends_the_reader(
     jetstream: JetStream, push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await make(jetstream)
@@ -191,9 +189,7 @@ async def test_bug_in_going_on_after_a_reconnect_ends_whoever_reads(
         is_told(caught.value)
 
 
-async def test_bug_in_finding_out_that_there_is_nothing_to_wait_for_ends_a_watch(
-    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bug_in_an_empty_check_ends_a_watch(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     kv = await jetstream.create_key_value(bucket="b")
     store = await jetstream.create_object_store(bucket="o")
     monkeypatch.setattr(watching, "POLL_INTERVAL_S", 0.01)
@@ -223,7 +219,7 @@ async def test_bug_in_following_a_bucket_empties_its_cache(
             cache["a"]
 
 
-async def test_bug_in_removing_chunks_that_nobody_waits_for_is_logged(
+async def test_bug_in_removing_chunks_is_logged(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await jetstream.create_object_store(bucket="o")

@@ -140,7 +140,7 @@ async def test_consumers_are_managed_on_every_server(nc: Client) -> None:
     await consumer.delete()
 
 
-async def test_a_filter_with_wildcards_stands_in_the_subject_of_the_request_on_every_server(nc: Client) -> None:
+async def test_wildcard_filter_in_the_request_subject(nc: Client) -> None:
     stream = await nc.jetstream().create_stream(name="S", subjects=["s.>"], storage="memory")
     await fill(nc, "s.a.1", "s.b.1", "s.a.2")
     async with nc.subscribe("$JS.API.CONSUMER.CREATE.>") as requests:
@@ -166,7 +166,7 @@ async def test_a_filter_with_wildcards_stands_in_the_subject_of_the_request_on_e
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-async def test_newer_fields_of_a_stream_arrive_or_are_refused(
+async def test_newer_stream_fields_arrive_or_are_refused(
     nc: Client, since: tuple[int, int], fields: dict[str, object]
 ) -> None:
     js = nc.jetstream()
@@ -289,7 +289,7 @@ async def test_messages_are_published_to_every_server(nc: Client) -> None:
     assert held == (103 if level(nc) < (2, 12) else 105)
 
 
-async def test_what_a_server_would_store_and_not_heed_is_not_published(nc: Client) -> None:
+async def test_headers_the_server_ignores_are_not_sent(nc: Client) -> None:
     js = nc.jetstream()
     stream = await js.create_stream(name="S", subjects=["s.>"], storage="memory")
     await js.publish("s.a", b"1")
@@ -318,7 +318,7 @@ async def publish_through_a_window(js: JetStream, subject: str, args: Expectatio
         await future
 
 
-async def test_streams_are_saved_and_brought_back_on_every_server(nc: Client, tmp_path: Path) -> None:
+async def test_backup_and_restore_on_every_server(nc: Client, tmp_path: Path) -> None:
     js = nc.jetstream()
     stream = await js.create_stream(STREAM)
     await fill(nc, *(f"s.{number}" for number in range(500)))

@@ -34,7 +34,7 @@ async def test_what_was_put_is_got(jetstream: JetStream) -> None:
     assert abs(entry.created - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-async def test_a_key_that_is_not_there_is_an_error_that_says_why(jetstream: JetStream) -> None:
+async def test_missing_key_error_says_why(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b", history=3)
     with pytest.raises(KeyNotFound) as missing:
         await kv.get("a")
@@ -74,7 +74,7 @@ async def test_create_succeeds_only_where_there_is_no_value(jetstream: JetStream
     assert (await kv.get("a")).value == b"4"
 
 
-async def test_whoever_loses_a_compare_and_set_is_told_both_revisions(jetstream: JetStream) -> None:
+async def test_wrong_revision_names_both_revisions(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b")
     assert await kv.update("a", b"1", 0) == 1
     assert await kv.update("a", b"2", 1) == 2

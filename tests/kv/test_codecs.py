@@ -52,7 +52,7 @@ async def test_filters_go_through_the_codec(jetstream: JetStream) -> None:
         assert [entry.key async for entry in watcher.initial()] == ["users/bob/mail", "users/bob/phone"]
 
 
-async def test_a_foreign_key_harms_only_whoever_asks_for_its_name(jetstream: JetStream) -> None:
+async def test_foreign_key_harms_only_readers_of_its_name(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b", key_codec=Base64Keys())
     await (await jetstream.key_value("b")).put("=", b"foreign")
     await kv.put("ours", b"1")
@@ -127,7 +127,7 @@ _PATTERNS = st.lists(st.sampled_from(["a", "b", "*", ">"]), min_size=1, max_size
 
 
 @given(st.lists(_PATTERNS.filter(bool), min_size=1, max_size=5), st.lists(st.sampled_from("abc"), min_size=1))
-def test_filters_without_the_covered_ones_match_the_same_keys(filters: list[str], tokens: list[str]) -> None:
+def test_filters_without_covered_ones_match_the_same(filters: list[str], tokens: list[str]) -> None:
     left = without_covered(filters)
     key = ".".join(tokens)
     assert set(left) <= set(filters)
@@ -141,7 +141,7 @@ def test_a_filter_that_another_one_covers_is_left_out() -> None:
 
 
 @given(st.text())
-def test_what_is_no_key_is_refused_and_nothing_else_happens(text: str) -> None:
+def test_key_that_is_invalid_is_refused(text: str) -> None:
     allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-/_=.")
     valid = bool(text) and set(text) <= allowed and all(text.split("."))
     try:
@@ -191,7 +191,7 @@ async def test_values_of_a_type(jetstream: JetStream, codec: Callable[[], Codec]
             (await watcher.next(5)).value  # noqa: B018
 
 
-async def test_a_value_that_does_not_fit_harms_only_its_reader(jetstream: JetStream) -> None:
+async def test_value_that_does_not_fit_harms_only_its_reader(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b")
     orders = await jetstream.key_value("b", kind=Order)
     await kv.put("a", b"{}")

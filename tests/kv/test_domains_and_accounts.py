@@ -27,7 +27,7 @@ async def hear(watcher: KeyWatcher, key: str, value: bytes) -> None:
                 return
 
 
-async def test_a_bucket_of_a_domain_is_read_and_written_there() -> None:
+async def test_bucket_of_a_domain() -> None:
     async with (
         run_server(jetstream=True, config="jetstream { domain: HUB }") as server,
         natsproto.connect(server.url) as nc,
@@ -37,7 +37,7 @@ async def test_a_bucket_of_a_domain_is_read_and_written_there() -> None:
         assert (await (await nc.jetstream().key_value("b")).get("a")).value == b"4"
 
 
-async def test_a_bucket_of_another_account_is_read_and_written_there() -> None:
+async def test_bucket_of_another_account() -> None:
     accounts = """
     jetstream: enabled
     accounts {
@@ -76,7 +76,7 @@ async def everything(kv: KeyValue) -> None:
     assert [key async for key in kv.keys("*")] == ["a", "c"]
 
 
-async def test_a_mirror_is_read_here_and_written_at_its_origin(jetstream: JetStream) -> None:
+async def test_mirror_is_written_at_its_origin(jetstream: JetStream) -> None:
     origin = await jetstream.create_key_value(bucket="origin", history=3)
     await origin.put("a", b"1")
     await jetstream.create_key_value(bucket="mirror", mirror=StreamSource(name="origin"), history=3)
@@ -153,7 +153,7 @@ async def domains() -> AsyncIterator[tuple[natsproto.Client, natsproto.Client]]:
             yield far, near
 
 
-async def test_a_bucket_behind_a_leaf_node_is_read_and_written_there(
+async def test_bucket_behind_a_leaf_node(
     domains: tuple[natsproto.Client, natsproto.Client],
 ) -> None:
     far, near = domains
@@ -166,7 +166,7 @@ async def test_a_bucket_behind_a_leaf_node_is_read_and_written_there(
         await near.jetstream().key_value("b")
 
 
-async def test_a_mirror_in_another_domain_is_written_through_its_origin(
+async def test_mirror_in_another_domain(
     domains: tuple[natsproto.Client, natsproto.Client],
 ) -> None:
     far, near = domains

@@ -97,7 +97,7 @@ async def test_time_that_is_none_fails_when_it_is_read(nats_client: Client, bloc
         entry.created  # noqa: B018
 
 
-async def test_value_without_payload_and_a_sequence_like_a_status_is_a_value(nats_client: Client) -> None:
+async def test_empty_value_with_a_sequence_like_a_status(nats_client: Client) -> None:
     entry = await (await played(nats_client, STORED.replace(b": 7", b": 503"), b"")).get("k")
     assert (entry.revision, entry.value) == (503, b"")
 
@@ -131,7 +131,7 @@ def _pickled(entry: KeyValueEntry) -> KeyValueEntry:
     return again
 
 
-async def test_entry_can_be_copied_and_pickled_whether_it_was_read_or_not(jetstream: JetStream) -> None:
+async def test_entry_is_copied_and_pickled(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b", storage="memory")
     await kv.put("k", b"v")
     for copied in (copy.copy, copy.deepcopy, _pickled):
@@ -143,7 +143,7 @@ async def test_entry_can_be_copied_and_pickled_whether_it_was_read_or_not(jetstr
         entry.no_such_thing  # type: ignore[attr-defined]  # noqa: B018
 
 
-async def test_bucket_that_allows_direct_get_no_more_is_read_all_the_same(jetstream: JetStream) -> None:
+async def test_get_when_direct_get_was_switched_off(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b", storage="memory")
     await kv.put("k", b"v")
     assert (await kv.get("k")).value == b"v"

@@ -51,7 +51,7 @@ async def test_more_keys_than_one_answer_holds(jetstream: JetStream) -> None:
         assert {key: entry.value for key, entry in (await kv.get_many(wanted)).items()} == expected
 
 
-async def test_without_direct_get_one_key_is_read_all_the_same_and_many_are_refused(jetstream: JetStream) -> None:
+async def test_get_many_needs_direct_get(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b", history=2)
     await kv.put("a", b"1")
     await kv.stream.update(allow_direct=False)
@@ -84,7 +84,7 @@ async def test_several_keys_are_written_together(jetstream: JetStream) -> None:
     assert (await kv.history("d"))[0].operation == "DEL"
 
 
-async def test_one_loser_of_a_batch_is_named_and_nothing_is_written(jetstream: JetStream) -> None:
+async def test_batch_with_a_wrong_revision_writes_nothing(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b", allow_atomic=True)
     await kv.put("a", b"1")
     await kv.put("b", b"2")
@@ -164,7 +164,7 @@ async def test_readers_see_all_of_a_batch_or_nothing(jetstream: JetStream) -> No
     assert seen == sorted(seen)
 
 
-async def test_purge_deletes_takes_old_marks_and_the_history_of_young_ones(jetstream: JetStream) -> None:
+async def test_purge_deletes_of_old_and_young_markers(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b", history=5)
     for key in ("a", "b", "other.c"):
         await kv.put(key, b"1")

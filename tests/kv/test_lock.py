@@ -18,7 +18,7 @@ async def bucket(jetstream: JetStream) -> KeyValue:
     return await jetstream.create_key_value(bucket="locks", limit_marker_ttl=1, history=5)
 
 
-async def test_one_holds_it_and_the_next_one_gets_a_bigger_token(jetstream: JetStream) -> None:
+async def test_lock_tokens_grow(jetstream: JetStream) -> None:
     kv = await bucket(jetstream)
     first, second = kv.lock("a", value=b"one"), kv.lock("a", value=b"two")
     token = await first.acquire()
@@ -54,7 +54,7 @@ async def test_it_is_renewed_as_long_as_it_is_held(jetstream: JetStream) -> None
 
 
 @pytest.mark.slow
-async def test_whoever_stops_renewing_is_followed_when_the_time_is_over(jetstream: JetStream) -> None:
+async def test_lock_expires_when_it_is_not_renewed(jetstream: JetStream) -> None:
     kv = await bucket(jetstream)
     # A holder that died: its entry is there, and nobody renews it.
     dead = await kv.create("a", b"dead", ttl=1)
@@ -99,7 +99,7 @@ async def test_a_cancellation_from_outside_stays_one(jetstream: JetStream) -> No
     assert await kv.lock("a").try_acquire()
 
 
-async def test_the_server_fences_what_is_written_under_the_lock(jetstream: JetStream) -> None:
+async def test_lock_token_fences_writes(jetstream: JetStream) -> None:
     kv = await bucket(jetstream)
     lock = kv.lock("lock.a", ttl=60)
     with pytest.raises(LockLost):

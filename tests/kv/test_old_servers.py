@@ -41,7 +41,7 @@ async def put_all(kv: KeyValue, *names: str, update: str = "") -> None:
             await batch.update(update, b"new", 2)
 
 
-async def test_single_keys_are_read_written_and_watched_on_every_server(nc: Client) -> None:
+async def test_single_keys_on_every_server(nc: Client) -> None:
     js = nc.jetstream()
     kv = await js.create_key_value(
         bucket="b", history=5, ttl=3600, compression=True, max_value_size=100, metadata={"a": "b"}
@@ -132,7 +132,7 @@ async def test_a_time_to_live_is_kept_or_refused(nc: Client) -> None:
     assert (await kv.get("guarded")).value == b"1"
 
 
-async def test_several_keys_are_read_and_written_at_once_or_not_at_all(nc: Client) -> None:
+async def test_several_keys_at_once_or_not_at_all(nc: Client) -> None:
     js = nc.jetstream()
     kv = await js.create_key_value(bucket="plain", history=5)
     for number in range(4):

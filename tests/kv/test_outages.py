@@ -70,7 +70,7 @@ async def test_a_watch_misses_nothing_over_a_killed_server(outage: tuple[Server,
         assert [r for r in await until(idle, seen[-1]) if r > before[-1]] == [r for r in seen if r > before[-1]]
 
 
-async def test_a_watch_that_never_saw_anything_goes_on_as_well(outage: tuple[Server, Client]) -> None:
+async def test_watch_without_entries_survives_an_outage(outage: tuple[Server, Client]) -> None:
     server, nc = outage
     kv = await nc.jetstream().create_key_value(bucket="b", history=5)
     await kv.put("old", b"0")
@@ -86,7 +86,7 @@ async def test_a_watch_that_never_saw_anything_goes_on_as_well(outage: tuple[Ser
 
 
 @pytest.mark.slow
-async def test_a_cache_and_a_lock_live_through_a_short_outage(outage: tuple[Server, Client]) -> None:
+async def test_cache_and_lock_survive_a_short_outage(outage: tuple[Server, Client]) -> None:
     server, nc = outage
     kv = await nc.jetstream().create_key_value(bucket="b", limit_marker_ttl=1)
     await kv.put("a", b"1")
@@ -101,7 +101,7 @@ async def test_a_cache_and_a_lock_live_through_a_short_outage(outage: tuple[Serv
 
 
 @pytest.mark.slow
-async def test_a_lock_is_lost_when_nobody_can_be_told_in_time(outage: tuple[Server, Client]) -> None:
+async def test_lock_is_lost_in_a_long_outage(outage: tuple[Server, Client]) -> None:
     server, nc = outage
     kv = await nc.jetstream().create_key_value(bucket="b", limit_marker_ttl=1)
 
@@ -120,7 +120,7 @@ async def test_a_lock_is_lost_when_nobody_can_be_told_in_time(outage: tuple[Serv
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("more", [False, True], ids=["with less in it", "with more in it"])
-async def test_a_bucket_that_was_made_again_meanwhile_ends_what_watched_the_old_one(more: bool) -> None:
+async def test_watch_ends_when_the_bucket_is_made_again(more: bool) -> None:
     async with (
         run_server(jetstream=True) as server,
         natsproto.connect(server.url) as other,
@@ -146,7 +146,7 @@ async def test_a_bucket_that_was_made_again_meanwhile_ends_what_watched_the_old_
                 cache["k.0"]
 
 
-async def test_a_bucket_in_memory_that_lost_what_it_had_ends_what_watched_it() -> None:
+async def test_watch_ends_when_a_memory_bucket_is_lost() -> None:
     async with run_cluster(jetstream=True) as cluster, natsproto.connect(cluster.urls, reconnect_wait=0.05) as other:
         await other.jetstream().account_info()  # by then every node knows where answers go; the first got lost
         theirs = await other.jetstream().create_key_value(bucket="b", storage="memory", history=10)

@@ -35,7 +35,7 @@ def told(entry: KeyValueEntry) -> tuple[str, bytes, str]:
     return entry.key, entry.value, entry.operation
 
 
-async def test_an_empty_bucket_is_ready_at_once_and_then_tells_everything(jetstream: JetStream) -> None:
+async def test_watch_of_an_empty_bucket_is_ready_at_once(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b", history=5)
     async with kv.watch() as watcher:
         async with asyncio.timeout(LONG):
@@ -120,7 +120,7 @@ async def test_ready_holds_however_many_values_there_are(jetstream: JetStream) -
         assert [entry.key async for entry in watcher.initial()] == [f"k.{number}" for number in range(3000)]
 
 
-async def test_initial_values_that_are_not_complete_are_not_taken_for_complete() -> None:
+async def test_watch_with_incomplete_initial_values() -> None:
     async with run_server(jetstream=True) as server:
         nc = await natsproto.connect(server.url)
         kv = await nc.jetstream().create_key_value(bucket="b")
@@ -136,7 +136,7 @@ async def test_initial_values_that_are_not_complete_are_not_taken_for_complete()
             await kv.watch().__aenter__()
 
 
-async def test_a_watch_ends_with_a_client_that_is_closed_while_there_is_no_server() -> None:
+async def test_watch_ends_with_a_client_closed_in_an_outage() -> None:
     async with run_server(jetstream=True) as server:
         nc = await natsproto.connect(server.url, reconnect_wait=0.01)
         kv = await nc.jetstream().create_key_value(bucket="b")
@@ -148,7 +148,7 @@ async def test_a_watch_ends_with_a_client_that_is_closed_while_there_is_no_serve
                 assert [entry async for entry in watcher] == []
 
 
-async def test_the_end_of_the_bucket_ends_the_watch_with_an_error(jetstream: JetStream) -> None:
+async def test_watch_ends_with_an_error_when_the_bucket_does(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b")
     await kv.put("a", b"1")
     async with kv.watch() as watcher:
@@ -161,7 +161,7 @@ async def test_the_end_of_the_bucket_ends_the_watch_with_an_error(jetstream: Jet
             await watcher.ready()
 
 
-async def test_of_several_tasks_that_read_each_entry_goes_to_one_and_the_end_to_all(jetstream: JetStream) -> None:
+async def test_watch_with_several_readers(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b", history=20)
     await kv.put("old", b"0")
     watcher, seen, all_came = kv.watch(), list[list[int]](), asyncio.Event()

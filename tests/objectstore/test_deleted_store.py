@@ -76,7 +76,7 @@ async def test_errors_do_not_call_a_store_a_bucket(jetstream: JetStream) -> None
 
 
 @pytest.mark.parametrize("allow_batched", [False, True])
-async def test_a_store_that_goes_in_the_middle_of_a_put_is_named(jetstream: JetStream, allow_batched: bool) -> None:
+async def test_put_names_a_store_that_is_deleted_meanwhile(jetstream: JetStream, allow_batched: bool) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory", allow_batched=allow_batched)
 
     async def source() -> AsyncIterator[bytes]:
@@ -90,7 +90,7 @@ async def test_a_store_that_goes_in_the_middle_of_a_put_is_named(jetstream: JetS
     assert isinstance(gone.value.__cause__, JetStreamError)  # what the publisher was told
 
 
-async def test_a_copy_that_takes_no_objects_is_there_all_the_same(jetstream: JetStream) -> None:
+async def test_store_that_is_a_read_only_copy_exists(jetstream: JetStream) -> None:
     await jetstream.create_object_store(bucket="files", storage="memory")
     stream = ObjectStoreConfig(bucket="copy", storage="memory").to_stream()
     await jetstream.create_stream(stream, subjects=[], mirror=StreamSource(name="OBJ_files"), allow_rollup_hdrs=False)
@@ -101,7 +101,7 @@ async def test_a_copy_that_takes_no_objects_is_there_all_the_same(jetstream: Jet
         assert refused.value.__cause__ is not refused.value
 
 
-async def test_a_lost_bucket_is_an_error_of_both_kinds_of_buckets() -> None:
+async def test_bucket_not_found_of_both_kinds_of_buckets() -> None:
     error = BucketNotFound("files")
     assert isinstance(error, KeyValueError)
     assert isinstance(error, ObjectStoreError)

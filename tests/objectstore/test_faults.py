@@ -63,7 +63,7 @@ async def test_a_put_goes_on_over_a_restart(nats_server: Server, jetstream: JetS
 
 @pytest.mark.slow
 @BOTH
-async def test_a_put_fails_with_words_when_the_store_is_gone_after_a_restart(
+async def test_put_error_when_a_restart_lost_the_store(
     nats_server: Server, jetstream: JetStream, batched: bool
 ) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory", allow_batched=batched)
@@ -81,9 +81,7 @@ async def test_a_put_fails_with_words_when_the_store_is_gone_after_a_restart(
 
 
 @BOTH
-async def test_what_was_put_while_the_server_went_away_is_removed_when_it_is_back(
-    nats_server: Server, jetstream: JetStream, batched: bool
-) -> None:
+async def test_put_in_an_outage_is_removed_afterwards(nats_server: Server, jetstream: JetStream, batched: bool) -> None:
     store = await jetstream.create_object_store(bucket="files", allow_batched=batched)
     await store.put("o", b"before")
 
@@ -101,7 +99,7 @@ async def test_what_was_put_while_the_server_went_away_is_removed_when_it_is_bac
 
 
 @BOTH
-async def test_a_connection_that_breaks_again_and_again_costs_no_chunk(batched: bool) -> None:
+async def test_put_over_a_breaking_connection(batched: bool) -> None:
     rng = Random(7)
     data = content(SIZE)
     async with (
@@ -122,9 +120,7 @@ async def test_a_connection_that_breaks_again_and_again_costs_no_chunk(batched: 
             await only(store, ["o"])
 
 
-async def test_a_put_that_is_cancelled_while_there_is_no_connection_leaves_nothing_once_there_is(
-    nats_server: Server, jetstream: JetStream
-) -> None:
+async def test_put_cancelled_in_an_outage_leaves_nothing(nats_server: Server, jetstream: JetStream) -> None:
     store = await jetstream.create_object_store(bucket="files")
     stopped = asyncio.Event()
 
@@ -162,7 +158,7 @@ async def test_closing_the_client_ends_puts_and_gets(nats_server: Server, jetstr
 
 
 @pytest.mark.parametrize("denied", ["STREAM.PURGE", "STREAM.MSG.GET", "STREAM.INFO"])
-async def test_who_may_not_do_everything_can_put_and_get_all_the_same(denied: str) -> None:
+async def test_put_and_get_with_few_permissions(denied: str) -> None:
     config = """
         accounts { A { jetstream: enabled, users: [
             { user: all, password: x }
@@ -224,7 +220,7 @@ async def test_a_get_waits_for_a_server_that_is_away(
     assert (tmp_path / "f").read_bytes() == data
 
 
-async def test_a_connection_that_breaks_again_and_again_makes_no_gap() -> None:
+async def test_get_over_a_breaking_connection() -> None:
     data = content(200 * CHUNK)
     async with (
         run_server(jetstream=True) as server,
@@ -257,9 +253,7 @@ async def test_a_store_that_is_deleted_ends_a_get(jetstream: JetStream, monkeypa
 # ---------------------------------------------------------------- a cluster
 
 
-async def test_chunks_that_were_stored_out_of_order_are_stored_again(
-    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_put_stores_chunks_again_when_out_of_order(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a new leader does to them; here it is only claimed, three times."""
     in_order = Upload._is_in_order
     claims: list[int] = []

@@ -54,7 +54,7 @@ async def no_consumers(store: ObjectStore) -> None:
 # ---------------------------------------------------------------- whole
 
 
-async def test_content_comes_in_chunks_and_nothing_stays_open(jetstream: JetStream, nats_client: Client) -> None:
+async def test_get_in_chunks_leaves_nothing_open(jetstream: JetStream, nats_client: Client) -> None:
     store = await made(jetstream)
     before = subscriptions(nats_client)
     async with store.get("o") as obj:
@@ -161,7 +161,7 @@ async def test_cancelling_while_entering_leaves_nothing(jetstream: JetStream, na
 
 
 @pytest.mark.parametrize("cuts", [[1], [CHUNK], [100_000, 3, 131_072, 70_000]], ids=["bytes", "even", "uneven"])
-async def test_any_part_can_be_got_however_the_object_was_cut(jetstream: JetStream, cuts: list[int]) -> None:
+async def test_get_of_any_range(jetstream: JetStream, cuts: list[int]) -> None:
     data = content(600_000 if cuts[0] > 1 else 50)
     store = await jetstream.create_object_store(bucket="files", storage="memory")
     await _put_by_hand(store, "o", data, cuts)
@@ -203,7 +203,7 @@ async def test_a_part_is_read_without_the_chunks_before_it(jetstream: JetStream,
 # ---------------------------------------------------------------- damage
 
 
-async def test_a_chunk_that_was_changed_is_a_mismatch_and_the_last_chunk_is_kept_back(jetstream: JetStream) -> None:
+async def test_digest_mismatch_of_a_changed_chunk(jetstream: JetStream) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory")
     data = content(300_000)
     await _put_by_hand(store, "o", data, [CHUNK], digest=(await store.put("other", b"other")).digest)
@@ -223,7 +223,7 @@ async def test_a_chunk_that_was_changed_is_a_mismatch_and_the_last_chunk_is_kept
 
 @pytest.mark.parametrize("gone", [[0], [2], [5], [0, 1, 2, 3, 4, 5]], ids=["first", "middle", "last", "all"])
 @pytest.mark.parametrize("offset", [0, 3 * CHUNK + 5])
-async def test_a_missing_chunk_is_a_mismatch_at_once_and_never_a_wait(
+async def test_digest_mismatch_of_a_missing_chunk(
     jetstream: JetStream, gone: list[int], offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readers, "STALL_TIMEOUT_S", 20.0)  # it must not come to that
@@ -238,7 +238,7 @@ async def test_a_missing_chunk_is_a_mismatch_at_once_and_never_a_wait(
     assert re.search(f"{6 - len(gone)} of 6 chunks are there", str(damage.value))
 
 
-async def test_a_chunk_that_goes_while_the_object_is_read_is_a_mismatch(
+async def test_digest_mismatch_of_a_chunk_deleted_meanwhile(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readers, "PREFETCH_BYTES", CHUNK)
@@ -268,7 +268,7 @@ async def test_a_chunk_that_goes_while_the_object_is_read_is_a_mismatch(
         ({"size": 0}, "digest"),
     ],
 )
-async def test_a_description_that_does_not_fit_its_chunks_is_a_mismatch(
+async def test_digest_mismatch_of_wrong_metadata(
     jetstream: JetStream, changes: dict[str, object], complaint: str
 ) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory")
@@ -295,9 +295,7 @@ async def test_digests_are_read_as_any_client_writes_them(jetstream: JetStream) 
 # ---------------------------------------------------------------- while it changes
 
 
-async def test_an_object_that_is_replaced_while_it_is_read_is_never_half_of_each(
-    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_get_of_an_object_replaced_meanwhile(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "PREFETCH_BYTES", CHUNK)
     monkeypatch.setattr(readers, "STALL_TIMEOUT_S", 0.1)
     store = await made(jetstream, content(40 * CHUNK))
@@ -360,9 +358,7 @@ async def test_a_certain_version_is_got_or_said_to_be_gone(jetstream: JetStream)
         await store.get_bytes(await store.info("o", deleted=True))
 
 
-async def test_a_stale_description_is_noticed_before_anything_is_given_out(
-    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_get_notices_stale_metadata_first(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when it is replaced between the question and the first chunk."""
     store = await made(jetstream)
     old = await store._index.find("o")
@@ -459,9 +455,7 @@ async def test_a_get_goes_on_where_the_last_one_ended(
     assert os.listdir(tmp_path) == ["out.bin"]
 
 
-async def test_what_was_kept_of_another_version_or_is_wrong_is_not_used(
-    jetstream: JetStream, tmp_path: pathlib.Path
-) -> None:
+async def test_get_does_not_use_wrong_kept_content(jetstream: JetStream, tmp_path: pathlib.Path) -> None:
     store = await made(jetstream)
     target = tmp_path / "out.bin"
     partial = tmp_path / f"out.bin.{(await store.info('o')).nuid}.partial"

@@ -41,7 +41,7 @@ async def made(js: JetStream, bucket: str = "files", **objects: bytes) -> Object
 # ---------------------------------------------------------------- list and delete
 
 
-async def test_a_list_holds_every_object_once_and_deleted_ones_if_wanted(jetstream: JetStream) -> None:
+async def test_list_holds_every_object_once(jetstream: JetStream) -> None:
     store = await made(jetstream, a=b"1", b=b"2", c=b"3")
     await store.put("a", b"4")
     await store.delete("b")
@@ -62,7 +62,7 @@ async def test_a_list_may_be_long(jetstream: JetStream) -> None:
     assert sorted(await names(store)) == sorted(f"n{number}" for number in range(1500))
 
 
-async def test_deleting_removes_the_content_and_keeps_the_name_as_deleted(jetstream: JetStream) -> None:
+async def test_delete_removes_the_content(jetstream: JetStream) -> None:
     store = await made(jetstream, o=content(300_000))
     before = await store.info("o")
     await store.delete("o")
@@ -165,9 +165,7 @@ async def test_a_renamed_object_has_the_new_name_only(jetstream: JetStream) -> N
     await only(store, ["a/🌸", "b"])
 
 
-async def test_a_rename_gives_way_to_whoever_changes_the_object_meanwhile(
-    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rename_of_an_object_changed_meanwhile(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await made(jetstream)
     change = ObjectIndex.change
 
@@ -190,7 +188,7 @@ async def test_a_rename_gives_way_to_whoever_changes_the_object_meanwhile(
             assert await store.get_bytes("a") == content(200_000, 2)
 
 
-async def test_of_two_who_change_an_object_neither_is_overlooked(jetstream: JetStream) -> None:
+async def test_concurrent_changes_are_both_kept(jetstream: JetStream) -> None:
     store = await made(jetstream, o=content(300_000))
     await asyncio.gather(
         *(store.update_meta("o", description=f"{number}") for number in range(5)),
@@ -205,9 +203,7 @@ async def test_of_two_who_change_an_object_neither_is_overlooked(jetstream: JetS
     await only(store, ["o"])
 
 
-async def test_a_change_of_which_there_is_no_word_is_looked_up(
-    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_change_without_an_ack_is_looked_up(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await made(jetstream)
     publish = ObjectIndex._publish
     lost = [True, True]
@@ -227,9 +223,7 @@ async def test_a_change_of_which_there_is_no_word_is_looked_up(
     assert await chunks(store) == {}
 
 
-async def test_a_change_of_which_there_is_never_a_word_keeps_both(
-    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_change_that_is_never_acked_keeps_both(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await made(jetstream, o=content(300_000))
 
     async def silent(index: ObjectIndex, *args: object) -> object:
@@ -408,7 +402,7 @@ async def test_objects_go_after_their_ttl(jetstream: JetStream) -> None:
         await store.get_bytes("o")
 
 
-async def test_a_store_in_a_domain_is_reached_through_its_prefix() -> None:
+async def test_store_in_a_domain() -> None:
     async with (
         run_server(jetstream=True, config="jetstream { domain: hub }") as server,
         natsproto.connect(server.url) as nc,

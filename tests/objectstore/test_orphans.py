@@ -59,7 +59,7 @@ async def abandon(server: Server, store: ObjectStore, name: str) -> None:
 
 
 @pytest.mark.parametrize("batched", [False, True], ids=["window", "fast ingest"])
-async def test_what_a_killed_program_has_left_is_removed_and_nothing_else(
+async def test_orphans_of_a_killed_program_are_removed(
     nats_server: Server, jetstream: JetStream, batched: bool
 ) -> None:
     store = await jetstream.create_object_store(bucket="files", allow_batched=batched)
@@ -80,7 +80,7 @@ async def test_what_a_killed_program_has_left_is_removed_and_nothing_else(
     assert await store.sweep(older_than=0) == 0
 
 
-async def test_chunks_of_an_object_that_was_deleted_are_left_as_well(jetstream: JetStream) -> None:
+async def test_orphans_of_a_deleted_object(jetstream: JetStream) -> None:
     store = await jetstream.create_object_store(bucket="files")
     info = await store.put("o", b"1")
     await store.delete("o")
@@ -111,7 +111,7 @@ async def test_an_object_that_is_being_put_is_safe(jetstream: JetStream) -> None
     assert await store.get_bytes("o") == 2 * content(CHUNK)
 
 
-async def test_objects_that_are_put_and_renamed_meanwhile_are_safe(
+async def test_orphans_spare_objects_put_and_renamed(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await jetstream.create_object_store(bucket="files")
@@ -138,9 +138,7 @@ async def test_objects_that_are_put_and_renamed_meanwhile_are_safe(
     assert await store.get_bytes("name 2") == b"1"
 
 
-async def test_nothing_is_removed_where_nobody_can_tell_what_is_needed(
-    jetstream: JetStream, nats_client: Client
-) -> None:
+async def test_orphans_stay_with_unreadable_metadata(jetstream: JetStream, nats_client: Client) -> None:
     store = await jetstream.create_object_store(bucket="files")
     await jetstream.publish("$O.files.C.orphan", b"1")
     await jetstream.publish("$O.files.M.eHg=", b"{")

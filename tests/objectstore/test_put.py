@@ -53,9 +53,7 @@ async def test_an_object_of_any_size_is_got_as_it_was_put(jetstream: JetStream, 
     await only(store, ["model"])
 
 
-async def test_the_fastest_publisher_that_the_stream_allows_is_used(
-    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_put_uses_the_fastest_publisher(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[type[object]] = []
     choose = Upload._publisher
 
@@ -75,7 +73,7 @@ async def test_the_fastest_publisher_that_the_stream_allows_is_used(
     assert used == [Publisher, FastPublisher, FastPublisher, Publisher, FastPublisher]
 
 
-async def test_a_store_that_takes_no_batches_any_more_is_put_into_all_the_same(jetstream: JetStream) -> None:
+async def test_put_when_batches_were_switched_off(jetstream: JetStream) -> None:
     store = await jetstream.create_object_store(bucket="s", allow_batched=True)
     await store.put("o", b"1")
     await jetstream.update_object_store(bucket="s")
@@ -158,7 +156,7 @@ async def test_content_comes_from_anything_that_gives_bytes(jetstream: JetStream
         assert not read_before.closed
 
 
-async def test_what_gives_no_bytes_is_refused_and_leaves_nothing(jetstream: JetStream, tmp_path: pathlib.Path) -> None:
+async def test_put_of_a_wrong_source_leaves_nothing(jetstream: JetStream, tmp_path: pathlib.Path) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory")
     (tmp_path / "text").write_text("text")
     with (tmp_path / "text").open() as text:
@@ -186,7 +184,7 @@ class Late:
         return self._left.pop(0)
 
 
-async def test_bad_arguments_are_refused_before_anything_is_sent(jetstream: JetStream, nats_client: Client) -> None:
+async def test_put_refuses_bad_arguments_first(jetstream: JetStream, nats_client: Client) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory")
     before = nats_client.stats.out_msgs
     for name in ("", "\ud800", "n" * 2049, "🌸" * 513):
@@ -259,7 +257,7 @@ async def test_chunks_have_the_size_that_was_asked_for(jetstream: JetStream) -> 
     assert await store.get_bytes("o") == data
 
 
-async def test_a_server_that_takes_little_gets_smaller_chunks() -> None:
+async def test_chunk_size_fits_a_small_max_payload() -> None:
     config = "max_payload: 10000\n"
     async with run_server(jetstream=True, config=config) as server, natsproto.connect(server.url) as nc:
         store = await nc.jetstream().create_object_store(bucket="files", storage="memory")
@@ -320,7 +318,7 @@ async def test_overwriting_removes_the_old_chunks(jetstream: JetStream, batched:
     assert await names(store) == ["o"]
 
 
-async def test_many_who_put_one_name_at_once_leave_one_whole_object(jetstream: JetStream) -> None:
+async def test_concurrent_puts_leave_one_whole_object(jetstream: JetStream) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory")
     datas = [content(200_000 + place, place) for place in range(8)]
     infos = await asyncio.gather(*(store.put("o", data) for data in datas))
@@ -369,7 +367,7 @@ async def test_a_progress_callback_that_raises_ends_the_put(jetstream: JetStream
 
 
 @BOTH
-async def test_a_store_that_gets_full_says_so_and_keeps_what_it_had(jetstream: JetStream, batched: bool) -> None:
+async def test_put_into_a_full_store(jetstream: JetStream, batched: bool) -> None:
     store = await jetstream.create_object_store(
         bucket="files", storage="memory", max_bytes=2**20, allow_batched=batched
     )
@@ -388,7 +386,7 @@ async def test_a_store_that_gets_full_says_so_and_keeps_what_it_had(jetstream: J
     await only(store, ["o"])
 
 
-async def test_a_store_that_does_not_exist_or_is_sealed_takes_nothing(jetstream: JetStream) -> None:
+async def test_put_into_a_missing_or_sealed_store(jetstream: JetStream) -> None:
     missing = await jetstream.object_store("missing", bind=True)
     for data in (b"1", b""):
         with pytest.raises(BucketNotFound):
@@ -430,9 +428,7 @@ async def _consistent(store: ObjectStore, contents: list[bytes]) -> None:
 
 
 @BOTH
-async def test_a_cancelled_put_leaves_the_old_object_or_the_new_one_and_nothing_else(
-    jetstream: JetStream, batched: bool
-) -> None:
+async def test_cancelled_put_leaves_the_old_or_new_object(jetstream: JetStream, batched: bool) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory", allow_batched=batched)
     contents = [content(40_000, 1), content(50_000, 2)]
     await store.put("o", contents[0], chunk_size=16_000)
@@ -453,7 +449,7 @@ async def test_a_cancelled_put_leaves_the_old_object_or_the_new_one_and_nothing_
     assert number > 10
 
 
-async def test_a_put_that_is_cancelled_while_its_file_is_read_returns_at_once(jetstream: JetStream) -> None:
+async def test_put_cancelled_while_it_reads_its_file(jetstream: JetStream) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory")
     reading, resume = threading.Event(), threading.Event()
 

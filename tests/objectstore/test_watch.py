@@ -24,7 +24,7 @@ def caught_up(watcher: ObjectWatcher) -> bool:
     return watcher.caught_up
 
 
-async def test_what_there_is_comes_first_and_then_what_happens(jetstream: JetStream) -> None:
+async def test_watch_shows_objects_then_changes(jetstream: JetStream) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory")
     for name in "abc":
         await store.put(name, name.encode())
@@ -96,9 +96,7 @@ async def test_ready_need_not_be_read_for(jetstream: JetStream) -> None:
         assert sorted(seen) == sorted(f"n{number}" for number in range(1200))
 
 
-async def test_initial_objects_that_are_removed_before_they_come_are_not_waited_for(
-    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_watch_of_objects_removed_meanwhile(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "POLL_INTERVAL_S", 0.1)
     store = await jetstream.create_object_store(bucket="files", storage="memory")
     await add_links(store, 2000)
@@ -109,7 +107,7 @@ async def test_initial_objects_that_are_removed_before_they_come_are_not_waited_
             await watcher.ready()
 
 
-async def test_a_watcher_leaves_nothing_and_is_used_inside_its_block(jetstream: JetStream, nats_client: Client) -> None:
+async def test_watch_is_used_in_its_block_and_leaves_nothing(jetstream: JetStream, nats_client: Client) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory")
     before, tasks = subscriptions(nats_client), asyncio.all_tasks()
     watcher = store.watch()
@@ -155,7 +153,7 @@ async def test_cancelling_who_reads_loses_nothing(jetstream: JetStream) -> None:
     assert seen == [f"n{number}" for number in range(1, count + 1)]
 
 
-async def test_of_several_tasks_that_read_each_change_goes_to_one_and_the_end_to_all(jetstream: JetStream) -> None:
+async def test_watch_with_several_readers(jetstream: JetStream) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory")
     watcher, seen, all_came = store.watch(), list[list[str]](), asyncio.Event()
 

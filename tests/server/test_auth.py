@@ -301,7 +301,7 @@ def renewal(how: str, operator: Operator, path: Path) -> tuple[Renewed, Callable
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["file", "callable", "auth"])
-async def test_expired_jwt_is_reported_once_and_the_renewed_one_is_used(how: str, tmp_path: Path) -> None:
+async def test_expired_jwt_is_reported_and_renewed(how: str, tmp_path: Path) -> None:
     operator = Operator()
     options, renew = renewal(how, operator, tmp_path / "user.creds")
     async with run_server(config=operator.config()) as server:
@@ -340,7 +340,7 @@ async def test_renewal_that_waits_for_the_report_is_in_time(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-async def test_jwt_that_is_not_renewed_is_reported_and_ends_the_client(tmp_path: Path) -> None:
+async def test_expired_jwt_not_renewed_ends_the_client(tmp_path: Path) -> None:
     operator = Operator()
     user = operator.account.user(lives=3)
     async with run_server(config=operator.config()) as server:
@@ -358,7 +358,7 @@ async def test_jwt_that_is_not_renewed_is_reported_and_ends_the_client(tmp_path:
         assert refusals[-1].args[0] == refusals[-2].args[0] == str(reason)
 
 
-async def test_expiry_in_the_same_breath_as_the_acceptance_is_a_failed_attempt() -> None:
+async def test_expiry_right_after_the_handshake() -> None:
     """What nats-server does in the second in which a JWT expires: PONG, and the expiry behind it."""
     breath = b"PONG\r\n-ERR 'User Authentication Expired'\r\n"
     refusing = Behaviour(first_ping=breath, hang_up=True)
@@ -403,7 +403,7 @@ async def test_one_server_that_accepts_is_enough() -> None:
 
 
 @pytest.mark.slow
-async def test_first_connect_in_the_background_ends_when_the_server_goes_on_refusing() -> None:
+async def test_first_connect_ends_after_repeated_refusals() -> None:
     async with run_server(user="ann", password="right") as server:
         nc = await connect(server, user="ann", password="wrong", retry_on_failed_connect=True)
         async with asyncio.timeout(15):
@@ -411,7 +411,7 @@ async def test_first_connect_in_the_background_ends_when_the_server_goes_on_refu
 
 
 @pytest.mark.slow
-async def test_every_server_may_refuse_for_two_seconds_before_the_client_ends() -> None:
+async def test_refusals_are_counted_for_each_server() -> None:
     refusing = Behaviour(refuse="Authorization Violation")
     async with ScriptedServer(Behaviour(), refusing) as first, ScriptedServer(refusing) as second:
         watch = Watch()
@@ -426,7 +426,7 @@ async def test_every_server_may_refuse_for_two_seconds_before_the_client_ends() 
         assert len(first.connections) > 1 + 2
 
 
-async def test_repeated_refusals_are_borne_when_the_option_says_so() -> None:
+async def test_refusals_with_auth_abort_switched_off() -> None:
     refusing = Behaviour(refuse="Authorization Violation")
     async with ScriptedServer(Behaviour(), *[refusing] * 4, Behaviour()) as server:
         watch = Watch()
@@ -456,7 +456,7 @@ async def test_revoked_user_is_told_and_turned_away() -> None:
 
 
 @pytest.mark.slow
-async def test_user_taken_out_of_the_configuration_is_turned_away() -> None:
+async def test_removed_user_is_turned_away() -> None:
     users = "authorization {{ users: [{{ user: {}, password: '1' }}] }}"
     async with run_server(config=users.format("ann")) as server:
         nc = await connect(server, user="ann", password="1")
@@ -465,7 +465,7 @@ async def test_user_taken_out_of_the_configuration_is_turned_away() -> None:
             assert isinstance(await nc.closed(), NotAuthorized)
 
 
-async def test_client_that_is_slow_to_prove_itself_hears_so_and_may_try_again() -> None:
+async def test_authentication_timeout_is_tried_again() -> None:
     async def slow(challenge: AuthChallenge) -> Credentials:
         await asyncio.Event().wait()
         raise AssertionError
@@ -501,7 +501,7 @@ async def test_callable_that_raises_fails_the_attempt(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["token", "user", "jwt", "nkey_seed", "creds", "auth"])
 @virtual_clock
-async def test_callable_that_hangs_ends_at_the_connect_timeout(name: str) -> None:
+async def test_auth_callable_that_hangs_ends_at_the_timeout(name: str) -> None:
     cancelled: list[str] = []
 
     async def hangs(*challenge: object) -> str:
@@ -526,7 +526,7 @@ async def test_callable_that_hangs_ends_at_the_connect_timeout(name: str) -> Non
 @pytest.mark.parametrize(
     "nonsense", [None, 42, b"bytes", object(), ["s3cr3t"]], ids=["None", "int", "bytes", "object", "list"]
 )
-async def test_callable_that_returns_nonsense_fails_the_attempt(name: str, nonsense: object) -> None:
+async def test_auth_callable_with_a_wrong_result(name: str, nonsense: object) -> None:
     async with ScriptedServer() as server:
         cause = await cause_of(server.url, **{name: lambda *challenge: nonsense})
         assert isinstance(cause, InvalidCredentials)
@@ -535,7 +535,7 @@ async def test_callable_that_returns_nonsense_fails_the_attempt(name: str, nonse
         assert server.count("CONNECT") == 0
 
 
-async def test_callable_that_fails_while_reconnecting_is_reported_and_asked_again() -> None:
+async def test_auth_callable_that_fails_in_a_reconnect() -> None:
     answers: list[str | None] = ["right", None, None, "right"]
 
     def token() -> str:
@@ -552,7 +552,7 @@ async def test_callable_that_fails_while_reconnecting_is_reported_and_asked_agai
     assert [type(event.cause) for event in watch.all(AttemptFailed)] == [InvalidCredentials] * 2
 
 
-async def test_file_that_is_missing_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+async def test_creds_file_missing_for_a_moment(tmp_path: Path) -> None:
     """Somebody who rotates by removing and writing must not end the client."""
     path = tmp_path / "token"
     path.write_text("right")
@@ -582,7 +582,7 @@ async def test_missing_creds_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nkey_seed", "creds"])
-async def test_server_without_a_nonce_is_named_as_the_wrong_one(kind: str) -> None:
+async def test_server_without_a_nonce_is_named(kind: str) -> None:
     user = Operator().account.user()
     options = {"creds": user.creds} if kind == "creds" else {"nkey_seed": user.key.seed}
     async with run_server() as server:
@@ -591,7 +591,7 @@ async def test_server_without_a_nonce_is_named_as_the_wrong_one(kind: str) -> No
     assert "the server sent no nonce to sign" in str(cause)
 
 
-async def test_damaged_creds_are_refused_before_anything_is_dialled() -> None:
+async def test_damaged_creds_are_refused_before_dialling() -> None:
     user = Operator().account.user()
     with pytest.raises(InvalidCredentials, match="checksum is wrong"):
         natsproto.connect("nats://127.0.0.1:1", creds=damaged(user))
@@ -605,7 +605,7 @@ def damaged(user: User) -> str:
 # ---------------------------------------------------------------- what CONNECT says
 
 
-async def test_connect_carries_what_was_given_and_nothing_else() -> None:
+async def test_connect_carries_only_given_credentials() -> None:
     key = Key.user()
     greeting = {"nonce": "abc123"}
     async with (
@@ -629,7 +629,7 @@ async def test_empty_password_is_sent() -> None:
 # ---------------------------------------------------------------- limits
 
 
-async def test_full_server_says_so_and_takes_the_client_when_there_is_room() -> None:
+async def test_full_server_takes_the_client_later() -> None:
     async with run_server(config="max_connections: 1") as server:
         first = await connect(server)
         cause = await cause_of(server)

@@ -81,7 +81,7 @@ def judge(argument: Argument, error: BaseException) -> list[str]:
 
 
 @also_uvloop
-async def test_every_bad_argument_is_refused_before_a_byte_is_written(server: Server) -> None:
+async def test_bad_argument_is_refused_before_writing(server: Server) -> None:
     faults: dict[str, list[str]] = {}
     async with FaultProxy(server.host, server.port) as proxy, client(proxy.url) as nc:
         target = Target(nc, natsproto.connect, server.url)
@@ -106,7 +106,7 @@ async def test_every_bad_argument_is_refused_before_a_byte_is_written(server: Se
 
 
 @also_uvloop
-async def test_every_bad_option_is_refused_before_anything_is_dialled(server: Server) -> None:
+async def test_bad_option_is_refused_before_dialling(server: Server) -> None:
     faults: dict[str, list[str]] = {}
     async with FaultProxy(server.host, server.port) as proxy, client(proxy.url) as nc:
         target = Target(nc, natsproto.connect, proxy.url)
@@ -145,7 +145,7 @@ async def works(nc: Client) -> None:
 
 
 @also_uvloop
-async def test_bad_arguments_are_refused_without_a_connection_too(server: Server) -> None:
+async def test_bad_argument_is_refused_in_an_outage(server: Server) -> None:
     """What waits for the next connection must not hold what would break it."""
     async with FaultProxy(server.host, server.port) as proxy, client(proxy.url) as nc:
         target = Target(nc, natsproto.connect, server.url)

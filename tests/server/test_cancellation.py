@@ -152,7 +152,7 @@ CALLS: dict[str, tuple[Call, object]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 @also_uvloop
-async def test_a_call_cancelled_at_any_await_leaves_the_client_working(nats_server: Server, name: str) -> None:
+async def test_call_cancelled_at_any_await(nats_server: Server, name: str) -> None:
     call, result = CALLS[name]
     async with client(nats_server.url) as nc:
         await echo(nc)
@@ -168,7 +168,7 @@ async def test_a_call_cancelled_at_any_await_leaves_the_client_working(nats_serv
 
 
 @also_uvloop
-async def test_connect_cancelled_at_any_await_leaves_no_connection(nats_server: Server) -> None:
+async def test_connect_cancelled_at_any_await(nats_server: Server) -> None:
     tasks = asyncio.all_tasks()
     runs = 0
     async for run in interruptions(lambda: natsproto.connect(nats_server.url)):
@@ -195,7 +195,7 @@ async def settled(tasks: set[asyncio.Task[object]]) -> None:
 
 @pytest.mark.parametrize("verb", ["close", "drain"])
 @also_uvloop
-async def test_an_end_cancelled_at_any_await_is_an_end_all_the_same(nats_server: Server, verb: str) -> None:
+async def test_close_and_drain_cancelled_at_any_await(nats_server: Server, verb: str) -> None:
     tasks = asyncio.all_tasks()
     clients: list[Client] = []
 
@@ -259,7 +259,7 @@ async def _ask(nc: Client) -> None:
 
 @pytest.mark.parametrize("call", [_publish, _publish_headers, _respond, _ask])
 @virtual_clock
-async def test_a_publish_cancelled_while_it_waits_for_room_publishes_nothing(call: Call) -> None:
+async def test_publish_cancelled_while_it_waits_for_room(call: Call) -> None:
     async with world() as place:
         nc = await place.connect()
         await echo(nc)
@@ -286,7 +286,7 @@ async def test_a_publish_cancelled_while_it_waits_for_room_publishes_nothing(cal
 
 
 @virtual_clock
-async def test_a_flush_cancelled_over_an_outage_leaves_nothing() -> None:
+async def test_flush_cancelled_in_an_outage() -> None:
     async with world() as place:
         nc = await place.connect()
         await echo(nc)
@@ -309,7 +309,7 @@ async def test_a_flush_cancelled_over_an_outage_leaves_nothing() -> None:
 
 
 @virtual_clock
-async def test_connect_to_a_list_cancelled_at_any_await_leaves_no_connection() -> None:
+async def test_connect_to_a_list_cancelled_at_any_await() -> None:
     async with world() as place:
         place.network.listen("10.0.0.1", 4222)  # accepts and says nothing
         tasks = asyncio.all_tasks()
@@ -331,7 +331,7 @@ async def test_connect_to_a_list_cancelled_at_any_await_leaves_no_connection() -
 
 
 @also_uvloop
-async def test_a_reader_cancelled_again_and_again_misses_no_message(nats_server: Server, seed: int) -> None:
+async def test_cancelled_reader_misses_no_message(nats_server: Server, seed: int) -> None:
     """Row 19 of the classic complaints: a message taken off the queue is returned or stays."""
     rng = random.Random(seed)
     count = 2000
@@ -419,7 +419,7 @@ async def _storm(nc: Client, tasks: int, rng: random.Random) -> int:
 
 
 @also_uvloop
-async def test_a_thousand_cancelled_calls_leave_the_client_as_it_was(nats_server: Server, seed: int) -> None:
+async def test_thousand_cancelled_calls_leave_nothing(nats_server: Server, seed: int) -> None:
     async with client(nats_server.url) as nc:
         await echo(nc)
         await works(nc)
@@ -434,7 +434,7 @@ async def test_a_thousand_cancelled_calls_leave_the_client_as_it_was(nats_server
 
 @pytest.mark.slow
 @also_uvloop
-async def test_a_storm_while_the_connection_breaks_again_and_again_ends_in_a_working_client(
+async def test_cancellation_storm_over_a_breaking_connection(
     nats_server: Server,
     seed: int,
 ) -> None:
@@ -487,7 +487,7 @@ async def test_no_reply_ever_reaches_another_caller(nats_server: Server, seed: i
 
 
 @also_uvloop
-async def test_timeouts_and_task_groups_work_as_with_any_other_coroutine(nats_server: Server) -> None:
+async def test_timeouts_and_task_groups_cancel_calls(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         sub = await nc.subscribe("silent")
         await nc.subscribe("deaf")
@@ -530,7 +530,7 @@ async def _never(stream: AsyncGenerator[object]) -> None:
 
 
 @also_uvloop
-async def test_a_cancelled_reader_of_events_costs_the_others_nothing(nats_server: Server) -> None:
+async def test_cancelled_reader_of_events(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         other = nc.events()
         for _ in range(10):

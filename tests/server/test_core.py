@@ -46,7 +46,7 @@ async def test_connect_can_be_awaited_and_entered(nats_server: Server) -> None:
 
 
 @both_loops
-async def test_the_kernel_probes_only_connections_that_are_pinged_more_seldom(nats_server: Server) -> None:
+async def test_keepalive_probes_with_a_long_ping_interval(nats_server: Server) -> None:
     for ping_interval, probed in ((120.0, False), (86_400.0, True)):
         async with client(nats_server.url, ping_interval=ping_interval) as nc:
             session = nc._engine.session
@@ -116,7 +116,7 @@ async def test_a_server_is_reached_by_its_ipv6_address() -> None:
 
 
 @pytest.mark.parametrize("randomize", [False, True])
-async def test_every_address_of_a_name_is_tried_in_random_order_unless_that_is_not_wanted(
+async def test_addresses_of_a_name_are_tried_in_random_order(
     nats_server: Server, randomize: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ADR-11. Nobody listens on the others."""
@@ -151,7 +151,7 @@ async def test_every_address_of_a_name_is_tried_in_random_order_unless_that_is_n
 
 
 @both_loops
-async def test_every_way_of_reading_gets_every_message_in_order(nats_server: Server) -> None:
+async def test_messages_in_order_in_every_way_of_reading(nats_server: Server) -> None:
     count = 3000
     async with client(nats_server.url) as nc:
         handled: list[bytes] = []
@@ -238,7 +238,7 @@ async def test_a_queue_group_shares_and_the_others_get_all(nats_server: Server) 
 
 
 @both_loops
-async def test_unsubscribe_ends_at_once_or_after_exactly_so_many(nats_server: Server) -> None:
+async def test_unsubscribe_at_once_or_after_a_limit(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         now, ten, in_all, at_once = [await nc.subscribe("a") for _ in range(4)]
         callback: list[Message] = []
@@ -278,7 +278,7 @@ async def test_ten_thousand_subscriptions_come_and_go(nats_server: Server) -> No
 
 
 @both_loops
-async def test_a_client_does_not_hear_itself_when_it_does_not_want_to(nats_server: Server) -> None:
+async def test_no_echo(nats_server: Server) -> None:
     async with client(nats_server.url, no_echo=True) as nc, client(nats_server.url) as other:
         sub = await nc.subscribe("a")
         await nc.publish("a", b"mine")
@@ -288,7 +288,7 @@ async def test_a_client_does_not_hear_itself_when_it_does_not_want_to(nats_serve
 
 
 @both_loops
-async def test_a_verbose_and_pedantic_connection_works_like_any_other(nats_server: Server) -> None:
+async def test_verbose_and_pedantic_connection(nats_server: Server) -> None:
     async with client(nats_server.url, verbose=True, pedantic=True) as nc, nc.subscribe("a") as sub:
         await nc.publish("a", b"x", headers={"k": "v"})
         assert (await sub.next(timeout=5)).headers["k"] == "v"
@@ -363,7 +363,7 @@ async def test_answering_what_asks_for_no_answer_is_an_error(nats_server: Server
 
 
 @both_loops
-async def test_inboxes_have_the_wanted_prefix_and_never_repeat(nats_server: Server) -> None:
+async def test_inboxes_have_their_prefix_and_never_repeat(nats_server: Server) -> None:
     async with client(nats_server.url, inbox_prefix="_INBOX.mine") as nc:
         inboxes = {nc.new_inbox() for _ in range(10_000)}
         assert len(inboxes) == 10_000
@@ -414,7 +414,7 @@ async def test_the_counters_are_exact(nats_server: Server) -> None:
 
 
 @both_loops
-async def test_max_payload_counts_headers_and_the_connection_survives_too_much(nats_server: Server) -> None:
+async def test_max_payload_counts_headers(nats_server: Server) -> None:
     async with client(nats_server.url) as nc, nc.subscribe("a") as sub:
         block = len(b"NATS/1.0\r\nk: v\r\n\r\n")
         with pytest.raises(PayloadTooLarge) as error:
@@ -441,7 +441,7 @@ async def test_events_tell_the_whole_story(nats_server: Server) -> None:
 
 
 @both_loops
-async def test_draining_a_subscription_delivers_what_the_server_has_sent(nats_server: Server) -> None:
+async def test_drain_of_a_subscription_delivers_the_rest(nats_server: Server) -> None:
     async with client(nats_server.url) as nc, client(nats_server.url) as other:
         handled: list[bytes] = []
 
@@ -464,7 +464,7 @@ async def test_draining_a_subscription_delivers_what_the_server_has_sent(nats_se
 
 
 @both_loops
-async def test_draining_the_client_handles_and_answers_everything(nats_server: Server) -> None:
+async def test_drain_of_the_client_answers_everything(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         service = await natsproto.connect(nats_server.url)
         handled = 0
@@ -489,7 +489,7 @@ async def test_draining_the_client_handles_and_answers_everything(nats_server: S
 
 
 @both_loops
-async def test_draining_a_client_whose_callbacks_are_many_and_quick(nats_server: Server) -> None:
+async def test_drain_of_a_client_with_many_quick_callbacks(nats_server: Server) -> None:
     count = MAX_MESSAGES_PER_TURN * 4
     handled = 0
 

@@ -53,7 +53,7 @@ async def echoes(nc: natsproto.Client) -> None:
 
 @pytest.mark.parametrize("dialer", [at_once, in_time])
 @also_uvloop
-async def test_a_connection_of_the_users_own_is_used_at_every_attempt(nats_server: Server, dialer: Dialer) -> None:
+async def test_dialer_is_used_at_every_attempt(nats_server: Server, dialer: Dialer) -> None:
     watch = Watch()
     async with client(nats_server.url, dialer=dialer, on_event=watch, name="orders") as nc:
         assert nc.server_info.client_ip == "127.0.0.5"

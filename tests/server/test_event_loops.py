@@ -17,7 +17,7 @@ from tests.server.helpers import also_uvloop, client
 
 
 @also_uvloop
-async def test_a_client_is_closed_when_its_task_is_cancelled_with_all_others(nats_server: Server) -> None:
+async def test_client_closes_when_all_tasks_are_cancelled(nats_server: Server) -> None:
     """As programs do in their last moment, and some earlier: nobody waits for a connection that never comes."""
     told: list[Event] = []
     nc = await natsproto.connect(nats_server.url, on_event=told.append)
@@ -76,7 +76,7 @@ async def _every_verb(nc: natsproto.Client, sub: natsproto.Subscription) -> list
 
 
 @also_uvloop
-async def test_in_another_event_loop_every_verb_says_so_and_at_home_the_client_goes_on(nats_server: Server) -> None:
+async def test_another_event_loop_is_an_error_of_every_verb(nats_server: Server) -> None:
     async with client(nats_server.url) as nc, nc.subscribe("a") as sub:
         said = await asyncio.to_thread(lambda: asyncio.run(_every_verb(nc, sub)))
         assert said == [LocalProtocolError] * 13
@@ -86,7 +86,7 @@ async def test_in_another_event_loop_every_verb_says_so_and_at_home_the_client_g
         await asyncio.get_running_loop().shutdown_default_executor()
 
 
-async def test_when_its_event_loop_has_ended_the_client_is_closed(nats_server: Server) -> None:
+async def test_client_is_closed_after_its_event_loop(nats_server: Server) -> None:
     async def main() -> tuple[natsproto.Client, natsproto.Subscription]:
         nc = await natsproto.connect(nats_server.url)
         return nc, await nc.subscribe("a")
@@ -98,7 +98,7 @@ async def test_when_its_event_loop_has_ended_the_client_is_closed(nats_server: S
     assert said == [ConnectionClosed] * 6 + [ConnectionLost] * 2 + [ConnectionClosed]
 
 
-def test_in_a_forked_process_the_client_of_the_parent_is_not_used(nats_server: Server) -> None:
+def test_forked_process_does_not_use_the_client(nats_server: Server) -> None:
     program = f"""
 import asyncio, os, natsproto
 

@@ -71,7 +71,7 @@ ERRORS = [ValueError("wrong"), TimeoutError("late"), asyncio.CancelledError(), O
 @pytest.mark.parametrize("kind", [raising, raising_later, awaiting_something_cancelled, cancelling_itself])
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
 @also_uvloop
-async def test_what_a_callback_raises_is_told_and_costs_nothing(
+async def test_callback_error_is_reported(
     nats_server: Server,
     caplog: pytest.LogCaptureFixture,
     kind: Callable[[BaseException], Handler],
@@ -132,7 +132,7 @@ async def test_a_callback_that_hangs_holds_up_nobody_else(nats_server: Server) -
 
 
 @also_uvloop
-async def test_draining_the_client_with_a_hanging_callback_ends_at_the_deadline(nats_server: Server) -> None:
+async def test_drain_with_a_hanging_callback_ends_in_time(nats_server: Server) -> None:
     nc = await natsproto.connect(nats_server.url)
     await nc.subscribe("a", cb=lambda _: asyncio.get_running_loop().create_future())
     for _ in range(3):
@@ -146,9 +146,7 @@ async def test_draining_the_client_with_a_hanging_callback_ends_at_the_deadline(
 
 
 @also_uvloop
-async def test_a_hanging_callback_does_not_keep_close_waiting(
-    nats_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_close_does_not_wait_for_a_hanging_callback(nats_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "CLOSE_TIMEOUT_S", 60)
     nc = await natsproto.connect(nats_server.url)
     started = asyncio.Event()
@@ -167,7 +165,7 @@ async def test_a_hanging_callback_does_not_keep_close_waiting(
 
 
 @also_uvloop
-async def test_a_callback_may_use_every_verb_of_the_client_it_belongs_to(nats_server: Server) -> None:
+async def test_callback_may_use_every_verb_of_its_client(nats_server: Server) -> None:
     diary = EventRecorder(HandlerFailed)
     async with client(nats_server.url, on_event=diary) as nc:
         done = asyncio.Event()
@@ -314,9 +312,7 @@ async def test_a_callback_may_end_what_calls_it(
 
 
 @also_uvloop
-async def test_an_event_callback_may_be_sync_or_async_and_may_raise(
-    nats_server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_event_callback_sync_or_async_that_raises(nats_server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "natsproto")
     for error in (ValueError("wrong"), Odd("odd"), asyncio.CancelledError()):
         told: list[str] = []

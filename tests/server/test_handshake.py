@@ -78,7 +78,7 @@ async def test_server_that_demands_tls_after_info_gets_it(
         assert len(watch.all(Disconnected)) == 1
 
 
-async def test_untrusted_certificate_is_one_failure_an_attempt(authority: Authority) -> None:
+async def test_untrusted_certificate_is_one_failure(authority: Authority) -> None:
     watch = Watch()
     async with run_server(tls=tls(authority)) as server, proxy_to(server) as proxy:
         async with client(proxy.url, on_event=watch, retry_on_failed_connect=True, reconnect_wait=0.01, jitter_tls=0):
@@ -118,14 +118,14 @@ async def test_server_that_waits_a_moment_for_the_handshake(
         assert [said(link)[:2] for link in proxy.history] == [HELLO]
 
 
-async def test_server_that_waits_for_the_handshake_is_named_as_such(authority: Authority) -> None:
+async def test_server_that_expects_tls_first_is_named(authority: Authority) -> None:
     async with run_server(tls=tls(authority, first=True)) as server, proxy_to(server) as proxy:
         with pytest.raises(ConnectFailed, match="tls_first=True"):
             await natsproto.connect(proxy.url, connect_timeout=1.5)
         assert {said(link) for link in proxy.history} == {b""}
 
 
-async def test_server_that_offers_tls_is_taken_at_its_first_word(authority: Authority) -> None:
+async def test_server_that_offers_tls(authority: Authority) -> None:
     async with run_server(tls=tls(authority), config="allow_non_tls: true") as server, proxy_to(server) as proxy:
         async with client(proxy.url) as nc:
             assert nc.server_info.tls_available
@@ -144,7 +144,7 @@ async def test_full_server_says_so_to_every_client() -> None:
             assert "maximum connections exceeded" in str(cause)
 
 
-async def test_server_that_wants_to_know_who_we_are_refuses_once() -> None:
+async def test_server_that_needs_credentials_refuses_once() -> None:
     async with (
         run_server(config="authorization { user: ann, password: s3cret }") as server,
         proxy_to(server) as proxy,

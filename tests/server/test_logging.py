@@ -30,9 +30,7 @@ def test_every_event_has_a_line_made_of_its_fields(kind: type[Event]) -> None:
 
 
 @also_uvloop
-async def test_a_life_is_one_line_for_each_change_without_tracebacks(
-    nats_server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_log_has_one_line_for_each_change(nats_server: Server, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[Event] = []
     caplog.set_level(logging.INFO, "natsproto")
     async with client(nats_server.url, on_event=seen.append, reconnect_wait=0.01) as nc:
@@ -60,9 +58,7 @@ async def test_a_life_is_one_line_for_each_change_without_tracebacks(
 
 
 @also_uvloop
-async def test_with_debug_lines_have_the_tracebacks_of_their_causes(
-    nats_server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_log_at_debug_has_tracebacks(nats_server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "natsproto")
     async with client(nats_server.url) as nc:
         await nc.reconnect()
@@ -106,7 +102,7 @@ def strict() -> Iterator[Server]:
 
 
 @also_uvloop
-async def test_refusals_are_warnings_and_notices_of_consumers_information(
+async def test_log_levels_of_refusals_and_notices(
     strict: Server, nats_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "natsproto")

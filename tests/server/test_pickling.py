@@ -47,14 +47,14 @@ async def test_a_received_message_is_read_in_another_process(nats_client: Client
         await again.respond(b"no")
 
 
-async def test_a_copy_of_a_message_is_answered_as_the_message_is(nats_client: Client) -> None:
+async def test_copy_of_a_message_is_answered(nats_client: Client) -> None:
     async with nats_client.subscribe("a") as subscription:
         reply = asyncio.create_task(nats_client.request("a", b"?", timeout=10))
         await copy.copy(await subscription.next(timeout=10)).respond(b"!")
         assert (await reply).data == b"!"
 
 
-async def test_a_message_of_a_consumer_keeps_its_place_and_whether_it_was_acknowledged(jetstream: JetStream) -> None:
+async def test_pickled_jetstream_message_keeps_its_state(jetstream: JetStream) -> None:
     stream = await make(jetstream, 2)
     consumer = await stream.create_consumer(durable_name="d", ack_wait=30)
     first, second = await consumer.fetch(2)
@@ -68,7 +68,7 @@ async def test_a_message_of_a_consumer_keeps_its_place_and_whether_it_was_acknow
     await second.ack_sync()
 
 
-async def test_requests_and_typed_messages_stay_what_they_are(nats_server: Server) -> None:
+async def test_pickled_requests_and_typed_messages(nats_server: Server) -> None:
     async with natsproto.connect(nats_server.url) as nc:
         orders = nc.typed(Order)
         async with orders.subscribe("orders") as subscription:

@@ -131,7 +131,7 @@ async def test_an_auto_unsubscribe_counts_over_a_restart(nats_server: Server) ->
 
 
 @both_loops
-async def test_a_message_published_while_down_reaches_a_subscription_made_while_down(nats_server: Server) -> None:
+async def test_publish_and_subscribe_in_an_outage(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         before = await nc.subscribe("a")
         gone = await nc.subscribe("a")
@@ -151,7 +151,7 @@ async def test_a_message_published_while_down_reaches_a_subscription_made_while_
 
 
 @both_loops
-async def test_what_waits_while_down_arrives_once_whole_and_in_order(nats_server: Server) -> None:
+async def test_outbox_of_an_outage_arrives_once_in_order(nats_server: Server) -> None:
     sizes = [0, 1, 100, 65_536, 300_000, 5] * 5
     async with client(nats_server.url) as nc:
         sub = await nc.subscribe("a")
@@ -170,7 +170,7 @@ async def test_what_waits_while_down_arrives_once_whole_and_in_order(nats_server
 
 
 @both_loops
-async def test_a_full_outbox_is_said_while_down_and_forgotten_when_up(nats_server: Server) -> None:
+async def test_outbox_full_in_an_outage(nats_server: Server) -> None:
     async with client(nats_server.url, outbox_limit=64 * 1024) as nc:
         sub = await nc.subscribe("a")
         await kill(nats_server, nc)
@@ -190,7 +190,7 @@ async def test_a_full_outbox_is_said_while_down_and_forgotten_when_up(nats_serve
 
 
 @both_loops
-async def test_requests_in_flight_end_at_the_break_and_new_ones_are_answered_later(nats_server: Server) -> None:
+async def test_requests_over_an_outage(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         await nc.subscribe("deaf")
         await nc.subscribe("svc", cb=lambda message: message.respond(b"pong"))
@@ -209,7 +209,7 @@ async def test_requests_in_flight_end_at_the_break_and_new_ones_are_answered_lat
 
 
 @both_loops
-async def test_a_request_made_while_down_times_out_in_its_time(nats_server: Server) -> None:
+async def test_request_in_an_outage_times_out(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         await kill(nats_server, nc)
         loop = asyncio.get_running_loop()
@@ -249,7 +249,7 @@ async def test_a_subscription_can_be_drained_over_a_restart(nats_server: Server)
 
 
 @both_loops
-async def test_the_client_can_be_drained_while_down_and_sends_what_it_has_when_up(nats_server: Server) -> None:
+async def test_drain_in_an_outage_sends_the_outbox_later(nats_server: Server) -> None:
     async with client(nats_server.url) as other:
         sub = await other.subscribe("a")
         nc = await natsproto.connect(nats_server.url)
@@ -282,7 +282,7 @@ async def test_draining_while_down_gives_up_at_its_deadline(nats_server: Server)
 
 
 @both_loops
-async def test_closing_while_down_is_immediate_and_ends_what_waits(nats_server: Server) -> None:
+async def test_close_in_an_outage_is_immediate(nats_server: Server) -> None:
     nc = await natsproto.connect(nats_server.url)
     sub = await nc.subscribe("a")
     await kill(nats_server, nc)
@@ -328,7 +328,7 @@ async def test_readers_wait_over_the_outage_without_noticing(nats_server: Server
 
 
 @both_loops
-async def test_the_next_server_of_the_list_takes_over_at_once() -> None:
+async def test_next_server_takes_over_at_once() -> None:
     async with run_server() as first, run_server() as second:
         diary = EventRecorder(Reconnected)
         servers = [first.url, second.url]
@@ -345,7 +345,7 @@ async def test_the_next_server_of_the_list_takes_over_at_once() -> None:
 
 
 @both_loops
-async def test_a_server_that_does_not_answer_does_not_keep_the_others_from_being_tried() -> None:
+async def test_silent_server_does_not_hold_up_the_others() -> None:
     """The first server of the list accepts and is silent: the second one has us after connect_timeout."""
     async with run_server() as server, FaultProxy(server.host, server.port) as proxy:
         proxy.stall()
@@ -355,7 +355,7 @@ async def test_a_server_that_does_not_answer_does_not_keep_the_others_from_being
 
 
 @both_loops
-async def test_set_servers_moves_the_client_at_the_next_reconnect() -> None:
+async def test_set_servers_counts_at_the_next_reconnect() -> None:
     async with run_server() as first, run_server() as second:
         diary = EventRecorder(Reconnected)
         nc = await natsproto.connect(first.url, on_event=diary)
@@ -371,7 +371,7 @@ async def test_set_servers_moves_the_client_at_the_next_reconnect() -> None:
 
 
 @both_loops
-async def test_a_dead_port_fails_at_once_with_address_and_cause() -> None:
+async def test_connect_to_a_dead_port_names_the_cause() -> None:
     port = free_port()
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -424,7 +424,7 @@ async def test_a_name_that_does_not_exist_fails_in_words() -> None:
 
 
 @both_loops
-async def test_with_retry_the_first_connect_comes_when_the_server_does() -> None:
+async def test_first_connect_retried_until_the_server_is_up() -> None:
     async with run_server() as server:
         server.kill()
         nc = await natsproto.connect(server.url, retry_on_failed_connect=True)

@@ -54,7 +54,7 @@ async def test_nobody_there_is_known_at_once(nats_server: Server) -> None:
 
 
 @both_loops
-async def test_a_long_answer_in_pieces_ends_with_an_empty_one(nats_server: Server) -> None:
+async def test_request_many_ends_with_an_empty_reply(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         pieces = [b"%d" % number for number in range(10_000)]
         await answering(nc, "pieces", *pieces, b"")
@@ -63,7 +63,7 @@ async def test_a_long_answer_in_pieces_ends_with_an_empty_one(nats_server: Serve
 
 
 @both_loops
-async def test_more_than_the_limits_hold_is_an_error_and_never_a_silent_loss(nats_server: Server) -> None:
+async def test_request_many_over_its_limits_is_an_error(nats_server: Server) -> None:
     async with client(nats_server.url) as nc, client(nats_server.url, pending_msgs_limit=10) as asking:
         await answering(nc, "pieces", *[b"%d" % number for number in range(1000)])
         got = []
@@ -79,7 +79,7 @@ async def test_more_than_the_limits_hold_is_an_error_and_never_a_silent_loss(nat
 
 
 @both_loops
-async def test_a_thousand_at_once_keep_apart_and_leave_nothing_on_the_server(nats_server: Server) -> None:
+async def test_thousand_request_many_at_once_leave_nothing(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         await nc.subscribe("echo", cb=lambda message: message.respond(message.data))
 
@@ -116,7 +116,7 @@ async def test_cancelled_at_any_await_it_leaves_nothing(nats_server: Server) -> 
 
 
 @both_loops
-async def test_too_much_to_send_is_refused_and_leaves_nothing(nats_server: Server) -> None:
+async def test_request_many_with_too_large_a_payload(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         with pytest.raises(PayloadTooLarge):
             await anext(nc.request_many("a", bytes(nc.max_payload + 1)))
@@ -141,7 +141,7 @@ async def test_a_server_that_dies_meanwhile_is_told_of(nats_server: Server) -> N
 
 
 @both_loops
-async def test_a_subject_the_account_may_not_use_is_denied_at_once() -> None:
+async def test_request_many_without_permission() -> None:
     config = 'authorization { users = [ { user: "a", password: "b", permissions: { publish: { deny: "no" } } } ] }'
     with run_server(config=config) as server:
         async with client(server.url, user="a", password="b") as nc:
@@ -150,7 +150,7 @@ async def test_a_subject_the_account_may_not_use_is_denied_at_once() -> None:
 
 
 @both_loops
-async def test_deadlines_that_are_all_but_over_disturb_no_other_request(nats_server: Server) -> None:
+async def test_request_many_with_tiny_timeouts(nats_server: Server) -> None:
     async with client(nats_server.url) as nc, nc.subscribe("silent"):
 
         async def ask(timeout: float) -> None:

@@ -142,7 +142,7 @@ async def test_context_upgrades_a_nats_url(pki: Pki) -> None:
         assert await encrypted(server)
 
 
-async def test_server_that_demands_tls_gets_it_and_is_verified(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_that_demands_tls_is_verified(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
     async with run_server(tls=pki.server()) as server:
         url = f"nats://127.0.0.1:{server.port}"
         assert "not signed by a trusted CA" in str(await cause_of(url))
@@ -195,7 +195,7 @@ def test_client_certificate(run: Run, pki: Pki) -> None:
     run(body())
 
 
-async def test_context_of_the_command_line_tool_gives_the_certificates(pki: Pki, tmp_path: Path) -> None:
+async def test_nats_context_gives_the_certificates(pki: Pki, tmp_path: Path) -> None:
     folder = tmp_path / "nats" / "context"
     folder.mkdir(parents=True)
     async with run_server(tls=pki.strict(first=True)) as server:
@@ -234,14 +234,14 @@ async def test_ip_address_in_the_certificate_counts(pki: Pki) -> None:
         assert await encrypted(server)
 
 
-async def test_verification_is_skipped_by_an_explicit_context_only(pki: Pki) -> None:
+async def test_verification_is_skipped_by_a_context_only(pki: Pki) -> None:
     careless = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     careless.check_hostname, careless.verify_mode = False, ssl.CERT_NONE
     async with run_server(tls=pki.server(pki.expired)) as server, natsproto.connect(server.url, tls=careless):
         assert await encrypted(server)
 
 
-async def test_announced_addresses_are_verified_against_the_name_that_was_dialled(pki: Pki) -> None:
+async def test_discovered_address_keeps_the_dialled_hostname(pki: Pki) -> None:
     async with run_cluster(2, jetstream=False, tls=pki.server(pki.named)) as cluster:
         first, second = cluster.servers
         watch = Watch()
@@ -254,7 +254,7 @@ async def test_announced_addresses_are_verified_against_the_name_that_was_dialle
             assert await encrypted(second)
 
 
-async def test_context_callable_is_asked_at_every_attempt_so_a_new_ca_is_followed(pki: Pki, tmp_path: Path) -> None:
+async def test_tls_callable_follows_a_new_ca(pki: Pki, tmp_path: Path) -> None:
     cert, key, trusted = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem"
 
     def install(authority: Authority) -> None:
@@ -284,7 +284,7 @@ async def test_context_callable_is_asked_at_every_attempt_so_a_new_ca_is_followe
     assert len(asked) == 2 + len(watch.all(AttemptFailed))
 
 
-async def test_context_callable_that_fails_or_returns_nonsense_is_named(pki: Pki, tmp_path: Path) -> None:
+async def test_tls_callable_that_fails_is_named(pki: Pki, tmp_path: Path) -> None:
     async with run_server(tls=pki.server()) as server:
         missing = await cause_of(server.url, tls=lambda: ssl.create_default_context(cafile=str(tmp_path / "none")))
         nonsense = await cause_of(server.url, tls=lambda: "context")
@@ -311,7 +311,7 @@ def test_restart_over_tls_keeps_the_subscriptions(run: Run, pki: Pki) -> None:
 
 
 @pytest.mark.slow
-def test_big_messages_pass_both_ways_with_back_pressure(run: Run, pki: Pki) -> None:
+def test_big_messages_over_tls_with_back_pressure(run: Run, pki: Pki) -> None:
     """32 messages of 1 MiB, four times the bound on what may wait for the socket."""
     payloads = [bytes([number]) * 1_048_576 for number in range(32)]
 
@@ -379,7 +379,7 @@ def test_close_is_quick(run: Run, pki: Pki, monkeypatch: pytest.MonkeyPatch) -> 
         ("expired", "not valid at this time"),
     ],
 )
-def test_certificate_that_does_not_fit_is_refused_with_the_reason(run: Run, pki: Pki, trouble: str, words: str) -> None:
+def test_certificate_refused_with_its_reason(run: Run, pki: Pki, trouble: str, words: str) -> None:
     certificates = {"wrong CA": pki.good, "wrong host": pki.elsewhere, "expired": pki.expired}
     context = (pki.other if trouble == "wrong CA" else pki.ca).client()
 
@@ -395,7 +395,7 @@ def test_certificate_that_does_not_fit_is_refused_with_the_reason(run: Run, pki:
     run(body())
 
 
-def test_certificate_that_only_a_lenient_context_takes_is_refused_with_the_way_out(run: Run, pki: Pki) -> None:
+def test_certificate_of_a_lenient_context_only(run: Run, pki: Pki) -> None:
     context = pki.ca.client()
     context.verify_flags |= ssl.VERIFY_X509_STRICT  # as it is from Python 3.13 on
 
@@ -414,7 +414,7 @@ def test_certificate_that_only_a_lenient_context_takes_is_refused_with_the_way_o
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
 @pytest.mark.parametrize("has", ["no certificate", "a certificate nobody trusts"])
-def test_missing_or_strange_client_certificate_is_named(run: Run, pki: Pki, version: ssl.TLSVersion, has: str) -> None:
+def test_client_certificate_missing_or_untrusted(run: Run, pki: Pki, version: ssl.TLSVersion, has: str) -> None:
     context = pki.ca.client(None if has == "no certificate" else pki.stranger)
     context.minimum_version = context.maximum_version = version
 
@@ -513,9 +513,7 @@ async def test_context_sends_nothing_to_a_server_without_tls(pki: Pki) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("demands", ["the user", "the server"])
-async def test_server_that_lost_its_tls_gets_nothing_until_it_is_back(
-    pki: Pki, monkeypatch: pytest.MonkeyPatch, demands: str
-) -> None:
+async def test_server_without_its_tls_gets_nothing(pki: Pki, monkeypatch: pytest.MonkeyPatch, demands: str) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(pki.ca.cert))
     good = Behaviour(tls=pki.ca.server("127.0.0.1"))
     async with ScriptedServer(good, Behaviour(), Behaviour(), good) as server:
@@ -579,7 +577,7 @@ def test_bytes_between_info_and_handshake_are_refused(run: Run, pki: Pki, inject
 
 
 @pytest.mark.parametrize("injected", INJECTIONS.values(), ids=INJECTIONS.keys())
-async def test_bytes_that_come_a_little_later_are_refused_too(pki: Pki, injected: bytes) -> None:
+async def test_bytes_in_clear_that_come_later_are_refused(pki: Pki, injected: bytes) -> None:
     pieces = [info_line({**INFO, "tls_required": True}), injected]
     async with ScriptedServer(Behaviour(greeting=pieces, tls=pki.ca.server("127.0.0.1"))) as server:
         cause = await cause_of(server.url, tls=pki.ca.client())
@@ -587,7 +585,7 @@ async def test_bytes_that_come_a_little_later_are_refused_too(pki: Pki, injected
         assert server.count("CONNECT") == 0
 
 
-async def test_info_in_clear_names_no_servers_and_announces_no_lame_duck(pki: Pki) -> None:
+async def test_info_in_clear_is_not_trusted(pki: Pki) -> None:
     lies = {"connect_urls": ["evil.example:4222"], "ldm": True}
     async with ScriptedServer(Behaviour(greeting=lies, tls=pki.ca.server("127.0.0.1"))) as server:
         watch = Watch()
@@ -600,7 +598,7 @@ async def test_info_in_clear_names_no_servers_and_announces_no_lame_duck(pki: Pk
             assert nc.discovered_servers == ("friend.example:4222",)
 
 
-def test_stream_that_breaks_later_is_a_worded_disconnect(run: Run, pki: Pki) -> None:
+def test_broken_tls_stream_is_a_disconnect(run: Run, pki: Pki) -> None:
     """Plain bytes in the middle of an encrypted stream."""
 
     async def body() -> None:

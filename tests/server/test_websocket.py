@@ -174,7 +174,7 @@ async def test_compression_is_not_offered_unless_asked_for(port: int) -> None:
         assert b"permessage-deflate" not in proxy.link.seen[Direction.TO_SERVER]
 
 
-async def test_server_that_does_not_compress_is_taken_as_it_is() -> None:
+async def test_server_without_compression() -> None:
     async with (
         run_server(websocket=True) as server,
         natsproto.connect(server.websocket_url, websocket_compression=True) as nc,
@@ -182,7 +182,7 @@ async def test_server_that_does_not_compress_is_taken_as_it_is() -> None:
         assert await round_trip(nc, b"hello" * 1000)
 
 
-async def test_compressed_frames_stay_below_what_the_server_unpacks(port: int) -> None:
+async def test_compressed_frames_stay_below_the_server_limit(port: int) -> None:
     """A server hangs up on a compressed frame of more than max_payload bytes, however many messages are in it."""
     async with run_server(config=compressing(port, "max_payload: 1000")) as server:
         watch = Watch()
@@ -241,7 +241,7 @@ async def test_header_callable_is_asked_at_every_attempt(sort: str) -> None:
             assert request_of(proxy)[1]["Authorization"] == "Bearer b"
 
 
-async def test_header_callable_that_hangs_ends_at_the_connect_timeout() -> None:
+async def test_headers_callable_that_hangs_ends_in_time() -> None:
     async def hangs() -> dict[str, str]:
         await asyncio.Event().wait()
         raise AssertionError
@@ -252,7 +252,7 @@ async def test_header_callable_that_hangs_ends_at_the_connect_timeout() -> None:
 
 
 @pytest.mark.parametrize("name", ["Upgrade", "connection", "Sec-WebSocket-Key", "sec-websocket-extensions"])
-def test_headers_of_the_handshake_itself_are_not_the_users(name: str) -> None:
+def test_headers_of_the_handshake_are_reserved(name: str) -> None:
     with pytest.raises(ConfigError, match="handshake itself"):
         Options("ws://127.0.0.1", websocket_headers={name: "x"})
 
@@ -283,7 +283,7 @@ async def test_path_is_that_of_the_url_or_the_option(path: str, option: str | No
 # ---------------------------------------------------------------- restarts, clusters, lame ducks
 
 
-def test_restart_is_reported_with_its_close_code_and_survived(run: Run) -> None:
+def test_restart_is_reported_with_its_close_code(run: Run) -> None:
     async def body() -> None:
         watch = Watch()
         async with (
@@ -458,7 +458,7 @@ def test_close_says_goodbye_and_waits_for_the_answer(run: Run, monkeypatch: pyte
 
 
 @pytest.mark.slow
-async def test_close_does_not_wait_long_for_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_close_does_not_wait_for_a_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "CLOSE_TIMEOUT_S", 0.3)
     async with run_server(websocket=True) as server:
         nc = await natsproto.connect(server.websocket_url)
@@ -469,7 +469,7 @@ async def test_close_does_not_wait_long_for_a_server_that_says_nothing(monkeypat
         server.thaw()
 
 
-def test_close_never_raises_though_the_connection_is_given_up_meanwhile(run: Run) -> None:
+def test_close_of_an_aborted_connection(run: Run) -> None:
     async def body() -> None:
         async with run_server(websocket=True) as server:
             watch = Watch()
@@ -487,7 +487,7 @@ def test_close_never_raises_though_the_connection_is_given_up_meanwhile(run: Run
     run(body())
 
 
-def test_what_is_published_while_the_goodbye_of_the_server_waits_raises_nothing_and_is_reported(run: Run) -> None:
+def test_publish_behind_the_server_close_frame(run: Run) -> None:
     """It stands behind messages that readers must have first."""
 
     async def body() -> None:
@@ -520,7 +520,7 @@ async def test_close_code_and_reason_are_reported(stays: bool) -> None:
             await watch.until(Reconnected)
 
 
-async def test_messages_in_front_of_the_goodbye_are_delivered() -> None:
+async def test_messages_before_the_close_frame_are_delivered() -> None:
     async with (
         WebSocketServer() as server,
         natsproto.connect(server.url) as nc,
@@ -615,7 +615,7 @@ async def test_real_server_on_the_wrong_port_is_worded(ca: Authority, tls: Serve
 
 
 @pytest.mark.parametrize("stage", ["before the answer", "before INFO"])
-async def test_peer_that_falls_silent_ends_at_the_connect_timeout(stage: str) -> None:
+async def test_peer_that_is_silent_ends_at_the_timeout(stage: str) -> None:
     answer = b"" if stage == "before the answer" else None
     async with WebSocketServer(answer=answer, greets=False) as server:
         started = asyncio.get_running_loop().time()
