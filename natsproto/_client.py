@@ -45,7 +45,7 @@ class Client(Connection):
     async def _connect(cls, options: Options, runtime: Runtime) -> Client:
         """Connect with another runtime (tests); applications use ``connect``."""
         client = cls(options, runtime)
-        await client._engine.start()
+        await client._start()
         return client
 
     def jetstream(

@@ -72,6 +72,39 @@ ENGLISH: dict[str, int] = {
 """Sentences to reword, for each directory: upper bounds to lower after rewording."""
 
 
+LAYER_INTERFACE = {
+    "Connection": {
+        *["_emit", "_new_id", "_outbox", "_request_timeout", "_send_reply_nowait", "_yield_if_needed"],
+        *["_request_encoded", "_request_literal", "_request_resending"],
+        *["_add_reply_handler", "_remove_reply_handler", "_stop_interest_nowait", "_unsubscribe_nowait"],
+    },
+    "Client": {"_connect", "_start"},
+    "Subscription": {"_inbox", "_on_change", "_read_batch", "_read_batch_nowait", "_track_task", "_wake_reader"},
+    "Message": {"_head", "_note", "_origin", "_reply"},
+}
+"""Names with an underscore that natsproto's own layers may use on objects of the core; users see only names without one.
+Everything else with an underscore is private to its package."""
+
+FOREIGN_PRIVATE = {"_FIELD", "_field_type", "_get_running_loop"}
+"""Underscored names of the standard library that are used on purpose; the reason is where they are used."""
+
+ROOMS = [
+    "_core",
+    "auth",
+    "codecs",
+    "compat",
+    "errors",
+    "jetstream",
+    "otel",
+    "protocol",
+    "service",
+    "spark",
+    "sync",
+    "testing",
+]
+"""The packages within natsproto; the modules beside them are rooms of their own."""
+
+
 class Figure(NamedTuple):
     """A measured thing: a file, a function or a class."""
 
@@ -310,6 +343,57 @@ def count_state(files: dict[str, list[ast.AST]], written: Set[str] = frozenset()
             yield Figure("mutable fields", f"{file}:{name}", count(read), MAX_FIELDS)
 
 
+# ---------------------------------------------------------------- boundaries
+
+
+def _room(name: str) -> str:
+    part = name.split("/")[1]
+    return part if part in ROOMS else name
+
+
+def _own_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The methods, fields and attributes of the classes in a file."""
+    for node in nodes:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+    for target, _ in _assigned(nodes):
+        if isinstance(target.value, ast.Name) and target.value.id in ("self", "cls"):
+            yield target.attr
+
+
+def _is_own_object(node: ast.expr) -> bool:
+    """True for ``self``, ``cls`` and ``super()``: a class may use what it inherits."""
+    return (isinstance(node, ast.Name) and node.id in ("self", "cls")) or _called(node) == "super"
+
+
+def broken_boundaries(files: dict[str, list[ast.AST]] | None = None) -> list[str]:
+    """Uses of a private attribute of another package, and names that ``LAYER_INTERFACE`` need not list."""
+    files = {name: nodes_of(path) for name, path in sources("natsproto")} if files is None else files
+    own: dict[str, set[str]] = {}
+    for name, nodes in files.items():
+        own.setdefault(_room(name), set()).update(_own_names(nodes))
+    listed = {attribute for names in LAYER_INTERFACE.values() for attribute in names}
+    used, found = set(), []
+    for name, nodes in files.items():
+        for node in nodes:
+            if (
+                not isinstance(node, ast.Attribute)
+                or not node.attr.startswith("_")
+                or node.attr.startswith("__")
+                or node.attr in FOREIGN_PRIVATE | {"_fields", "_replace"}  # a NamedTuple's are public
+            ):
+                continue
+            if node.attr in listed and _room(name) != "_core":
+                used.add(node.attr)
+            elif node.attr not in own[_room(name)] and not _is_own_object(node.value):
+                found.append(f"{name}:{node.lineno}: {ast.unparse(node)} is private to another package")
+    return found + [f"LAYER_INTERFACE: {attribute} is used nowhere" for attribute in sorted(listed - used)]
+
+
 # ---------------------------------------------------------------- English
 
 UNNATURAL = re.compile(
@@ -398,6 +482,7 @@ def broken_rules(figures: list[Figure] | None = None) -> list[str]:
     return [
         *broken_sizes(list(all_sizes()) if figures is None else figures),
         *small_modules(),
+        *broken_boundaries(),
         *broken_counts("sentences to reword (python -m tests.house english)", english(), ENGLISH),
         *broken_counts("test names above 50 characters", long_test_names(), {}),
     ]

@@ -38,6 +38,13 @@ class Owner:
     assert {figure.name: figure.value for figure in figures} == {"f:_State": 2, "f:Owner": 3}
 
 
+def test_house_boundaries() -> None:
+    source = "def act(connection):\n    connection._emit(1)\n    connection._engine.close()\n"
+    tree = list(ast.walk(ast.parse(source)))
+    found = [line for line in house.broken_boundaries({"natsproto/sync/x.py": tree}) if "used nowhere" not in line]
+    assert found == ["natsproto/sync/x.py:3: connection._engine is private to another package"]
+
+
 def test_house_english_pattern() -> None:
     text = "Whether it works.\n\nWhat is this? It says so many words. Plain words.\n- Who asks."
     found = [sentence for sentence in house.sentences(text) if house.UNNATURAL.search(sentence)]

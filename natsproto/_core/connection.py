@@ -72,6 +72,10 @@ class Connection:
         self._control_lines = self._engine.control_lines
         self._pub_prefixes, self._pub_sizes = self._control_lines.pub_prefixes, self._control_lines.pub_sizes
 
+    async def _start(self) -> None:
+        """Connect, for the function ``connect``: raises its errors."""
+        await self._engine.start()
+
     # ---------------------------------------------------------------- state
 
     @property

@@ -82,7 +82,7 @@ class Client(SyncWrapper[client.Client]):
         """
         portal, connected, queue, _ = self._connection()
         portal.check()
-        connected._control_lines.encode_subject(subject)
+        publish_subject(subject)
         if reply is not None:
             publish_subject(reply, "reply subject")
         payload = as_bytes(payload)
