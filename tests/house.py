@@ -82,7 +82,7 @@ LAYER_INTERFACE = {
     "Subscription": {"_inbox", "_on_change", "_read_batch", "_read_batch_nowait", "_track_task", "_wake_reader"},
     "Message": {"_head", "_note", "_origin", "_reply"},
 }
-"""Names with an underscore that natsproto's own layers may use on objects of the core; users see only names without one.
+"""Names with an underscore that natsproto's own layers may use on objects of the core; users see those without one.
 Everything else with an underscore is private to its package."""
 
 FOREIGN_PRIVATE = {"_FIELD", "_field_type", "_get_running_loop"}
