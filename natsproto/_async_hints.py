@@ -97,7 +97,7 @@ class Items(AsyncForHint, AsyncGenerator[T]):
         return await self._source.athrow(*error)
 
     async def aclose(self) -> None:
-        """Ends it, for contextlib.aclosing()."""
+        """End it, for contextlib.aclosing()."""
         await self._source.aclose()
 
 

@@ -117,7 +117,7 @@ class Client(Connection):
         return await trace(self, subject, payload, headers=headers, deliver=deliver, timeout=wait)
 
     def system(self) -> System:
-        """Queries the servers' monitoring data, for users of the system account. Sends nothing."""
+        """Query the servers' monitoring data, for users of the system account. Sends nothing."""
         from natsproto.system import System
 
         return System(self)

@@ -47,7 +47,7 @@ class _Connect(Protocol):
 
 
 async def dial_websocket(address: ServerAddress, plan: DialPlan, handler: WireHandler, connect: _Connect) -> Wire:
-    """Connects and does the WebSocket handshake.
+    """Connect and do the WebSocket handshake.
 
     OSError and ssl.SSLError of the socket, ConnectionLost when the server or a proxy refuses the upgrade.
     Cancelling closes the socket.

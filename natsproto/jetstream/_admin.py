@@ -1,7 +1,7 @@
-"""Administration of a JetStream cluster: who leads, who holds what, who belongs to it.
+"""Administration of a JetStream cluster: its leaders, its servers, and the placement of streams.
 
-Owns the calls that operators make. Those about streams and consumers work in the account that has them; those about
-the cluster, its servers and whole accounts need a connection to the system account.
+Owns the calls for operators. Calls for streams and consumers work in their account; calls for the cluster, its servers
+and whole accounts need a connection to the system account.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from natsproto.jetstream._info import AccountPurge, MetaRescue, StreamInfo
 from natsproto.protocol.subject import publish_subject
 
 RESCUE_QUIET_S = 0.5
-"""Seconds of silence after which no server is expected to answer a rescue any more."""
+"""Seconds without a reply after which no server is expected to reply to a rescue."""
 
 
 class Admin:
-    """The administrative calls of the JetStream API. ``js.admin``.
+    """The administrative calls of the JetStream API: ``js.admin``.
 
-    Every call takes ``timeout`` in seconds (default: that of the JetStream context) and raises ApiError, with the
+    Every call takes ``timeout`` in seconds (default: that of the JetStream context) and raises ApiError with the
     server's reason (JetStreamUnavailable, StreamNotFound, LimitReached when no peer can take over …), RequestTimeout,
-    PermissionDenied and ConnectionLost. LocalProtocolError at once when a call needs the system account and this
-    connection is known to be of another; UnsupportedByServer when the servers are too old.
+    PermissionDenied and ConnectionLost. LocalProtocolError at once when a call needs the system account and the server
+    has reported another account; UnsupportedByServer when the servers are too old.
     """
 
     def __init__(self, api: Api) -> None:
@@ -37,7 +37,7 @@ class Admin:
     async def step_down_stream_leader(
         self, stream: str, *, placement: Placement | None = None, timeout: Duration | None = None
     ) -> None:
-        """Lets another server lead the stream: any, or (server 2.11) one that ``placement`` describes."""
+        """Make another server the leader of the stream: any, or (server 2.11) one that ``placement`` describes."""
         name = stream_name(stream)
         await self._do(
             f"STREAM.LEADER.STEPDOWN.{name}", _placement_body(placement), f"step down leader of {name!r}", timeout
@@ -46,28 +46,28 @@ class Admin:
     async def step_down_consumer_leader(
         self, stream: str, consumer: str, *, placement: Placement | None = None, timeout: Duration | None = None
     ) -> None:
-        """Lets another server lead the consumer."""
+        """Make another server the leader of the consumer."""
         names = f"{stream_name(stream)}.{consumer_name(consumer)}"
         await self._do(
             f"CONSUMER.LEADER.STEPDOWN.{names}", _placement_body(placement), f"step down leader of {names!r}", timeout
         )
 
     async def remove_stream_peer(self, stream: str, peer: str, *, timeout: Duration | None = None) -> None:
-        """Takes a server (by name or peer id) out of the stream and its consumers at once; another one replaces it."""
+        """Remove a server (by name or peer id) from the stream and its consumers at once; another one replaces it."""
         name = stream_name(stream)
         await self._do(
             f"STREAM.PEER.REMOVE.{name}", {"peer": peer}, f"remove peer {peer!r} from stream {name!r}", timeout
         )
 
     async def evacuate_stream_peer(self, stream: str, peer: str, *, timeout: Duration | None = None) -> None:
-        """Moves the stream and its consumers off a server; it stays until another has caught up. Server 2.15."""
+        """Move the stream and its consumers off a server, after another one has caught up. Server 2.15."""
         name = stream_name(stream)
         asked = f"evacuate stream {name!r} from {peer!r}"
         await self._api.require_api_level(5, "2.15", asked, timeout)
         await self._do(f"STREAM.PEER.EVACUATE.{name}", {"peer": peer}, asked, timeout)
 
     async def cancel_stream_move(self, stream: str, *, timeout: Duration | None = None) -> None:
-        """Takes back a move, scaling or change of retention that is not finished. Server 2.15."""
+        """Cancel an unfinished move, scaling or change of retention. Server 2.15."""
         name = stream_name(stream)
         asked = f"cancel move of stream {name!r}"
         await self._api.require_api_level(5, "2.15", asked, timeout)
@@ -78,19 +78,19 @@ class Admin:
     async def step_down_meta_leader(
         self, *, placement: Placement | None = None, timeout: Duration | None = None
     ) -> None:
-        """Lets another server lead the cluster's metadata: any, or one that ``placement`` describes."""
+        """Make another server the meta leader of the cluster: any, or one that ``placement`` describes."""
         asked = "step down meta leader"
         self._check_account(asked)
         await self._do("META.LEADER.STEPDOWN", _placement_body(placement), asked, timeout)
 
     async def remove_server(self, server: str = "", *, peer_id: str = "", timeout: Duration | None = None) -> None:
-        """Removes a server that will not come back, by its name, or by its peer id when it was not seen lately."""
+        """Remove a server permanently, by its name, or by its peer id when its name is no longer known."""
         body, asked = _server(server, peer_id), f"remove server {server or peer_id!r}"
         self._check_account(asked)
         await self._do("SERVER.REMOVE", body, asked, timeout)
 
     async def evacuate_server(self, server: str = "", *, peer_id: str = "", timeout: Duration | None = None) -> None:
-        """Moves everything off a server, which stays in the cluster. Server 2.15."""
+        """Move everything off a server, which stays in the cluster. Server 2.15."""
         body, asked = _server(server, peer_id), f"evacuate server {server or peer_id!r}"
         await self._api.require_api_level(5, "2.15", asked, timeout)
         await self._system_call("SERVER.EVACUATE", body, asked, timeout)
@@ -106,7 +106,7 @@ class Admin:
         tags: Iterable[str] = (),
         timeout: Duration | None = None,
     ) -> StreamInfo:
-        """Moves a stream off ``server``, or to where ``cluster`` and ``tags`` say; returns what it will be."""
+        """Move a stream off ``server``, or to servers with ``cluster`` and ``tags``; return its new info."""
         body: dict[str, object] = {"server": server, "cluster": cluster, "domain": domain, "tags": list(tags)}
         payload = await self._system_call(
             f"ACCOUNT.STREAM.MOVE.{_account(account)}.{stream_name(stream)}",
@@ -126,18 +126,18 @@ class Admin:
         )
 
     async def purge_account(self, account: str, *, timeout: Duration | None = None) -> bool:
-        """Deletes every stream and consumer of an account for good; whether that has begun."""
+        """Delete every stream and consumer of an account; return True if the server has started."""
         payload = await self._system_call(
             f"ACCOUNT.PURGE.{_account(account)}", {}, f"purge account {account!r}", timeout
         )
         return decode(AccountPurge, payload).initiated
 
     async def rescue_meta(self, quorum: int, *, timeout: Duration | None = None) -> Sequence[MetaRescue]:
-        """Lowers the number of servers that can decide for the cluster, when the others are gone for good. UNSAFE: a
-        server that comes back may have other memories. Server 2.15.
+        """Lower the quorum of the cluster after the other servers were lost permanently. UNSAFE: a server that returns
+        may have different metadata. Server 2.15.
 
-        Every running server answers for itself; those that agreed are returned. ApiError of the first one when none
-        did. The answers are complete after half a second of silence, or at ``timeout``.
+        Every running server replies; the replies of those that agreed are returned. ApiError of the first reply when
+        none agreed. It ends half a second after the last reply, or at ``timeout``.
         """
         api, asked = self._api, f"rescue meta with a quorum of {quorum}"
         self._check_account(asked)
@@ -182,7 +182,7 @@ class Admin:
         return await self._call(endpoint, body, asked, timeout)
 
     def _check_account(self, asked: str) -> None:
-        """The server drops these calls without a word when they come from another account."""
+        """Raise LocalProtocolError in another account, where the server silently drops these calls."""
         info = self._api.connection.server_info
         if info.remote_account and not info.acc_is_sys:
             raise LocalProtocolError(
@@ -201,7 +201,7 @@ def _server(server: str, peer_id: str) -> dict[str, str]:
 
 
 def _account(account: str) -> str:
-    """The name as a token of a subject."""
+    """Return the name of an account, checked as a token of a subject."""
     publish_subject(account, "account")
     if "." in account:
         raise ConfigError("account", account, "must not contain a dot: it is a token of the subject")

@@ -377,5 +377,5 @@ class Advisories(AsyncForHint):
         return read_advisory(message.data)
 
     async def stop(self) -> None:
-        """Ends it; what was not read is dropped."""
+        """End it; what was not read is dropped."""
         await self._subscription.unsubscribe()

@@ -62,7 +62,7 @@ log = logging.getLogger("natsproto")
 
 
 async def raise_closed(subscription: Subscription, asked: str) -> NoReturn:
-    """Raises the error that ended an inbox: a permission violation, or the closing of the client."""
+    """Raise the error that ended an inbox: a permission violation, or the closing of the client."""
     try:
         await subscription.next(0)
     except SubscriptionClosed:
@@ -118,7 +118,7 @@ class Api:
         level: int = 0,
         once: bool = False,
     ) -> dict[str, object]:
-        """Sends a request to ``<prefix>.<endpoint>`` and returns the reply's JSON object.
+        """Send a request to ``<prefix>.<endpoint>`` and return the reply's JSON object.
 
         ``asked`` describes the request in errors. ``level`` is the API level that the request requires; servers before
         2.12 ignore it. A cluster without a leader drops requests, so idempotent ones are repeated while there is no
@@ -154,7 +154,7 @@ class Api:
         is_idempotent: bool,
         asked: str,
     ) -> Message:
-        """Returns the reply to a request; an idempotent request is repeated while there is no reply."""
+        """Return the reply to a request; an idempotent request is repeated while there is no reply."""
 
         def ask(patience: float) -> Awaitable[Message]:
             return self.request(endpoint, data, timeout=patience, headers=headers)
@@ -176,7 +176,7 @@ class Api:
         timeout: Duration | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Awaitable[Message]:
-        """Sends one request to ``<prefix>.<endpoint>``, where wildcards stand for themselves; await it for the reply.
+        """Send one request to ``<prefix>.<endpoint>``, where wildcards stand for themselves; await it for the reply.
 
         Raises what ``Connection.request`` does.
         """
@@ -222,7 +222,7 @@ class Api:
                 self.connection._emit(HandlerFailed(where="trace of the JetStream API", error=exc))
 
     async def require_api_level(self, level: int, version: str, asked: str, timeout: Duration | None) -> None:
-        """Raises UnsupportedByServer when the API is older than ``level``; an older server does not reply to requests
+        """Raise UnsupportedByServer when the API is older than ``level``; an older server does not reply to requests
         it does not know.
         """
         if not await self.supports_api_level(level, asked, timeout):

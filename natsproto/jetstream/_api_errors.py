@@ -1,7 +1,7 @@
 """The error codes of the JetStream API and their exceptions.
 
-Owns the names of all codes (as of nats-server 2.15, in the words of the server's own constants), the table from
-code to exception, and the step from an error reply to the exception. The exceptions live in ``natsproto.errors``.
+Owns the names of all codes (as of nats-server 2.15, named as in the server's source), the table of their exceptions,
+and the conversion of an error reply into an exception. The exceptions are in ``natsproto.errors``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from natsproto.errors import ApiError, BucketNotFound, StreamNotFound
 
 @final
 class ErrCode:
-    """Every ``err_code``; plain ints, to compare ``ApiError.err_code`` with."""
+    """Every ``err_code`` as an int, for comparison with ``ApiError.err_code``."""
 
     ACCOUNT_RESOURCES_EXCEEDED = 10002
     BAD_REQUEST = 10003
@@ -297,19 +297,19 @@ ERROR_CLASSES: Final[Mapping[int, type[ApiError]]] = {
     )
     for code in codes
 }
-"""Which exception stands for which code; a code that is not listed is a plain ``ApiError``."""
+"""The exception for each code; a code that is not listed is a plain ``ApiError``."""
 
 
 def name_of(err_code: int) -> str:
-    """The server's name of a code, such as "STREAM_NOT_FOUND", or "" for one this version does not know."""
+    """Return the server's name of a code, such as "STREAM_NOT_FOUND", or "" for a code this version does not know."""
     return next((name for name, code in vars(ErrCode).items() if code == err_code and name.isupper()), "")
 
 
 def api_error(payload: Mapping[str, object], asked: str = "") -> ApiError:
-    """The exception for an error of the API: the ``error`` object of a reply, or the whole reply.
+    """Return the exception for the ``error`` object of an API reply, or for the whole reply.
 
-    ``asked`` says what was requested, in words ("create stream 'ORDERS'"). Missing or odd fields never fail:
-    an error must reach the caller in whatever shape it came.
+    ``asked`` describes the request ("create stream 'ORDERS'"). Missing or invalid fields are accepted, since the caller
+    must get the error in any case.
     """
     error = payload.get("error", payload)
     if not isinstance(error, Mapping):
@@ -321,7 +321,7 @@ def api_error(payload: Mapping[str, object], asked: str = "") -> ApiError:
 
 @contextmanager
 def bucket_errors(bucket: str) -> Iterator[None]:
-    """Translates StreamNotFound into BucketNotFound, which names the bucket."""
+    """Translate StreamNotFound into BucketNotFound, which names the bucket."""
     try:
         yield
     except StreamNotFound as exc:

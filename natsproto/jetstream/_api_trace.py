@@ -33,7 +33,7 @@ TraceCallback: TypeAlias = Callable[[ApiTrace], object]
 
 
 def redacted(subject: str, response: bytes) -> bytes:
-    """Returns the response without the contents of stored messages."""
+    """Return the response without the contents of stored messages."""
     if ".DIRECT.GET." in subject:
         return b"(%d bytes)" % len(response) if response else b""
     if ".STREAM.MSG.GET." not in subject:

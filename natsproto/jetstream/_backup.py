@@ -71,7 +71,7 @@ async def save(
     progress: Callable[[Progress], object] | None,
     timeout: Duration | None,
 ) -> Progress:
-    """Writes a stream to a folder; see Stream.backup."""
+    """Write a stream to a folder; see Stream.backup."""
     for what, size, most in (("chunk_size", chunk_size, 2**20), ("window_size", window_size, 32 * 2**20)):
         if not 1024 <= size <= most:
             raise ConfigError(what, size, f"must be from 1,024 to {most:,} bytes")
@@ -102,7 +102,7 @@ async def save(
 
 
 def _replace(partial: Path, target: Path) -> None:
-    """Gives the backup its name. An older one stands aside first, as a folder cannot be replaced in one step."""
+    """Give the backup its name. An older one stands aside first, as a folder cannot be replaced in one step."""
     if not (target / META_FILE).is_file():
         os.replace(partial, target)  # nothing is there, or an empty folder; refused for all else
         return
@@ -126,7 +126,7 @@ async def _begin(
 async def _receive(
     transfer: _TransferInbox, file: BinaryIO, started: SnapshotStarted, progress: Callable[[Progress], object] | None
 ) -> Progress:
-    """Writes chunks and acknowledges them until the server reports the end."""
+    """Write chunks and acknowledge them until the server reports the end."""
     size = chunks = 0
     total = started.state.bytes
     while True:
@@ -168,7 +168,7 @@ async def restore(
     progress: Callable[[Progress], object] | None,
     timeout: Duration | None,
 ) -> StreamInfo:
-    """Brings a stream back from a folder; see JetStream.restore_stream."""
+    """Bring a stream back from a folder; see JetStream.restore_stream."""
     folder = Path(path)
     with _open(folder / META_FILE, "rb") as file:
         saved = _read_meta(await asyncio.to_thread(file.read, _MAX_META_BYTES), os.fspath(path))
@@ -189,7 +189,7 @@ async def restore(
 async def _send(
     transfer: _TransferInbox, file: BinaryIO, subject: str, total: int, progress: Callable[[Progress], object] | None
 ) -> StreamInfo:
-    """Sends the file, a window ahead of the acknowledgements, and reads what the server makes of it."""
+    """Send the file, a window ahead of the acknowledgements, and read what the server makes of it."""
     connection = transfer.connection
     chunk = min(CHUNK_BYTES, connection.max_payload or CHUNK_BYTES)
     ahead = max(1, WINDOW_BYTES // chunk)
@@ -214,7 +214,7 @@ async def _send(
 
 
 def _read_answer(answer: Message, asked: str) -> dict[str, object]:
-    """Reads the server's reply to a chunk; raises the error that it reports."""
+    """Read the server's reply to a chunk; raise the error that it reports."""
     payload = parse(answer.data, asked) if answer.data else {}
     if "error" in payload:
         raise api_error(payload, asked)
@@ -277,7 +277,7 @@ class _TransferInbox:
         self._subscription._wake_reader()
 
     async def take(self) -> list[Message]:
-        """Returns the messages that have arrived, at least one; raises when none arrives in time or the inbox has
+        """Return the messages that have arrived, at least one; raise when none arrives in time or the inbox has
         ended.
         """
         if self._error is None:
@@ -291,7 +291,7 @@ class _TransferInbox:
         raise RequestTimeout(self.asked, self._timeout)
 
     def take_nowait(self) -> list[Message]:
-        """Returns the messages that have arrived, if any."""
+        """Return the messages that have arrived, if any."""
         if self._error is not None:
             raise self._error
         return self._subscription._read_batch_nowait()

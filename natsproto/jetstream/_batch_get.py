@@ -102,7 +102,7 @@ class PageCursor:
             self._max_bytes -= size
 
     def end_of_page(self, pending: int, last: int, up_to: int) -> bool:
-        """Ends a page. True if another request is needed: for the next page, or for messages of this one that were
+        """End a page. True if another request is needed: for the next page, or for messages of this one that were
         lost.
         """
         self._up_to = up_to
@@ -132,7 +132,7 @@ class StoredMessages(AsyncForHint):
                     yield message
 
     def batches(self) -> AsyncGenerator[list[RawMessage]]:
-        """Yields the messages that have arrived as lists. Raises the errors of the call that returned this object.
+        """Yield the messages that have arrived as lists. Raises the errors of the call that returned this object.
 
         LocalProtocolError when it was read before. Cancelling ends it.
         """
@@ -175,7 +175,7 @@ class BatchGet:
         """Pages requested so far."""
 
     async def batches(self) -> AsyncGenerator[list[RawMessage]]:
-        """Yields what has arrived as a list, whenever something has.
+        """Yield what has arrived as a list, whenever something has.
 
         RequestTimeout when nothing came for ``timeout`` seconds; BadRequest, LimitReached, StreamNotFound,
         PermissionDenied, ConnectionClosed; UnsupportedByServer when the stream or its server cannot do it.
@@ -202,7 +202,7 @@ class BatchGet:
             yield message
 
     async def _get_from_leader(self) -> RawMessage | None:
-        """Gets the next message from the stream's leader, which has all messages; None when there is none."""
+        """Get the next message from the stream's leader, which has all messages; None when there is none."""
         loop = asyncio.get_running_loop()
         left, deadline = self._timeout, loop.time() + self._timeout
         while True:
@@ -270,7 +270,7 @@ class BatchGet:
             await subscription.unsubscribe()
 
     def _read_page(self, received: list[DirectReply]) -> tuple[list[RawMessage], DirectReply | None]:
-        """Returns the messages of the current page, in order and without a gap, and the status that ended it."""
+        """Return the messages of the current page, in order and without a gap, and the status that ended it."""
         found: list[RawMessage] = []
         take, weigh = self._cursor.take, self._cursor.counts_bytes
         for reply in received:
@@ -292,7 +292,7 @@ class BatchGet:
         self._reply, self._needs_page = "", True
 
     async def _end_page(self, status: DirectReply) -> RawMessage | None:
-        """Decides what follows a page; returns a message if the leader had to be asked for one."""
+        """Decide what follows a page; return a message if the leader had to be asked for one."""
         headers, cursor = status.headers, self._cursor
         self._reply = ""
         if headers.status == 204:

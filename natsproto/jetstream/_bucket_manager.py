@@ -59,7 +59,7 @@ class BucketManager(StreamManager):
         timeout: Duration | None = None,
         **fields: Unpack[KeyValueArgs],
     ) -> KeyValue:
-        """Creates a key/value bucket (ADR-8) from a KeyValueConfig, from its fields, or from both (the fields win).
+        """Create a key/value bucket (ADR-8) from a KeyValueConfig, from its fields, or from both (the fields win).
 
         ``key_codec``: how the keys of this handle are written (ADR-54). The same bucket may be created twice;
         StreamNameInUse when the one of that name is configured otherwise. Else as ``create_stream``.
@@ -75,7 +75,7 @@ class BucketManager(StreamManager):
         timeout: Duration | None = None,
         **fields: Unpack[KeyValueArgs],
     ) -> KeyValue:
-        """Changes a bucket to this whole configuration: what is not said gets its default. BucketNotFound;
+        """Change a bucket to this whole configuration: what is not said gets its default. BucketNotFound;
         InvalidStreamConfig for what cannot be changed; else as ``create_key_value``.
         """
         return await self._write_key_value("UPDATE", amended(KeyValueConfig, config, fields), key_codec, timeout)
@@ -89,7 +89,7 @@ class BucketManager(StreamManager):
         timeout: Duration | None = None,
         **fields: Unpack[KeyValueArgs],
     ) -> KeyValue:
-        """Changes the bucket of that name to this whole configuration, or creates it. Raises what both raise."""
+        """Change the bucket of that name to this whole configuration, or create it. Raises what both raise."""
         return await self._write_key_value("", amended(KeyValueConfig, config, fields), key_codec, timeout)
 
     @overload
@@ -139,12 +139,12 @@ class BucketManager(StreamManager):
         return found.typed(kind) if codec is None else found.typed(kind, codec)
 
     async def delete_key_value(self, bucket: str, *, timeout: Duration | None = None) -> None:
-        """Deletes a bucket with all it holds. BucketNotFound."""
+        """Delete a bucket with all it holds. BucketNotFound."""
         await self._delete_bucket(KV_STREAM, bucket, timeout)
 
     @items
     async def key_value_names(self, *, timeout: Duration | None = None) -> AsyncGenerator[str]:
-        """Yields the name of every bucket, mirrors included."""
+        """Yield the name of every bucket, mirrors included."""
         async with aclosing(self.stream_names(timeout=timeout)) as names:
             async for name in names:
                 if name.startswith(KV_STREAM):
@@ -152,7 +152,7 @@ class BucketManager(StreamManager):
 
     @items
     async def key_value_statuses(self, *, timeout: Duration | None = None) -> AsyncGenerator[KeyValueStatus]:
-        """Yields the configuration and state of every bucket, mirrors included."""
+        """Yield the configuration and state of every bucket, mirrors included."""
         from natsproto.jetstream.kv._status import KeyValueStatus
 
         async for info in self.streams(timeout=timeout):
@@ -169,7 +169,7 @@ class BucketManager(StreamManager):
         timeout: Duration | None = None,
         **fields: Unpack[ObjectStoreArgs],
     ) -> ObjectStore:
-        """Creates an object store (ADR-20) from an ObjectStoreConfig, from its fields, or from both (the fields win).
+        """Create an object store (ADR-20) from an ObjectStoreConfig, from its fields, or from both (the fields win).
 
         The same store may be created twice; StreamNameInUse when the one of that name is configured otherwise. Else as
         ``create_stream``.
@@ -184,7 +184,7 @@ class BucketManager(StreamManager):
         timeout: Duration | None = None,
         **fields: Unpack[ObjectStoreArgs],
     ) -> ObjectStore:
-        """Changes an object store to this whole configuration: what is not said gets its default. BucketNotFound;
+        """Change an object store to this whole configuration: what is not said gets its default. BucketNotFound;
         InvalidStreamConfig for what cannot be changed; else as ``create_object_store``.
         """
         return await self._write_object_store("UPDATE", amended(ObjectStoreConfig, config, fields), timeout)
@@ -197,7 +197,7 @@ class BucketManager(StreamManager):
         timeout: Duration | None = None,
         **fields: Unpack[ObjectStoreArgs],
     ) -> ObjectStore:
-        """Changes the object store of that name to this whole configuration, or creates it. Raises what both raise."""
+        """Change the object store of that name to this whole configuration, or create it. Raises what both raise."""
         return await self._write_object_store("", amended(ObjectStoreConfig, config, fields), timeout)
 
     async def object_store(self, bucket: str, *, bind: bool = False, timeout: Duration | None = None) -> ObjectStore:
@@ -210,12 +210,12 @@ class BucketManager(StreamManager):
         return ObjectStore(self._api, bucket, info)
 
     async def delete_object_store(self, bucket: str, *, timeout: Duration | None = None) -> None:
-        """Deletes an object store with all it holds. BucketNotFound."""
+        """Delete an object store with all it holds. BucketNotFound."""
         await self._delete_bucket(OBJECT_STREAM, bucket, timeout)
 
     @items
     async def object_store_names(self, *, timeout: Duration | None = None) -> AsyncGenerator[str]:
-        """Yields the name of every object store."""
+        """Yield the name of every object store."""
         async with aclosing(self.stream_names(subject=_ALL_CHUNKS, timeout=timeout)) as names:
             async for name in names:
                 if name.startswith(OBJECT_STREAM):
@@ -223,7 +223,7 @@ class BucketManager(StreamManager):
 
     @items
     async def object_store_statuses(self, *, timeout: Duration | None = None) -> AsyncGenerator[ObjectStoreStatus]:
-        """Yields the configuration and state of every object store."""
+        """Yield the configuration and state of every object store."""
         from natsproto.jetstream.objectstore._status import ObjectStoreStatus
 
         async for info in self.streams(subject=_ALL_CHUNKS, timeout=timeout):

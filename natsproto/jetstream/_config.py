@@ -1,12 +1,11 @@
 """The configurations of streams, consumers, buckets and object stores.
 
-Owns their fields (all those of nats-server 2.15, under the server's own names), their enumerations and the rules
-for names. Values are checked for type and range when they are made, so that a wrong one fails where it is
-written. ``check()`` tells what only the whole can: it is called before anything is sent and knows the mistakes
-that a server answers in a misleading way or, as with a dot in a stream name, not at all. Everything else is left
-to the server, whose texts are clear and whose rules change.
+Owns their fields (all fields of nats-server 2.15, with the server's names), their enumerations and the rules for names.
+Types and ranges are checked in the constructor, so an invalid value fails where it is written. ``check()`` is called
+before a request and finds combinations to which a server replies with a misleading error or, as for a dot in a stream
+name, not at all. All other rules are left to the server, whose errors are clear and whose rules change.
 
-A default of 0, "" or -1 means that the server decides; what it decided is in the info it answers with.
+A default of 0, "" or -1 means that the server decides; its reply has the values.
 """
 
 from __future__ import annotations
@@ -60,17 +59,17 @@ _SAMPLING = re.compile(r"[0-9]+%?")
 
 
 def stream_name(name: str) -> str:
-    """The name, or InvalidSubject: a server never answers to some of the names that break the rule."""
+    """Return a valid name, or raise InvalidSubject: a server does not reply to some invalid names."""
     return _asset_name("stream name", name)
 
 
 def consumer_name(name: str) -> str:
-    """The name, or InvalidSubject saying which rule it breaks."""
+    """Return a valid name, or raise InvalidSubject with the rule it breaks."""
     return _asset_name("consumer name", name)
 
 
 def bucket_name(name: str) -> str:
-    """The name of a key/value bucket or object store, or InvalidSubject."""
+    """Return a valid name of a key/value bucket or object store, or raise InvalidSubject."""
     if not isinstance(name, str):
         raise TypeError(f"bucket name must be a str, not {type(name).__name__}")
     if not _BUCKET.fullmatch(name):
@@ -79,9 +78,9 @@ def bucket_name(name: str) -> str:
 
 
 def check_bucket(bucket: str, config: StreamConfig, prefix: str, subjects: str) -> None:
-    """BucketNotFound unless the stream holds the subjects of this bucket, or is the mirror of one.
+    """Raise BucketNotFound unless the stream has the subjects of this bucket, or is the mirror of a bucket.
 
-    Anybody may call a stream so: what is written to a bucket would go elsewhere, and what is read be no entries.
+    A stream of another kind may have the name of a bucket; its messages are not entries.
     """
     if config.mirror is not None:
         if not config.mirror.name.startswith(prefix):
@@ -96,7 +95,7 @@ def check_bucket(bucket: str, config: StreamConfig, prefix: str, subjects: str) 
 
 
 def priority_group(name: str) -> str:
-    """The name of a priority group (ADR-42), or InvalidSubject."""
+    """Return a valid name of a priority group (ADR-42), or raise InvalidSubject."""
     if not isinstance(name, str):
         raise TypeError(f"priority group must be a str, not {type(name).__name__}")
     if not _GROUP.fullmatch(name):
@@ -120,7 +119,7 @@ def _asset_name(what: str, name: str) -> str:
 
 
 class RetentionPolicy(StrEnum):
-    """When a stream lets go of messages: at its limits, when no consumer wants them, or once acknowledged."""
+    """When a stream removes messages: at its limits, when no consumer needs them, or when acknowledged."""
 
     LIMITS = "limits"
     INTEREST = "interest"
@@ -171,7 +170,7 @@ PersistModeLike: TypeAlias = PersistMode | Unlisted | Literal["default", "async"
 
 
 class DeliverPolicy(StrEnum):
-    """Where in the stream a consumer begins."""
+    """Where in the stream a consumer starts."""
 
     ALL = "all"
     LAST = "last"
@@ -199,7 +198,7 @@ AckPolicyLike: TypeAlias = AckPolicy | Unlisted | Literal["none", "all", "explic
 
 
 class ReplayPolicy(StrEnum):
-    """At which pace stored messages are delivered: at once, or as they came in."""
+    """The rate at which stored messages are delivered: as fast as possible, or at the rate they were received."""
 
     INSTANT = "instant"
     ORIGINAL = "original"
@@ -224,7 +223,7 @@ PriorityPolicyLike: TypeAlias = PriorityPolicy | Unlisted | Literal["none", "ove
 
 
 class Placement(Record):
-    """Where in a cluster the replicas go. ``preferred`` names the next leader, in step-down requests only."""
+    """The servers for the replicas. ``preferred`` names the next leader, in step-down requests only."""
 
     cluster: str = text(default="")
     tags: Strings = strings(default=())
@@ -239,7 +238,7 @@ class SubjectTransform(Record):
 
 
 class Republish(Record):
-    """Stored messages that match ``src`` ("" for all) are published again on ``dest``."""
+    """Republishes stored messages whose subjects match ``src`` ("" for all) on ``dest``."""
 
     src: str = text(default="")
     dest: str = text()
@@ -247,7 +246,7 @@ class Republish(Record):
 
 
 class ExternalStream(Record):
-    """A stream of another account or domain: the prefixes of its API and of what it delivers to."""
+    """A stream of another account or domain: the prefixes of its API and of its deliver subjects."""
 
     api: str = text()
     deliver: str = text(default="")
@@ -261,7 +260,7 @@ class StreamSourceConsumer(Record):
 
 
 class StreamSource(Record):
-    """A stream whose messages come into this one, as its mirror or as one of its sources."""
+    """A stream whose messages are copied into this one: the origin of a mirror, or one of the sources."""
 
     name: str = text()
     opt_start_seq: int = integer(default=0, high=UINT64)
@@ -273,7 +272,7 @@ class StreamSource(Record):
 
     @classmethod
     def in_domain(cls, name: str, domain: str, **fields: object) -> StreamSource:
-        """A source in another JetStream domain of the same account."""
+        """Create a source in another JetStream domain of the same account."""
         return cls(name=name).replace(external=ExternalStream(api=f"$JS.{domain}.API"), **fields)
 
 
@@ -285,10 +284,10 @@ class StreamConsumerLimits(Record):
 
 
 class StreamConfig(Record):
-    """A stream. Only ``name`` is needed; without ``subjects`` it listens on its name.
+    """The configuration of a stream. Only ``name`` is required; the default of ``subjects`` is the name.
 
-    Sizes are bytes, durations seconds; -1 is no limit. ``max_age`` and ``duplicate_window`` are at least 0.1 s when
-    given. ``sealed``, ``deny_delete``, ``deny_purge`` and ``allow_msg_ttl`` cannot be taken back.
+    Sizes are in bytes, durations in seconds; -1 is no limit. ``max_age`` and ``duplicate_window`` are at least 0.1 s
+    when given. ``sealed``, ``deny_delete``, ``deny_purge`` and ``allow_msg_ttl`` cannot be unset.
     """
 
     name: str = text(default="")
@@ -349,12 +348,12 @@ class StreamConfig(Record):
 
 
 class ConsumerConfig(Record):
-    """A consumer; with ``deliver_subject`` a push consumer, else a pull consumer.
+    """The configuration of a consumer; with ``deliver_subject`` a push consumer, otherwise a pull consumer.
 
-    ``durable_name`` makes one that stays; ``name`` alone makes one that goes after ``inactive_threshold`` seconds
-    without interest; without either the server names it. Durations are seconds, sizes bytes, ``rate_limit_bps`` is
-    bits per second. ``max_batch``, ``max_expires`` and ``max_bytes`` bound what one pull request may ask.
-    ``num_replicas`` 0 takes over the stream's. ``ack_wait`` is overridden by the first ``backoff`` delay.
+    With ``durable_name`` it is durable. With only ``name`` it is removed after ``inactive_threshold`` seconds of
+    inactivity; without either, the server also chooses the name. Durations are in seconds, sizes in bytes, and
+    ``rate_limit_bps`` in bits per second. ``max_batch``, ``max_expires`` and ``max_bytes`` limit each pull request.
+    ``num_replicas`` 0 means the number of the stream. The first delay of ``backoff`` overrides ``ack_wait``.
     """
 
     name: str = text(default="")
@@ -363,7 +362,7 @@ class ConsumerConfig(Record):
     deliver_policy: Choice[DeliverPolicy, DeliverPolicyLike] = choice(DeliverPolicy, default=DeliverPolicy.ALL)
     opt_start_seq: int = integer(default=0, high=UINT64)
     opt_start_time: Moment = moment(default=None)
-    # Sent always: what a server takes for a missing one is "none", which loses messages.
+    # Always sent: the server's default is "none", which loses messages.
     ack_policy: Choice[AckPolicy, AckPolicyLike] = choice(AckPolicy, default=AckPolicy.EXPLICIT, always=True)
     ack_wait: Seconds = seconds(default=0.0)
     max_deliver: int = integer(default=-1, low=-1)
@@ -394,7 +393,7 @@ class ConsumerConfig(Record):
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """All filter subjects, whichever field they are in."""
+        """The filter subjects, from either field."""
         return self.filter_subjects or ((self.filter_subject,) if self.filter_subject else ())
 
     def check(self) -> None:
@@ -429,12 +428,12 @@ def _check_words(description: str, metadata: Mapping[str, str]) -> None:
 
 
 class KeyValueConfig(Record):
-    """A key/value bucket (ADR-8). Only ``bucket`` is needed.
+    """The configuration of a key/value bucket (ADR-8). Only ``bucket`` is required.
 
-    ``history`` values (1 to 64) are kept per key; ``ttl`` seconds after they were written values go.
-    ``limit_marker_ttl`` seconds (at least 1) lets single keys have a TTL and leaves markers for what expired; it
-    needs server 2.11. ``mirror`` and ``sources`` name buckets, or streams with transforms of your own (ADR-57).
-    ``allow_atomic`` lets several keys be written at once (server 2.12).
+    ``history`` is the number of values kept per key (1 to 64). Values expire ``ttl`` seconds after they were written.
+    ``limit_marker_ttl`` in seconds (at least 1) allows a TTL for each key and keeps a marker of an expired key for that
+    long; it needs server 2.11. ``mirror`` and ``sources`` name buckets, or streams with your own transforms (ADR-57).
+    ``allow_atomic`` allows atomic writes to several keys (server 2.12).
     """
 
     bucket: str = text()
@@ -455,7 +454,7 @@ class KeyValueConfig(Record):
     metadata: Mapping[str, str] = labels(default=None)
 
     def to_stream(self) -> StreamConfig:
-        """The stream behind the bucket. ConfigError when a rule is broken."""
+        """Return the configuration of the bucket's stream. ConfigError when a value is invalid."""
         bucket_name(self.bucket)
         if 0 < self.limit_marker_ttl < 1:
             raise ConfigError("limit_marker_ttl", self.limit_marker_ttl, "must be at least one second")
@@ -494,7 +493,7 @@ class KeyValueConfig(Record):
         return config
 
     def _source(self, source: StreamSource) -> StreamSource:
-        """A bucket as a source: its keys become this bucket's. With transforms it is any stream, as it is."""
+        """Return a bucket as a source: its keys become this bucket's. A source with transforms is not changed."""
         if source.subject_transforms:
             return source
         origin = source.name.removeprefix(KV_STREAM)
@@ -509,7 +508,7 @@ class KeyValueConfig(Record):
 
     @classmethod
     def from_stream(cls, config: StreamConfig) -> KeyValueConfig:
-        """The bucket that a stream is. ConfigError when its name is not that of a bucket."""
+        """Return the configuration of the bucket in a stream. ConfigError when the name is not a bucket's."""
         return cls(
             bucket=_bucket_of(config.name, KV_STREAM, "key/value bucket"),
             description=config.description,
@@ -532,9 +531,9 @@ class KeyValueConfig(Record):
 
 
 class ObjectStoreConfig(Record):
-    """An object store (ADR-20). Only ``bucket`` is needed; ``ttl`` seconds after they were put objects go.
+    """The configuration of an object store (ADR-20). Only ``bucket`` is required.
 
-    ``allow_batched`` lets objects be put by fast ingest (ADR-50, server 2.14).
+    Objects expire ``ttl`` seconds after they were put. ``allow_batched`` allows fast ingest (ADR-50, server 2.14).
     """
 
     bucket: str = text()
@@ -549,7 +548,7 @@ class ObjectStoreConfig(Record):
     metadata: Mapping[str, str] = labels(default=None)
 
     def to_stream(self) -> StreamConfig:
-        """The stream behind the store. ConfigError when a rule is broken."""
+        """Return the configuration of the store's stream. ConfigError when a value is invalid."""
         bucket = bucket_name(self.bucket)
         config = StreamConfig(
             name=OBJECT_STREAM + bucket,
@@ -573,7 +572,7 @@ class ObjectStoreConfig(Record):
 
     @classmethod
     def from_stream(cls, config: StreamConfig) -> ObjectStoreConfig:
-        """The object store that a stream is. ConfigError when its name is not that of a store."""
+        """Return the configuration of the store in a stream. ConfigError when the name is not a store's."""
         return cls(
             bucket=_bucket_of(config.name, OBJECT_STREAM, "object store"),
             description=config.description,

@@ -46,18 +46,18 @@ T = TypeVar("T")
 
 
 class JetStream(BucketManager):
-    """JetStream of one account or domain. Made by ``nc.jetstream()``; as cheap as a subject prefix."""
+    """JetStream of one account or domain. Created by ``nc.jetstream()``, without a request."""
 
-    # What it makes; a context that is instrumented makes its own.
+    # The classes of publishers; an instrumented context has its own.
     _windowed: ClassVar[type[Publisher]] = Publisher
     _atomic: ClassVar[type[AtomicBatch]] = AtomicBatch
     _fast: ClassVar[type[FastPublisher]] = FastPublisher
 
     def typed(self, kind: type[T], /, *, codec: Codec | None = None) -> TypedJetStream[T]:
-        """Streams whose messages hold a ``kind``: publishing, reading and handling values, checked by type checkers.
+        """Return a view of streams whose messages hold a ``kind``, for publishing, reading and handling values.
 
-        ``codec`` (default: ``natsproto.codecs.JSON``) makes payloads of values and values of payloads. Sends nothing.
-        ConfigError for what is no codec.
+        ``codec`` (default: ``natsproto.codecs.JSON``) converts values to payloads and back. Sends nothing. ConfigError
+        when ``codec`` is not a codec.
         """
         from natsproto.codecs import JSON
         from natsproto.jetstream._typed import TypedJetStream
@@ -65,7 +65,7 @@ class JetStream(BucketManager):
         return TypedJetStream(self._connection, self.publish, kind, JSON if codec is None else codec)
 
     async def account_info(self, *, timeout: Duration | None = None) -> AccountInfo:
-        """Gets the usage and the limits of the account. Raises the errors of every API call; see Stream."""
+        """Get the usage and the limits of the account. Raises the errors of every API call; see Stream."""
         return await self._api.get(AccountInfo, "INFO", asked="account info", timeout=timeout)
 
     # ---------------------------------------------------------------- publishing
@@ -81,7 +81,7 @@ class JetStream(BucketManager):
         retry_wait: Duration = RETRY_WAIT_S,
         **args: Unpack[MessageArgs],
     ) -> PubAck:
-        """Publishes a message and waits until a stream has stored it.
+        """Publish a message and wait until a stream has stored it.
 
         ``timeout`` in seconds for everything (default: the context's). The named arguments are ``msg_id``, the
         expectations ``expected_stream``, ``expected_last_seq``, ``expected_last_msg_id``,
@@ -89,16 +89,16 @@ class JetStream(BucketManager):
         and ``schedule_target``: see ``natsproto.jetstream._publish.headers.ExpectationArgs``. ``headers`` are sent
         as they are.
 
-        When no stream listens it is tried again ``retry_attempts`` times (-1: until the timeout; default: twice, and
-        with a ``msg_id`` until the timeout), ``retry_wait`` seconds apart (ADR-22); then NoStream. While the server is
-        busy (429, err_code 10167, and 10163) it is tried again until the timeout. With a ``msg_id`` it is also sent
-        again over a reconnect and after every second of silence, since a stream stores one id once. Without, a lost
-        connection is PublishUncertain and silence is PublishTimeout (a PublishUncertain): a stream may have the
-        message. A stream with ``no_ack`` never answers: use ``nc.publish`` for it.
+        When no stream has the subject, publishing is retried ``retry_attempts`` times (-1: until the timeout; default:
+        twice, with a ``msg_id`` until the timeout), ``retry_wait`` seconds apart (ADR-22); then NoStream. While the
+        server is busy (429, err_code 10167, and 10163), it is retried until the timeout. With a ``msg_id`` the message
+        is also sent again after a reconnect and after every second without a reply, since a stream stores an id only
+        once. Without an id, a lost connection raises PublishUncertain, and no reply raises PublishTimeout (a
+        PublishUncertain): the stream may have the message. A stream with ``no_ack`` never replies: use ``nc.publish``.
 
-        WrongExpectation (WrongLastSequence) and any other ApiError when the stream refuses; ConfigError for
-        arguments that break a rule or contradict the headers; UnsupportedByServer for those that the server would not
-        heed; PermissionDenied; and what ``nc.publish`` raises. Cancelling leaves open whether it is stored.
+        WrongExpectation (WrongLastSequence) and every other ApiError when the stream rejects the message; ConfigError
+        for arguments that are invalid or contradict the headers; UnsupportedByServer for arguments that the server
+        would ignore; PermissionDenied; and the errors of ``nc.publish``. A cancelled call may still store the message.
         """
         check_server = None
         if (new := required_feature(args)) is not None:
@@ -127,14 +127,14 @@ class JetStream(BucketManager):
         retry_wait: Duration = RETRY_WAIT_S,
         auto_msg_id: bool = False,
     ) -> Publisher:
-        """A publisher that does not wait for each acknowledgement; use it with ``async with``.
+        """Return a publisher that does not wait for each acknowledgement; use it with ``async with``.
 
-        At most ``max_pending`` messages, and ``max_pending_bytes`` bytes of payload or one message, are not
-        acknowledged at any time; then ``publish`` waits. ``timeout`` in seconds (default: the context's) is for
-        each message. Refusals and silence are met as in ``publish``; once a stream has acknowledged something,
-        an election is waited for until the timeout. After a lost connection messages with an id are sent again in
-        their order; the others fail with PublishUncertain unless they had not left. ``auto_msg_id`` gives every
-        message that has none an id of its own, so that all survive reconnects.
+        ``publish`` waits while ``max_pending`` messages, or ``max_pending_bytes`` bytes of payload (one message may
+        exceed it), are unacknowledged. ``timeout`` in seconds (default: the context's) applies to each message.
+        Rejected messages and missing replies are handled as in ``publish``; once a stream has acknowledged a message,
+        the publisher waits for a leader until the timeout. After a lost connection messages with an id are sent again
+        in order; the others fail with PublishUncertain unless they were not sent yet. ``auto_msg_id`` gives an id to
+        every message without one, so that all survive reconnects.
 
         ConfigError for limits that are not positive.
         """
@@ -156,12 +156,12 @@ class JetStream(BucketManager):
         retry_attempts: int = RETRY_ATTEMPTS,
         retry_wait: Duration = RETRY_WAIT_S,
     ) -> AtomicBatch:
-        """Messages that are stored all together or not at all (ADR-50); use it with ``async with``, leaving commits.
+        """Return a batch whose messages are stored all together or not at all (ADR-50).
 
-        They go to subjects of one stream, which needs ``allow_atomic`` and nats-server 2.12. ``max_messages`` is
-        the server's own limit unless it was configured otherwise. ``timeout`` in seconds (default: the context's)
-        is for each answer that is waited for. The batch is kept here until it is committed, and told again when a
-        connection, or the stream's leader, was lost before that.
+        Use it with ``async with``; the end of the block commits. All subjects belong to one stream, which needs
+        ``allow_atomic`` and nats-server 2.12. ``max_messages`` is the server's default limit. ``timeout`` in seconds
+        (default: the context's) applies to each reply. The client keeps the batch until it is committed, and sends it
+        again when the connection or the stream's leader was lost before that.
         """
         _check_positive(max_messages=max_messages)
         return self._atomic(
@@ -184,23 +184,22 @@ class JetStream(BucketManager):
         retry_wait: Duration = RETRY_WAIT_S,
         auto_msg_id: bool = False,
     ) -> FastPublisher:
-        """A publisher by fast ingest (ADR-50): the stream acknowledges hundreds of messages at a time.
+        """Return a publisher for fast ingest (ADR-50): the stream acknowledges hundreds of messages at a time.
 
-        All go to subjects of one stream, which needs ``allow_batched`` and nats-server 2.14.
+        All subjects belong to one stream, which needs ``allow_batched`` and nats-server 2.14.
 
-        ``gap="fail"``: what the stream holds is in order and complete. Messages that are lost with a connection or with
-        the stream's leader are sent again, after the last one that arrived. A message that the stream refuses ends the
-        publisher. When nobody can tell any more which was the last one to arrive (a server was restarted), the
-        publisher goes on if all messages have an id, and ends with PublishUncertain if not. ``auto_msg_id`` gives an id
-        to every message that has none.
+        ``gap="fail"``: the stored messages are in order and complete. Messages lost with the connection or with the
+        stream's leader are sent again, after the last one that the stream has. A rejected message ends the publisher.
+        If the last stored message is unknown because a server was restarted, the publisher continues when all messages
+        have an id, and otherwise ends with PublishUncertain. ``auto_msg_id`` gives an id to every message without one.
 
-        ``gap="ok"``: what is lost is counted in ``lost``, what is refused is reported at the end, and it goes on. A
-        refusal whose report is lost with the connection is not known: the stream counts the message as taken.
+        ``gap="ok"``: lost messages are counted in ``lost``, rejected ones are reported at the end, and the publisher
+        continues. If the report of a rejection is lost with the connection, the message counts as stored.
 
-        ``flow`` is how many messages an acknowledgement may stand for, at most (the stream decides, and never goes
-        beyond 500), ``outstanding`` how many acknowledgements are awaited at a time; their product, and
-        ``max_pending_bytes``, bound what is kept here. ``timeout`` in seconds (default: the context's) is the
-        longest silence of the stream. A batch that is idle for two seconds is committed.
+        ``flow`` is the largest number of messages for one acknowledgement (the stream chooses the number, at most 500)
+        and ``outstanding`` the number of acknowledgements to wait for at a time. Their product and
+        ``max_pending_bytes`` limit the messages kept by the client. ``timeout`` in seconds (default: the context's) is
+        the longest wait for a reply. A batch that is idle for two seconds is committed.
 
         ConfigError for bad arguments; UnsupportedByServer on entering when the server is too old.
         """
@@ -224,10 +223,10 @@ class JetStream(BucketManager):
     async def best_publisher(
         self, stream: str, *, timeout: Duration | None = None, auto_msg_id: bool = False
     ) -> AsyncIterator[FastPublisher | Publisher]:
-        """The fastest publisher that a stream allows: a fast one if it has ``allow_batched``, else a windowed one.
+        """Open the fastest publisher for a stream: ``fast_publisher`` if it has ``allow_batched``, else ``publisher``.
 
         Both have ``publish``, ``flush``, ``published`` and ``pending``. StreamNotFound; ConfigError for a stream with
-        ``no_ack``, which acknowledges nothing: use ``nc.publish``.
+        ``no_ack``, which sends no acknowledgements: use ``nc.publish``.
         """
         info = await self._api.get(
             StreamInfo, f"STREAM.INFO.{stream_name(stream)}", asked=f"stream {stream!r}", timeout=timeout
@@ -247,11 +246,11 @@ class JetStream(BucketManager):
     async def counter_add(
         self, subject: str, n: int = 1, *, msg_id: str | None = None, timeout: Duration | None = None
     ) -> int:
-        """Adds ``n`` (of any size, and any sign) to a counter and returns its new value (ADR-49).
+        """Add ``n`` (of any size, and any sign) to a counter and return its new value (ADR-49).
 
-        The stream needs ``allow_msg_counter`` and nats-server 2.12. With a ``msg_id`` the same step is added once,
-        and what is returned is the value right after it. Raises what ``publish`` raises; after PublishUncertain the
-        step may have been added or not.
+        The stream needs ``allow_msg_counter`` and nats-server 2.12. With a ``msg_id`` the number is added only once,
+        and the result is the value right after that. Raises the errors of ``publish``; after PublishUncertain the
+        number may have been added.
         """
         await self._api.require_api_level(2, "2.12", f"counter {subject!r}", timeout)
         ack = await self.publish(subject, headers={INCREMENT_HEADER: increment(n)}, msg_id=msg_id, timeout=timeout)
@@ -263,10 +262,10 @@ class JetStream(BucketManager):
     async def counter_get(
         self, subject: str, *, stream: str | None = None, timeout: Duration | None = None
     ) -> CounterValue:
-        """A counter's value, last step and sources; MessageNotFound when nothing was added yet.
+        """Return a counter's value, last increment and sources; MessageNotFound when nothing was added yet.
 
-        Without ``stream`` the one that listens on the subject is looked up; an aggregate that only sources others
-        listens on none. NoStream, StreamNotFound; InvalidReply when it is no counter.
+        Without ``stream`` the stream is found by its subjects; a stream that only has sources must be named. NoStream,
+        StreamNotFound; InvalidReply when the message is not a counter's.
         """
         name = await self.stream_name_by_subject(subject, timeout=timeout) if stream is None else stream
         return CounterValue.read(await self._stream(name, None).get_last_message(subject, timeout=timeout))
@@ -275,7 +274,7 @@ class JetStream(BucketManager):
     async def counters(
         self, stream: str, subjects: Iterable[str] = (">",), *, timeout: Duration | None = None
     ) -> AsyncGenerator[CounterValue]:
-        """Every counter of a stream whose subject matches, all as of one moment. See Stream.get_last_messages."""
+        """Yield every counter of a stream whose subject matches, as a snapshot. See Stream.get_last_messages."""
         async with aclosing(self._stream(stream, None).get_last_messages(subjects, timeout=timeout).batches()) as found:
             async for batch in found:
                 for message in batch:
@@ -284,9 +283,9 @@ class JetStream(BucketManager):
     async def cancel_schedule(
         self, subject: str, *, stream: str | None = None, timeout: Duration | None = None
     ) -> bool:
-        """Removes the schedule stored under this subject; False when there was none (any more).
+        """Remove the schedule stored under this subject; False when there was none, or it has ended.
 
-        Without ``stream`` the one that listens on the subject is looked up. NoStream, StreamNotFound.
+        Without ``stream`` the stream is found by its subjects. NoStream, StreamNotFound.
         """
         name = await self.stream_name_by_subject(subject, timeout=timeout) if stream is None else stream
         return await self._stream(name, None).purge(subject=subject, timeout=timeout) > 0
@@ -301,11 +300,11 @@ class JetStream(BucketManager):
         timeout: Duration | None = None,
         **args: Unpack[MessageArgs],
     ) -> PubAck:
-        """Publishes a message and ends the schedule stored under the subject ``replaced``, both or neither (2.14).
+        """Publish a message and end the schedule stored under the subject ``replaced``, atomically (server 2.14).
 
-        ``subject`` is the schedule's target, to publish it earlier, or any other of the stream but the schedule's
-        own. With ``expected_last_subject_seq`` and ``expected_last_subject_seq_subject=replaced`` only a schedule
-        that has not fired yet is ended. Raises what ``publish`` raises, ScheduleRefused among it.
+        ``subject`` is the schedule's target, to publish early, or any other subject of the stream except the schedule's
+        own. With ``expected_last_subject_seq`` and ``expected_last_subject_seq_subject=replaced``, only a schedule that
+        has not fired yet is ended. Raises the errors of ``publish``, including ScheduleRefused.
         """
         own = Headers(headers or ())
         for name in (SCHEDULER_HEADER, SCHEDULE_NEXT_HEADER):
@@ -326,9 +325,9 @@ class JetStream(BucketManager):
     # ---------------------------------------------------------------- messages
 
     def message(self, message: Message) -> JsMessage:
-        """A core message that came from a stream (by a push consumer, say), as one that can be acknowledged.
+        """Return a core message from a stream, for example of a push consumer, as a JsMessage to acknowledge.
 
-        LocalProtocolError when its reply subject is no ack subject.
+        LocalProtocolError when its reply subject is not an ack subject.
         """
         return JsMessage.of(message, self._api.prefix)
 
@@ -342,10 +341,10 @@ class JetStream(BucketManager):
         return Admin(self._api)
 
     def advisories(self, subject: str = "$JS.EVENT.>") -> Advisories:
-        """Subscribes to the advisories and metrics of JetStream as typed events.
+        """Subscribe to the advisories and metrics of JetStream as typed events.
 
-        ``subject`` narrows it ("$JS.EVENT.ADVISORY.CONSUMER.>"); those of other domains come under the same subjects.
-        Use with ``async with`` or ``await``. InvalidSubject; ConnectionClosed.
+        ``subject`` selects some of them ("$JS.EVENT.ADVISORY.CONSUMER.>"); other domains use the same subjects. Use it
+        with ``async with`` or ``await``. InvalidSubject; ConnectionClosed.
         """
         from natsproto.jetstream._advisory import Advisories
 

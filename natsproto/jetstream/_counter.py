@@ -1,6 +1,6 @@
 """Counters: subjects of a stream whose last message holds a number of any size (ADR-49, nats-server 2.12).
 
-Owns what a counter message says. Adding is publishing, and reading is getting the last message of the subject.
+Owns the format of a counter message. To add is to publish, and to read is to get the last message of the subject.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ INCREMENT_HEADER = "Nats-Incr"
 
 
 class CounterValue(Value):
-    """A counter as a stream holds it.
+    """The value of a counter.
 
-    ``increment`` is the last step. ``sources`` says what came in from which streams and subjects: the value that was
-    last seen of each (for a stream that adds up others). ``stream`` and ``seq`` name the message.
+    ``increment`` is the last number added. ``sources`` is for a stream that adds up the counters of other streams: by
+    stream and subject, the last value received from it. ``stream`` and ``seq`` identify the stored message.
     """
 
     subject: str
@@ -32,7 +32,7 @@ class CounterValue(Value):
 
     @classmethod
     def read(cls, message: RawMessage) -> CounterValue:
-        """Reads the value from a stored message; InvalidReply when it is no counter."""
+        """Read the value from a stored message; InvalidReply when the message is not a counter's."""
         value = _number("val", parse(message.data, "counter").get("val"))
         said = message.headers.last("Nats-Counter-Sources")
         sources: dict[str, Mapping[str, int]] = {}
@@ -52,7 +52,7 @@ class CounterValue(Value):
 
 
 def increment(number: object) -> str:
-    """A step as the server reads it; ConfigError for what is no whole number."""
+    """Return the header value for adding ``number``; ConfigError when it is not an int."""
     if type(number) is not int:
         raise ConfigError("n", number, "must be an int")
     try:
@@ -62,7 +62,7 @@ def increment(number: object) -> str:
 
 
 def parse_value(digits: str) -> int:
-    """The value that an acknowledgement tells."""
+    """Return the value in an acknowledgement."""
     return _number("val", digits)
 
 

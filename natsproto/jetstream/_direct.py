@@ -1,8 +1,7 @@
-"""Messages as a stream stores them: one at a time, or many in one go (direct get, ADR-31).
+"""Getting one stored message from a stream (direct get, ADR-31).
 
-Owns the value ``RawMessage``, the reading of a server's replies (in which the headers of the server stand behind those
-of the publisher, who may have written the same names) and the run of a get of many messages: its inbox, and the
-``PageCursor`` that says what to ask for next. It does not know what a stream is configured to allow.
+Owns the value ``RawMessage`` and the parsing of the server's replies, in which the headers of the server follow those
+of the publisher, who may have used the same names. It does not know whether a stream allows direct get.
 """
 
 from __future__ import annotations
@@ -30,28 +29,28 @@ from natsproto.protocol.headers import NO_HEADERS, Headers
 from natsproto.protocol.subject import subscribe_subject
 
 _VERSION = b"NATS/1.0\r\n"
-# The server writes its headers behind everything else, in this order. A user's header of the same name comes earlier,
-# and none of them can contain a line end, so the last of them begins what the server says.
+# The server appends its headers in this order. A publisher's header of the same name comes earlier and cannot contain a
+# line end, so the last Nats-Stream header is the first of the server's headers.
 _STREAM_LINE, _SUBJECT_LINE = b"Nats-Stream: ", b"\r\nNats-Subject: "
 _SEQUENCE_LINE, _TIME_LINE = b"\r\nNats-Sequence: ", b"\r\nNats-Time-Stamp: "
 _MAX_SEQUENCE_DIGITS = 20  # of 64 bits
 _MAX_TAIL_BYTES = (
     len(_TIME_LINE) + 39
-)  # a time of up to 35 bytes and two line ends; a server says twice as much and more
+)  # a time of up to 35 bytes and two line ends; all headers of a server are more than twice as long
 _SERVER_HEADERS = re.compile(
     rb"Nats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: ([0-9]{1,20})\r\nNats-Time-Stamp: ([^\r]*)\r\n"
     rb"(?:Nats-Num-Pending: ([0-9]+)\r\nNats-Last-Sequence: ([0-9]+)\r\n)?"
 )
 _SERVER_HEADER_NAMES = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp")
-_GO_TIME = re.compile(r"([0-9-]{10}) ([0-9:.]+) ([+-][0-9]{2})([0-9]{2}) \w+")  # of the first servers with direct get
+_GO_TIME = re.compile(r"([0-9-]{10}) ([0-9:.]+) ([+-][0-9]{2})([0-9]{2}) \w+")  # the first servers with direct get
 
 
 class RawMessage:
-    """A message as the stream stores it.
+    """A stored message.
 
-    ``stream``, ``subject``, ``seq`` (its sequence in the stream), ``data`` and ``time`` (when it was stored, to the
-    nanosecond). ``headers`` are the publisher's own, as they were published. ``num_pending`` counts the messages
-    behind it that match too; it is 0 unless many were asked for. Treat it as frozen.
+    ``seq`` is its sequence in the stream and ``time`` the time when it was stored, to the nanosecond. ``headers`` are
+    those of the publisher. ``num_pending`` is the number of later messages that match the request; it is 0 unless many
+    messages were requested. Treat it as frozen.
     """
 
     __slots__ = ("_head", "_time", "data", "num_pending", "seq", "stream", "subject")
@@ -76,7 +75,7 @@ class RawMessage:
 
     @property
     def time(self) -> Timestamp:
-        """When the stream stored it. Read when first asked for; InvalidReply when it is no time."""
+        """The time when the stream stored it, parsed at the first use; InvalidReply when that fails."""
         time = self._time
         if isinstance(time, bytes):
             self._time = time = _read_time(time)
@@ -89,7 +88,7 @@ class RawMessage:
 
     @property
     def headers(self) -> Headers:
-        """The publisher's headers; empty when there are none. Read when first asked for."""
+        """The publisher's headers, parsed at the first use; empty when there are none."""
         head = self._head
         if head is None:
             return NO_HEADERS
@@ -99,7 +98,7 @@ class RawMessage:
 
     @property
     def size(self) -> int:
-        """Bytes of subject, headers and payload together: what limits count."""
+        """Bytes of subject, headers and payload together, as limits count them."""
         head = self._head
         head_size = 0 if head is None else head.wire_size if isinstance(head, Headers) else len(head)
         subject = self.subject
@@ -108,7 +107,7 @@ class RawMessage:
         )
 
     def __eq__(self, other: object) -> bool:
-        """Compares stream, sequence and content."""
+        """Compare stream, sequence and content."""
         if not isinstance(other, RawMessage):
             return NotImplemented
         return (self.stream, self.seq, self.subject, self.data, self.time, self.headers) == (
@@ -127,12 +126,12 @@ _time_of = attrgetter("_time")
 
 
 def stored_header_blocks(messages: Iterable[RawMessage]) -> list[bytes | Headers | None]:
-    """Their headers as they came off the wire; see ``message.header_blocks``."""
+    """Return the header blocks of many messages, unparsed; see ``message.header_blocks``."""
     return list(map(_head_of, messages))
 
 
 def stored_times(messages: Iterable[RawMessage]) -> list[bytes | Timestamp]:
-    """When they were stored, as it came off the wire: RFC 3339, or a Timestamp where somebody looked before."""
+    """Return the times when many messages were stored: RFC 3339 as received, or a Timestamp if it was parsed before."""
     return list(map(_time_of, messages))
 
 
@@ -156,13 +155,13 @@ class DirectReply(Message):
 
     @classmethod
     def of(cls, message: Message) -> DirectReply:
-        """The reply of a request, read as what it is."""
+        """Return a reply as a DirectReply."""
         made = cls(message.subject, None, message.data, None)
         made._head = message._head
         return made
 
     def parts(self) -> tuple[RawMessage, int | None] | None:
-        """The stored message and, when many were asked for, the sequence sent before it; None for a status."""
+        """Return the stored message and, when many were requested, the sequence sent before it; None for a status."""
         head = self._head
         if head is None:
             return None
@@ -188,7 +187,7 @@ class DirectReply(Message):
         return message, (None if last is None else int(last))
 
     def _parsed_parts(self, headers: Headers) -> tuple[RawMessage, int | None] | None:
-        """The same when somebody has looked into the headers before: of each name the last value is the server's."""
+        """Do the same after the headers were parsed: the last value of each name is the server's."""
         if "Nats-Stream" not in headers:
             return None
         said = {name: headers.last(name) for name in _SERVER_HEADER_NAMES}
@@ -212,7 +211,7 @@ class DirectReply(Message):
 
 
 def status_error(code: int, description: str, asked: str) -> ApiError:
-    """The error for a status that is no message. The server gives no err_code here; the nearest one is put in."""
+    """Return the error for a status. The server sends no err_code with it, so the closest one is used."""
     if code == 404:
         return MessageNotFound(404, ErrCode.NO_MESSAGE_FOUND, description.lower(), asked)
     if code == 408:
@@ -227,9 +226,9 @@ def status_error(code: int, description: str, asked: str) -> ApiError:
 async def direct_get(
     api: Api, stream: str, body: Mapping[str, object], *, key: str = "", asked: str, timeout: Duration | None
 ) -> RawMessage:
-    """One message from any server that holds the stream. NoResponders when the stream does not allow it (or is gone).
+    """Get a message from any server that has the stream. NoResponders when the stream does not allow it, or is gone.
 
-    With ``key`` the subject is part of the request's subject, where permissions can tell keys apart.
+    With ``key``, the message's subject is part of the request's subject, so that permissions can apply to it.
     """
     endpoint = f"DIRECT.GET.{stream}{'.' if key else ''}{key}"
     return _stored(await api.request(endpoint, b"" if key else dumps(body), timeout=timeout), asked)
@@ -243,11 +242,10 @@ def _stored(message: Message, asked: str) -> RawMessage:
 
 
 class LastGet:
-    """The direct get of the last message of one subject, prepared for being repeated: what a key/value get is made of.
+    """A prepared direct get of the last message of one subject, which key/value gets repeat.
 
-    The server is told everything in the subject, and its reply begins with what is known already. Unless the publisher
-    gave the message headers, all there is to find out is whether a sequence and a time follow. To read them may wait
-    until somebody looks.
+    The subject of the request is its only argument, and the beginning of the reply's headers is known. If the publisher
+    set no headers, only a sequence and a time follow, which are parsed at their first use.
     """
 
     __slots__ = ("_api", "_begin", "_request", "_stream", "_wire", "subject")
@@ -255,7 +253,7 @@ class LastGet:
     def __init__(self, api: Api, stream: str, subject: str) -> None:
         self._api, self._stream = api, stream
         self.subject: str = subject
-        """Of the message."""
+        """The subject of the message."""
         self._request = f"{api.prefix}.DIRECT.GET.{stream}.{subject}"
         self._wire = subscribe_subject(self._request)
         self._begin = (
@@ -268,27 +266,27 @@ class LastGet:
         )
 
     def request(self, timeout: Duration | None) -> Awaitable[Message]:
-        """Sends the request; await the reply at once. NoResponders when the stream does not allow it, or is gone."""
+        """Send the request; await the reply at once. NoResponders when the stream does not allow it, or is gone."""
         return self._api.request_encoded(self._request, self._wire, timeout)
 
     def headerless(self, reply: Message) -> bytes | None:
-        """The headers of a reply that is a message to which its publisher gave none; None for any other."""
+        """Return the headers of a reply with a message whose publisher set no headers; None for any other reply."""
         head = reply._head
         if type(head) is bytes and head.startswith(self._begin):
             begin = len(self._begin)
             end = head.find(_TIME_LINE, begin, begin + _MAX_SEQUENCE_DIGITS + len(_TIME_LINE))
-            # A publisher may write the same: then what the server says follows behind it.
+            # A publisher may have set the same headers; then those of the server follow.
             if head[begin:end].isdigit() and len(head) - end <= _MAX_TAIL_BYTES:
                 return head
         return None
 
     def read(self, reply: Message) -> RawMessage:
-        """The message in any reply. MessageNotFound, or the error for what else it says; InvalidReply."""
+        """Return the message in a reply. MessageNotFound or the error for another status; InvalidReply."""
         return _stored(reply, f"last message of {self.subject!r} in stream {self._stream!r}")
 
 
 def headerless_message(head: bytes, data: bytes) -> RawMessage:
-    """The message with this payload and these headers, which ``LastGet.headerless`` has looked at."""
+    """Return the message with this payload and these headers, which ``LastGet.headerless`` has returned."""
     stream, subject, seq, time = (line.partition(b": ")[2] for line in head.split(b"\r\n")[1:5])
     return RawMessage(stream.decode(), subject.decode("utf-8", "surrogateescape"), int(seq), time, data)
 
@@ -296,9 +294,9 @@ def headerless_message(head: bytes, data: bytes) -> RawMessage:
 async def leader_get(
     api: Api, stream: str, body: Mapping[str, object], *, asked: str, timeout: Duration | None
 ) -> RawMessage:
-    """One message from the stream's leader, who knows everything that was acknowledged.
+    """Get a message from the stream's leader, which has every acknowledged message.
 
-    ``no_hdr`` in the body leaves the publisher's headers out (servers before 2.12 send them all the same).
+    ``no_hdr`` in the body omits the publisher's headers (servers before 2.12 send them anyway).
     """
     payload = await api.call(f"STREAM.MSG.GET.{stream}", body, asked=asked, timeout=timeout)
     stored = decode(StoredMessage, payload.get("message"))
@@ -307,6 +305,6 @@ async def leader_get(
 
 
 def check_start_time(message: RawMessage, since: datetime, asked: str) -> None:
-    """UnsupportedByServer for a message that is older than what was asked for: such a server reads no start time."""
+    """Raise UnsupportedByServer when a message is older than the start time: the server has ignored it."""
     if message.time < since:
         raise UnsupportedByServer(asked, "a start time needs nats-server 2.11 or newer")

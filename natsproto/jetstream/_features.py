@@ -52,7 +52,7 @@ class RequiredFeature(NamedTuple):
 
 @contextmanager
 def translate_unknown_field(asked: str) -> Iterator[None]:
-    """Translates refusals of the level, of a field (both since 2.12) or of a value into UnsupportedByServer."""
+    """Translate refusals of the level, of a field (both since 2.12) or of a value into UnsupportedByServer."""
     try:
         yield
     except ApiError as exc:
@@ -70,7 +70,7 @@ def newest_feature(asked: Record, features: Features) -> tuple[str, str, int]:
 
 
 def check_features_kept(asked: Record, got: Record, features: Features, what: str) -> None:
-    """Raises UnsupportedByServer for a requested field that is missing in the reply. Servers before 2.12, if their
+    """Raise UnsupportedByServer for a requested field that is missing in the reply. Servers before 2.12, if their
     level is unknown, drop such fields silently.
     """
     plain = type(asked)()

@@ -1,6 +1,6 @@
-"""Lists that the server gives in pages.
+"""Lists that the server sends in pages.
 
-Owns the view of them as one list, and what such a list says on the side: which assets did not answer.
+Owns their view as one list, and the names of the assets that did not answer.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Page = tuple[Iterable[T], Iterable[str], Mapping[str, str]]
 
 
 class Listing(AsyncForHint, Generic[T]):
-    """The streams of an account, or the consumers of a stream, as ``async for`` gives them; asked for page by page.
+    """The streams of an account, or the consumers of a stream: iterate it with ``async for``, once.
 
-    ``missing`` names those that did not answer in time, ``offline`` those that no running server can serve and why.
-    Both grow while the list is read. Read it once.
+    The server is asked for one page at a time. ``missing`` has the names of those that did not answer in time,
+    ``offline`` those that no running server can serve, with the reason. Both grow while the list is read.
     """
 
     def __init__(self, pages: AsyncGenerator[Page[T]]) -> None:

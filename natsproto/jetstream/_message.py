@@ -43,15 +43,15 @@ _SHORTEST_ACK_WAIT_S = 1.5  # seconds
 RESEND_INTERVAL_S = 1.0
 """Seconds of silence after which an acknowledgement is sent again; doubled each time."""
 RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.02, 0.5
-"""Seconds to wait before an acknowledgement that nobody took is sent again: at first, doubling, and at most."""
-_MAX_NANOS = 2**63  # as many as a server counts, from 1970 to 2262
+"""Seconds to wait before an acknowledgement without a responder is sent again: the first and the longest wait."""
+_MAX_NANOS = 2**63  # the range of the server's timestamps, from 1970 to 2262
 
 
 class Metadata(Value):
     """The metadata in the ack subject of a message.
 
-    ``num_delivered`` counts deliveries, 1 for the first; ``num_pending`` the messages behind it that match the
-    consumer. ``domain`` is empty outside of one.
+    ``num_delivered`` counts deliveries, 1 for the first; ``num_pending`` counts the later messages for the consumer.
+    ``domain`` is empty without a domain.
     """
 
     domain: str
@@ -64,7 +64,7 @@ class Metadata(Value):
     num_pending: int
 
     def __getattr__(self, name: str) -> Timestamp:
-        # A timestamp costs as much as all the rest, and few ask for it.
+        # A timestamp costs as much as all the rest, and few programs use it.
         nanos = self.__dict__.get("_nanos")
         if name != "timestamp" or nanos is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
@@ -81,7 +81,7 @@ class AckWait(float):
 
     @classmethod
     def of(cls, seconds: float, api_prefix: str) -> AckWait:
-        """Both of them."""
+        """Create it from both values."""
         made = cls(seconds)
         made.api_prefix = api_prefix
         return made
@@ -101,20 +101,21 @@ class JsMessage(Message):
 
     @classmethod
     def of(cls, message: Message, api_prefix: str = _DEFAULT_API_PREFIX) -> JsMessage:
-        """A core message that came from a stream, as a JetStream message (the same bytes, nothing is copied).
+        """Return a core message from a stream as a JetStream message, without copying.
 
-        LocalProtocolError when its reply subject is no ack subject.
+        LocalProtocolError when its reply subject is not an ack subject.
         """
         made = cls(message.subject, None, message.data, None, message._origin)
         made._reply, made._head = message._reply, message._head
         made._note = AckWait.of(0.0, api_prefix)
-        made.metadata  # noqa: B018  # raises for what did not come from a stream
+        made.metadata  # noqa: B018  # raises for a message that is not from a stream
         return made
 
     @property
     def ack_wait(self) -> float:
-        """Seconds after which the server redelivers it unless it is acknowledged. It is unknown for a consumer that was
-        bound without a request, and once acknowledged: then 1.5, a short value.
+        """Seconds after which the server redelivers the message unless it is acknowledged.
+
+        1.5, a short value, when it is unknown: for a consumer that was bound without a request, and once acknowledged.
         """
         note = self._note
         return float(note) if isinstance(note, float) and note else _SHORTEST_ACK_WAIT_S
@@ -126,7 +127,7 @@ class JsMessage(Message):
 
     @property
     def counted_size(self) -> int:
-        """The bytes that the server counts: without the pin header, which it adds afterwards (ADR-37)."""
+        """The size as the server counts it: without the pin header, which it adds later (ADR-37)."""
         head = self._head
         if head is None or (type(head) is bytes and b"Nats-Pin-Id" not in head):
             return self.size  # nearly always: headers stay unread
@@ -135,20 +136,20 @@ class JsMessage(Message):
 
     @property
     def position(self) -> tuple[str, int, int]:
-        """Consumer, consumer sequence and stream sequence: a third of what ``metadata`` reads, at a third of its cost.
+        """Consumer, consumer sequence and stream sequence; reading them takes a third of the time of ``metadata``.
 
-        LocalProtocolError when it was not delivered by a consumer.
+        LocalProtocolError when the message was not delivered by a consumer.
         """
         tokens = self._ack_subject().split(b".")
         first = 5 if len(tokens) > 10 else 3 if len(tokens) == 9 else len(tokens)
         try:
             return tokens[first].decode(), int(tokens[first + 3]), int(tokens[first + 2])
         except (ValueError, IndexError):
-            raise LocalProtocolError(f"{self.reply!r} is no ack subject") from None
+            raise LocalProtocolError(f"{self.reply!r} is not an ack subject") from None
 
     @property
     def stream_seq(self) -> int:
-        """The stream sequence alone: a third of what ``position`` costs. LocalProtocolError as there."""
+        """The stream sequence; reading it takes a third of the time of ``position``. LocalProtocolError as there."""
         reply = self._reply
         if type(reply) is bytes:
             words = reply.rsplit(b".", 4)
@@ -156,7 +157,7 @@ class JsMessage(Message):
                 try:
                     return int(words[1])
                 except ValueError:
-                    pass  # it is told below
+                    pass  # raised below
         return self._stream_seq()
 
     @property
@@ -181,14 +182,14 @@ class JsMessage(Message):
     # ---------------------------------------------------------------- acknowledging
 
     async def ack(self) -> None:
-        """Acknowledges it, without confirmation: see ``ack_sync``. Waits only while the connection is congested."""
+        """Acknowledge without confirmation (see ``ack_sync``). Waits only while the connection is congested."""
         if (origin := self._origin) is not None and (outbox := origin._outbox).must_wait:  # type: ignore[attr-defined]
             await outbox.wait_writable()
         self.ack_nowait()
 
     def ack_nowait(self) -> None:
-        """``ack`` that never waits: OutboxFull when the bound on waiting bytes is reached."""
-        # What _say_nowait does, written out: a call for each would cost a tenth more.
+        """``ack`` that never waits: OutboxFull when the limit of waiting bytes is reached."""
+        # This repeats _send_ack_nowait, since a call costs 10 %.
         reply, origin = self._reply, self._origin
         if type(self._note) is bytes or type(reply) is not bytes or origin is None or reply[:8] != _ACK_PREFIX:
             self._send_ack_nowait(b"+ACK")  # raises, or the reply was looked at
@@ -197,15 +198,15 @@ class JsMessage(Message):
             self._note = b"+ACK"
 
     async def ack_sync(self, timeout: float | None = None) -> None:
-        """Acknowledges it and waits for the server's confirmation, as exactly-once handling requires (with a message
-        id).
+        """Acknowledge the message and wait for the server's confirmation. With message ids, this gives exactly-once
+        handling.
 
-        It is sent again, which is harmless, when the connection is lost or there is no reply, until ``timeout`` seconds
-        have passed (default: the option ``request_timeout``, 5 s). Then it raises RequestTimeout, NoResponders
-        (JetStream is not available) or ConnectionLost: the server may have received it, and the message may be
-        acknowledged again. ConsumerGone when the consumer or its stream was deleted; DeliveryUnknown when the server
-        was restarted and does not know the delivery, which it repeats; ConnectionClosed. Cancelling leaves the doubt of
-        a timeout.
+        The acknowledgement is sent again, which is harmless, after a lost connection or without a reply, until
+        ``timeout`` seconds have passed (default: the option ``request_timeout``, 5 s). Then it raises RequestTimeout,
+        NoResponders (JetStream is not available) or ConnectionLost: the server may have received it, and you may
+        acknowledge the message again. ConsumerGone when the consumer or its stream was deleted; DeliveryUnknown when
+        the server was restarted and does not know the delivery, which it repeats; ConnectionClosed. Cancelling it is
+        like a timeout: the server may have received it.
         """
         before = self._claim(b"+ACK")
         try:
@@ -219,7 +220,7 @@ class JsMessage(Message):
             raise
 
     async def _confirm(self, connection: Connection, wait: float, api_prefix: str) -> None:
-        """Sends the acknowledgement until it is answered."""
+        """Send the acknowledgement until the server confirms it."""
         subject = self._ack_subject().decode("utf-8", "surrogateescape")
         loop = asyncio.get_running_loop()
         deadline, left = loop.time() + wait, wait
@@ -244,7 +245,7 @@ class JsMessage(Message):
                 raise error
 
     async def _check_delivery(self, connection: Connection, wait: float, api_prefix: str) -> None:
-        """Raises ConsumerGone or DeliveryUnknown when that is why there is no reply."""
+        """Raise ConsumerGone or DeliveryUnknown if that is the reason for the missing reply."""
         stream, consumer, mine = self.metadata.stream, *self.position[:2]
         asked = f"info of consumer {consumer!r} of stream {stream!r}"
         try:
@@ -264,14 +265,14 @@ class JsMessage(Message):
             raise DeliveryUnknown(stream, consumer, mine, last_known)
 
     def ack_next_nowait(self, request: bytes, reply: str) -> None:
-        """Acknowledges it and pulls in the same message. For layers on top: ``PullConsumer.next(acking=…)``."""
+        """Acknowledge the message and pull the next with one command, for ``PullConsumer.next(acking=…)``."""
         self._check_unanswered(b"+ACK")
         subject = self._ack_subject().decode("utf-8", "surrogateescape")
         self._connection().publish_nowait(subject, b"+NXT " + request, reply=reply)
         self._note = b"+ACK"
 
     async def nak(self, delay: Duration | None = None) -> None:
-        """Asks for redelivery, now or after ``delay`` seconds."""
+        """Ask for redelivery, now or after ``delay`` seconds."""
         await self._send_ack(_nak(delay))
 
     def nak_nowait(self, delay: Duration | None = None) -> None:
@@ -279,7 +280,7 @@ class JsMessage(Message):
         self._send_ack_nowait(_nak(delay))
 
     async def term(self, reason: str = "") -> None:
-        """Stops its redelivery. The reason is part of the server's advisory."""
+        """Tell the server not to redeliver the message. The reason is part of the server's advisory."""
         await self._send_ack(_term(reason))
 
     def term_nowait(self, reason: str = "") -> None:
@@ -287,18 +288,18 @@ class JsMessage(Message):
         self._send_ack_nowait(_term(reason))
 
     async def in_progress(self) -> None:
-        """Restarts the time to acknowledge it. AlreadyAcked when it was acknowledged."""
+        """Restart the ``ack_wait`` of the message. AlreadyAcked when it was acknowledged."""
         before = self._note
         await self._send_ack(b"+WPI")
         self._note = before
 
     @asynccontextmanager
     async def keep_alive(self, interval: Duration | None = None) -> AsyncGenerator[None]:
-        """Sends ``in_progress`` every ``interval`` seconds while the block runs, so that a slow handler's message is
+        """Send ``in_progress`` every ``interval`` seconds while the block runs, so that a slow handler's message is
         not redelivered. Ends with the block or the acknowledgement.
 
-        The default is a third of the consumer's ack_wait; 0.5 s when it is not known, because the consumer was bound
-        without asking or the message made by ``js.message``.
+        The default is a third of the consumer's ack_wait; 0.5 s when that is unknown, because the consumer was bound
+        without a request or the message was created by ``js.message``.
         """
         pause = self.ack_wait / 3 if interval is None else seconds("interval", interval)
         if pause <= 0:
@@ -317,7 +318,7 @@ class JsMessage(Message):
             try:
                 await self.in_progress()
             except NatsError:
-                continue  # a full outbox or a closed client: the answer to the message will say so
+                continue  # a full outbox or a closed client: the acknowledgement will raise it
 
     # ---------------------------------------------------------------- internals
 
@@ -333,7 +334,7 @@ class JsMessage(Message):
         self._note = words
 
     def _claim(self, words: bytes) -> float | bytes | None:
-        """Marks it as acknowledged; returns the previous state."""
+        """Mark the message as acknowledged; return the previous state."""
         self._check_unanswered(words)
         before, self._note = self._note, words
         return before
@@ -354,7 +355,7 @@ class JsMessage(Message):
 
     def _stream_seq(self) -> int:
         subject, (*_, seq) = self._ack_subject(), self.position
-        if subject.count(b".") in (8, 10):  # neither has words at its end that nobody knows yet
+        if subject.count(b".") in (8, 10):  # no unknown tokens at the end
             if len(_known_ack_prefixes) >= 100:
                 _known_ack_prefixes.clear()
             _known_ack_prefixes.add(subject.rsplit(b".", 4)[0])
@@ -379,7 +380,7 @@ _reply_of = attrgetter("_reply")
 
 
 def consumer_seq(message: JsMessage) -> int:
-    """The consumer sequence; 0 for a message that no consumer delivered, as any client may publish to an inbox."""
+    """Return the consumer sequence; 0 for a message that no consumer delivered: any client may publish to an inbox."""
     try:
         return message.position[1]
     except LocalProtocolError:
@@ -387,12 +388,12 @@ def consumer_seq(message: JsMessage) -> int:
 
 
 def ack_subjects(messages: Iterable[Message]) -> list[bytes | str | None]:
-    """The ack subjects of many messages, unparsed; str where one was read before."""
+    """Return the ack subjects of many messages, unparsed; str where one was read before."""
     return list(map(_reply_of, messages))
 
 
 def header_blocks(messages: Iterable[Message]) -> list[bytes | Headers | None]:
-    """The header blocks of many messages, unparsed; Headers where they were read before, None where there are none.
+    """Return the header blocks of many messages, unparsed; Headers where they were read before, None without headers.
 
     Parsing a block costs 1.5 us; columns of a thousand are parsed at once.
     """
@@ -405,7 +406,7 @@ def none_has_headers(messages: list[JsMessage]) -> bool:
 
 
 def read_ack_subject(subject: str) -> Metadata:
-    """Parses an ack subject; LocalProtocolError when it is none.
+    """Parse an ack subject; LocalProtocolError when it is not one.
 
     v1 has 9 tokens, v2 (feature flag js_ack_fc_v2) 11 or more with domain (``_`` for none) and account hash in front.
     """

@@ -68,7 +68,7 @@ class MultiLastGet:
         self._seen: set[str] = set()
 
     async def batches(self) -> AsyncGenerator[list[RawMessage]]:
-        """Yields what has arrived as a list. Raises what BatchGet.batches does; cancelling ends it."""
+        """Yield what has arrived as a list. Raises what BatchGet.batches does; cancelling ends it."""
         if len(self._subjects) <= MAX_SUBJECTS_PER_REQUEST:
             try:
                 run = self._batch_get(self._subjects, self._up_to)
@@ -88,7 +88,7 @@ class MultiLastGet:
                 yield messages
 
     async def _batches_by_name(self) -> AsyncGenerator[list[RawMessage]]:
-        """Yields the remaining messages by the names of their subjects."""
+        """Yield the remaining messages by the names of their subjects."""
         again = bool(self._seen)
         try:
             names = await self._list_subjects()

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="BaseRecord")
 
-_ENVELOPE = frozenset({"type", "total", "offset", "limit"})  # of the reply around a record, not of the record
+_ENVELOPE = frozenset({"type", "total", "offset", "limit"})  # keys of the reply around a record
 
 REQUIRED = object()
 """The default of a field that has none."""
 
 
 class Field:
-    """One field of a record: its key on the wire and the three ways a value passes.
+    """One field of a record: its JSON key and its conversions.
 
-    ``accept(what, value)`` takes what a program gave and raises TypeError or ConfigError. ``read`` takes what the
-    server sent and raises TypeError or ValueError; None when a value of the type ``exact`` is right as it is.
-    ``write`` makes JSON of what is held; None when it is JSON already. ``always``: sent even when falsy.
+    ``accept(what, value)`` checks an argument of the user and raises TypeError or ConfigError. ``read`` converts a
+    value from the server and raises TypeError or ValueError; None when a value of the type ``exact`` needs no
+    conversion. ``write`` converts the value to JSON; None when it is JSON already. ``always``: sent even when falsy.
     """
 
     __slots__ = ("accept", "always", "default", "exact", "key", "put", "read", "write")
@@ -52,14 +52,14 @@ def _unbound(record: object, value: object) -> None:
 
 
 class BaseRecordType(type):
-    """Makes record classes: the fields of the class body become slots and a table of ``Field``."""
+    """Creates record classes: the fields of the class body become slots and a table of ``Field``."""
 
     _fields: dict[str, Field]  # by attribute name, inherited ones first
     _plan: tuple[tuple[str, Field, type, object, Callable[[object], object] | None], ...]  # the same for reading
     _keys: frozenset[str]  # every wire key that is not extra
 
     def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, object]) -> BaseRecordType:
-        """Takes the fields out of the body before the slots of the same names come in."""
+        """Remove the fields from the body, since slots take their names."""
         own = {attribute: field for attribute, field in body.items() if isinstance(field, Field)}
         for attribute in own:
             del body[attribute]
@@ -81,7 +81,7 @@ class BaseRecordType(type):
 
 
 class _DataclassFields:
-    """``__dataclass_fields__``, made when somebody asks: dataclasses' functions take records as their own."""
+    """``__dataclass_fields__``, computed when read, so that the functions of ``dataclasses`` accept records."""
 
     def __get__(self, record: object, owner: BaseRecordType) -> dict[str, object]:
         import dataclasses
@@ -100,9 +100,9 @@ class _DataclassFields:
 
 
 class BaseRecord(metaclass=BaseRecordType):
-    """A frozen value with named fields, made from keyword arguments. Equal when all fields are.
+    """A frozen value with named fields, created from keyword arguments. Equal when all fields are.
 
-    ``extra`` holds what a newer server sent and this version does not name; it is sent back as it came.
+    ``extra`` has the fields of a newer server that this version does not know; they are sent back unchanged.
     """
 
     if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class BaseRecord(metaclass=BaseRecordType):
             raise _misnamed(kind, given)
 
     def replace(self: R, **changes: object) -> R:
-        """A copy with some fields changed; the changed ones are checked as in the constructor."""
+        """Return a copy with some fields changed; they are checked as in the constructor."""
         kind = type(self)
         if not changes.keys() <= kind._fields.keys():
             raise _misnamed(kind, changes)
@@ -163,7 +163,7 @@ class BaseRecord(metaclass=BaseRecordType):
 
 
 def _misnamed(kind: type[BaseRecord], given: Iterable[str], missing: str = "") -> TypeError:
-    """For who gave names that are no fields, and perhaps for that reason not one that is needed."""
+    """Return the error for unknown names, one of which may be a misspelled required field."""
     strange = [name for name in given if name not in kind._fields]
     found = [f"has no field {name!r}{did_you_mean(name, kind._fields)}" for name in strange]
     fields = (
@@ -173,7 +173,7 @@ def _misnamed(kind: type[BaseRecord], given: Iterable[str], missing: str = "") -
 
 
 def restored(kind: type[R], values: tuple[object, ...]) -> R:
-    """A record from all its values, ``extra`` first and the others in their order, unchecked."""
+    """Create a record from all its values, ``extra`` first and the others in their order, unchecked."""
     record = kind.__new__(kind)
     for field, value in zip(kind._fields.values(), values, strict=True):
         field.put(record, value)

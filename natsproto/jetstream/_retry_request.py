@@ -20,7 +20,7 @@ TIMER_SLACK_S = 0.002
 async def retry_request(
     ask: Callable[[float], Awaitable[T]], pauses: Iterable[float], patience: float, asked: str
 ) -> T:
-    """Returns the first reply to a repeated request, or raises its error.
+    """Return the first reply to a repeated request, or raise its error.
 
     ``ask(timeout)`` sends a request; it is called again after each of the ``pauses`` without a reply. RequestTimeout,
     which names the operation ``asked``, after ``patience`` seconds. Cancelling cancels all requests.

@@ -1,6 +1,6 @@
 """The stream handle: the state, messages and configuration of a stream.
 
-Owns a name, the last info, and whether direct get works. ``direct`` gets messages, ``backup`` saves a stream.
+Owns the name, the last info, and whether direct get works. ``_direct`` gets messages, ``_backup`` saves a stream.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
 
 class Stream(ConsumerManager):
-    """A stream of this account or domain. Made by the JetStream context; as cheap as its name.
+    """A stream of this account or domain. Created by the JetStream context.
 
-    Every call takes ``timeout`` in seconds (default: that of the JetStream context) and raises StreamNotFound and what
-    every call of the JetStream API raises: ApiError or the subclass of its code, JetStreamNotEnabled,
-    RequestTimeout, PermissionDenied, ConnectionLost, ConnectionClosed. Names and subjects that break their rules are
-    InvalidSubject before anything is sent. After cancelling it may have been done all the same.
+    Every call takes ``timeout`` in seconds (default: that of the JetStream context). It raises StreamNotFound and the
+    errors of every call of the JetStream API: ApiError or the subclass for its code, JetStreamNotEnabled,
+    RequestTimeout, PermissionDenied, ConnectionLost, ConnectionClosed. Invalid names and subjects raise InvalidSubject
+    before anything is sent. A cancelled call may still take effect.
 
-    Messages are got from any server that has the stream when the stream allows it (``allow_direct``), else, and always
-    with ``direct=False``, from its leader: only the leader surely knows what was acknowledged just now.
+    With ``allow_direct``, any server that has the stream returns messages; otherwise, and with ``direct=False``, its
+    leader does. Only the leader is certain to have a message that was just acknowledged.
     """
 
     def __init__(self, api: Api, name: str, info: StreamInfo | None = None) -> None:
@@ -74,10 +74,10 @@ class Stream(ConsumerManager):
     async def info(
         self, *, deleted_details: bool = False, subjects_filter: str = "", timeout: Duration | None = None
     ) -> StreamInfo:
-        """Gets the configuration and state of the stream.
+        """Get the configuration and state of the stream.
 
         ``deleted_details`` adds the sequences of deleted messages (``state.deleted``), ``subjects_filter`` the number
-        of messages of each subject that matches (``state.subjects``), however many pages that takes.
+        of messages of each subject that matches (``state.subjects``), in as many requests as that takes.
         """
         body: dict[str, object] = {"deleted_details": True} if deleted_details else {}
         if subjects_filter:
@@ -99,7 +99,7 @@ class Stream(ConsumerManager):
     async def subjects(
         self, subjects_filter: str = ">", *, timeout: Duration | None = None
     ) -> AsyncGenerator[tuple[str, int]]:
-        """Yields every subject that matches, with the number of its messages; asked for 100,000 at a time."""
+        """Yield every subject that matches, with the number of its messages; each request gets 100,000 subjects."""
         subscribe_subject(subjects_filter, "subjects_filter")
         offset = 0
         while True:
@@ -122,7 +122,7 @@ class Stream(ConsumerManager):
         self._info, self.reads_directly = info, info.config.allow_direct
         return info
 
-    # ---------------------------------------------------------------- changing it
+    # ---------------------------------------------------------------- changing
 
     async def update(
         self,
@@ -133,11 +133,11 @@ class Stream(ConsumerManager):
         timeout: Duration | None = None,
         **changes: Unpack[StreamArgs],
     ) -> StreamInfo:
-        """Changes the configuration: to ``config``, or only the fields given, on top of what the server has now.
+        """Replace the configuration by ``config``, or change only the given fields of the current one.
 
-        ConfigError when ``config`` is of another stream; InvalidStreamConfig for what cannot be changed;
-        UnsupportedByServer when an older server left out what was asked for. ``pedantic`` (server 2.11) makes the
-        server refuse what it would otherwise adapt.
+        ConfigError when ``config`` is for another stream; InvalidStreamConfig for fields that cannot be changed;
+        UnsupportedByServer when an older server ignored a field. ``pedantic`` (server 2.11) makes the server reject
+        values that it would otherwise adjust.
         """
         if config is None:
             config = (await self.info(timeout=timeout)).config
@@ -147,7 +147,7 @@ class Stream(ConsumerManager):
         return self._update_info(await write_stream(self._api, "UPDATE", config, pedantic, timeout))
 
     async def seal(self, *, timeout: Duration | None = None) -> StreamInfo:
-        """Makes it read-only for good: nothing is stored, deleted, purged or expired any more."""
+        """Make the stream read-only, permanently: nothing is stored, deleted, purged or expired from now on."""
         return await self.update(sealed=True, timeout=timeout)
 
     async def purge(
@@ -158,10 +158,10 @@ class Stream(ConsumerManager):
         sequence: int = 0,
         timeout: Duration | None = None,
     ) -> int:
-        """Removes all messages, or those of the subjects that match ``subject``; returns how many.
+        """Remove all messages, or those on subjects that match ``subject``; return the number of removed messages.
 
-        ``sequence``: only messages before it. ``keep``: the number of newest messages to keep. ConfigError when both
-        are given; StreamProtected when the stream does not allow it.
+        ``sequence``: remove only messages before it. ``keep``: the number of newest messages to keep. ConfigError when
+        both are given; StreamProtected when the stream does not allow it.
         """
         body: dict[str, object] = {}
         if subject:
@@ -179,7 +179,7 @@ class Stream(ConsumerManager):
         return done.purged
 
     async def delete_message(self, sequence: int, *, erase: bool = False, timeout: Duration | None = None) -> None:
-        """Deletes one message; ``erase`` overwrites it with random data first, which is slower.
+        """Delete one message; ``erase`` overwrites it with random data first, which is slower.
 
         MessageNotFound; StreamProtected when the stream does not allow it.
         """
@@ -198,17 +198,17 @@ class Stream(ConsumerManager):
         progress: Callable[[Progress], object] | None = None,
         timeout: Duration | None = None,
     ) -> Progress:
-        """Saves the stream, and its ``consumers``, into a folder that ``JetStream.restore_stream`` reads, and the
-        ``nats`` tool as well: ``backup.json`` and ``stream.tar.s2``.
+        """Save the stream, and with ``consumers`` its consumers, to a folder.
 
-        The folder appears when it is complete, and takes the place of an older backup. ``check`` lets the
-        server verify every message first. The server sends chunks of ``chunk_size`` bytes (1 KiB to 1 MiB), at
-        most ``window_size`` bytes (up to 32 MiB) ahead of what was written. ``progress`` is called after every
-        write. ``timeout`` is for every answer, not for the whole.
+        ``JetStream.restore_stream`` and the ``nats`` tool can restore it: it has ``backup.json`` and ``stream.tar.s2``.
+        The folder appears when it is complete, and replaces an older backup. With ``check`` the server verifies every
+        message first. The server sends chunks of ``chunk_size`` bytes (1 KiB to 1 MiB), and at most ``window_size``
+        bytes (up to 32 MiB) that are not written yet. ``progress`` is called after every write. ``timeout`` applies to
+        each reply, not to the whole backup.
 
         ApiError with the status (408, 500) when the server gives up; UnsupportedByServer for a stream in memory on a
-        server before 2.15; RequestTimeout; ConnectionLost; OSError of the files. Cancelling, like every failure, leaves
-        no folder.
+        server before 2.15; RequestTimeout; ConnectionLost; OSError of the files. No folder is left after a failure or
+        when cancelled.
         """
         from natsproto.jetstream import _backup as backup  # hardly anybody needs it
 
@@ -229,10 +229,10 @@ class Stream(ConsumerManager):
     async def get_message(
         self, sequence: int, *, headers: bool = True, direct: bool = True, timeout: Duration | None = None
     ) -> RawMessage:
-        """The message of that sequence. MessageNotFound when there is none (any more).
+        """Return the message with this sequence. MessageNotFound when there is none, or it was removed.
 
-        ``headers=False`` leaves out the publisher's headers (``no_hdr``, ADR-31). Such a message comes from the leader,
-        here and in the two calls below: by direct get it would come without sequence, subject and time as well.
+        ``headers=False`` omits the publisher's headers (``no_hdr``, ADR-31). The leader returns such a message, here
+        and in the two methods below, since a direct get would also omit sequence, subject and time.
         """
         body = {"seq": check_stream_sequence("sequence", sequence)}
         return await self._get(body, "", headers, direct, f"message {sequence} of {self._what}", timeout)
@@ -240,7 +240,7 @@ class Stream(ConsumerManager):
     async def get_last_message(
         self, subject: str, *, headers: bool = True, direct: bool = True, timeout: Duration | None = None
     ) -> RawMessage:
-        """The newest message of the subject, which may have wildcards. MessageNotFound when there is none."""
+        """Return the newest message on the subject, which may have wildcards. MessageNotFound when there is none."""
         subscribe_subject(subject)
         wild = _has_wildcard(subject)
         asked = f"last message of {subject!r} in {self._what}"
@@ -256,7 +256,7 @@ class Stream(ConsumerManager):
         direct: bool = True,
         timeout: Duration | None = None,
     ) -> RawMessage:
-        """The first message of the subjects that match, from that sequence or (server 2.11) that time on.
+        """Return the first message on subjects that match, from this sequence or (server 2.11) this time on.
 
         MessageNotFound when there is none. ConfigError when both starts are given, and for a naive time;
         UnsupportedByServer when the server does not know start times.
@@ -284,7 +284,7 @@ class Stream(ConsumerManager):
             try:
                 return await direct_get(self._api, self.name, body, key=key, asked=asked, timeout=timeout)
             except NoResponders:
-                pass  # not allowed, or no stream: the leader will say
+                pass  # not allowed, or no stream: the leader's reply tells which
             message = await leader_get(self._api, self.name, body, asked=asked, timeout=timeout)
             self.reads_directly = False  # until the next info says otherwise
             return message
@@ -303,15 +303,15 @@ class Stream(ConsumerManager):
         direct: bool = True,
         timeout: Duration | None = None,
     ) -> StoredMessages:
-        """Messages in order, those of the subjects that match: read them with ``async for`` or ``batches()`` (ADR-31).
+        """Return messages in order (ADR-31), for ``async for`` or ``batches()``; ``subject`` may have wildcards.
 
-        From the first, or from ``start_sequence`` or ``start_time`` on. At most ``batch`` messages and, but for the
-        last one, ``max_bytes`` bytes of subjects, headers and payloads; without them all up to the stream's end.
-        Deleted messages are passed over. They come in pages, each asked for while the one before is read.
+        They start with the first message, or at ``start_sequence`` or ``start_time``. The limits are ``batch`` messages
+        and ``max_bytes`` bytes of subjects, headers and payloads (one message may exceed it); without limits they end
+        at the end of the stream. Deleted messages are skipped. The next page is requested while one is read.
 
-        Without direct get, or before server 2.11, the messages are got one by one, which is slow. ``timeout`` is
-        how long nothing may come. ConfigError for wrong arguments at once; while reading RequestTimeout,
-        StreamNotFound, PermissionDenied and ConnectionClosed. A connection that breaks meanwhile costs no message.
+        Without direct get, or before server 2.11, messages are requested one by one, which is slow. ``timeout`` is the
+        longest wait for a message. ConfigError for invalid arguments at once; RequestTimeout, StreamNotFound,
+        PermissionDenied and ConnectionClosed while reading. A lost connection loses no message.
         """
         body: dict[str, object] = {}
         if subject:
@@ -341,14 +341,15 @@ class Stream(ConsumerManager):
         batch: int | None = None,
         timeout: Duration | None = None,
     ) -> StoredMessages:
-        """The newest message of every subject that matches, all as of one moment (ADR-31): what the subjects were then.
+        """Return the newest message on every subject that matches, as a snapshot (ADR-31).
 
-        ``up_to_sequence`` and ``up_to_time`` (inclusive) choose a moment of the past, as far as the stream still holds
-        it; without them it is now, and a subject that is written again while it is read, in a stream that keeps only
-        the newest, comes with what was written. At most ``batch`` messages. Up to 1,024 subjects come in the order of
-        the stream; more are fetched a thousand at a time, each thousand in its order.
+        ``up_to_sequence`` and ``up_to_time`` (inclusive) choose a time in the past, as far as the stream still has its
+        messages. Without them the snapshot is of now; in a stream that keeps only the newest message of a subject, a
+        message published during the read may be returned in place of the older one. At most ``batch`` messages are
+        returned. Up to 1,024 subjects are in the order of the stream; more are requested a thousand at a time, each
+        thousand in its order.
 
-        ``timeout`` is how long nothing may come. ConfigError for wrong arguments at once; while reading
+        ``timeout`` is the longest wait for a message. ConfigError for invalid arguments at once. While reading:
         UnsupportedByServer when the stream does not have ``allow_direct`` or the server is older than 2.11;
         RequestTimeout, StreamNotFound, PermissionDenied, ConnectionClosed.
         """
@@ -365,7 +366,7 @@ class Stream(ConsumerManager):
         if up_to_time is not None:
             if up_to:
                 raise ConfigError("up_to_time", up_to_time, "cannot be given together with up_to_sequence")
-            # A nanosecond on top, as the server (2.15) leaves out what was stored at this very moment.
+            # A nanosecond is added because the server (2.15) excludes a message stored at this time.
             _time_text("up_to_time", up_to_time)
             up_to["up_to_time"] = Timestamp.from_ns(Timestamp.of(up_to_time).ns + 1).rfc3339()
         limit = _positive("batch", batch)
@@ -376,7 +377,7 @@ class Stream(ConsumerManager):
 async def write_stream(
     api: Api, verb: str, config: StreamConfig, pedantic: bool, timeout: Duration | None
 ) -> StreamInfo:
-    """CREATE or UPDATE a stream, and see to it that the server did what it was asked for."""
+    """CREATE or UPDATE a stream, and check that the server has ignored no field."""
     config.check()
     body = encode(config)
     if pedantic:

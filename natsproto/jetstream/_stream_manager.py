@@ -46,7 +46,7 @@ class StreamManager:
 
     @property
     def connection(self) -> Connection:
-        """The client it was made by."""
+        """The client that created it."""
         return self._connection
 
     async def create_stream(
@@ -58,12 +58,12 @@ class StreamManager:
         timeout: Duration | None = None,
         **fields: Unpack[StreamArgs],
     ) -> Stream:
-        """Creates a stream from a StreamConfig, from its fields, or from both (the fields win).
+        """Create a stream from a StreamConfig, from its fields, or from both (the fields win).
 
-        The same stream may be created twice; StreamNameInUse when the one of that name is configured otherwise.
-        ConfigError (InvalidSubject for names) before anything is sent; InvalidStreamConfig, SubjectsOverlap,
-        LimitReached; UnsupportedByServer when an older server does not know what was asked for; and what every call
-        raises, see Stream. ``pedantic`` (server 2.11) makes the server refuse what it would adapt.
+        Creating an existing stream again does nothing; StreamNameInUse when its configuration differs. ConfigError
+        (InvalidSubject for names) before anything is sent; InvalidStreamConfig, SubjectsOverlap, LimitReached;
+        UnsupportedByServer when an older server does not know a field; and the errors of every call, see Stream.
+        ``pedantic`` (server 2.11) makes the server reject values that it would otherwise adjust.
         """
         wanted = amended(StreamConfig, config, fields)
         return self._stream(wanted.name, await write_stream(self._api, "CREATE", wanted, pedantic, timeout))
@@ -77,10 +77,10 @@ class StreamManager:
         timeout: Duration | None = None,
         **fields: Unpack[StreamArgs],
     ) -> Stream:
-        """Changes a stream to this whole configuration: what is not said gets its default.
+        """Replace the configuration of a stream: fields that are not given get their defaults.
 
-        Use ``Stream.update`` to change single fields. StreamNotFound; InvalidStreamConfig for what cannot be changed;
-        else as ``create_stream``.
+        Use ``Stream.update`` to change single fields. StreamNotFound; InvalidStreamConfig for fields that cannot be
+        changed; otherwise as ``create_stream``.
         """
         wanted = amended(StreamConfig, config, fields)
         return self._stream(wanted.name, await write_stream(self._api, "UPDATE", wanted, pedantic, timeout))
@@ -94,24 +94,24 @@ class StreamManager:
         timeout: Duration | None = None,
         **fields: Unpack[StreamArgs],
     ) -> Stream:
-        """Changes the stream of that name to this whole configuration, or creates it. Raises what both raise."""
+        """Replace the configuration of the stream, or create it. Raises the errors of both."""
         wanted = amended(StreamConfig, config, fields)
         return self._stream(wanted.name, await create_or_update_stream(self._api, wanted, pedantic, timeout))
 
     async def stream(self, name: str, *, bind: bool = False, timeout: Duration | None = None) -> Stream:
-        """The stream of that name; StreamNotFound. With ``bind`` nothing is asked, so that it may not exist."""
+        """Return the stream with this name; StreamNotFound. With ``bind`` no request is sent, so it may not exist."""
         stream = self._stream(name, None)
         if not bind:
             await stream.info(timeout=timeout)
         return stream
 
     async def delete_stream(self, name: str, *, timeout: Duration | None = None) -> None:
-        """Deletes a stream with its messages and consumers. StreamNotFound."""
+        """Delete a stream with its messages and consumers. StreamNotFound."""
         stream = self._stream(name, None)
         await self._api.do(f"STREAM.DELETE.{stream.name}", asked=f"delete stream {name!r}", timeout=timeout)
 
     def streams(self, *, subject: str = "", timeout: Duration | None = None) -> Listing[StreamInfo]:
-        """The info of every stream, or of those that listen on ``subject``: read it with ``async for``."""
+        """Return the info of every stream, or of streams with ``subject``: read it with ``async for``."""
         return Listing(self._stream_pages(_filter(subject), timeout))
 
     async def _stream_pages(
@@ -132,7 +132,7 @@ class StreamManager:
 
     @items
     def stream_names(self, *, subject: str = "", timeout: Duration | None = None) -> AsyncGenerator[str]:
-        """Yields the name of every stream, or of those that listen on ``subject``."""
+        """Yield the name of every stream, or of streams with ``subject``."""
         return self._names(_filter(subject), timeout)
 
     async def _names(self, body: dict[str, object], timeout: Duration | None) -> AsyncGenerator[str]:
@@ -151,7 +151,7 @@ class StreamManager:
                     yield name
 
     async def stream_name_by_subject(self, subject: str, *, timeout: Duration | None = None) -> str:
-        """The name of the stream that listens on the subject; NoStream when none does."""
+        """Return the name of the stream that stores messages on this subject; NoStream when there is none."""
         body = _filter(subject)
         page = await self._api.get(
             StreamNamesPage, "STREAM.NAMES", body, asked=f"stream that listens on {subject!r}", timeout=timeout
@@ -168,13 +168,13 @@ class StreamManager:
         timeout: Duration | None = None,
         **changes: Unpack[StreamArgs],
     ) -> Stream:
-        """Brings back a stream, its consumers included, from a folder of ``Stream.backup`` or ``nats stream backup``.
+        """Restore a stream and its consumers from a folder of ``Stream.backup`` or ``nats stream backup``.
 
-        ``changes`` are fields of its configuration that shall be others (replicas, placement; on server 2.15 also the
-        name). ``progress`` is called after every chunk; ``timeout`` is for every answer, not for the whole. ConfigError
-        when the folder is no backup;
-        StreamNameInUse when the stream exists; ApiError when the server cannot use it; RequestTimeout; ConnectionLost;
-        OSError of the files. Cancelling leaves no stream, once the server has noticed (5 s).
+        ``changes`` replace fields of its configuration (replicas, placement; on server 2.15 also the name).
+        ``progress`` is called after every chunk. ``timeout`` applies to each reply, not to the whole restore.
+        ConfigError when the folder is not a backup; StreamNameInUse when the stream exists; ApiError when the server
+        cannot use the backup; RequestTimeout; ConnectionLost; OSError of the files. Cancelling leaves no stream, once
+        the server has noticed (5 s).
         """
         from natsproto.jetstream import _backup as backup  # hardly anybody needs it
 
@@ -184,7 +184,7 @@ class StreamManager:
         return self._stream(info.name, info)
 
     def _stream(self, name: str, info: StreamInfo | None) -> Stream:
-        """The one place where streams are made."""
+        """Create the handle of a stream; the only place that does."""
         return Stream(self._api, name, info)
 
 

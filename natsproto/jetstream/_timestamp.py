@@ -65,7 +65,7 @@ class Timestamp(datetime):
 
     @classmethod
     def parse(cls, text: str) -> Timestamp:
-        """Reads RFC 3339 with up to nine fractional digits (more are dropped) and any offset; else ValueError."""
+        """Read RFC 3339 with up to nine fractional digits (more are dropped) and any offset; else ValueError."""
         if len(text) < 20 or text[4] != "-" or text[10] not in "Tt":
             raise ValueError("not an RFC 3339 time")
         self = cls.fromisoformat(text)

@@ -1,7 +1,7 @@
-"""Values instead of bytes around streams: one type, one codec, and whatever publishes and reads.
+"""Values instead of bytes for streams: one type and one codec, used with any publisher and any consumer.
 
-Owns the pairing of a type with a codec and what becomes of a payload that does not fit. Publishers and consumers are
-used as they are, through the callables and iterators that they offer, so all kinds of them can be.
+Owns the pairing of a type with a codec and the handling of a payload that cannot be decoded. It uses publishers and
+consumers through their callables and iterators, so it works with all kinds of them.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ P = ParamSpec("P")
 log = logging.getLogger("natsproto")
 
 OnInvalid: TypeAlias = Callable[[JsMessage, InvalidPayload], Awaitable[object]]
-"""Called with a message whose payload does not fit; ``Retry.failed`` is such a function."""
+"""Called with a message whose payload cannot be decoded; ``Retry.failed`` is such a function."""
 
 _FIRST_DELAY_S, _MAX_DELAY_S = 1.0, 60.0
 
 
 class Received(NamedTuple, Generic[T]):
-    """A value, and the message that it came in, which is to be answered for."""
+    """A value and its message, which must be acknowledged."""
 
     value: T
     message: JsMessage
 
 
 class TypedJetStream(Generic[T]):
-    """Streams whose messages hold a ``T``. Made by ``JetStream.typed``; make it once and keep it."""
+    """Streams whose messages hold a ``T``. Created by ``JetStream.typed``; create it once and keep it."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class TypedJetStream(Generic[T]):
         return f"TypedJetStream({self._kind!r}, {self.codec!r})"
 
     def encode(self, value: T) -> bytes:
-        """The payload for a value. InvalidPayload when the codec cannot."""
+        """Return the payload for a value. InvalidPayload when the codec cannot encode it."""
         return self.codec.encode(value)
 
     def decode(self, payload: bytes) -> T:
-        """The value in a payload. InvalidPayload when it is not of the type."""
+        """Return the value in a payload. InvalidPayload when it is not of the type."""
         return self.codec.decode(payload, self._kind)
 
     # ---------------------------------------------------------------- publishing
@@ -72,13 +72,14 @@ class TypedJetStream(Generic[T]):
     async def publish(
         self, subject: str, value: T, *, headers: HeadersLike | None = None, **args: Unpack[MessageArgs]
     ) -> PubAck:
-        """Publishes a value and waits until a stream has it: ``JetStream.publish``."""
+        """Publish a value and wait until a stream has it: ``JetStream.publish``."""
         return await self._publish(subject, self.encode(value), headers=headers, **args)
 
     def sender(self, publish: Callable[Concatenate[str, bytes, P], R]) -> Callable[Concatenate[str, T, P], R]:
-        """A ``publish`` that takes a value where the one it is made of takes a payload, be it that of a publisher, a
-        fast publisher or a batch: ``send = orders.sender(publisher.publish)``. The rest is as there; InvalidPayload for
-        a value that the codec cannot encode, before anything is sent.
+        """Wrap a method that publishes a payload so that it takes a value: ``send = orders.sender(publisher.publish)``.
+
+        It may be the method of a publisher, a fast publisher or a batch; the other arguments are unchanged.
+        InvalidPayload for a value that the codec cannot encode, before anything is sent.
         """
 
         def send(subject: str, value: T, /, *args: P.args, **given: P.kwargs) -> R:
@@ -92,11 +93,11 @@ class TypedJetStream(Generic[T]):
     async def read(
         self, messages: AsyncIterable[JsMessage], *, on_invalid: OnInvalid | None = None
     ) -> AsyncGenerator[Received[T]]:
-        """Yields (value, message) for each message: of ``messages()`` and ``fetch()`` of any consumer.
+        """Yield (value, message) for each message of ``messages()`` or ``fetch()`` of any consumer.
 
-        A payload that does not fit ends nothing: it is logged, told by a HandlerFailed event and skipped, its message
-        given to ``on_invalid``, as ``Retry.failed``, which buries it. Without that it is delivered again, after
-        1 s that double up to 60 s.
+        A payload that cannot be decoded is logged, reported as a HandlerFailed event and skipped. Its message is passed
+        to ``on_invalid``, for example ``Retry.failed``, which moves it to a dead-letter subject. Without ``on_invalid``
+        the message is redelivered, after 1 s at first, doubling up to 60 s.
         """
         async for message in messages:
             received = await self._received(message, on_invalid)
@@ -106,17 +107,17 @@ class TypedJetStream(Generic[T]):
     async def read_all(
         self, messages: Iterable[JsMessage], *, on_invalid: OnInvalid | None = None
     ) -> list[Received[T]]:
-        """The same for messages that are here: ``await orders.read_all(await consumer.fetch(10))``."""
+        """Do as ``read`` for messages already received: ``await orders.read_all(await consumer.fetch(10))``."""
         found = [await self._received(message, on_invalid) for message in messages]
         return [one for one in found if one is not None]
 
     def handler(
         self, function: Callable[[T, JsMessage], Awaitable[object] | object]
     ) -> Callable[[JsMessage], Coroutine[Any, Any, None]]:
-        """Makes a function (def or async def) of value and message a handler, for ``consume`` of consumers and groups.
+        """Return a handler for ``consume`` that calls ``function`` (def or async def) with the value and the message.
 
-        A payload that does not fit raises InvalidPayload as if the function had: ``Retry`` buries such a message at
-        once.
+        A payload that cannot be decoded raises InvalidPayload, as if the function had: ``Retry`` gives up on such a
+        message at once.
         """
 
         async def handle(message: JsMessage) -> None:

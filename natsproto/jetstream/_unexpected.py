@@ -17,7 +17,7 @@ class UnexpectedErrorHandler(Protocol):
     """A reader or publisher that an unexpected error ends."""
 
     def on_unexpected_error(self, bug: Exception) -> None:
-        """Ends it with this exception."""
+        """End it with this exception."""
         ...
 
 
@@ -26,7 +26,7 @@ P = ParamSpec("P")
 
 
 def fail_on_unexpected(method: Callable[Concatenate[B, P], None]) -> Callable[Concatenate[B, P], None]:
-    """Decorates a method that runs in the background, where an exception would only reach the log."""
+    """Decorate a method that runs in the background, where an exception would only reach the log."""
 
     @wraps(method)
     def guarded(self: B, /, *args: P.args, **kwargs: P.kwargs) -> None:

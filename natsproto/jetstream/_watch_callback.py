@@ -34,15 +34,15 @@ class Watcher(Protocol[E_co]):
         ...
 
     async def ready(self) -> None:
-        """Waits until what there was at the beginning is complete."""
+        """Wait until what there was at the beginning is complete."""
         ...
 
     async def stop(self) -> None:
-        """Ends it."""
+        """End it."""
         ...
 
     async def __aenter__(self) -> object:
-        """Begins it."""
+        """Begin it."""
         ...
 
     def __aiter__(self) -> AsyncIterator[E_co]:
@@ -72,7 +72,7 @@ class WatchCallback(AwaitHint, Generic[E]):
         self._begun = False
 
     async def ready(self) -> None:
-        """Waits until the callback has dealt with what there was at the beginning, at once when there was nothing.
+        """Wait until the callback has dealt with what there was at the beginning, at once when there was nothing.
 
         Raises what ends the watch; SubscriptionClosed when it was stopped. Cancelling ends the wait.
         """
@@ -90,13 +90,13 @@ class WatchCallback(AwaitHint, Generic[E]):
                 raise SubscriptionClosed(self._watcher.what, "stopped")
 
     async def wait(self) -> None:
-        """Waits until it has ended, and raises why, unless it was stopped. Cancelling ends only the wait."""
+        """Wait until it has ended, and raise why, unless it was stopped. Cancelling ends only the wait."""
         task = self._started()
         await asyncio.wait((task,))
         task.result()
 
     async def stop(self) -> None:
-        """Calls the callback no more and waits for the call at work. Entries that were not passed to it are dropped.
+        """Call the callback no more and wait for the call at work. Entries that were not passed to it are dropped.
 
         Cancelling cancels that call too.
         """

@@ -165,7 +165,7 @@ class Link:
         self._silent_ticks = 0
 
     def receive(self, chunk: bytes) -> list[LinkEvent]:
-        """Takes bytes from the server and returns what follows from the control frames in them.
+        """Take bytes from the server and return what follows from the control frames in them.
 
         Never raises for what the peer does: an offence is the event LinkFailed, and everything in front of it has
         been delivered. The routes that received messages are in ``parser.touched``.

@@ -127,7 +127,7 @@ class ContextReader(BufferedReader[B, I], Generic[B, I]):
     _entered = False
 
     def stop(self) -> None:
-        """Stops reading. Unread items are dropped."""
+        """Stop reading. Unread items are dropped."""
         self._portal.call(self._inner.__aexit__, None, None, None)
         self._buffer.clear()
 

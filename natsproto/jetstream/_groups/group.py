@@ -65,7 +65,7 @@ class Group(Generic[C]):
     @classmethod
     @items
     async def names(cls, js: JetStream, stream: str) -> AsyncGenerator[str]:
-        """Yields the names of the stream's groups of this kind."""
+        """Yield the names of the stream's groups of this kind."""
         bucket = await js.key_value(cls._bucket_name, bind=True)
         async with aclosing(bucket.keys(f"{stream}.*")) as keys:
             with suppress(BucketNotFound):  # there never was one
@@ -73,7 +73,7 @@ class Group(Generic[C]):
                     yield key.partition(".")[2]
 
     async def info(self) -> C:
-        """Gets the current configuration. GroupNotFound."""
+        """Get the current configuration. GroupNotFound."""
         self.config = loads(type(self.config), await self._read())
         return self.config
 
@@ -92,7 +92,7 @@ class Group(Generic[C]):
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
         **fields: Unpack[ConsumerArgs],
     ) -> Member:
-        """Consumes as an instance of this member: enter it, or ``await`` it to run until it ends.
+        """Consume as an instance of this member: enter it, or ``await`` it to run until it ends.
 
         The handler gets the messages of the member's partitions, under their own subjects. Several instances of a
         member may run; one is served, and when it is gone for ``ack_wait`` seconds (default 5) another one is.
@@ -118,7 +118,7 @@ class Group(Generic[C]):
         return Member(self._bucket, self._stream, self._key, member, self.config, template, member_handler)
 
     async def step_down(self, member: str) -> None:
-        """Makes the server choose another instance of the member. ConsumerNotFound when it has none."""
+        """Make the server choose another instance of the member. ConsumerNotFound when it has none."""
         await self._stream.unpin_consumer(self._consumer_of(member), PRIORITY_GROUP)
 
     async def active_members(self) -> list[str]:
@@ -164,7 +164,7 @@ class StaticGroup(Group[StaticGroupConfig]):
         mappings: Mapping[str, Iterable[int]] | None = None,
         filters: Iterable[str] = (),
     ) -> StaticGroup:
-        """Creates a group of ``max_members`` partitions, given evenly to ``members`` or as ``mappings`` says.
+        """Create a group of ``max_members`` partitions, given evenly to ``members`` or as ``mappings`` says.
 
         ``filters`` are subjects without the partition (default: all). The same group may be created twice; GroupChanged
         when the one of that name is configured otherwise. ConfigError; StreamNotFound.
@@ -192,7 +192,7 @@ class StaticGroup(Group[StaticGroupConfig]):
         return group
 
     async def delete(self) -> None:
-        """Deletes the group and the consumers of its members, which ends all members."""
+        """Delete the group and the consumers of its members, which ends all members."""
         await self._bucket.delete(self._key)
         async for consumer in self._stream.consumer_names():
             if consumer.startswith(f"{self.name}-"):
@@ -222,7 +222,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         max_buffered_msgs: int = 0,
         max_buffered_bytes: int = 0,
     ) -> ElasticGroup:
-        """Creates a group of ``max_members`` partitions without members, and its work queue stream.
+        """Create a group of ``max_members`` partitions without members, and its work queue stream.
 
         ``filters`` are the subjects that take part (default: all), and for each, if given, the numbers of the ``*``
         that make the key, from 1 on: ``{"orders.*.*": [1]}`` keeps what has the same second token together. Without
@@ -268,7 +268,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         return group
 
     async def add_members(self, *names: str) -> tuple[str, ...]:
-        """Gives these members partitions as well, which the others lose; returns all members.
+        """Give these members partitions as well, which the others lose; return all members.
 
         ConfigError where partitions are given by hand; GroupNotFound. Nothing happens to members that keep theirs.
         """
@@ -276,11 +276,11 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         return await self._change_members(lambda members: members | new)
 
     async def drop_members(self, *names: str) -> tuple[str, ...]:
-        """Takes these members' partitions, which the others get; returns who is left. Else as ``add_members``."""
+        """Take these members' partitions, which the others get; return who is left. Else as ``add_members``."""
         return await self._change_members(lambda members: members - set(names))
 
     async def set_mappings(self, mappings: Mapping[str, Iterable[int]]) -> None:
-        """Gives partitions by hand, instead of evenly to members; ``{}`` ends that, and the group has no members then.
+        """Give partitions by hand, instead of evenly to members; ``{}`` ends that, and the group has no members then.
 
         ConfigError unless each partition is given once; GroupNotFound.
         """
@@ -288,7 +288,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         await self._update_config(lambda config: {"members": [], "member_mappings": written})
 
     async def delete(self) -> None:
-        """Deletes the group and its work queue stream, which ends all members."""
+        """Delete the group and its work queue stream, which ends all members."""
         await self._bucket.delete(self._key)
         await self._js.delete_stream(self._stream.name)
 
@@ -301,7 +301,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         return tuple((await self._update_config(changed)).members)
 
     async def _update_config(self, change: Callable[[ElasticGroupConfig], dict[str, object]]) -> ElasticGroupConfig:
-        """Changes some fields of what is written; all others stay as they are, down to the way they are written:
+        """Change some fields of what is written; all others stay as they are, down to the way they are written:
         members compare them.
         """
         while True:
@@ -319,7 +319,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
 
 
 async def _create_config(js: JetStream, stream: str, name: str, config: GroupConfig, stream_handle: Stream) -> KeyValue:
-    """Writes the configuration of a new group, or finds the same one there; returns the bucket."""
+    """Write the configuration of a new group, or find the same one there; return the bucket."""
     try:
         bucket = await js.key_value(config.bucket)
     except BucketNotFound:

@@ -71,7 +71,7 @@ class MemberHandler:
         """The pin id of the instance that the server serves, from the last message."""
 
     def consume(self, consumer: PullConsumer, expires: float) -> ConsumeContext:
-        """Starts to handle the messages of a consumer."""
+        """Start to handle the messages of a consumer."""
         options = self.options
         return consumer.consume(
             self._handle,
@@ -146,7 +146,7 @@ class Member(AwaitHint):
         return self._task is not None and self._task.done()
 
     async def joined(self) -> None:
-        """Waits until it reads the member's consumer. Raises what ended it; LocalProtocolError when it was stopped.
+        """Wait until it reads the member's consumer. Raises what ended it; LocalProtocolError when it was stopped.
 
         Cancelling ends the wait.
         """
@@ -184,7 +184,7 @@ class Member(AwaitHint):
             await self.wait()
 
     async def wait(self) -> None:
-        """Waits until it has ended; raises its error, unless it was stopped or the group deleted. Cancelling ends the
+        """Wait until it has ended; raise its error, unless it was stopped or the group deleted. Cancelling ends the
         wait.
         """
         task = self._started()
@@ -193,7 +193,7 @@ class Member(AwaitHint):
             raise error.with_traceback(None)
 
     async def stop(self) -> None:
-        """Waits for running handlers and ends; another instance takes over. Never raises.
+        """Wait for running handlers and end; another instance takes over. Never raises.
 
         The consumer stays; that of an elastic group goes after ``ack_wait`` without instances.
         """
@@ -239,7 +239,7 @@ class Member(AwaitHint):
                 await self._leave()
 
     async def _on_config_change(self, entry: KeyValueEntry) -> bool:
-        """Handles a change of the configuration. False when the group was deleted."""
+        """Handle a change of the configuration. False when the group was deleted."""
         config = self._config
         if entry.is_deleted:
             if self._static:
@@ -266,7 +266,7 @@ class Member(AwaitHint):
         return GroupChanged(stream, group, reason)
 
     async def _change_partitions(self, new: GroupConfig) -> None:
-        """Replaces the consumer for other partitions, since a changed one would not return to messages it has skipped.
+        """Replace the consumer for other partitions, since a changed one would not return to messages it has skipped.
         The pinned instance deletes it; the others wait for that.
         """
         if self._config.subjects(self.name) == new.subjects(self.name) and self._context is not None:
@@ -316,7 +316,7 @@ class Member(AwaitHint):
         self._joined.set()
 
     async def _on_consume_end(self) -> None:
-        """Handles the end of reading. It starts again if the consumer was replaced."""
+        """Handle the end of reading. It starts again if the consumer was replaced."""
         ended = self._ended
         assert ended is not None
         error = ended.exception()
@@ -327,7 +327,7 @@ class Member(AwaitHint):
             raise error.with_traceback(None)
 
     async def _leave(self) -> None:
-        """Stops reading: running handlers finish, waiting messages are returned."""
+        """Stop reading: running handlers finish, waiting messages are returned."""
         context, self._context = self._context, None
         ended, self._ended = self._ended, None
         self._joined.clear()

@@ -37,7 +37,7 @@ class PartitioningFilter(Record):
     partitioning_wildcards: tuple[int, ...] = integers(default=())
 
     def check(self) -> None:
-        """Raises ConfigError when the partition of a subject would be undefined."""
+        """Raise ConfigError when the partition of a subject would be undefined."""
         subscribe_subject(self.filter, "filter")
         tokens = self.filter.split(".")
         wildcards = tokens.count("*")
@@ -72,7 +72,7 @@ class GroupConfig(Record):
     """The key/value bucket that holds configurations of this kind."""
 
     def check(self) -> None:
-        """Raises ConfigError unless each partition has exactly one valid member."""
+        """Raise ConfigError unless each partition has exactly one valid member."""
         if self.max_members < 1:
             raise ConfigError("max_members", self.max_members, "a group has at least 1 partition")
         mappings = self.member_mappings
@@ -173,7 +173,7 @@ def config_key(stream: str, group: str) -> str:
 
 
 def make_mappings(given: Mapping[str, Iterable[int]]) -> tuple[MemberMapping, ...]:
-    """Converts explicit mappings into the form of the configuration."""
+    """Convert explicit mappings into the form of the configuration."""
     return tuple(
         MemberMapping(member=consumer_name(name), partitions=tuple(numbers)) for name, numbers in given.items()
     )

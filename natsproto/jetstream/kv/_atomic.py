@@ -40,11 +40,11 @@ class KeyValueBatch(Generic[V]):
         return len(self._writes)
 
     async def put(self, key: str, value: V) -> None:
-        """Writes a value, whatever was there. Raises what ``AtomicBatch.publish`` raises, like all of these."""
+        """Write a value, whatever was there. Raises what ``AtomicBatch.publish`` raises, like all of these."""
         await self._add(key, self._bucket.subjects.encode_value(value), None, None, {})
 
     async def create(self, key: str, value: V, *, ttl: Duration | Literal["never"] | None = None) -> None:
-        """Writes a value if the key has none then. KeyExists when it has one now."""
+        """Write a value if the key has none then. KeyExists when it has one now."""
         payload = self._bucket.subjects.encode_value(value)
         last = await last_entry(self._bucket, key, self._timeout)
         if last is not None and not last.is_deleted:
@@ -53,19 +53,19 @@ class KeyValueBatch(Generic[V]):
         await self._add(key, payload, None, expected, {} if ttl is None else {"ttl": ttl, "rollup": "sub"})
 
     async def update(self, key: str, value: V, revision: int) -> None:
-        """Writes a value if the key's last revision is this one then."""
+        """Write a value if the key's last revision is this one then."""
         await self._add(key, self._bucket.subjects.encode_value(value), None, revision, {})
 
     async def delete(self, key: str, *, revision: int | None = None) -> None:
-        """Marks the key as deleted."""
+        """Mark the key as deleted."""
         await self._add(key, b"", {OPERATION_HEADER: Operation.DELETE}, revision, {})
 
     async def purge(self, key: str, *, revision: int | None = None) -> None:
-        """Deletes the key with its history. ConfigError when this batch has written it before."""
+        """Delete the key with its history. ConfigError when this batch has written it before."""
         await self._add(key, b"", {OPERATION_HEADER: Operation.PURGE}, revision, {"rollup": "sub"})
 
     async def commit(self) -> dict[str, int]:
-        """Commits, and returns ``revisions``. WrongRevision (KeyExists) when a key is not as it was expected;
+        """Commit, and return ``revisions``. WrongRevision (KeyExists) when a key is not as it was expected;
         BatchRefused and every other ApiError; PublishUncertain when nobody can tell whether it was committed.
         """
         self._committed = True
@@ -103,7 +103,7 @@ class KeyValueBatch(Generic[V]):
         self._writes.append(_Write(key, expected))
 
     async def _translate_refusal(self, error: WrongLastSequence) -> WrongRevision | WrongLastSequence:
-        """Finds the key that was refused; returns the refusal itself when all keys are as expected by now."""
+        """Find the key that was refused; return the refusal itself when all keys are as expected by now."""
         first: dict[str, int] = {}
         for key, expected in self._writes:
             if expected is not None:

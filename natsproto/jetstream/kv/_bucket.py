@@ -103,7 +103,7 @@ class KeyValue(Generic[V]):
     async def get(
         self, key: str, *, revision: int | None = None, direct: bool = True, timeout: Duration | None = None
     ) -> KeyValueEntry[V]:
-        """Gets the entry of a key, or its entry at a revision.
+        """Get the entry of a key, or its entry at a revision.
 
         KeyNotFound (a KeyError) when there is no entry, or none at that revision; KeyDeleted (a KeyNotFound) when the
         key was deleted, purged or has expired. BucketNotFound.
@@ -130,7 +130,7 @@ class KeyValue(Generic[V]):
         return entry
 
     async def put(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
-        """Writes a value unconditionally; returns its revision.
+        """Write a value unconditionally; return its revision.
 
         With ``ttl`` the key expires after that many seconds (at least 1; TtlRefused unless the bucket has a
         ``limit_marker_ttl``, UnsupportedByServer before server 2.11; where there is history the server raises it to
@@ -145,7 +145,7 @@ class KeyValue(Generic[V]):
         return (await bucket.publish(key, bucket.subjects.encode_value(value), None, _ttl_args(ttl), timeout)).seq
 
     async def create(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
-        """Writes a value if the key has none, or was deleted; returns its revision.
+        """Write a value if the key has none, or was deleted; return its revision.
 
         KeyExists (a WrongRevision) when it has one; else as ``put``.
         """
@@ -173,7 +173,7 @@ class KeyValue(Generic[V]):
     async def update(
         self, key: str, value: V, revision: int, *, ttl: Ttl | None = None, timeout: Duration | None = None
     ) -> int:
-        """Writes a value if the key's last revision is this one; returns the new one.
+        """Write a value if the key's last revision is this one; return the new one.
 
         WrongRevision, which names both, when it is not; 0 is the revision of a key that never had a value. Else as
         ``put``.
@@ -186,7 +186,7 @@ class KeyValue(Generic[V]):
         )
 
     async def delete(self, key: str, *, revision: int | None = None, timeout: Duration | None = None) -> int:
-        """Marks a key as deleted and keeps its history; returns the revision of the marker.
+        """Mark a key as deleted and keep its history; return the revision of the marker.
 
         A key without value is marked as well. With ``revision`` WrongRevision unless that is the key's last one. Else
         as ``put``.
@@ -196,7 +196,7 @@ class KeyValue(Generic[V]):
     async def purge(
         self, key: str, *, revision: int | None = None, ttl: Ttl | None = None, timeout: Duration | None = None
     ) -> int:
-        """Deletes a key with its history; returns the revision of the marker.
+        """Delete a key with its history; return the revision of the marker.
 
         With ``ttl`` the marker expires after that many seconds. Otherwise as ``delete``.
         """
@@ -248,7 +248,7 @@ class KeyValue(Generic[V]):
         meta_only: bool = False,
         resume_from: int | None = None,
     ) -> KeyWatcher[V] | WatchCallback[KeyValueEntry[V]]:
-        """Watches keys, or without ``keys`` the whole bucket: yields their entries and then every change; enter it.
+        """Watch keys, or without ``keys`` the whole bucket: yield their entries and then every change; enter it.
 
         ``keys`` may have wildcards. The newest entry of each key comes first; with ``include_history`` all entries
         that the bucket has, with ``resume_from`` those from this revision on, with ``updates_only`` none.
@@ -269,7 +269,7 @@ class KeyValue(Generic[V]):
 
     @items
     async def keys(self, *filters: str) -> AsyncGenerator[str]:
-        """Yields every key that has a value and matches one of the filters, each once; without filters all keys.
+        """Yield every key that has a value and matches one of the filters, each once; without filters all keys.
 
         The server filters and sends no values. BucketNotFound. Cancelling, or leaving the loop, ends it.
         """
@@ -301,7 +301,7 @@ class KeyValue(Generic[V]):
         up_to_time: datetime | None = None,
         timeout: Duration | None = None,
     ) -> dict[str, KeyValueEntry[V]]:
-        """Gets the entries of several keys as a snapshot, without keys that have no value. Wildcards are allowed.
+        """Get the entries of several keys as a snapshot, without keys that have no value. Wildcards are allowed.
 
         ``up_to_revision`` and ``up_to_time`` (inclusive) choose a moment of the past, as far as the history of the
         bucket reaches. Up to 1,000 keys come in one answer. More are got a thousand at a time, of the moment at which
@@ -327,7 +327,7 @@ class KeyValue(Generic[V]):
         return {entry.key: entry for entry in entries if not entry.is_deleted}
 
     def atomic(self, *, timeout: Duration | None = None) -> KeyValueBatch[V]:
-        """Writes to several keys that happen all together or not at all (ADR-50); enter it, leaving commits.
+        """Write to several keys that happen all together or not at all (ADR-50); enter it, leaving commits.
 
         The bucket needs ``allow_atomic`` and the server 2.12; up to 1,000 writes.
         """
@@ -344,7 +344,7 @@ class KeyValue(Generic[V]):
     async def purge_deletes(
         self, *filters: str, older_than: Duration = KEEP_DELETES_S, timeout: Duration | None = None
     ) -> int:
-        """Purges deleted keys: their history and markers; returns the number of removed entries.
+        """Purge deleted keys: their history and markers; return the number of removed entries.
 
         Marks younger than ``older_than`` seconds (default 30 minutes, so that watches which were away can hear of the
         deletion) are kept, without the history before them. Entries that are written meanwhile stay.
@@ -390,7 +390,7 @@ class KeyValue(Generic[V]):
     # ---------------------------------------------------------------- the bucket
 
     async def status(self, *, timeout: Duration | None = None) -> KeyValueStatus:
-        """Gets the configuration and state of the bucket. BucketNotFound."""
+        """Get the configuration and state of the bucket. BucketNotFound."""
         try:
             return KeyValueStatus.of(await self._bucket.stream.info(timeout=timeout))
         except StreamNotFound as exc:

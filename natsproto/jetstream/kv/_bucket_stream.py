@@ -181,7 +181,7 @@ class BucketStream(Generic[V]):
     def publish(
         self, key: str, payload: bytes, headers: Headers | None, args: MessageArgs, timeout: Duration | None
     ) -> Coroutine[object, object, PubAck]:
-        """Stores a message under a key; await the result. WrongLastSequence, and what ``publish`` raises."""
+        """Store a message under a key; await the result. WrongLastSequence, and what ``publish`` raises."""
         return publish(
             self.api.connection,
             self.subjects.write_prefix + self.subjects.encode_key(key),
@@ -202,7 +202,7 @@ class BucketStream(Generic[V]):
         args: MessageArgs,
         timeout: Duration | None,
     ) -> int:
-        """Stores a message if ``revision`` is the key's last one (0: it has none) and returns the new revision.
+        """Store a message if ``revision`` is the key's last one (0: it has none) and return the new revision.
 
         WrongRevision.
         """

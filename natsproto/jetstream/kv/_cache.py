@@ -59,7 +59,7 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
         return key in self._current()
 
     async def wait_for(self, revision: int, *, timeout: Duration | None = None) -> None:
-        """Waits until it has seen a revision: what was just written to a key that it holds can be read then.
+        """Wait until it has seen a revision: what was just written to a key that it holds can be read then.
 
         RequestTimeout after ``timeout`` seconds (None: never); what ended the watch. Cancelling ends the wait.
         """

@@ -152,7 +152,7 @@ class KeyValueEntry(Generic[V]):
         return KeyValueEntry, (self._subjects, self._message)
 
     def __eq__(self, other: object) -> bool:
-        """Compares revision, key and content."""
+        """Compare revision, key and content."""
         if not isinstance(other, KeyValueEntry):
             return NotImplemented
         return self._identity() == other._identity()

@@ -85,14 +85,14 @@ class Lock:
         return self._token
 
     async def lost(self) -> None:
-        """Waits until the lock is not held any more. Cancelling ends the wait."""
+        """Wait until the lock is not held any more. Cancelling ends the wait."""
         if self._revision:
             await self._lost.wait()
 
     # ---------------------------------------------------------------- acquiring and releasing
 
     async def acquire(self, *, timeout: Duration | None = None) -> int:
-        """Waits until the lock is free, at most ``timeout`` seconds (None: for ever); returns its ``token``.
+        """Wait until the lock is free, at most ``timeout`` seconds (None: for ever); return its ``token``.
 
         RequestTimeout when it was not free in time; TtlRefused when the bucket has no ``limit_marker_ttl``;
         UnsupportedByServer before server 2.11; and what ``KeyValue.create`` raises, but for outages, which are waited
@@ -115,7 +115,7 @@ class Lock:
             raise RequestTimeout(f"acquire {self._what}", wait or 0.0) from None
 
     async def try_acquire(self) -> bool:
-        """Takes the lock if it is free. Raises what ``acquire`` raises, and for outages what ``KeyValue.create`` does.
+        """Take the lock if it is free. Raises what ``acquire`` raises, and for outages what ``KeyValue.create`` does.
 
         LocalProtocolError when this object holds it already.
         """
@@ -135,7 +135,7 @@ class Lock:
                 expected = 0 if last is None else last.revision
 
     async def release(self) -> None:
-        """Releases the lock, so that others need not wait until it expires. Never raises: a lock that cannot be
+        """Release the lock, so that others need not wait until it expires. Never raises: a lock that cannot be
         released now expires by itself.
         """
         revision = self._revision
@@ -157,7 +157,7 @@ class Lock:
             return
 
     async def put(self, key: str, value: Payload, *, timeout: Duration | None = None) -> int:
-        """Writes another key of the bucket if the server knows the lock to be held; returns the revision.
+        """Write another key of the bucket if the server knows the lock to be held; return the revision.
 
         LockLost when it is not. Else as ``KeyValue.put``.
         """
@@ -213,7 +213,7 @@ class Lock:
         self._timer = self._loop.call_at(self._held_until, self._lose)
 
     def _lose(self) -> None:
-        """Ends the tenure: another client has the lock, or may get it from now on."""
+        """End the tenure: another client has the lock, or may get it from now on."""
         self._end()
         block = self._block_task
         if block is not None and block is not asyncio.current_task(self._loop):
@@ -231,9 +231,7 @@ class Lock:
             renew_task.cancel()
 
     async def _renew_loop(self, started_at: float) -> None:
-        """Renews it again and again. Renews the lock periodically. Failures are retried until the timer ends the
-        tenure.
-        """
+        """Renew the lock periodically. Failures are retried until the timer ends the tenure."""
         while self._revision:
             await asyncio.sleep(max(started_at + self._ttl / RENEWALS_PER_TTL - self._loop.time(), 0.0))
             started_at = self._loop.time()
@@ -279,7 +277,7 @@ class Lock:
         return entry.headers.last(LOCK_ID_HEADER) == self._id[LOCK_ID_HEADER]
 
     async def _wait_until_free(self) -> None:
-        """Waits until the key has no value, at most ``ttl`` seconds: a key may also be removed without a marker."""
+        """Wait until the key has no value, at most ``ttl`` seconds: a key may also be removed without a marker."""
         try:
             async with asyncio.timeout(self._ttl), watch(self._bucket, (self._key,), meta_only=True) as watcher:
                 await watcher.ready()

@@ -58,7 +58,7 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
 
     @items
     def initial(self) -> AsyncGenerator[KeyValueEntry[V]]:
-        """Yields the initial entries and ends when they are complete; reading continues after them.
+        """Yield the initial entries and end when they are complete; reading continues after them.
 
         Entries that are written meanwhile may be among them. Raises what ends the watch; SubscriptionClosed when it was
         stopped or the client closed before they were complete. Cancelling loses nothing.
@@ -97,7 +97,7 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
 
     @items
     async def batches(self) -> AsyncGenerator[list[KeyValueEntry[V]]]:
-        """Yields lists of the entries that have arrived: one wake-up for many."""
+        """Yield lists of the entries that have arrived: one wake-up for many."""
         buffered = self._buffered
         while True:
             if buffered:

@@ -25,7 +25,7 @@ class BinaryReader(Protocol):
     """A binary file, or any object that is read like one."""
 
     def read(self, size: int, /) -> bytes:
-        """Returns up to ``size`` bytes; none at the end."""
+        """Return up to ``size`` bytes; none at the end."""
         ...
 
 
@@ -159,7 +159,7 @@ def _view(piece: object) -> memoryview:
 
 
 def _read_chunk(file: BinaryReader, size: int) -> bytes:
-    """Reads ``size`` bytes, or less at the end; a raw file or a pipe may return less at once."""
+    """Read ``size`` bytes, or less at the end; a raw file or a pipe may return less at once."""
     got: object = file.read(size)  # whatever somebody's read() returns
     chunk = got if isinstance(got, bytes) else bytes(_view(got))
     while 0 < len(chunk) < size and (more := file.read(size - len(chunk))):
@@ -182,6 +182,6 @@ async def _each(pieces: Iterable[object]) -> AsyncGenerator[object]:
 
 
 async def _reading(read: Callable[[int], Awaitable[object]]) -> AsyncGenerator[object]:
-    """Reads from an object with an async ``read``: asyncio.StreamReader, the files of aiofiles …"""
+    """Read from an object with an async ``read``: asyncio.StreamReader, the files of aiofiles …"""
     while piece := await read(READ_BYTES):
         yield piece

@@ -86,7 +86,7 @@ class ObjectIndex:
     # ---------------------------------------------------------------- reading
 
     async def find(self, name: str, *, timeout: Duration | None = None) -> IndexEntry | None:
-        """Finds the info of an object, deleted or not.
+        """Find the info of an object, deleted or not.
 
         The leader is asked, and other servers only without permission for that: a lagging one would return a version
         whose chunks are being purged.
@@ -99,7 +99,7 @@ class ObjectIndex:
         return IndexEntry(read_info(found.data, found.time), found.seq)
 
     async def _get_info_message(self, subject: str, wait: float) -> RawMessage:
-        """Repeats the request while there is no reply: a request during an election is dropped, and a long upload must
+        """Repeat the request while there is no reply: a request during an election is dropped, and a long upload must
         not fail for that.
         """
         connection, loop = self.api.connection, asyncio.get_running_loop()
@@ -121,7 +121,7 @@ class ObjectIndex:
             await asyncio.sleep(MIN_RETRY_PAUSE_S)
 
     async def explain(self, error: NatsError) -> NatsError:
-        """Returns BucketNotFound instead of a publisher's error if the stream is gone."""
+        """Return BucketNotFound instead of a publisher's error if the stream is gone."""
         if isinstance(error, (NoStream, PublishUncertain, RequestTimeout)) and self.api.connection.is_connected:
             try:
                 await self.stream.info(timeout=REQUEST_TIMEOUT_S)
@@ -140,7 +140,7 @@ class ObjectIndex:
         *,
         timeout: Duration | None = None,
     ) -> tuple[IndexEntry | None, IndexEntry]:
-        """Replaces the info of an object by the result of ``update``; returns the old and the new entry.
+        """Replace the info of an object by the result of ``update``; return the old and the new entry.
 
         ``update`` is called again after a concurrent change, and may raise; None changes nothing. PublishUncertain when
         the outcome is unknown. BucketNotFound.
@@ -184,12 +184,12 @@ class ObjectIndex:
         return IndexEntry(info.replace(mtime=Timestamp.now(UTC)), ack.seq)
 
     async def purge_info(self, name: str, sequence: int, *, timeout: Duration | None = None) -> None:
-        """Purges the info with this sequence and older ones."""
+        """Purge the info with this sequence and older ones."""
         with bucket_errors(self.bucket):
             await self.stream.purge(subject=meta_subject(self.bucket, name), sequence=sequence + 1, timeout=timeout)
 
     async def run_shielded(self, step: Coroutine[Any, Any, T]) -> T:
-        """Runs a step to its end, even if the caller is cancelled."""
+        """Run a step to its end, even if the caller is cancelled."""
         return await asyncio.shield(self._start(step))
 
     def _start(self, step: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -207,7 +207,7 @@ class ObjectIndex:
     # ---------------------------------------------------------------- chunks
 
     async def purge_chunks(self, nuid: str, *, settled: bool = True) -> None:
-        """Purges the chunks of an object that has no info any more.
+        """Purge the chunks of an object that has no info any more.
 
         Returns when that is done, after the context's timeout, or at once without a connection; it continues in the
         background until it is done, the client is closed, or the server refuses. Cancelling ends only the wait.

@@ -16,7 +16,7 @@ from natsproto.jetstream.objectstore._meta import all_chunk_subjects, all_meta_s
 
 
 async def find_orphans(index: ObjectIndex, older_than: float, timeout: Duration | None) -> list[str]:
-    """Finds the subjects of orphaned chunks whose newest is at least ``older_than`` seconds old.
+    """Find the subjects of orphaned chunks whose newest is at least ``older_than`` seconds old.
 
     The order makes it safe. Chunks are listed first, so that objects completed meanwhile are found in the infos read
     afterwards. Infos are read twice: from any server, which is fast, and for the chunks not found there from the

@@ -47,7 +47,7 @@ MAX_RESTARTS = 5
 async def resolve(
     index: ObjectIndex, wanted: str | ObjectInfo, timeout: Duration | None = None
 ) -> tuple[ObjectIndex, ObjectInfo]:
-    """Resolves a name, and the links it leads to; returns the store and the info of the object.
+    """Resolve a name, and the links it leads to; return the store and the info of the object.
 
     ObjectNotFound and BucketNotFound, also for what a link leads to; ObjectLinkError for a link to a store, and for
     links in a circle.
@@ -112,7 +112,7 @@ class ObjectReader(AsyncForHint):
         self._entered = False
 
     def resume(self, offset: int, digest: Hash) -> None:
-        """Continues an earlier read, before it is entered: ``digest`` covers the first ``offset`` bytes."""
+        """Continue an earlier read, before it is entered: ``digest`` covers the first ``offset`` bytes."""
         self._offset, self._digest = offset, digest
         self._resumed_bytes = offset
 
@@ -163,7 +163,7 @@ class ObjectReader(AsyncForHint):
     # ---------------------------------------------------------------- chunks
 
     async def _open(self, info: ObjectInfo) -> None:
-        """Finds the first chunk and starts a consumer there."""
+        """Find the first chunk and start a consumer there."""
         if self._offset > info.size:
             raise ConfigError("offset", self._offset, f"is behind the end of an object of {info.size} bytes")
         rest = info.size - self._offset
@@ -182,7 +182,7 @@ class ObjectReader(AsyncForHint):
             await self._start()
 
     async def _start(self, sequence: int | None = None, *, headers_only: bool = False) -> None:
-        """Starts a consumer of the chunks from this sequence, or of their headers."""
+        """Start a consumer of the chunks from this sequence, or of their headers."""
         consumer = self._index.stream.ordered_consumer(
             filter_subject=self._subject, start_sequence=sequence, headers_only=headers_only
         )
@@ -197,7 +197,7 @@ class ObjectReader(AsyncForHint):
             await self._check_missing()
 
     async def _next(self) -> JsMessage:
-        """Returns the next chunk; raises the reason if there is none."""
+        """Return the next chunk; raise the reason if there is none."""
         messages = self._messages
         if messages is None:
             raise LocalProtocolError("an object is read inside its block: async with store.get(name) as obj")
@@ -253,7 +253,7 @@ class ObjectReader(AsyncForHint):
         return chunk_subject(self._index.bucket, self.info.nuid)
 
     async def _locate(self) -> None:
-        """Starts at the chunk with the first requested byte. It reads the sizes, as not every client cuts evenly."""
+        """Start at the chunk with the first requested byte. It reads the sizes, as not every client cuts evenly."""
         await self._start(headers_only=True)
         position = 0
         while True:
@@ -268,7 +268,7 @@ class ObjectReader(AsyncForHint):
         await self._start(message.metadata.stream_seq)
 
     async def _check_missing(self) -> None:
-        """Raises the reason why the next chunk is missing; returns if it will arrive, or if that is unknown now."""
+        """Raise the reason why the next chunk is missing; return if it will arrive, or if that is unknown now."""
         info, index = self.info, self._index
         try:
             with bucket_errors(index.bucket):

@@ -85,19 +85,19 @@ class ObjectStore:
     # ---------------------------------------------------------------- the store
 
     async def status(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
-        """Gets the configuration and state of the store."""
+        """Get the configuration and state of the store."""
         with bucket_errors(self.bucket):
             info = await self._stream.info(timeout=timeout)
         self._batched = info.config.allow_batched
         return ObjectStoreStatus.of(info)
 
     async def seal(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
-        """Makes the store read-only permanently: nothing is put, changed, deleted or expired any more."""
+        """Make the store read-only permanently: nothing is put, changed, deleted or expired any more."""
         with bucket_errors(self.bucket):
             return ObjectStoreStatus.of(await self._stream.seal(timeout=timeout))
 
     async def sweep(self, *, older_than: Duration = ORPHAN_AGE_S, timeout: Duration | None = None) -> int:
-        """Purges orphaned chunks, left by programs that were killed during ``put``; returns their number.
+        """Purge orphaned chunks, left by programs that were killed during ``put``; return their number.
 
         ``older_than`` in seconds (default: a day) is how long ago the last chunk must have been stored. It has to be
         more than any ``put`` in progress, here or elsewhere, waits for its source: the object it makes could not be
@@ -126,7 +126,7 @@ class ObjectStore:
         progress: Callable[[Progress], object] | None = None,
         timeout: Duration | None = None,
     ) -> ObjectInfo:
-        """Stores an object, in the place of one that has this name.
+        """Store an object, in the place of one that has this name.
 
         ``source``: bytes, a path (``pathlib.Path``), a binary file (read from where it stands, not closed), an object
         with ``async def read``, or an iterable or async iterable of bytes in pieces of any size. Files are read in a
@@ -176,7 +176,7 @@ class ObjectStore:
         )
 
     async def _publish_info(self, made: ObjectInfo, timeout: Duration | None) -> ObjectInfo:
-        """Publishes the info of the new content, and purges the old chunks."""
+        """Publish the info of the new content, and purge the old chunks."""
         try:
             before, now = await self._index.change(made.name, lambda _: made, timeout=timeout)
         except PublishUncertain:
@@ -228,7 +228,7 @@ class ObjectStore:
         progress: Callable[[Progress], object] | None = None,
         timeout: Duration | None = None,
     ) -> ObjectInfo:
-        """Writes the whole content of an object to a file, which appears (or is replaced) when it is complete.
+        """Write the whole content of an object to a file, which appears (or is replaced) when it is complete.
 
         With ``resume`` what was had before something went wrong is kept beside it, as ``<path>.<nuid>.partial``, and
         the next call with ``resume`` goes on there, unless the object was replaced. Without, no failure leaves
@@ -241,7 +241,7 @@ class ObjectStore:
     # ---------------------------------------------------------------- listing and watching
 
     async def info(self, name: str, *, deleted: bool = False, timeout: Duration | None = None) -> ObjectInfo:
-        """Gets the info of an object, or of a link itself. ObjectNotFound, also for a deleted object, unless
+        """Get the info of an object, or of a link itself. ObjectNotFound, also for a deleted object, unless
         ``deleted``.
         """
         found = await self._index.find(object_name(name), timeout=timeout)
@@ -251,7 +251,7 @@ class ObjectStore:
 
     @items
     async def list(self, *, deleted: bool = False, timeout: Duration | None = None) -> AsyncGenerator[ObjectInfo]:
-        """Yields the info of every object and link, the oldest first; deleted ones only with ``deleted``."""
+        """Yield the info of every object and link, the oldest first; deleted ones only with ``deleted``."""
         stored = self._stream.get_batch(subject=all_meta_subjects(self.bucket), timeout=timeout)
         with bucket_errors(self.bucket):
             async with aclosing(stored.batches()) as batches:
@@ -280,7 +280,7 @@ class ObjectStore:
         ignore_deletes: bool = False,
         updates_only: bool = False,
     ) -> ObjectWatcher | WatchCallback[ObjectInfo]:
-        """Watches the store: yields the info of every object and link, and then of every change; enter it, then iterate
+        """Watch the store: yield the info of every object and link, and then of every change; enter it, then iterate
         it.
 
         A deleted object has ``deleted``, unless ``ignore_deletes``. With ``updates_only`` it begins with the changes.
@@ -294,7 +294,7 @@ class ObjectStore:
     # ---------------------------------------------------------------- changing
 
     async def delete(self, name: str, *, timeout: Duration | None = None) -> None:
-        """Deletes an object or a link (and not what it leads to); harmless when it was deleted before.
+        """Delete an object or a link (and not what it leads to); harmless when it was deleted before.
 
         ObjectNotFound when there never was one. Cancelling leaves open whether it was done.
         """
@@ -320,7 +320,7 @@ class ObjectStore:
         metadata: Mapping[str, str] | None = None,
         timeout: Duration | None = None,
     ) -> ObjectInfo:
-        """Changes the info of an object or a link, but not its content; None keeps a field.
+        """Change the info of an object or a link, but not its content; None keeps a field.
 
         ``rename`` gives it another name. Links to the old one lead nowhere then. ObjectNotFound; ObjectExists when the
         new name is taken; ObjectChanged when the object was replaced or deleted while it was renamed, which is undone
@@ -344,7 +344,7 @@ class ObjectStore:
         return now.info
 
     async def _rename(self, name: str, rename: str, changes: _Changes, timeout: Duration | None) -> ObjectInfo:
-        """Publishes the info under the new name, then deletes the old. Each step fails after a concurrent change."""
+        """Publish the info under the new name, then delete the old. Each step fails after a concurrent change."""
         index = self._index
         old = await index.find(name, timeout=timeout)
         made = self._changed_info(name, old, changes).replace(name=rename)
@@ -389,7 +389,7 @@ class ObjectStore:
         metadata: Mapping[str, str] | None = None,
         timeout: Duration | None = None,
     ) -> ObjectInfo:
-        """Makes a link to an object of this store (its name), or of any store of the account (its ObjectInfo).
+        """Make a link to an object of this store (its name), or of any store of the account (its ObjectInfo).
 
         It may replace another link. ObjectNotFound when there is no such object; ObjectLinkError when it is a link
         itself; ObjectExists when ``name`` is an object. Cancelling leaves open whether it was done.
@@ -415,7 +415,7 @@ class ObjectStore:
         metadata: Mapping[str, str] | None = None,
         timeout: Duration | None = None,
     ) -> ObjectInfo:
-        """Makes a link to a whole store, which need not exist; otherwise as ``add_link``."""
+        """Make a link to a whole store, which need not exist; otherwise as ``add_link``."""
         link = ObjectLink(bucket=bucket_name(store.bucket if isinstance(store, ObjectStore) else store))
         return await self._link(self._new_info(name, description, headers, metadata, ObjectOptions(link=link)), timeout)
 
@@ -460,7 +460,7 @@ class ObjectStore:
         return self._check_size(info if headers is None else info.replace(headers=headers))
 
     def _check_size(self, info: ObjectInfo) -> ObjectInfo:
-        """Raises PayloadTooLarge when the info does not fit into a message."""
+        """Raise PayloadTooLarge when the info does not fit into a message."""
         size, limit = len(dumps(info)) + MESSAGE_OVERHEAD_BYTES, self._api.connection.max_payload
         if 0 < limit < size:
             raise PayloadTooLarge(size, limit)

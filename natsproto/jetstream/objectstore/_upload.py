@@ -61,7 +61,7 @@ class Upload:
         self._size = self._chunks = 0
 
     async def run(self) -> ObjectInfo:
-        """Stores the chunks and returns the info of the object, which is not published yet.
+        """Store the chunks and return the info of the object, which is not published yet.
 
         After any failure, and after cancelling, the chunks are removed.
         """
@@ -116,7 +116,7 @@ class Upload:
                 await self._unordered[0][0]
 
     async def _wait_in_order(self, publisher: FastPublisher | Publisher) -> None:
-        """Waits until all chunks are stored, in their order."""
+        """Wait until all chunks are stored, in their order."""
         await publisher.flush()
         while not self._is_in_order():
             await self._restore_order(publisher)
@@ -134,7 +134,7 @@ class Upload:
         return True
 
     async def _restore_order(self, publisher: FastPublisher | Publisher) -> None:
-        """Stores the chunks from the first misplaced one again, after those in order.
+        """Store the chunks from the first misplaced one again, after those in order.
 
         A chunk that is lost during a change of leader is sent again, and is stored after later ones. A window of
         messages cannot express their order to the stream.
@@ -170,7 +170,7 @@ class Upload:
         return Publisher(connection, limits, auto_msg_id=True)
 
     async def _settle(self, publisher: FastPublisher | Publisher) -> None:
-        """Waits until no chunk is on its way, so that none is stored after the purge."""
+        """Wait until no chunk is on its way, so that none is stored after the purge."""
         if not self._index.api.connection.is_connected:
             return
         try:
