@@ -416,14 +416,14 @@ def read_ack_subject(subject: str) -> Metadata:
     elif len(tokens) >= 11:
         domain, rest = ("" if tokens[2] == "_" else tokens[2]), tokens[4:11]
     else:
-        raise LocalProtocolError(f"{subject!r} is no ack subject: {len(tokens)} tokens")
+        raise LocalProtocolError(f"{subject!r} is not an ack subject: {len(tokens)} tokens")
     stream, consumer, *numbers = rest
     try:
         delivered, stream_seq, consumer_seq, nanos, pending = map(int, numbers)
         if not -_MAX_NANOS < nanos < _MAX_NANOS:
             raise ValueError("no time")
     except ValueError:
-        raise LocalProtocolError(f"{subject!r} is no ack subject: its numbers cannot be read") from None
+        raise LocalProtocolError(f"{subject!r} is not an ack subject: its numbers cannot be read") from None
     made = Metadata.__new__(Metadata)
     made.__dict__.update(
         domain=domain,

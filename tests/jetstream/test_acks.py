@@ -291,7 +291,7 @@ def test_metadata_is_a_value() -> None:
     ],
 )
 def test_what_is_no_ack_subject_is_told(subject: str) -> None:
-    with pytest.raises(LocalProtocolError, match="is no ack subject"):
+    with pytest.raises(LocalProtocolError, match="is not an ack subject"):
         read_ack_subject(subject)
 
 
@@ -312,7 +312,7 @@ def test_a_message_that_stands_nowhere_has_no_sequence(subject: str, looked_at: 
     if looked_at:
         assert message.reply == subject
     for attribute in ("stream_seq", "position"):
-        with pytest.raises(LocalProtocolError, match=r"is no ack subject|was not delivered by a consumer"):
+        with pytest.raises(LocalProtocolError, match=r"is not an ack subject|was not delivered by a consumer"):
             getattr(message, attribute)
 
 
@@ -328,7 +328,7 @@ async def test_plain_message_of_a_stream_is_acknowledged(jetstream: JetStream, n
     await known(consumer, lambda info: not info.num_ack_pending)
     with pytest.raises(LocalProtocolError, match="was not delivered by a consumer"):
         jetstream.message(Message("s", None, b"", None, nats_client))
-    with pytest.raises(LocalProtocolError, match="is no ack subject"):
+    with pytest.raises(LocalProtocolError, match="is not an ack subject"):
         jetstream.message(Message("s", b"$JS.ACK.S.C", b"", None, nats_client))
 
 

@@ -85,9 +85,9 @@ def test_positions_come_from_both_ack_subjects() -> None:
 
 
 def test_message_without_ack_subject_is_refused() -> None:
-    with pytest.raises(LocalProtocolError, match="no ack subject"):
+    with pytest.raises(LocalProtocolError, match="not an ack subject"):
         delivered_batch("S", [delivered(5), JsMessage("a", b"_INBOX.x", b"", None)])
-    with pytest.raises(LocalProtocolError, match="no ack subject"):
+    with pytest.raises(LocalProtocolError, match="not an ack subject"):
         delivered_batch("S", [JsMessage("a", None, b"", None)])
 
 
