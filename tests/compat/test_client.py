@@ -6,42 +6,13 @@ import asyncio
 import copy
 import dataclasses
 from functools import partial
-from typing import Any
 
 import pytest
 
 from natsproto.compat import nats
 from natsproto.compat.nats.aio.msg import Msg
 from natsproto.testing import Server
-
-
-class Told:
-    """Callbacks that write down what they are told."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.errors: list[BaseException] = []
-        self._changed = asyncio.Event()
-
-    def callbacks(self) -> dict[str, Any]:
-        names = ("disconnected_cb", "closed_cb", "discovered_server_cb", "reconnected_cb", "lame_duck_mode_cb")
-        return {"error_cb": self.error, **{name: self._callback(name) for name in names}}
-
-    def _callback(self, name: str) -> Any:
-        async def callback() -> None:
-            self.names.append(name)
-            self._changed.set()
-
-        return callback
-
-    async def error(self, error: Exception) -> None:
-        self.errors.append(error)
-        self._changed.set()
-
-    async def until(self, name: str) -> None:
-        while name not in self.names:
-            self._changed.clear()
-            await self._changed.wait()
+from tests.compat.helpers import Told
 
 
 async def test_message_has_the_fields_of_nats_py(nc: nats.NATS) -> None:
