@@ -1,0 +1,165 @@
+"""The writers as Spark calls them, on a real server and without Spark: a task, its attempts, and the end of a write."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from natsproto import sync
+from natsproto.errors import ConfigError, LocalProtocolError, StreamNotFound
+from natsproto.spark._sink import BatchWriter, StreamWriter, WriteCommit
+from natsproto.spark._source import NatsDataSource
+from natsproto.sync._jetstream import JetStream
+from natsproto.testing import Server
+
+ROWS = StructType([StructField("data", BinaryType())])
+
+
+@pytest.fixture
+def js(nc: sync.Client) -> Iterator[JetStream]:
+    js = nc.jetstream()
+    js.create_stream(name="OUT", subjects=["out.>"], storage="memory", allow_atomic=True)
+    yield js
+    js.delete_stream("OUT")
+
+
+@pytest.fixture(autouse=True)
+def no_task() -> Iterator[None]:
+    """Spark's context of a task is one for each process."""
+    yield
+    TaskContext._taskContext = None
+
+
+def begin_task(partition: int = 0, attempt: int = 0, properties: Mapping[str, str] | None = None) -> None:
+    """What a worker of Spark does before it calls a writer."""
+    context: Any = TaskContext._getOrCreate()
+    context._partitionId, context._attemptNumber = partition, attempt
+    context._localProperties = dict(properties or {})
+
+
+def source(server: Server, **options: str) -> NatsDataSource:
+    given = {"servers": server.url, "stream": "OUT", "subject": "out.rows", "stableOrder": "true"}
+    return NatsDataSource({**given, **options})
+
+
+def batches(first: int, last: int) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_arrays([pa.array([b"%d" % number for number in range(first, last)])], names=["data"])
+
+
+def write(writer: Any, first: int, last: int) -> WriteCommit:
+    """One attempt, with the copy of the writer that its worker gets."""
+    commit = pickle.loads(pickle.dumps(writer)).write(batches(first, last))
+    assert isinstance(commit, WriteCommit)
+    return pickle.loads(pickle.dumps(commit))  # type: ignore[no-any-return]  # a WriteCommit
+
+
+def stored(js: JetStream) -> list[bytes]:
+    stream = js.stream("OUT")
+    return [message.data for message in stream.get_batch(subject="out.rows")]
+
+
+def batch_writer(server: Server, **options: str) -> BatchWriter:
+    writer = source(server, **options).writer(ROWS, False)
+    assert isinstance(writer, BatchWriter)
+    return writer
+
+
+def stream_writer(server: Server, **options: str) -> Any:
+    writer = source(server, **options).streamWriter(ROWS, False)
+    assert isinstance(writer, StreamWriter)
+    return writer
+
+
+def test_write_of_two_tasks_is_stored_once(server: Server, js: JetStream, caplog: pytest.LogCaptureFixture) -> None:
+    writer = batch_writer(server)
+    begin_task(partition=0)
+    first = write(writer, 0, 5)
+    begin_task(partition=1)
+    assert write(writer, 5, 8) == WriteCommit(rows=3, duplicates=0, stripped={})
+    begin_task(partition=1, attempt=1)
+    second = write(writer, 5, 8)  # Spark did not hear of the first attempt
+    assert (first.rows, second.duplicates) == (5, 3)
+    assert stored(js) == [b"%d" % number for number in range(8)]
+    with caplog.at_level(logging.INFO, "natsproto.spark"):
+        writer.commit([first, second, None])
+    assert caplog.messages[-1].endswith("to stream OUT: 8 rows, 3 of them stored by an earlier attempt")
+
+
+def test_write_again_needs_the_write_id(server: Server, js: JetStream, caplog: pytest.LogCaptureFixture) -> None:
+    for duplicates in (0, 5):
+        begin_task()
+        assert write(batch_writer(server, writeId="day-1"), 0, 5).duplicates == duplicates
+    begin_task()
+    assert write(batch_writer(server), 0, 5).duplicates == 0  # a write of its own
+    assert len(stored(js)) == 10
+    batch_writer(server, writeId="day-1").abort([])
+    assert caplog.messages[-1].startswith("write day-1 to stream OUT was given up")
+
+
+def test_write_is_refused_before_it_begins(server: Server, js: JetStream) -> None:
+    with pytest.raises(ConfigError, match="only appended to"):
+        source(server).writer(ROWS, True)
+    with pytest.raises(StreamNotFound):
+        batch_writer(server, stream="NONE")
+    with pytest.raises(LocalProtocolError, match="inside a task"):
+        batch_writer(server).write(batches(0, 1))
+
+
+@pytest.mark.parametrize("how", ["msgid", "atomic"])
+def test_epoch_that_is_repeated_is_stored_once(
+    how: str, server: Server, js: JetStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"exactlyOnce": how, **({"progressSubject": "out.progress"} if how == "atomic" else {})}
+    for run in ("run 1", "run 2"):  # the second begins with the last epoch of the first
+        properties = {"sql.streaming.queryId": f"query-{how}", "spark.jobGroup.id": run}
+        begin_task(properties={**properties, "streaming.sql.batchId": "7"})
+        done = write(stream_writer(server, **options), 0, 5)
+        assert (done.rows, done.duplicates) == (5, 0 if run == "run 1" else 5)
+    begin_task(properties={**properties, "streaming.sql.batchId": "8"})
+    last = write(stream_writer(server, **options), 5, 7)
+    assert stored(js) == [b"%d" % number for number in range(7)]
+    writer = stream_writer(server, **options)
+    with caplog.at_level(logging.INFO, "natsproto.spark"):
+        writer.commit([done, last], 8)
+    assert caplog.messages[-1] == "epoch 8 to stream OUT: 7 rows, 5 of them stored by an earlier attempt"
+    writer.abort([], 8)
+    assert caplog.messages[-1] == "epoch 8 to stream OUT was given up"
+
+
+@pytest.mark.parametrize("known", [{}, {"sql.streaming.queryId": "q"}, {"streaming.sql.batchId": "1"}])
+def test_epoch_without_its_query_is_refused(known: Mapping[str, str], server: Server, js: JetStream) -> None:
+    begin_task(properties=known)
+    with pytest.raises(LocalProtocolError, match="which query and epoch"):
+        write(stream_writer(server), 0, 1)
+    assert stored(js) == []
+
+
+def test_epoch_of_rows_for_an_older_spark(server: Server, js: JetStream) -> None:
+    """Spark 4.0 hands rows to a streaming sink, not Arrow batches; every sink converts them alike."""
+    from pyspark.sql import Row
+
+    from natsproto.spark._arrow import batches_from_rows
+
+    rows = [Row(data=b"1"), Row(data=None), Row(data=b"3")]
+    made = list(batches_from_rows(iter(rows), [("data", "binary")], 2))
+    assert [batch.num_rows for batch in made] == [2, 1]
+    assert [value for batch in made for value in batch.column(0).to_pylist()] == [b"1", None, b"3"]
+
+
+def test_commit_warns_of_stripped_headers(server: Server, js: JetStream, caplog: pytest.LogCaptureFixture) -> None:
+    headers = pa.array([[("Nats-Rollup", "all"), ("K", "v")]], pa.map_(pa.string(), pa.string()))
+    batch = pa.RecordBatch.from_arrays([pa.array([b"1"]), headers], names=["data", "headers"])
+    begin_task()
+    writer = batch_writer(server)
+    done = writer.write(iter([batch]))
+    writer.commit([done])
+    assert "removed server-control headers: Nats-Rollup (1)" in caplog.messages[-1]
+    headers_stored = js.stream("OUT").get_message(1).headers
+    assert ("Nats-Rollup" in headers_stored, headers_stored["K"]) == (False, "v")
