@@ -1,0 +1,255 @@
+"""The state of an ordered consumer without a server: virtual time, and an API that answers what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from natsproto import errors
+from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout
+from natsproto.jetstream._config import ConsumerConfig
+from natsproto.jetstream._consumer.messages import ConsumerNotice
+from natsproto.jetstream._consumer.ordered_state import (
+    FIRST_CREATE_TIMEOUT_S,
+    KEEP_CONSUMER_S,
+    READER_ID_METADATA,
+    OrderedState,
+)
+from natsproto.jetstream._info import ConsumerInfo, SequenceInfo
+from natsproto.jetstream._timestamp import Timestamp
+from tests.kit.clock import advance, virtual_clock
+
+THEN = Timestamp.parse("2026-01-01T00:00:00Z")
+
+
+@dataclass
+class FakeApi:
+    """Answers the requests that create consumers: after so many seconds, or never (None)."""
+
+    prefix: str = "$JS.API"
+    delays: list[float | None] = field(default_factory=lambda: [0.0])
+    asked: list[tuple[float, str, Any]] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    notices: list[Any] = field(default_factory=list)
+    publish_error: NatsError | None = None
+
+    @property
+    def connection(self) -> Any:
+        return SimpleNamespace(_new_id=lambda: "unique", publish_nowait=self._publish, _emit=self.notices.append)
+
+    def _publish(self, subject: str) -> None:
+        self.deleted.append(subject)
+        if self.publish_error is not None:
+            raise self.publish_error
+
+    async def get(self, kind: type[ConsumerInfo], endpoint: str, body: Any, **options: Any) -> ConsumerInfo:
+        self.asked.append((asyncio.get_running_loop().time(), endpoint, body))
+        delay = self.delays.pop(0) if len(self.delays) > 1 else self.delays[0]
+        if delay is None:
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(delay or 0)
+        config: ConsumerConfig = body["config"]
+        place = SequenceInfo(consumer_seq=0, stream_seq=0)
+        return ConsumerInfo(
+            stream_name="S", name=config.name, created=THEN, config=config, delivered=place, ack_floor=place
+        )
+
+
+class Inbox:
+    """The inbox of a consumer that is kept."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def state(api: FakeApi, **options: Any) -> OrderedState:
+    given: Any = {"push": False, "stream_created": THEN, **options}
+    return OrderedState(api, "S", ConsumerConfig(metadata={"m": "1"}), **given)  # type: ignore[arg-type]  # in its place
+
+
+async def create(ordered: OrderedState, timeout: float = 5.0) -> None:
+    await ordered.create(ordered.cursor.next_consumer(), timeout)
+
+
+def test_leftover_messages_are_read_in_order() -> None:
+    ordered: Any = state(FakeApi())
+    ordered.put_back([3, 4])
+    ordered.put_back([1, 2])
+    assert ordered.take_leftover(3) == [1, 2, 3]
+    assert ordered.take_leftover(3) == [4]
+    assert ordered.take_leftover(3) == []
+
+
+def test_name_prefix_marks_the_reader() -> None:
+    named, unnamed = state(FakeApi(), name_prefix="shop"), state(FakeApi())
+    assert (named.prefix, named.is_named, unnamed.prefix, unnamed.is_named) == ("shop", True, "unique", False)
+    assert named.what == "ordered consumer 'shop' of stream 'S'"
+    assert named.cursor.next_consumer().metadata == {"m": "1", READER_ID_METADATA: "unique"}
+    assert unnamed.cursor.next_consumer().metadata == {"m": "1"}
+    with pytest.raises(errors.ConfigError):
+        state(FakeApi(), name_prefix="a.b")
+
+
+@virtual_clock
+async def test_one_reader_at_a_time() -> None:
+    ordered: Any = state(FakeApi())
+    first, second = object(), object()
+    assert ordered.attach(first) is None
+    with pytest.raises(LocalProtocolError, match="being read already"):
+        ordered.attach(second)
+    ordered.detach(second, None)  # it is not the one
+    assert ordered.reader is first
+    ordered.detach(first, None)
+    assert ordered.attach(second) is None
+
+
+@virtual_clock
+async def test_kept_consumer_is_for_the_next_reader() -> None:
+    api = FakeApi()
+    ordered: Any = state(api)
+    await create(ordered)
+    inbox = Inbox()
+    for _ in range(2):  # the time begins anew with every fetch
+        reader = object()
+        ordered.attach(reader)
+        ordered.detach(reader, inbox)
+        await advance(KEEP_CONSUMER_S * 0.9)
+        reader = object()
+        assert ordered.attach(reader) is inbox
+        await advance(KEEP_CONSUMER_S * 2)
+        assert (inbox.closed, api.deleted) == (False, [])
+        ordered.detach(reader, None)
+        assert ordered._inbox is None
+    ordered.attach(reader)
+    ordered.detach(reader, inbox)
+    await advance(KEEP_CONSUMER_S * 1.1)
+    assert (inbox.closed, api.deleted) == (True, ["$JS.API.CONSUMER.DELETE.S.unique_1"])
+    assert ordered.attach(reader) is None
+
+
+@virtual_clock
+async def test_kept_consumer_is_dropped_once() -> None:
+    api = FakeApi()
+    ordered: Any = state(api)
+    ordered.drop_kept_consumer()
+    assert api.deleted == []
+    reader, inbox = object(), Inbox()
+    ordered.attach(reader)
+    ordered.detach(reader, inbox)
+    ordered.drop_kept_consumer()
+    assert (inbox.closed, len(api.deleted)) == (True, 1)
+    await advance(KEEP_CONSUMER_S * 2)
+    assert len(api.deleted) == 1
+
+
+@virtual_clock
+async def test_create_is_repeated_in_growing_pauses() -> None:
+    api = FakeApi(delays=[None])
+    ordered = state(api)
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(RequestTimeout, match="create ordered consumer 'unique' of stream 'S'"):
+        await create(ordered, timeout=5.0)
+    assert asyncio.get_running_loop().time() - began == pytest.approx(5.0)
+    times = [at - began for at, _, _ in api.asked]
+    pauses = [after - before for before, after in itertools.pairwise(times)]
+    assert pauses[0] == pytest.approx(0.15)
+    assert all(pause == pytest.approx(0.15 + 0.04 * at) for at, pause in zip(times, pauses, strict=False))
+    assert {endpoint for _, endpoint, _ in api.asked} == {"CONSUMER.CREATE.S.unique_1"}
+    assert api.asked[0][2]["action"] == "create"
+    assert (ordered.info, ordered.create_timeout) == (None, FIRST_CREATE_TIMEOUT_S)
+
+
+@pytest.mark.parametrize(("took", "timeout"), [(0.0, 0.15), (0.02, 0.15), (0.1, 0.5), (0.14, 0.7)])
+@virtual_clock
+async def test_create_timeout_is_five_times_the_last(took: float, timeout: float) -> None:
+    ordered = state(FakeApi(delays=[took]))
+    assert ordered.create_timeout == 1.0
+    await create(ordered)
+    assert ordered.create_timeout == pytest.approx(timeout)
+
+
+@virtual_clock
+async def test_created_waits_for_the_first_consumer() -> None:
+    ordered = state(FakeApi(delays=[0.1]))
+    waiting = [asyncio.ensure_future(ordered.created()) for _ in range(3)]
+    await advance(0.01)
+    waiting[1].cancel()
+    await create(ordered)
+    first, cancelled, last = await asyncio.gather(*waiting, return_exceptions=True)
+    assert first is last is ordered.info
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert await ordered.created() is ordered.info
+    assert ordered._waiters == []
+
+
+@virtual_clock
+async def test_created_fails_until_the_next_reader() -> None:
+    ordered: Any = state(FakeApi())
+    waiting = [asyncio.ensure_future(ordered.created()) for _ in range(2)]
+    await advance(0.01)
+    waiting[0].cancel()
+    error = errors.StreamNotFound(404, 10059, "stream not found")
+    ordered.fail_creation(error)
+    assert (await asyncio.gather(*waiting, return_exceptions=True))[1] is error
+    with pytest.raises(errors.StreamNotFound):
+        await ordered.created()
+    ordered.attach(object())  # this one may have more luck
+    again = asyncio.ensure_future(ordered.created())
+    await create(ordered)
+    assert await again is ordered.info
+
+
+@virtual_clock
+async def test_delete_is_repeated_after_the_next_create() -> None:
+    api = FakeApi(publish_error=errors.OutboxFull(1, 1, 1))
+    ordered = state(api)
+    for name in ("a", "b"):
+        ordered.delete(name)  # that it could not be sent is no error
+    api.publish_error = None
+    subjects = [f"$JS.API.CONSUMER.DELETE.S.{name}" for name in ("a", "b")]
+    assert api.deleted == subjects
+    for _ in range(2):
+        await create(ordered)
+        assert api.deleted == subjects * 2
+
+
+FINAL: list[tuple[Callable[[], NatsError], bool, bool, bool]] = [
+    # error, final for the first consumer, for the first one of a named reader, for a later one
+    (lambda: errors.StreamNotFound(404, 10059, "no"), True, True, True),
+    (lambda: errors.PermissionDenied("no", "publish", "a"), True, True, True),
+    (lambda: errors.ConnectionClosed(), True, True, True),
+    (lambda: RequestTimeout("ask", 1.0), False, False, False),
+    (lambda: errors.JetStreamUnavailable(503, 10008, "no"), False, False, False),
+    (lambda: errors.ConsumerExists(400, 10148, "no"), True, False, False),
+    (lambda: errors.ApiError(400, 10000, "no"), True, True, False),
+]
+
+
+@pytest.mark.parametrize(("make", "first", "named", "later"), FINAL)
+@virtual_clock
+async def test_create_error_is_final_or_not(
+    make: Callable[[], NatsError], first: bool, named: bool, later: bool
+) -> None:
+    ordered = state(FakeApi())
+    assert ordered.is_final(make()) is first
+    assert state(FakeApi(), name_prefix="shop").is_final(make()) is named
+    await create(ordered)
+    assert ordered.is_final(make()) is later
+
+
+@virtual_clock
+async def test_notice_names_the_consumer() -> None:
+    api = FakeApi()
+    ordered = state(api)
+    await create(ordered)
+    error = RequestTimeout("ask", 1.0)
+    ordered.emit_notice(error)
+    assert api.notices == [ConsumerNotice(stream="S", consumer="unique_1", error=error)]
