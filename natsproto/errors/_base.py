@@ -1,6 +1,6 @@
-"""The root of all errors, and those about arguments and options.
+"""The base of all errors, and the errors of arguments and options.
 
-Constructors take facts, which become fields, and render the message from them.
+Constructors take facts, which become fields, and format the message from them.
 """
 
 from __future__ import annotations

@@ -278,7 +278,7 @@ class UnsupportedByServer(NatsError):
 
 
 def _cause_at(address: str, exc: BaseException) -> str:
-    """The cause, with the address in front unless the cause names it."""
+    """Return the text of a cause, with the address before it unless it has the address."""
     text = _cause(exc)
     return text if address in text else f"{address}: {text}"
 

@@ -1,4 +1,4 @@
-"""Errors of JetStream: refusals of its API, and what goes wrong with streams, consumers and acknowledgements."""
+"""Errors of JetStream: errors from its API, and of streams, consumers and acknowledgements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class JetStreamError(NatsError):
 
 
 class ApiError(JetStreamError):
-    """The JetStream API answered with an error.
+    """The JetStream API replied with an error.
 
     ``code`` is an HTTP-like status, ``err_code`` the exact reason (``natsproto.jetstream._api_errors.ErrCode`` names
     them all), ``description`` the text of the server and ``asked`` the operation. ``natsproto.jetstream._api_errors``

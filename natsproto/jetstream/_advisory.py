@@ -1,4 +1,4 @@
-"""Advisories and metrics, which JetStream publishes on its own.
+"""Advisories and metrics, which JetStream publishes.
 
 Owns their types and the stream of them. An advisory of a type that is unknown here is an Advisory with its fields in
 ``extra``.
@@ -81,7 +81,7 @@ class Advisory(Record):
 
 
 class ApiAudit(Advisory):
-    """Somebody called the JetStream API: ``subject``, ``request`` and ``response`` as they were sent."""
+    """A client called the JetStream API: ``subject``, ``request`` and ``response`` as they were sent."""
 
     server: str = text(default="")
     client: ClientInfo | None = optional(ClientInfo, default=None)
@@ -114,7 +114,7 @@ class ConsumerAction(Advisory):
 
 
 class ConsumerPaused(Advisory):
-    """A consumer was paused, or goes on."""
+    """A consumer was paused or resumed."""
 
     stream: str = text(default="")
     consumer: str = text(default="")
@@ -134,7 +134,7 @@ class ConsumerAck(Advisory):
 
 
 class MaxDeliveries(Advisory):
-    """A message was delivered as often as its consumer allows and not acknowledged; it is not delivered again."""
+    """A message reached the ``max_deliver`` of its consumer without an acknowledgement; it is not redelivered."""
 
     stream: str = text(default="")
     consumer: str = text(default="")
@@ -143,7 +143,7 @@ class MaxDeliveries(Advisory):
 
 
 class MessageNaked(Advisory):
-    """A message was refused (nak) and will be delivered again."""
+    """A client sent a nak for a message, which will be redelivered."""
 
     stream: str = text(default="")
     consumer: str = text(default="")
@@ -153,13 +153,13 @@ class MessageNaked(Advisory):
 
 
 class MessageTerminated(MessageNaked):
-    """A message was refused for good (term); ``reason`` is what the client said."""
+    """A client terminated a message, which is not redelivered; ``reason`` is the client's reason."""
 
     reason: str = text(default="")
 
 
 class SnapshotStarted(Advisory):
-    """A backup of a stream begins."""
+    """A backup of a stream starts."""
 
     stream: str = text(default="")
     state: StreamState | None = optional(StreamState, default=None)
@@ -167,7 +167,7 @@ class SnapshotStarted(Advisory):
 
 
 class SnapshotCompleted(Advisory):
-    """A backup of a stream has ended; ``error`` says why, if early."""
+    """A backup of a stream has ended; ``error`` is the reason if it failed."""
 
     stream: str = text(default="")
     start: Moment = moment(default=None)
@@ -211,7 +211,7 @@ class StreamLeaderElected(Advisory):
 
 
 class StreamQuorumLost(Advisory):
-    """A replicated stream has too few servers to go on."""
+    """A replicated stream has lost its quorum."""
 
     account: str = text(default="")
     stream: str = text(default="")
@@ -219,7 +219,7 @@ class StreamQuorumLost(Advisory):
 
 
 class BatchAbandoned(Advisory):
-    """An atomic batch was not committed and is gone.
+    """An atomic batch was not committed and was removed.
 
     ``reason`` is "timeout", "large", "incomplete" or "unsupported".
     """
@@ -241,7 +241,7 @@ class ConsumerLeaderElected(Advisory):
 
 
 class ConsumerQuorumLost(Advisory):
-    """A replicated consumer has too few servers to go on."""
+    """A replicated consumer has lost its quorum."""
 
     account: str = text(default="")
     stream: str = text(default="")
@@ -270,7 +270,7 @@ class GroupUnpinned(Advisory):
 
 
 class ServerOutOfStorage(Advisory):
-    """A server has no room left."""
+    """A server has run out of space."""
 
     server: str = text(default="")
     server_id: str = text(default="")
@@ -279,7 +279,7 @@ class ServerOutOfStorage(Advisory):
 
 
 class ServerRemoved(Advisory):
-    """A server was removed from the cluster; its JetStream is off."""
+    """A server was removed from the cluster; its JetStream is disabled."""
 
     server: str = text(default="")
     server_id: str = text(default="")
@@ -325,11 +325,12 @@ ADVISORY_TYPES: Mapping[str, type[Advisory]] = {
         ("advisory.v1.meta_rescue", MetaRescued),
     )
 }
-"""Which class stands for which ``type``."""
+"""The class for each ``type``."""
 
 
 def read_advisory(data: bytes) -> Advisory:
-    """The event in a message. Never fails: what cannot be read is an Advisory with the text in ``extra["data"]``."""
+    """Return the event in a message. Never fails: an unreadable one is an Advisory with its text in ``extra["data"]``.
+    """
     try:
         payload = parse(data, "advisory")
         said = payload.get("type")
@@ -372,10 +373,11 @@ class Advisories(AsyncForHint):
             yield read_advisory(message.data)
 
     async def next(self, timeout: float | None = None) -> Advisory:
-        """The next event; waits at most ``timeout`` seconds (None: for ever). RequestTimeout; SubscriptionClosed."""
+        """Return the next event; wait at most ``timeout`` seconds (None: forever). RequestTimeout; SubscriptionClosed.
+        """
         message: Message = await self._subscription.next(timeout)
         return read_advisory(message.data)
 
     async def stop(self) -> None:
-        """End it; what was not read is dropped."""
+        """Unsubscribe; unread events are dropped."""
         await self._subscription.unsubscribe()

@@ -1,10 +1,10 @@
-"""Streams saved to folders and brought back.
+"""Backup and restore of streams.
 
-Owns the two files of a backup, which are those of the ``nats`` command line tool, and the flow of the chunks:
-``backup.json`` has the ``config`` and ``state`` of the stream, ``stream.tar.s2`` the snapshot as the server sent it. It
-does not look into the snapshot.
+Owns the two files of a backup, in the format of the ``nats`` command line tool, and the flow of the chunks:
+``backup.json`` has the ``config`` and ``state`` of the stream, ``stream.tar.s2`` the snapshot from the server, which is
+not parsed.
 
-Reading and writing is done in a thread, so that a slow disk does not stop the event loop.
+A thread reads and writes the files, so that a slow disk does not block the event loop.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from natsproto.jetstream._info import RestoreStarted, SnapshotStarted, StreamInf
 from natsproto.protocol.frames import Message
 
 CHUNK_BYTES = 128 * 1024
-"""Bytes of a chunk unless asked for otherwise; what the server chooses too."""
+"""The default size of a chunk in bytes, also of the server."""
 WINDOW_BYTES = 8 * 2**20
-"""Bytes that may be on their way, unacknowledged."""
+"""Bytes that may be unacknowledged."""
 META_FILE, DATA_FILE = "backup.json", "stream.tar.s2"
 """The files of a backup."""
 ARCHIVE_FILE = "stream.arc.s2"
-"""The snapshot of a newer server, as newer versions of the tool name it."""
+"""The snapshot of a newer server, with the name that newer versions of the tool use."""
 _MAX_META_BYTES = 16 * 2**20
 
 
 class Progress(Value):
-    """How far a backup or restore is.
+    """The progress of a backup or restore.
 
-    ``bytes`` and ``chunks`` were written or sent so far; ``total`` is the size of the stream in its store when a backup
-    began (the snapshot is smaller, as it is compressed), and the size of the snapshot in a restore.
+    ``bytes`` and ``chunks`` were written or sent so far. ``total`` is the size of the snapshot in a restore; in a
+    backup it is the size of the stream in its store (the snapshot is smaller, since it is compressed).
     """
 
     bytes: int
@@ -168,7 +168,7 @@ async def restore(
     progress: Callable[[Progress], object] | None,
     timeout: Duration | None,
 ) -> StreamInfo:
-    """Bring a stream back from a folder; see JetStream.restore_stream."""
+    """Restore a stream from a folder; see JetStream.restore_stream."""
     folder = Path(path)
     with _open(folder / META_FILE, "rb") as file:
         saved = _read_meta(await asyncio.to_thread(file.read, _MAX_META_BYTES), os.fspath(path))
@@ -189,7 +189,7 @@ async def restore(
 async def _send(
     transfer: _TransferInbox, file: BinaryIO, subject: str, total: int, progress: Callable[[Progress], object] | None
 ) -> StreamInfo:
-    """Send the file, a window ahead of the acknowledgements, and read what the server makes of it."""
+    """Send the file, a window ahead of the acknowledgements, and return the server's reply."""
     connection = transfer.connection
     chunk = min(CHUNK_BYTES, connection.max_payload or CHUNK_BYTES)
     ahead = max(1, WINDOW_BYTES // chunk)

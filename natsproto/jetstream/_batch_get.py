@@ -1,7 +1,7 @@
-"""Many stored messages in one get (ADR-31).
+"""Getting many stored messages (ADR-31).
 
-Owns the run of such a get: its inbox, and the PageCursor that knows the next request. It does not know what a stream is
-configured to allow.
+Owns the inbox of such a get, and the PageCursor with its next request. It does not know the configuration of the
+stream.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from natsproto.jetstream._direct import DirectReply, RawMessage, check_start_tim
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 
 MAX_PAGE_MESSAGES = 4096
-"""Messages asked for at once; the next page is on its way while the last one is read."""
+"""Messages in one request; the next page is requested while one is read."""
 MAX_PAGE_BYTES = 8 * 2**20
-"""Bytes asked for at once: two pages wait here at most, and no server cuts a client off for so little."""
+"""Bytes in one request: the client holds two pages at most, too little to be a slow consumer for the server."""
 
 
 class PageCursor:
     """PURE. The progress of a get of many messages, and its next request.
 
     ``body`` is common to all requests. The replies to a request are messages in the order of their sequences, each with
-    the sequence of the one before it; the last reply tells how many are left.
+    the sequence of the previous one; the last reply has the number of remaining messages.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class PageCursor:
     ) -> None:
         self._body, self._first = body, first
         self._limit, self._max_bytes = limit, max_bytes
-        self._before = 0  # sequence of the message before, in this request
+        self._before = 0  # sequence of the previous message, in this request
         self.seq = 0
-        """Sequence of the last message taken; 0 before the first."""
+        """Sequence of the last message; 0 before the first."""
         self.pending = 0
-        """Messages left at the end of the last page."""
+        """Messages remaining at the end of the last page."""
         self._up_to = 0
 
     @property
@@ -69,7 +69,7 @@ class PageCursor:
         return self._limit == 0 or (self._max_bytes is not None and self._max_bytes <= 0)
 
     def request(self) -> dict[str, object]:
-        """The next request. Replies to earlier requests are void."""
+        """Return the next request. Replies to earlier requests must be ignored from now on."""
         self._before = 0
         wanted: dict[str, object] = {**self._body}
         wanted |= {"seq": self.seq + 1} if self.seq else self._first
@@ -81,12 +81,12 @@ class PageCursor:
         return wanted
 
     def single_request(self) -> dict[str, object]:
-        """The next request in the form that returns one message."""
+        """Return the next request for a single message."""
         wanted: dict[str, object] = {"next_by_subj": self._body.get("next_by_subj", ">")}
         return wanted | ({"seq": self.seq + 1} if self.seq else dict(self._first))
 
     def take(self, seq: int, before: int, size: int) -> bool:
-        """Records a message. False if it does not follow the last one, so that messages between them were lost."""
+        """Record a message. False if it does not follow the last one: messages between them were lost."""
         if before != self._before:
             return False
         self.advance(seq, size)
@@ -94,7 +94,7 @@ class PageCursor:
         return True
 
     def advance(self, seq: int, size: int) -> None:
-        """Records a message without checking its place."""
+        """Record a message without checking its position."""
         self.seq = seq
         if self._limit is not None:
             self._limit -= 1
@@ -261,7 +261,7 @@ class BatchGet:
                     found.append(message)
                 if cursor.done:
                     self._reply = ""
-                elif self._needs_page:  # before what was found is handled: the next page travels meanwhile
+                elif self._needs_page:  # before the messages are handled, so that the next page arrives meanwhile
                     await ask()
                 if found:
                     yield found
@@ -275,13 +275,13 @@ class BatchGet:
         take, weigh = self._cursor.take, self._cursor.counts_bytes
         for reply in received:
             if reply.subject != self._reply:
-                continue  # of a page that was given up
+                continue  # of an abandoned page
             parts = reply.parts()
             if parts is None:
                 return found, reply
             message, before = parts
             if before is None:
-                raise _NoDirectGet  # a server before 2.11 gives one message and leaves it at that
+                raise _NoDirectGet  # a server before 2.11 returns one message only
             if not take(message.seq, before, message.size if weigh else 0):
                 self._restart_page()
                 break
@@ -306,14 +306,14 @@ class BatchGet:
         if headers.status == 404 and self._can_get_single:
             if not cursor.pending:
                 return None
-            # Another server than that of the last page answered, and it has not got that far.
+            # The reply is from another server than the last page, which is behind.
             message = await self._get_from_leader()
             self._needs_page = message is not None
             return message
         if headers.status == 404 and "Results" in headers.description:
             return None
         if headers.status == 408 and "Empty" in headers.description:
-            raise _NoDirectGet  # a server that does not know what fills this request
+            raise _NoDirectGet  # a server that does not know the fields of this request
         raise status_error(headers.status, headers.description, self._asked)
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class ConsumerManager:
     """Manages the consumers of one stream. A part of Stream."""
 
-    # What it makes; a stream that is instrumented makes its own.
+    # The classes of consumers; an instrumented stream has its own.
     _ordered: ClassVar[type[OrderedConsumer]] = OrderedConsumer
     _pushed: ClassVar[type[PushConsumer]] = PushConsumer
 
@@ -60,12 +60,11 @@ class ConsumerManager:
         timeout: Duration | None = None,
         **fields: Unpack[ConsumerArgs],
     ) -> PullConsumer:
-        """Creates a consumer from a ConsumerConfig, from its fields, or from both (the fields win).
+        """Create a consumer from a ConsumerConfig, from its fields, or from both (the fields win).
 
-        The same consumer may be created twice; ConsumerExists when one of that name is configured otherwise.
-        ConfigError and InvalidConsumerConfig; UnsupportedByServer when an older server does not know what was asked for
-        (before 2.12 the consumer exists then, without it). ``pedantic`` makes the server refuse what it would otherwise
-        adapt.
+        Creating an existing consumer again does nothing; ConsumerExists when its configuration differs. ConfigError and
+        InvalidConsumerConfig; UnsupportedByServer when an older server does not know a field (before 2.12 it creates
+        the consumer without the field). ``pedantic`` makes the server reject values that it would otherwise adjust.
         """
         return await self._write_consumer("create", config, fields, pedantic, timeout)
 
@@ -78,7 +77,7 @@ class ConsumerManager:
         timeout: Duration | None = None,
         **fields: Unpack[ConsumerArgs],
     ) -> PullConsumer:
-        """Changes the consumer of that name to this whole configuration. ConsumerNotFound when there is none."""
+        """Replace the configuration of the consumer with this name. ConsumerNotFound when there is none."""
         return await self._write_consumer("update", config, fields, pedantic, timeout)
 
     async def create_or_update_consumer(
@@ -90,11 +89,11 @@ class ConsumerManager:
         timeout: Duration | None = None,
         **fields: Unpack[ConsumerArgs],
     ) -> PullConsumer:
-        """Creates the consumer, or changes the one of that name to this whole configuration."""
+        """Create the consumer, or replace the configuration of an existing one."""
         return await self._write_consumer("", config, fields, pedantic, timeout)
 
     async def consumer(self, name: str, *, bind: bool = False, timeout: Duration | None = None) -> PullConsumer:
-        """The consumer of that name. With ``bind`` nothing is asked, so that it may not exist."""
+        """Return the consumer with this name. With ``bind`` no request is sent, so it may not exist."""
         consumer = self._consumer(name, None)
         if not bind:
             await consumer.info(timeout=timeout)
@@ -111,14 +110,14 @@ class ConsumerManager:
         name_prefix: str = "",
         **fields: Unpack[ConsumerArgs],
     ) -> OrderedConsumer:
-        """Reads the stream in order, each message once, whatever happens (ADR-17). Sends nothing until it is read.
+        """Return an ordered consumer, which delivers each message once and in order (ADR-17), also after outages.
 
-        ``start_sequence`` or ``start_time`` is where to begin; else ``deliver_policy`` says it (default: all). Other
-        fields are ``filter_subjects``, ``headers_only``, ``replay_policy`` …; ConfigError for those that an ordered
-        consumer chooses itself. With ``push`` the server sends without being asked, under flow control: the first
-        message comes a round trip earlier, and ``fetch`` and ``next`` do not exist. ``idle_heartbeat`` is how often it
-        shows that it lives then (default 1 s); when three are missed the consumer is replaced. ``name_prefix`` begins
-        the names of the consumers, ``<prefix>_1`` and so on; a number that another reader has is passed over.
+        It sends nothing until it is read. ``start_sequence``, ``start_time`` or ``deliver_policy`` (default: all) is
+        its start. Other fields are ``filter_subjects``, ``headers_only``, ``replay_policy`` …; ConfigError for fields
+        that an ordered consumer sets itself. With ``push`` it is a push consumer with flow control: the first message
+        comes a round trip earlier, and there is no ``fetch`` and ``next``. ``idle_heartbeat`` is the interval of its
+        heartbeats (default 1 s); after three missed ones the consumer is replaced. ``name_prefix`` is the prefix of the
+        consumers' names, ``<prefix>_1`` and so on; a number in use by another reader is skipped.
         """
         if push and not fields.get("flow_control", True):
             raise ConfigError("flow_control", False, "an ordered consumer that is pushed to needs it")
@@ -143,13 +142,13 @@ class ConsumerManager:
         timeout: Duration | None = None,
         **fields: Unpack[ConsumerArgs],
     ) -> PushConsumer:
-        """A consumer whose messages the server sends without being asked (ADR-9).
+        """Return a push consumer (ADR-9): an existing one by its name, or a new one.
 
-        Given a name it is the existing one; with ``deliver_subject`` as well (and ``deliver_group`` and
-        ``idle_heartbeat`` if it has them) nothing is asked. Else it is created, from a ConsumerConfig, its fields, or
-        both; ``deliver_subject`` is a new inbox by default, and ``idle_heartbeat`` 1 s then, so that the end of the
-        consumer is noticed; 0 is for none. ConfigError when the existing one is no push consumer;
-        ConsumerNotFound; and what ``create_consumer`` raises.
+        With a name and ``deliver_subject`` (and ``deliver_group`` and ``idle_heartbeat`` if it has them) no request is
+        sent. A new one is created from a ConsumerConfig, its fields, or both. Its ``deliver_subject`` is a new inbox by
+        default, with an ``idle_heartbeat`` of 1 s, so that the end of the consumer is noticed; 0 means none.
+        ConfigError when an existing one is not a push consumer; ConsumerNotFound; and the errors of
+        ``create_consumer``.
         """
         if isinstance(config, str):
             unknown = sorted(fields.keys() - {"deliver_subject", "deliver_group", "idle_heartbeat"})
@@ -174,15 +173,15 @@ class ConsumerManager:
         return self._pushed(self._api, self.name, info.name, info)
 
     async def delete_consumer(self, name: str, *, timeout: Duration | None = None) -> None:
-        """Deletes a consumer. ConsumerNotFound."""
+        """Delete a consumer. ConsumerNotFound."""
         await self._consumer(name, None).delete(timeout=timeout)
 
     async def consumer_info(self, name: str, *, timeout: Duration | None = None) -> ConsumerInfo:
-        """How a consumer is configured and how far it is. ConsumerNotFound."""
+        """Get the configuration and state of a consumer. ConsumerNotFound."""
         return await self._consumer(name, None).info(timeout=timeout)
 
     def consumers(self, *, timeout: Duration | None = None) -> Listing[ConsumerInfo]:
-        """The info of every consumer: read it with ``async for``."""
+        """Return the info of every consumer: read it with ``async for``."""
         return Listing(self._consumer_pages(timeout))
 
     async def _consumer_pages(self, timeout: Duration | None) -> AsyncGenerator[Page[ConsumerInfo]]:
@@ -201,7 +200,7 @@ class ConsumerManager:
 
     @items
     async def consumer_names(self, *, timeout: Duration | None = None) -> AsyncGenerator[str]:
-        """Yields the name of every consumer."""
+        """Yield the name of every consumer."""
         pages = self._api.pages(
             ConsumerNamesPage,
             f"CONSUMER.NAMES.{self.name}",
@@ -217,21 +216,21 @@ class ConsumerManager:
                     yield name
 
     async def pause_consumer(self, name: str, until: datetime, *, timeout: Duration | None = None) -> ConsumerPause:
-        """Lets a consumer deliver nothing until then. See Consumer.pause."""
+        """Pause a consumer until then. See PullConsumer.pause."""
         return await self._consumer(name, None).pause(until, timeout=timeout)
 
     async def resume_consumer(self, name: str, *, timeout: Duration | None = None) -> ConsumerPause:
-        """Ends the pause of a consumer. See Consumer.resume."""
+        """End the pause of a consumer. See PullConsumer.resume."""
         return await self._consumer(name, None).resume(timeout=timeout)
 
     async def unpin_consumer(self, name: str, group: str, *, timeout: Duration | None = None) -> None:
-        """Takes the pin of a priority group from the client that has it. See Consumer.unpin."""
+        """Unpin a priority group from its client. See PullConsumer.unpin."""
         await self._consumer(name, None).unpin(group, timeout=timeout)
 
     async def reset_consumer(
         self, name: str, sequence: int | None = None, *, timeout: Duration | None = None
     ) -> ConsumerReset:
-        """Lets a consumer deliver again from a sequence on. See Consumer.reset."""
+        """Make a consumer deliver again from a sequence. See PullConsumer.reset."""
         return await self._consumer(name, None).reset(sequence, timeout=timeout)
 
     async def _write_consumer(
@@ -271,13 +270,13 @@ class ConsumerManager:
                 asked=asked,
                 timeout=timeout,
                 level=level,
-                once=not name or action != "create",  # else each time would make another one, or undo a change
+                once=not name or action != "create",  # a second request would create another one, or undo a change
             )
         check_features_kept(config, info.config, CONSUMER_FEATURES, asked)
         return info
 
     def _consumer(self, name: str, info: ConsumerInfo | None) -> PullConsumer:
-        """The one place where consumers of this stream are made."""
+        """Create the handle of a consumer; the only place that does."""
         return PullConsumer(self._api, self.name, name, info)
 
     @property

@@ -1,8 +1,7 @@
 """The replies of the JetStream API: the state of streams, consumers and accounts.
 
-Owns the fields of those answers, under the server's own names. Nothing here is checked beyond its type, nothing is
-asked for, and what a newer server adds is kept in ``extra``. Sequences and sizes are ints of up to 64 bits without
-a sign; durations are seconds.
+Owns the fields of the replies, with the server's names. Only types are checked; the fields of a newer server are kept
+in ``extra``. Sequences and sizes are unsigned ints of up to 64 bits; durations are in seconds.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ from natsproto.protocol.frames import ServerInfo
 
 
 def api_level(server: ServerInfo) -> int:
-    """The level of a server's API. That of 2.11 is 1, which it does not say."""
+    """Return the level of a server's API. Server 2.11 does not report its level, which is 1."""
     return server.api_lvl or int(server.version.startswith("2.11."))
 
 
@@ -63,7 +62,7 @@ def api_level(server: ServerInfo) -> int:
 
 
 class PeerInfo(Record):
-    """One server of a replicated stream or consumer; ``active`` seconds ago it was heard of, None for never."""
+    """One server of a replicated stream or consumer; its last contact was ``active`` seconds ago, None for never."""
 
     name: str = text(default="")
     current: bool = flag(default=False)
@@ -91,7 +90,7 @@ class ReconfigurationStatus(Record):
 
 
 class DesiredCluster(Record):
-    """The servers that shall make up the stream or consumer, while it moves or scales."""
+    """The future servers of a stream or consumer while it moves or scales."""
 
     name: str = text(default="")
     replicas: Many[PeerInfo] = many(PeerInfo, default=())
@@ -100,7 +99,7 @@ class DesiredCluster(Record):
 
 
 class ClusterInfo(Record):
-    """The servers that make up a stream or consumer. ``replicas`` are the others than ``leader``, "" for none."""
+    """The servers of a stream or consumer. ``leader`` is "" for none; ``replicas`` are the other servers."""
 
     name: str = text(default="")
     raft_group: str = text(default="")
@@ -113,7 +112,7 @@ class ClusterInfo(Record):
 
 
 class ErrorInfo(Record):
-    """An error that is told, not raised."""
+    """An error that is reported in a field, not raised."""
 
     code: int = integer(default=0)
     err_code: int = integer(default=0)
@@ -124,7 +123,7 @@ class ErrorInfo(Record):
 
 
 class LostStreamData(Record):
-    """Messages that storage lost."""
+    """Messages lost by the storage."""
 
     msgs: tuple[int, ...] = integers(default=())
     bytes: int = integer(default=0)
@@ -171,7 +170,7 @@ class StreamAlternate(Record):
 
 
 class StreamInfo(Record):
-    """A stream: how it is configured and what it holds. ``did_create`` is the word of the create call only."""
+    """The configuration and state of a stream. Only the reply to creating it has ``did_create``."""
 
     config: StreamConfig = nested(StreamConfig)
     created: Timestamp = instant(default=NEVER)
@@ -194,7 +193,7 @@ class StreamInfo(Record):
 
 
 class SequenceInfo(Record):
-    """A place: ``consumer_seq`` counts deliveries, ``stream_seq`` is the message's sequence."""
+    """A position: ``consumer_seq`` counts deliveries, ``stream_seq`` is the message's sequence."""
 
     consumer_seq: int = integer(default=0)
     stream_seq: int = integer(default=0)
@@ -210,7 +209,7 @@ class PriorityGroupState(Record):
 
 
 class ConsumerInfo(Record):
-    """A consumer: how it is configured and how far it is."""
+    """The configuration and state of a consumer."""
 
     stream_name: str = text()
     name: str = text()
@@ -311,11 +310,11 @@ class PubAck(Record):
 PLAIN_ACK = re.compile(
     rb'\{"stream":"([^"\\]+)", ?(?:"domain":"([^"\\]+)", ?)?"seq": ?([0-9]{1,20})(, ?"duplicate": ?true)?\}'
 )
-"""The acknowledgement of nearly every message. Parsing it by this pattern costs 1.6 µs, as JSON 2.6."""
+"""The usual acknowledgement. Parsing it with this pattern takes 1.6 µs, as JSON 2.6."""
 
 
 def pub_ack(data: bytes, asked: str = "") -> PubAck:
-    """The acknowledgement in a reply to a publish. Raises ApiError when it is a refusal, else InvalidReply."""
+    """Return the acknowledgement in a reply to a publish. ApiError when it is an error, InvalidReply otherwise."""
     if plain := PLAIN_ACK.fullmatch(data):
         stream, domain, seq, duplicate = plain.groups()
         name, where = stream.decode("utf-8", "replace"), domain.decode("utf-8", "replace") if domain else ""
@@ -327,7 +326,7 @@ def pub_ack(data: bytes, asked: str = "") -> PubAck:
 
 
 def decode_pub_ack(payload: dict[str, object]) -> PubAck:
-    """The acknowledgement that a JSON object stands for, or InvalidReply."""
+    """Return the acknowledgement in a JSON object, or raise InvalidReply."""
     ack = decode(PubAck, payload)
     for name, number in (("seq", ack.seq), ("count", ack.count)):
         if number < 0:
@@ -336,7 +335,7 @@ def decode_pub_ack(payload: dict[str, object]) -> PubAck:
 
 
 class StoredMessage(Record):
-    """A message as the stream's management API tells it; ``hdrs`` is the raw header block."""
+    """A message in a reply of the API; ``hdrs`` is the raw header block."""
 
     subject: str = text()
     seq: int = integer()
@@ -358,7 +357,7 @@ class StreamNamesPage(Record):
 
 
 class StreamPage(Record):
-    """Up to 256 streams out of ``total``; ``missing`` did not answer, ``offline`` tells why by name."""
+    """Up to 256 of ``total`` streams; ``missing`` did not reply, ``offline`` has reasons by name."""
 
     total: int = integer(default=0)
     offset: int = integer(default=0)
@@ -378,7 +377,7 @@ class ConsumerNamesPage(Record):
 
 
 class ConsumerPage(Record):
-    """Up to 256 consumers out of ``total``; ``missing`` did not answer, ``offline`` tells why by name."""
+    """Up to 256 of ``total`` consumers; ``missing`` did not reply, ``offline`` has reasons by name."""
 
     total: int = integer(default=0)
     offset: int = integer(default=0)
@@ -389,7 +388,7 @@ class ConsumerPage(Record):
 
 
 class SubjectsPage(Record):
-    """Where the ``subjects`` of a stream's info stand among all of them: up to 100,000 a page."""
+    """The position of a page of up to 100,000 ``subjects`` in a stream's info."""
 
     total: int = integer(default=0)
     offset: int = integer(default=0)
@@ -425,13 +424,13 @@ class RestoreStarted(Record):
 
 
 class AccountPurge(Record):
-    """The reply to a purge of an account's assets: True if it has begun (system account only)."""
+    """The reply to a purge of an account's assets: True if it has started (system account only)."""
 
     initiated: bool = flag(default=False)
 
 
 class MetaRescue(Record):
-    """One server's answer to a meta rescue: the quorum it needed and needs (system account only, 2.15)."""
+    """One server's reply to a meta rescue: the old and the new quorum (system account only, 2.15)."""
 
     server: str = text(default="")
     server_id: str = text(default="")

@@ -57,13 +57,13 @@ KEEP_DELETES_S = 30 * 60.0
 
 
 class KeyValue(Generic[V]):
-    """A bucket of keys and values. Made by ``js.create_key_value``, ``js.key_value`` and their like.
+    """A bucket of keys and values. Created by ``js.create_key_value``, ``js.key_value`` and similar methods.
 
     Values are bytes unless the handle is ``typed``. Every call takes ``timeout`` in seconds (default: that of the
-    JetStream context). Keys that break the rules (ADR-8) are InvalidSubject before anything is sent.
+    JetStream context). Invalid keys (ADR-8) raise InvalidSubject before anything is sent.
 
-    Values are read from any server that has the bucket, which may be a moment behind; with ``direct=False`` from the
-    stream's leader, who knows everything that was written.
+    Values are read from any server that has the bucket, which may be slightly behind; with ``direct=False`` from the
+    stream's leader, which has every acknowledged write.
     """
 
     def __init__(self, bucket: BucketStream[V]) -> None:
@@ -71,13 +71,13 @@ class KeyValue(Generic[V]):
 
     @classmethod
     def of(cls, api: Api, bucket: str, info: StreamInfo | None, key_codec: KeyCodec | None) -> KeyValue[bytes]:
-        """The handle of a bucket whose stream has this info; None when it is unknown."""
+        """Create the handle of a bucket whose stream has this info; None when it is unknown."""
         stream = Stream(api, KV_STREAM + bucket_name(bucket), info)
         subjects = BucketSubjects[bytes](bucket, None if info is None else info.config, api.prefix, key_codec)
         return KeyValue(BucketStream(api, stream, subjects))
 
     def typed(self, kind: type[T], codec: Codec = JSON) -> KeyValue[T]:
-        """The same bucket with values of a type instead of bytes; see ``natsproto.codecs``.
+        """Return a handle of the same bucket with values of a type instead of bytes; see ``natsproto.codecs``.
 
         A value that the codec cannot encode raises InvalidPayload before anything is sent. A payload that it cannot
         decode raises InvalidPayload when the ``value`` of its entry is read.
@@ -133,11 +133,11 @@ class KeyValue(Generic[V]):
         """Write a value unconditionally; return its revision.
 
         With ``ttl`` the key expires after that many seconds (at least 1; TtlRefused unless the bucket has a
-        ``limit_marker_ttl``, UnsupportedByServer before server 2.11; where there is history the server raises it to
-        ``limit_marker_ttl``). Its history is removed at once, or its last value would come back.
+        ``limit_marker_ttl``, UnsupportedByServer before server 2.11; in a bucket with history the server raises it to
+        ``limit_marker_ttl``). The history of the key is removed at once; otherwise its previous value would reappear.
 
         PublishUncertain when the connection was lost or ``timeout`` passed: the value may have been written. NoStream
-        when there is no such bucket; MessageTooLarge, LimitReached and every other ApiError when it refuses.
+        when the bucket does not exist; MessageTooLarge, LimitReached and every other ApiError when it is rejected.
         """
         bucket = self._bucket
         if ttl is not None:
@@ -147,7 +147,7 @@ class KeyValue(Generic[V]):
     async def create(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
         """Write a value if the key has none, or was deleted; return its revision.
 
-        KeyExists (a WrongRevision) when it has one; else as ``put``.
+        KeyExists (a WrongRevision) when it has one; otherwise as ``put``.
         """
         bucket = self._bucket
         payload = bucket.subjects.encode_value(value)
@@ -173,10 +173,10 @@ class KeyValue(Generic[V]):
     async def update(
         self, key: str, value: V, revision: int, *, ttl: Ttl | None = None, timeout: Duration | None = None
     ) -> int:
-        """Write a value if the key's last revision is this one; return the new one.
+        """Write a value if ``revision`` is the key's last one; return the new revision.
 
-        WrongRevision, which names both, when it is not; 0 is the revision of a key that never had a value. Else as
-        ``put``.
+        WrongRevision with both revisions when it is not; 0 is the revision of a key that never had a value. Otherwise
+        as ``put``.
         """
         bucket = self._bucket
         if ttl is not None:
@@ -188,8 +188,8 @@ class KeyValue(Generic[V]):
     async def delete(self, key: str, *, revision: int | None = None, timeout: Duration | None = None) -> int:
         """Mark a key as deleted and keep its history; return the revision of the marker.
 
-        A key without value is marked as well. With ``revision`` WrongRevision unless that is the key's last one. Else
-        as ``put``.
+        A key without a value gets a marker, too. WrongRevision when ``revision`` is given and not the key's last one.
+        Otherwise as ``put``.
         """
         return await self._publish_marker(key, {OPERATION_HEADER: Operation.DELETE}, {}, revision, timeout)
 
@@ -248,11 +248,12 @@ class KeyValue(Generic[V]):
         meta_only: bool = False,
         resume_from: int | None = None,
     ) -> KeyWatcher[V] | WatchCallback[KeyValueEntry[V]]:
-        """Watch keys, or without ``keys`` the whole bucket: yield their entries and then every change; enter it.
+        """Watch keys, or without ``keys`` the whole bucket. Use it with ``async with``.
 
-        ``keys`` may have wildcards. The newest entry of each key comes first; with ``include_history`` all entries
-        that the bucket has, with ``resume_from`` those from this revision on, with ``updates_only`` none.
-        ``ignore_deletes`` leaves deletions out, ``meta_only`` the values. With ``cb`` each entry is given to it.
+        It yields the initial entries and then every change. ``keys`` may have wildcards. The initial entries are the
+        newest of each key; with ``include_history`` all entries of the bucket, with ``resume_from`` those from this
+        revision on, with ``updates_only`` none. ``ignore_deletes`` omits deletions, ``meta_only`` the values. With
+        ``cb`` it is called with each entry.
 
         InvalidSubject for a bad key; ConfigError for contradictions. See KeyWatcher and WatchCallback for the rest.
         """
@@ -283,7 +284,7 @@ class KeyValue(Generic[V]):
                     yield key
 
     async def history(self, key: str, *, timeout: Duration | None = None) -> list[KeyValueEntry[V]]:
-        """Every entry of a key that the bucket still has, deletions included, the oldest first; empty when none."""
+        """Return every stored entry of a key, including deletions, the oldest first; empty when there is none."""
         bucket = self._bucket
         found = bucket.stream.get_batch(
             subject=bucket.subjects.read_prefix + bucket.subjects.encode_key(key), timeout=timeout
@@ -303,12 +304,12 @@ class KeyValue(Generic[V]):
     ) -> dict[str, KeyValueEntry[V]]:
         """Get the entries of several keys as a snapshot, without keys that have no value. Wildcards are allowed.
 
-        ``up_to_revision`` and ``up_to_time`` (inclusive) choose a moment of the past, as far as the history of the
-        bucket reaches. Up to 1,000 keys come in one answer. More are got a thousand at a time, of the moment at which
-        it began; a key that is overwritten meanwhile in a bucket without history is the exception, it is as it is then.
+        ``up_to_revision`` and ``up_to_time`` (inclusive) choose a time in the past, as far as the bucket has history.
+        One reply has up to 1,000 keys. More are requested a thousand at a time, all as of the first request, except
+        that a key overwritten meanwhile in a bucket without history has its new value.
 
         UnsupportedByServer when the bucket does not allow direct get, or before server 2.11; BucketNotFound;
-        ConfigError and InvalidSubject for wrong arguments.
+        ConfigError and InvalidSubject for invalid arguments.
         """
         if isinstance(keys, str):
             raise TypeError("keys must be a list of keys, not one str")
@@ -327,9 +328,9 @@ class KeyValue(Generic[V]):
         return {entry.key: entry for entry in entries if not entry.is_deleted}
 
     def atomic(self, *, timeout: Duration | None = None) -> KeyValueBatch[V]:
-        """Write to several keys that happen all together or not at all (ADR-50); enter it, leaving commits.
+        """Write several keys atomically (ADR-50). Use it with ``async with``; the end of the block commits.
 
-        The bucket needs ``allow_atomic`` and the server 2.12; up to 1,000 writes.
+        The bucket needs ``allow_atomic`` and server 2.12; up to 1,000 writes.
         """
         bucket = self._bucket
         batch = AtomicBatch(
@@ -346,8 +347,8 @@ class KeyValue(Generic[V]):
     ) -> int:
         """Purge deleted keys: their history and markers; return the number of removed entries.
 
-        Marks younger than ``older_than`` seconds (default 30 minutes, so that watches which were away can hear of the
-        deletion) are kept, without the history before them. Entries that are written meanwhile stay.
+        Markers younger than ``older_than`` seconds (default 30 minutes, so that disconnected watches can still get the
+        deletion) are kept, but not the history before them. Entries written meanwhile are kept.
         """
         bucket = self._bucket
         age, now = seconds("older_than", older_than), datetime.now(UTC)
@@ -375,14 +376,18 @@ class KeyValue(Generic[V]):
     # ---------------------------------------------------------------- on top of a watch
 
     def cache(self, *keys: str) -> KeyValueCache[V]:
-        """The keys, or all of the bucket, as a mapping in memory that a watch keeps up to date; enter it."""
+        """Return a mapping in memory of the keys, or the whole bucket, that a watch keeps up to date.
+
+        Use it with ``async with``.
+        """
         return KeyValueCache(watch(self._bucket, keys))
 
     def lock(self, key: str, *, ttl: Duration = 10.0, value: Payload = b"") -> Lock:
-        """A lock on a key, and with it the election of a leader; enter it. The bucket needs a ``limit_marker_ttl``.
+        """Return a lock on a key, also for leader election. Use it with ``async with``.
 
-        Others can have it ``ttl`` seconds (at least 1) after its holder was last heard of; it is renewed three times as
-        often. ``value`` is what the key holds meanwhile: say who it is. ConfigError, InvalidSubject.
+        The bucket needs a ``limit_marker_ttl``. The lock expires ``ttl`` seconds (at least 1) after its holder last
+        renewed it; it is renewed three times as often. ``value`` is the value of the key meanwhile, for example the
+        name of the holder. ConfigError, InvalidSubject.
         """
         bucket = self._bucket
         return Lock(BucketStream(bucket.api, bucket.stream, bucket.subjects.untyped()), key, ttl, value)

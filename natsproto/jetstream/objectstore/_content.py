@@ -1,6 +1,6 @@
 """The content of a new object: bytes, files and iterables, cut into chunks of one size.
 
-Owns the cutting, and that nothing which may block does so on the event loop. It sends nothing.
+Owns the cutting into chunks, and keeps blocking reads off the event loop. It sends nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, cast
 
 READ_BYTES = 2 * 2**20
-"""Bytes read in one go from what may block. The bigger it is, the fewer changes of thread, which cost as much as the
-digest of 128 KiB.
+"""Bytes of one blocking read. A larger value needs fewer switches of threads, each as expensive as the digest of 128
+KiB.
 """
 
 
@@ -45,13 +45,13 @@ Update: TypeAlias = Callable[[bytes], object]
 
 
 class ContentReader:
-    """The content of an object to be, read once: ``async for`` gives lists of chunks, each followed by ``update``.
+    """The content of a new object, read once: ``async for`` yields lists of chunks, each followed by ``update``.
 
-    ``total`` is its size in bytes, 0 when nobody knows it.
+    ``total`` is its size in bytes, 0 when it is unknown.
     """
 
     def __init__(self, source: ObjectContent, chunk_size: int, update: Update) -> None:
-        """TypeError for what cannot be put; nothing is opened or read yet."""
+        """Check the type of the source (TypeError); nothing is opened or read yet."""
         if isinstance(source, (str, io.TextIOBase)):
             raise TypeError("an object is made of bytes: encode text, open files in binary mode, wrap paths in Path()")
         self._source, self._size, self._update = source, chunk_size, update

@@ -1,4 +1,4 @@
-"""Getting the whole of an object, as bytes or as a file.
+"""Getting a whole object, as bytes or as a file.
 
 Owns the partial file: the target appears only when it is complete and its digest is right.
 """
@@ -32,7 +32,7 @@ ProgressCallback = Callable[[Progress], object] | None
 async def to_bytes(
     index: ObjectIndex, name: str | ObjectInfo, timeout: Duration | None, progress: ProgressCallback
 ) -> bytes:
-    """All of it; from the start again when it is replaced meanwhile."""
+    """Return the content; start again when the object is replaced meanwhile."""
     for attempt in range(MAX_RESTARTS + 1):
         buffer = BytesIO()  # grows in place, and gives its content away without a copy
         try:
@@ -59,7 +59,7 @@ async def to_file(
     timeout: Duration | None,
     progress: ProgressCallback,
 ) -> ObjectInfo:
-    """All of it in a file; see ObjectStore.get_file."""
+    """Write the content to a file; see ObjectStore.get_file."""
     target = Path(path)
     if await asyncio.to_thread(target.is_dir):
         raise IsADirectoryError(f"{target} is a directory: say what the file shall be called")
@@ -74,7 +74,7 @@ async def to_file(
 
 
 class _File:
-    """One attempt to have an object in a file."""
+    """One attempt to write an object to a file."""
 
     def __init__(
         self,

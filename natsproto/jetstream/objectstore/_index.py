@@ -51,7 +51,7 @@ MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 5.0
 REQUEST_TIMEOUT_S = 1.0
 """Seconds without a reply before a request is repeated."""
 TRANSIENT_ERRORS = (ConnectionLost, JetStreamNotEnabled, JetStreamUnavailable, RequestTimeout)
-"""Errors that pass: servers come and go."""
+"""Temporary errors, for example while a server restarts."""
 _FINAL_ERRORS = (StreamNotFound, StreamProtected, PermissionDenied, ConnectionClosed)
 
 
@@ -74,13 +74,13 @@ class ObjectIndex:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def index_of(self, bucket: str) -> ObjectIndex:
-        """The index of another store of this account, which may not exist."""
+        """Return the index of another store of this account, which may not exist."""
         return (
             self if bucket == self.bucket else ObjectIndex(self.api, bucket, Stream(self.api, OBJECT_STREAM + bucket))
         )
 
     def timeout_seconds(self, timeout: Duration | None) -> float:
-        """A timeout in seconds, more than 0, or the context's."""
+        """Return a timeout in seconds, more than 0; the context's by default."""
         return self.api.timeout if timeout is None else positive_seconds("timeout", timeout)
 
     # ---------------------------------------------------------------- reading
@@ -88,8 +88,8 @@ class ObjectIndex:
     async def find(self, name: str, *, timeout: Duration | None = None) -> IndexEntry | None:
         """Find the info of an object, deleted or not.
 
-        The leader is asked, and other servers only without permission for that: a lagging one would return a version
-        whose chunks are being purged.
+        The leader is asked, and other servers only without permission for the leader: one that is behind would return a
+        version whose chunks are being purged.
         """
         try:
             with bucket_errors(self.bucket):
@@ -207,11 +207,11 @@ class ObjectIndex:
     # ---------------------------------------------------------------- chunks
 
     async def purge_chunks(self, nuid: str, *, settled: bool = True) -> None:
-        """Purge the chunks of an object that has no info any more.
+        """Purge the chunks of an object that no longer has an info.
 
         Returns when that is done, after the context's timeout, or at once without a connection; it continues in the
-        background until it is done, the client is closed, or the server refuses. Cancelling ends only the wait.
-        ``settled``: no chunk can still be on its way.
+        background until it is done, the client is closed, or the server rejects it. Cancelling ends only the wait.
+        ``settled``: no chunk can still be in flight.
         """
         task = self._start(self._purge_chunks(nuid, settled))
         if self.api.connection.is_connected:

@@ -1,7 +1,7 @@
 """PURE. The info of an object: its record, its subjects and its digest (ADR-20).
 
-Owns the JSON of an object's description, the subjects of its chunks and of the description, and the way a digest is
-written. It sends nothing and reads no object.
+Owns the JSON of an object's info, the subjects of the info and the chunks, and the format of a digest. It sends nothing
+and reads no object.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.headers import Headers, HeadersLike
 
 DEFAULT_CHUNK_BYTES = 128 * 1024
-"""Bytes of a chunk unless asked for otherwise."""
+"""The default size of a chunk in bytes."""
 MAX_NAME_BYTES = 2048
 """Bytes of a name: with more, its subject would not fit into a line of the protocol (4 KiB)."""
 _DIGEST_PREFIX = "SHA-256="
@@ -44,7 +44,7 @@ def _headers() -> Mapping[str, tuple[str, ...]]:
 
 
 def _mtime() -> Timestamp:
-    """When it was stored, from the message. The JSON holds the writer's clock, or "" (nats-py)."""
+    """The time when it was stored, from the message. The JSON has the time of the writer, or "" (nats-py)."""
 
     def accept(what: str, value: object) -> object:
         if not isinstance(value, Timestamp):
@@ -70,7 +70,7 @@ class ObjectLink(Record):
 
 
 class ObjectOptions(Record):
-    """How an object is stored: as chunks of at most ``max_chunk_size`` bytes, or as a link."""
+    """The form of an object: chunks of at most ``max_chunk_size`` bytes, or a link."""
 
     link: ObjectLink | None = optional(ObjectLink, default=None)
     max_chunk_size: int = integer(default=0)
@@ -79,9 +79,9 @@ class ObjectOptions(Record):
 class ObjectInfo(Record):
     """The info of an object; its content is read with ``ObjectStore.get``.
 
-    ``size`` in bytes, in ``chunks`` messages; ``digest`` is "SHA-256=" and base64; ``mtime`` is when this description
-    was stored. ``headers`` and ``metadata`` are the user's own. ``nuid`` is another one whenever the content is.
-    ``deleted``: there was such an object; size, chunks and digest are empty then, as they are for a link.
+    ``size`` is in bytes, ``chunks`` the number of messages, ``digest`` "SHA-256=" and base64, ``mtime`` the time when
+    this info was stored. ``headers`` and ``metadata`` are set by the user. ``nuid`` changes with the content. With
+    ``deleted`` the object was deleted; size, chunks and digest are empty then, as they are for a link.
     """
 
     name: str = text()

@@ -18,10 +18,9 @@ from natsproto.jetstream.objectstore._meta import all_chunk_subjects, all_meta_s
 async def find_orphans(index: ObjectIndex, older_than: float, timeout: Duration | None) -> list[str]:
     """Find the subjects of orphaned chunks whose newest is at least ``older_than`` seconds old.
 
-    The order makes it safe. Chunks are listed first, so that objects completed meanwhile are found in the infos read
-    afterwards. Infos are read twice: from any server, which is fast, and for the chunks not found there from the
-    leader, in the order of the stream. A change or rename of an object stores its new info last before it removes the
-    old one, so that one of them is found.
+    The order makes this safe. Chunks are listed first, so objects completed meanwhile are in the infos, which are read
+    later. Infos are read twice: from any server, which is fast, and, for the chunks not found there, from the leader in
+    the order of the stream. A change or rename stores the new info before it removes the old one, so one is found.
     """
     stream, bucket = index.stream, index.bucket
     info = await stream.info(timeout=timeout)
@@ -39,7 +38,7 @@ async def find_orphans(index: ObjectIndex, older_than: float, timeout: Duration 
 
 
 async def _referenced(index: ObjectIndex, timeout: Duration | None, *, direct: bool) -> set[str]:
-    """The subjects of the chunks of all objects. InvalidReply for a description that cannot be read."""
+    """Return the subjects of the chunks of all objects. InvalidReply for an info that cannot be read."""
     bucket = index.bucket
     found: set[str] = set()
     stored = index.stream.get_batch(subject=all_meta_subjects(bucket), direct=direct, timeout=timeout)
@@ -53,7 +52,7 @@ async def _referenced(index: ObjectIndex, timeout: Duration | None, *, direct: b
 
 
 async def _age(index: ObjectIndex, subject: str, now: Timestamp, timeout: Duration | None) -> float:
-    """Seconds since the newest chunk was stored; -1 when there is none."""
+    """Return the seconds since the newest chunk was stored; -1 when there is none."""
     try:
         newest = await index.stream.get_last_message(subject, direct=False, timeout=timeout)
     except MessageNotFound:

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from hashlib import _Hash as Hash
 
 PREFETCH_BYTES = 8 * 2**20
-"""Bytes to read ahead."""
+"""Bytes to prefetch."""
 PREFETCH_CHUNKS = 500
 STALL_TIMEOUT_S = 1.0
-"""Seconds without a chunk before the store is asked for it."""
+"""Seconds without a chunk after which the leader is asked for it."""
 MAX_RESTARTS = 5
 """Restarts of a read whose object was replaced before its first chunk was returned."""
 
@@ -47,10 +47,10 @@ MAX_RESTARTS = 5
 async def resolve(
     index: ObjectIndex, wanted: str | ObjectInfo, timeout: Duration | None = None
 ) -> tuple[ObjectIndex, ObjectInfo]:
-    """Resolve a name, and the links it leads to; return the store and the info of the object.
+    """Resolve a name, following links; return the store and the info of the object.
 
-    ObjectNotFound and BucketNotFound, also for what a link leads to; ObjectLinkError for a link to a store, and for
-    links in a circle.
+    ObjectNotFound and BucketNotFound, also for the target of a link; ObjectLinkError for a link to a store and for
+    circular links.
     """
     if isinstance(wanted, ObjectInfo):
         index, name, info = index.index_of(bucket_name(wanted.bucket)), wanted.name, wanted
@@ -78,11 +78,12 @@ async def _existing(index: ObjectIndex, name: str, timeout: Duration | None) -> 
 
 
 class ObjectReader(AsyncForHint):
-    """The content of an object, chunk by chunk. Made by ``ObjectStore.get``; enter it, then iterate it once.
+    """The content of an object, chunk by chunk. Created by ``ObjectStore.get``.
 
-    It reads ahead a few MiB and survives restarts and reconnects. The last chunk is given out when the whole is what
-    was put, else DigestMismatch is raised in its place. ObjectChanged when the object was replaced or deleted while it
-    was read, BucketNotFound when its store was. Cancelling loses nothing: reading can go on. Leaving ends it.
+    Use it with ``async with`` and iterate it once. It prefetches a few MiB and survives restarts and reconnects. The
+    last chunk is returned if the digest is correct; otherwise DigestMismatch is raised in its place. ObjectChanged when
+    the object was replaced or deleted during the read, BucketNotFound when the store was deleted. After cancelling,
+    reading can continue. Leaving the block ends it.
     """
 
     def __init__(
@@ -253,7 +254,7 @@ class ObjectReader(AsyncForHint):
         return chunk_subject(self._index.bucket, self.info.nuid)
 
     async def _locate(self) -> None:
-        """Start at the chunk with the first requested byte. It reads the sizes, as not every client cuts evenly."""
+        """Start at the chunk with the first requested byte. It reads the sizes, since other clients may use any."""
         await self._start(headers_only=True)
         position = 0
         while True:

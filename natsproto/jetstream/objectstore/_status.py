@@ -10,14 +10,14 @@ from natsproto.jetstream._info import StreamInfo
 
 
 class ObjectStoreStatus(Value):
-    """An object store: its configuration, and the info of the stream behind it."""
+    """The configuration of an object store, and the info of its stream."""
 
     config: ObjectStoreConfig
     stream: StreamInfo
 
     @classmethod
     def of(cls, info: StreamInfo) -> ObjectStoreStatus:
-        """The status that a stream's info tells. ConfigError when it is no object store."""
+        """Return the status from a stream's info. ConfigError when the stream is not an object store."""
         return cls(config=ObjectStoreConfig.from_stream(info.config), stream=info)
 
     @property
@@ -32,7 +32,7 @@ class ObjectStoreStatus(Value):
 
     @property
     def bytes(self) -> int:
-        """Bytes of all objects and their descriptions."""
+        """Bytes of all objects and their infos."""
         return self.stream.state.bytes
 
     @property
@@ -52,7 +52,7 @@ class ObjectStoreStatus(Value):
 
     @property
     def sealed(self) -> bool:
-        """True if nothing can be changed any more."""
+        """True if the store is read-only."""
         return self.stream.config.sealed
 
     @property
@@ -67,5 +67,5 @@ class ObjectStoreStatus(Value):
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """The metadata of the store, those of the server included."""
+        """The metadata of the store, including the server's."""
         return self.config.metadata

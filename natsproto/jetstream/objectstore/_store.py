@@ -1,7 +1,7 @@
 """The object store (ADR-20).
 
-Owns the handle that programs use, and the rules for objects and links. ``upload`` stores content, ``reader`` reads it,
-``index`` changes infos.
+Owns the handle for programs, and the rules for objects and links. ``_upload`` stores content, ``_reader`` reads it,
+``_index`` changes infos.
 """
 
 from __future__ import annotations
@@ -58,14 +58,13 @@ ORPHAN_AGE_S = 24 * 3600.0
 
 
 class ObjectStore:
-    """Objects of any size under names of any kind, in a stream (ADR-20). Made by the JetStream context; as cheap as
-    its name.
+    """Objects of any size with any names, in a stream (ADR-20). Created by the JetStream context.
 
-    Names are not empty and have at most 2,048 bytes of UTF-8: ConfigError. Calls take ``timeout`` in seconds for each
-    answer (default: that of the JetStream context) and raise BucketNotFound when there is no such store (any more; of a
-    link also the store that it leads to), and what every call of the JetStream API raises: ApiError or the subclass of
-    its code (StreamProtected when the store is sealed, LimitReached when it is full), RequestTimeout, PermissionDenied,
-    ConnectionLost, ConnectionClosed.
+    A name has 1 to 2,048 bytes of UTF-8: ConfigError. Methods take ``timeout`` in seconds for each reply (default: that
+    of the JetStream context). They raise BucketNotFound when the store, or the store of a link's target, does not
+    exist, and the errors of every call of the JetStream API: ApiError or the subclass for its code (StreamProtected
+    when the store is sealed, LimitReached when it is full), RequestTimeout, PermissionDenied, ConnectionLost,
+    ConnectionClosed.
 
     Concurrent changes of one object are serialised; the last one wins. A read returns one version of the object, or an
     error.
@@ -92,19 +91,19 @@ class ObjectStore:
         return ObjectStoreStatus.of(info)
 
     async def seal(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
-        """Make the store read-only permanently: nothing is put, changed, deleted or expired any more."""
+        """Make the store read-only, permanently: nothing is put, changed, deleted or expired from now on."""
         with bucket_errors(self.bucket):
             return ObjectStoreStatus.of(await self._stream.seal(timeout=timeout))
 
     async def sweep(self, *, older_than: Duration = ORPHAN_AGE_S, timeout: Duration | None = None) -> int:
         """Purge orphaned chunks, left by programs that were killed during ``put``; return their number.
 
-        ``older_than`` in seconds (default: a day) is how long ago the last chunk must have been stored. It has to be
-        more than any ``put`` in progress, here or elsewhere, waits for its source: the object it makes could not be
-        read (DigestMismatch). Objects that are put, renamed or deleted meanwhile are safe.
+        ``older_than`` in seconds (default: a day) is the minimal age of the newest chunk. It must be longer than any
+        ``put`` in progress, by any client, waits for its source; otherwise the new object is damaged (DigestMismatch).
+        Objects that are put, renamed or deleted meanwhile are safe.
 
-        ConfigError for a store that mirrors others or has them as sources; InvalidReply for a description that cannot
-        be read, with nothing removed. Cancelling leaves open how many are gone.
+        ConfigError for a store that is a mirror or has sources; InvalidReply for an unreadable info, with nothing
+        removed. A cancelled call may have removed some of them.
         """
         removed, age = 0, seconds("older_than", older_than)
         with bucket_errors(self.bucket):
@@ -126,22 +125,21 @@ class ObjectStore:
         progress: Callable[[Progress], object] | None = None,
         timeout: Duration | None = None,
     ) -> ObjectInfo:
-        """Store an object, in the place of one that has this name.
+        """Store an object, or replace the one with this name.
 
-        ``source``: bytes, a path (``pathlib.Path``), a binary file (read from where it stands, not closed), an object
-        with ``async def read``, or an iterable or async iterable of bytes in pieces of any size. Files are read in a
-        thread; an iterable that blocks, blocks. At most some 12 MiB of it are in memory. ``chunk_size`` in bytes
-        (default: 128 KiB, or less if the server takes less). ``progress`` is called after every chunk; its ``total`` is
-        0 when nobody knows the size. ``headers`` and ``metadata`` are kept as they are.
+        ``source``: bytes, a path (``pathlib.Path``), a binary file (read from its position, not closed), an object with
+        ``async def read``, or an iterable or async iterable of bytes of any sizes. Files are read in a thread; a
+        blocking iterable blocks the event loop. About 12 MiB of the content are in memory at most. ``chunk_size`` is in
+        bytes (default: 128 KiB, or the server's ``max_payload``). ``progress`` is called after every chunk; its
+        ``total`` is 0 when the size is unknown. ``headers`` and ``metadata`` are stored unchanged.
 
-        The old object stays as it is until the new one is there as a whole, and its chunks go then. Whatever goes
-        wrong, cancelling included, leaves nothing behind: when there is no connection just then, that is done as soon
-        as there is one. Over a reconnect the chunks that were not acknowledged are sent again. Only the very last step,
-        when the name gets its new content, is not undone by cancelling, and with PublishUncertain from it the new
-        object may be there, whole, or not.
+        The old object is replaced when the new one is complete; then its chunks are removed. After any failure, and
+        when cancelled, the new chunks are removed, if necessary after the next reconnect. After a reconnect the
+        unacknowledged chunks are sent again. Only the last step, which gives the name its new content, cannot be
+        cancelled; if it raises PublishUncertain, the name has either the old or the new object.
 
-        TypeError for what cannot be put; ConfigError and PayloadTooLarge before anything is sent; what the source
-        raises; PublishUncertain (PublishTimeout) when the server is silent for ``timeout`` seconds.
+        TypeError for a source of another type; ConfigError and PayloadTooLarge before anything is sent; the errors of
+        the source; PublishUncertain (PublishTimeout) when the server does not reply for ``timeout`` seconds.
         """
         size = self._chunk_size(chunk_size)
         wanted = self._new_info(name, description, headers, metadata, ObjectOptions(max_chunk_size=size))
@@ -163,7 +161,7 @@ class ObjectStore:
         progress: Callable[[Progress], object] | None = None,
         timeout: Duration | None = None,
     ) -> ObjectInfo:
-        """``put`` of a file, under its own name without its folders unless ``name`` is given. OSError of the file."""
+        """``put`` for a file; ``name`` is its name without the folder by default. OSError of the file."""
         return await self.put(
             Path(path).name if name is None else name,
             Path(path),
@@ -198,14 +196,14 @@ class ObjectStore:
         length: int | None = None,
         timeout: Duration | None = None,
     ) -> ObjectReader:
-        """The content of an object, in chunks as they come: enter it, then iterate it.
+        """Return a reader of the content of an object, in chunks. Use it with ``async with``, then iterate it.
 
-        ``offset`` and ``length`` in bytes choose a part; the digest can be checked for the whole only. A link is
-        followed. With an ObjectInfo it is that version or ObjectChanged.
+        ``offset`` and ``length`` in bytes choose a range; only the digest of the whole object is checked. Links are
+        followed. For an ObjectInfo, another version of the object raises ObjectChanged.
 
-        ConfigError for an offset behind the end. When entering: ObjectNotFound; ObjectLinkError for a link to a store
-        and for links in a circle. When entering or reading: DigestMismatch for chunks that are missing or damaged,
-        ObjectChanged when it was replaced or deleted meanwhile.
+        ConfigError for an offset beyond the end. On entering: ObjectNotFound; ObjectLinkError for a link to a store and
+        for circular links. On entering or reading: DigestMismatch for missing or damaged chunks, ObjectChanged when the
+        object was replaced or deleted meanwhile.
         """
         return ObjectReader(self._index, name, offset=offset, length=length, timeout=timeout)
 
@@ -216,7 +214,9 @@ class ObjectStore:
         progress: Callable[[Progress], object] | None = None,
         timeout: Duration | None = None,
     ) -> bytes:
-        """The whole content of an object. Raises what ``get`` does; when it is replaced meanwhile, gets the new one."""
+        """Return the whole content of an object. Raises the errors of ``get``; gets the new version of a replaced
+        object.
+        """
         return await to_bytes(self._index, name, timeout, progress)
 
     async def get_file(
@@ -230,11 +230,11 @@ class ObjectStore:
     ) -> ObjectInfo:
         """Write the whole content of an object to a file, which appears (or is replaced) when it is complete.
 
-        With ``resume`` what was had before something went wrong is kept beside it, as ``<path>.<nuid>.partial``, and
-        the next call with ``resume`` goes on there, unless the object was replaced. Without, no failure leaves
-        anything, cancelling included. ``progress`` is called after every chunk.
+        With ``resume`` the received part is kept after a failure, as ``<path>.<nuid>.partial``, and the next call with
+        ``resume`` continues it, unless the object was replaced. Without ``resume`` no file is left after a failure or
+        when cancelled. ``progress`` is called after every chunk.
 
-        Raises what ``get`` does; when the object is replaced meanwhile, the new one is got. OSError of the file.
+        Raises the errors of ``get``; gets the new version of an object that is replaced meanwhile. OSError of the file.
         """
         return await to_file(self._index, name, path, resume=resume, timeout=timeout, progress=progress)
 
@@ -280,11 +280,11 @@ class ObjectStore:
         ignore_deletes: bool = False,
         updates_only: bool = False,
     ) -> ObjectWatcher | WatchCallback[ObjectInfo]:
-        """Watch the store: yield the info of every object and link, and then of every change; enter it, then iterate
-        it.
+        """Watch the store. Use it with ``async with``, then iterate it.
 
-        A deleted object has ``deleted``, unless ``ignore_deletes``. With ``updates_only`` it begins with the changes.
-        With ``cb`` each change is given to it: see WatchCallback.
+        It yields the info of every object and link, and then of every change. The info of a deleted object has
+        ``deleted``; ``ignore_deletes`` omits it. ``updates_only`` omits the initial infos. With ``cb`` it is called
+        with each info: see WatchCallback.
         """
         policy = DeliverPolicy.NEW if updates_only else DeliverPolicy.LAST_PER_SUBJECT
         ordered = self._stream.ordered_consumer(filter_subject=all_meta_subjects(self.bucket), deliver_policy=policy)
@@ -294,9 +294,9 @@ class ObjectStore:
     # ---------------------------------------------------------------- changing
 
     async def delete(self, name: str, *, timeout: Duration | None = None) -> None:
-        """Delete an object or a link (and not what it leads to); harmless when it was deleted before.
+        """Delete an object or a link, but not the link's target. Deleting it again does nothing.
 
-        ObjectNotFound when there never was one. Cancelling leaves open whether it was done.
+        ObjectNotFound when there never was one. A cancelled call may have deleted it.
         """
         await self._index.run_shielded(self._delete(object_name(name), timeout))
 
@@ -322,9 +322,9 @@ class ObjectStore:
     ) -> ObjectInfo:
         """Change the info of an object or a link, but not its content; None keeps a field.
 
-        ``rename`` gives it another name. Links to the old one lead nowhere then. ObjectNotFound; ObjectExists when the
-        new name is taken; ObjectChanged when the object was replaced or deleted while it was renamed, which is undone
-        then. Cancelling leaves open whether it was done.
+        ``rename`` is its new name; links to the old name are broken then. ObjectNotFound; ObjectExists when the new
+        name is in use; ObjectChanged when the object was replaced or deleted during the rename, which is undone then. A
+        cancelled call may have changed it.
         """
         changes: _Changes = {}
         if description is not None:
@@ -389,10 +389,10 @@ class ObjectStore:
         metadata: Mapping[str, str] | None = None,
         timeout: Duration | None = None,
     ) -> ObjectInfo:
-        """Make a link to an object of this store (its name), or of any store of the account (its ObjectInfo).
+        """Create a link to an object of this store (by its name), or of any store of the account (by its ObjectInfo).
 
-        It may replace another link. ObjectNotFound when there is no such object; ObjectLinkError when it is a link
-        itself; ObjectExists when ``name`` is an object. Cancelling leaves open whether it was done.
+        It may replace another link. ObjectNotFound when the target does not exist; ObjectLinkError when the target is a
+        link; ObjectExists when ``name`` is an object. A cancelled call may have created it.
         """
         bucket, goal = (self.bucket, target) if isinstance(target, str) else (target.bucket, target.name)
         if (bucket, object_name(goal)) == (self.bucket, name):
@@ -415,7 +415,7 @@ class ObjectStore:
         metadata: Mapping[str, str] | None = None,
         timeout: Duration | None = None,
     ) -> ObjectInfo:
-        """Make a link to a whole store, which need not exist; otherwise as ``add_link``."""
+        """Create a link to a whole store, which need not exist; otherwise as ``add_link``."""
         link = ObjectLink(bucket=bucket_name(store.bucket if isinstance(store, ObjectStore) else store))
         return await self._link(self._new_info(name, description, headers, metadata, ObjectOptions(link=link)), timeout)
 
@@ -448,7 +448,7 @@ class ObjectStore:
         metadata: Mapping[str, str] | None,
         options: ObjectOptions,
     ) -> ObjectInfo:
-        """A new object or link, without content."""
+        """Return the info of a new object or link, without content."""
         info = ObjectInfo(
             name=object_name(name),
             description=description,

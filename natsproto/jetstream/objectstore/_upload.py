@@ -1,4 +1,4 @@
-"""Putting: stores the content of an object as chunks in the stream.
+"""Uploading the content of an object as chunks to the stream.
 
 Owns the choice of the publisher, the order of the chunks, and their removal after a failure.
 """
@@ -52,7 +52,7 @@ class Upload:
         self._content = ContentReader(source, info.chunk_size, self._digest.update)
         connection = index.api.connection
         self.batched = batched and connection.server_info.api_lvl >= FAST_API_LEVEL
-        """True if the store takes fast ingest, as far as is known."""
+        """True if the store allows fast ingest, as far as is known."""
         self._progress, self._timeout = progress, timeout
         self._max_pending = max(1, min(MAX_PENDING_CHUNKS, MAX_PENDING_BYTES // info.chunk_size))
         self._unordered: deque[tuple[AckFuture, bytes]] = deque()  # chunks of which the place is not known
@@ -152,7 +152,7 @@ class Upload:
             await self._publish(publisher, chunk)
 
     def _publisher(self) -> FastPublisher | Publisher:
-        """The fastest one that the stream allows. Every chunk has an id, so that it can be sent again."""
+        """Return the fastest publisher that the stream allows. Every chunk has an id, so that it can be sent again."""
         connection = self._index.api.connection
         if self.batched:
             options = FastOptions(
@@ -170,7 +170,7 @@ class Upload:
         return Publisher(connection, limits, auto_msg_id=True)
 
     async def _settle(self, publisher: FastPublisher | Publisher) -> None:
-        """Wait until no chunk is on its way, so that none is stored after the purge."""
+        """Wait until no chunk is in flight, so that none is stored after the purge."""
         if not self._index.api.connection.is_connected:
             return
         try:

@@ -1,4 +1,4 @@
-"""Watching objects: their current infos, and then every change, without an end."""
+"""Watching objects: their current infos, and then every change."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from natsproto.jetstream.objectstore._meta import ObjectInfo, read_info
 
 
 class ObjectWatcher(WatchBase[ObjectInfo]):
-    """Descriptions of objects as they change. Made by ``ObjectStore.watch``; enter it, then iterate it.
+    """The infos of objects as they change. Created by ``ObjectStore.watch``; use it with ``async with``, then iterate.
 
-    ``async for`` gives one at a time, ``next()`` one within a time. It goes on over restarts, reconnects and changes of
-    leader, whether it is read or not. Reading ends after ``stop`` or the end of the client, or raises BucketNotFound
-    when the store was deleted, and PermissionDenied. Cancelling a reader loses nothing. Of several tasks that read one
-    watch each change goes to one, and its end to all.
+    ``async for`` yields one at a time, ``next()`` returns one within a timeout. It continues after restarts, reconnects
+    and changes of the leader, whether it is read or not. Reading ends after ``stop`` or the end of the client, and
+    raises BucketNotFound when the store was deleted, and PermissionDenied. Cancelling a reader loses nothing. When
+    several tasks read one watch, each change goes to one of them and its end to all.
     """
 
     def __init__(self, ordered: OrderedConsumer, bucket: str, *, ignore_deletes: bool, updates_only: bool) -> None:
@@ -34,9 +34,9 @@ class ObjectWatcher(WatchBase[ObjectInfo]):
         return self._buffered.popleft()
 
     async def next(self, timeout: Duration | None = None) -> ObjectInfo:
-        """The next change; waits at most ``timeout`` seconds (None: for ever).
+        """Return the next change; wait at most ``timeout`` seconds (None: forever).
 
-        RequestTimeout when none came in time; SubscriptionClosed when none will come any more, or what ended it.
+        RequestTimeout when none came in time; SubscriptionClosed, or the error that ended the watch, after its end.
         """
         return await self._next_item(timeout, "change")
 
