@@ -13,11 +13,11 @@ from natsproto._value import Value
 
 
 class ApiTrace(Value):
-    """One request to the JetStream API. ``subject`` is what it was sent to, ``duration`` how many seconds it took.
+    """One request to the JetStream API. ``subject`` is its subject, ``duration`` the seconds it took.
 
-    ``request`` and ``response`` are as they were on the wire, but for the contents of stored messages: their size
-    stands for them. ``status`` is that of the response's headers, 0 for none. ``error`` is what came instead of a
-    response: NoResponders, RequestTimeout, ConnectionLost, PermissionDenied …, or the CancelledError of the caller.
+    ``request`` and ``response`` are the payloads; the contents of stored messages are replaced by their sizes.
+    ``status`` is that of the response's headers, 0 for none. ``error`` is the error without a response: NoResponders,
+    RequestTimeout, ConnectionLost, PermissionDenied …, or the CancelledError of the caller.
     """
 
     subject: str

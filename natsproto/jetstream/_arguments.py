@@ -1,7 +1,7 @@
 """The keyword arguments of the calls that configure a stream, consumer or bucket.
 
-Owns nothing at runtime: it tells type checkers the fields of the configurations, once for every call that takes them
-instead of a whole configuration. A test holds it against the records.
+Type checkers get the fields of the configurations from here, for every call that accepts them instead of a whole
+configuration. It is not used at runtime. A test compares it with the records.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _KINDS = {KV_STREAM: "bucket", OBJECT_STREAM: "object store"}
-"""The names of streams with these prefixes in error messages."""
+"""The words for streams with these prefixes in error messages."""
 _ALL_CHUNKS = f"{OBJECT_SUBJECTS}*.C.>"
-"""A subject that the stream of every object store listens on."""
+"""A subject that matches the stream of every object store."""
 
 
 class BucketManager(StreamManager):
@@ -61,8 +61,8 @@ class BucketManager(StreamManager):
     ) -> KeyValue:
         """Create a key/value bucket (ADR-8) from a KeyValueConfig, from its fields, or from both (the fields win).
 
-        ``key_codec``: how the keys of this handle are written (ADR-54). The same bucket may be created twice;
-        StreamNameInUse when the one of that name is configured otherwise. Else as ``create_stream``.
+        ``key_codec`` converts the keys of this handle (ADR-54). Creating an existing bucket again does nothing;
+        StreamNameInUse when its configuration differs. Otherwise as ``create_stream``.
         """
         return await self._write_key_value("CREATE", amended(KeyValueConfig, config, fields), key_codec, timeout)
 
@@ -75,8 +75,8 @@ class BucketManager(StreamManager):
         timeout: Duration | None = None,
         **fields: Unpack[KeyValueArgs],
     ) -> KeyValue:
-        """Change a bucket to this whole configuration: what is not said gets its default. BucketNotFound;
-        InvalidStreamConfig for what cannot be changed; else as ``create_key_value``.
+        """Replace the configuration of a bucket: fields that are not given get their defaults. BucketNotFound;
+        InvalidStreamConfig for fields that cannot be changed; otherwise as ``create_key_value``.
         """
         return await self._write_key_value("UPDATE", amended(KeyValueConfig, config, fields), key_codec, timeout)
 
@@ -89,7 +89,7 @@ class BucketManager(StreamManager):
         timeout: Duration | None = None,
         **fields: Unpack[KeyValueArgs],
     ) -> KeyValue:
-        """Change the bucket of that name to this whole configuration, or create it. Raises what both raise."""
+        """Replace the configuration of the bucket, or create it. Raises the errors of both."""
         return await self._write_key_value("", amended(KeyValueConfig, config, fields), key_codec, timeout)
 
     @overload
@@ -124,11 +124,11 @@ class BucketManager(StreamManager):
         bind: bool = False,
         timeout: Duration | None = None,
     ) -> KeyValue | KeyValue[T]:
-        """The bucket of that name; BucketNotFound.
+        """Return the bucket with this name; BucketNotFound.
 
-        ``kind`` is the type of its values (bytes unless given) and ``codec`` how they are written (default JSON), see
-        ``KeyValue.typed``; ``key_codec`` how keys are (ADR-54). With ``bind`` nothing is asked, so that it may not
-        exist; where it is a mirror, do not bind: only the server knows where its keys are written.
+        ``kind`` is the type of its values (default: bytes) and ``codec`` converts them (default: JSON), see
+        ``KeyValue.typed``; ``key_codec`` converts keys (ADR-54). With ``bind`` no request is sent, so the bucket may
+        not exist. Do not bind a mirror: only the server knows where its keys are written.
         """
         from natsproto.jetstream.kv._bucket import KeyValue
 
@@ -139,12 +139,12 @@ class BucketManager(StreamManager):
         return found.typed(kind) if codec is None else found.typed(kind, codec)
 
     async def delete_key_value(self, bucket: str, *, timeout: Duration | None = None) -> None:
-        """Delete a bucket with all it holds. BucketNotFound."""
+        """Delete a bucket with all its entries. BucketNotFound."""
         await self._delete_bucket(KV_STREAM, bucket, timeout)
 
     @items
     async def key_value_names(self, *, timeout: Duration | None = None) -> AsyncGenerator[str]:
-        """Yield the name of every bucket, mirrors included."""
+        """Yield the name of every bucket, including mirrors."""
         async with aclosing(self.stream_names(timeout=timeout)) as names:
             async for name in names:
                 if name.startswith(KV_STREAM):
@@ -152,7 +152,7 @@ class BucketManager(StreamManager):
 
     @items
     async def key_value_statuses(self, *, timeout: Duration | None = None) -> AsyncGenerator[KeyValueStatus]:
-        """Yield the configuration and state of every bucket, mirrors included."""
+        """Yield the configuration and state of every bucket, including mirrors."""
         from natsproto.jetstream.kv._status import KeyValueStatus
 
         async for info in self.streams(timeout=timeout):
@@ -171,7 +171,7 @@ class BucketManager(StreamManager):
     ) -> ObjectStore:
         """Create an object store (ADR-20) from an ObjectStoreConfig, from its fields, or from both (the fields win).
 
-        The same store may be created twice; StreamNameInUse when the one of that name is configured otherwise. Else as
+        Creating an existing store again does nothing; StreamNameInUse when its configuration differs. Otherwise as
         ``create_stream``.
         """
         return await self._write_object_store("CREATE", amended(ObjectStoreConfig, config, fields), timeout)
@@ -184,8 +184,8 @@ class BucketManager(StreamManager):
         timeout: Duration | None = None,
         **fields: Unpack[ObjectStoreArgs],
     ) -> ObjectStore:
-        """Change an object store to this whole configuration: what is not said gets its default. BucketNotFound;
-        InvalidStreamConfig for what cannot be changed; else as ``create_object_store``.
+        """Replace the configuration of an object store: fields that are not given get their defaults. BucketNotFound;
+        InvalidStreamConfig for fields that cannot be changed; otherwise as ``create_object_store``.
         """
         return await self._write_object_store("UPDATE", amended(ObjectStoreConfig, config, fields), timeout)
 
@@ -197,12 +197,12 @@ class BucketManager(StreamManager):
         timeout: Duration | None = None,
         **fields: Unpack[ObjectStoreArgs],
     ) -> ObjectStore:
-        """Change the object store of that name to this whole configuration, or create it. Raises what both raise."""
+        """Replace the configuration of the object store, or create it. Raises the errors of both."""
         return await self._write_object_store("", amended(ObjectStoreConfig, config, fields), timeout)
 
     async def object_store(self, bucket: str, *, bind: bool = False, timeout: Duration | None = None) -> ObjectStore:
-        """The object store of that name; BucketNotFound. With ``bind`` nothing is asked, so that it may not exist (and
-        that it takes fast ingest is not known).
+        """Return the object store with this name; BucketNotFound. With ``bind`` no request is sent, so the store may
+        not exist, and fast ingest is not used.
         """
         from natsproto.jetstream.objectstore._store import ObjectStore
 
@@ -210,7 +210,7 @@ class BucketManager(StreamManager):
         return ObjectStore(self._api, bucket, info)
 
     async def delete_object_store(self, bucket: str, *, timeout: Duration | None = None) -> None:
-        """Delete an object store with all it holds. BucketNotFound."""
+        """Delete an object store with all its objects. BucketNotFound."""
         await self._delete_bucket(OBJECT_STREAM, bucket, timeout)
 
     @items
@@ -247,7 +247,7 @@ class BucketManager(StreamManager):
     async def _write_bucket(
         self, verb: str, config: KeyValueConfig | ObjectStoreConfig, timeout: Duration | None
     ) -> StreamInfo:
-        """CREATE or UPDATE; with an empty verb whichever applies."""
+        """CREATE or UPDATE the stream; with an empty verb the one that applies."""
         with bucket_errors(config.bucket):
             if not verb:
                 return await create_or_update_stream(self._api, config.to_stream(), False, timeout)

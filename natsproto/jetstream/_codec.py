@@ -1,9 +1,9 @@
-"""Records and their JSON: the values of the JetStream API, here and on the wire.
+"""Records and their JSON: the values of the JetStream API.
 
-Owns the record class (frozen, slotted, keyword-only) and its kinds of fields. It knows no field of the server
-by name and has no opinion on what a value means.
+Owns the record class (frozen, slotted, keyword-only) and its kinds of fields. It does not know the server's fields and
+the meaning of their values.
 
-The rules, once for all records:
+The rules for all records:
 
 * durations are nanoseconds on the wire and float seconds here (a ``timedelta`` is accepted too),
 * times are RFC 3339 on the wire and ``Timestamp`` here; the zero time of the server is ``None``,
@@ -65,7 +65,7 @@ H = TypeVar("H", covariant=True)
 A = TypeVar("A", contravariant=True)
 
 Duration: TypeAlias = float | timedelta
-"""Seconds; a ``timedelta`` says the same."""
+"""Seconds, or a ``timedelta``."""
 
 NEVER = Timestamp(1, 1, 1)
 """The zero time of the server."""
@@ -76,7 +76,7 @@ _ZERO_TIME = "0001-01-01T00:00:00"
 
 
 class ExactSeconds(float):
-    """Seconds that a float cannot hold to the nanosecond. A server's value is written back unchanged."""
+    """Seconds that a float cannot represent to the nanosecond. The server's value is written back unchanged."""
 
     __slots__ = ("ns",)
 
@@ -94,8 +94,8 @@ class ExactSeconds(float):
 
 
 def nanoseconds(duration: Duration) -> int:
-    """A duration as the wire has it. Exact for every whole number of nanoseconds up to 97 days, and for those that
-    came from a server.
+    """Return a duration in nanoseconds. Exact for every whole number of nanoseconds up to 97 days, and for values of a
+    server.
     """
     if isinstance(duration, ExactSeconds):
         return duration.ns
@@ -106,7 +106,7 @@ def nanoseconds(duration: Duration) -> int:
 
 
 class Unlisted(str):
-    """An enumerated value this version does not list: a newer server sent it, or a program insists on it."""
+    """An enumerated value that this version does not know: from a newer server, or passed explicitly by a program."""
 
     __slots__ = ()
 
@@ -138,14 +138,14 @@ def text(*, default: str = cast(str, REQUIRED), key: str = "", always: bool = Fa
 
 
 def flag(*, default: bool = False, key: str = "") -> bool:
-    """A truth value."""
+    """A bool."""
     return cast(bool, Field(key, default, accept_flag, exact=bool))
 
 
 def integer(
     *, default: int = cast(int, REQUIRED), low: int = 0, high: int = INT64, key: str = "", always: bool = False
 ) -> int:
-    """An int from ``low`` to ``high``; the server answers a bigger one with an error about JSON."""
+    """An int from ``low`` to ``high``; for a larger one the server replies with a JSON error."""
 
     def accept(what: str, value: object) -> object:
         if not isinstance(value, int) or isinstance(value, bool):
@@ -168,17 +168,17 @@ def delays(*, default: tuple[()] = (), key: str = "") -> Delays:
 
 
 def age(*, default: float | None = None, key: str = "") -> float | None:
-    """Seconds since something was heard of last; the server's -1 means never and is None here."""
+    """Seconds since the last activity; the server's -1 means never and is None here."""
     return cast("float | None", Field(key, default, accept_age, read=read_age, write=write_seconds))
 
 
 def moment(*, default: None = None, key: str = "") -> Moment:
-    """A point in time, or None."""
+    """A time, or None."""
     return cast("Moment", Field(key, default, accept_moment, read=read_moment, write=write_moment))
 
 
 def instant(*, default: Timestamp = NEVER, key: str = "") -> Timestamp:
-    """A point in time that the server always tells; NEVER only when an old one did not."""
+    """A time that the server always sends; NEVER if an old server did not."""
     return cast(Timestamp, Field(key, default, accept_instant, read=read_instant, write=write_moment))
 
 
@@ -215,13 +215,13 @@ def integers(*, default: tuple[()] = (), key: str = "") -> tuple[int, ...]:
 
 
 def nested(kind: type[R], *, default: R | None = None, key: str = "") -> R:
-    """A record inside; without a default it must be there. For one that may be absent see ``optional``."""
+    """A nested record; without a default it is required. ``optional`` is for one that may be absent."""
     held = REQUIRED if default is None else default
     return cast(R, Field(key, held, _accepting(kind), read=_reading(kind), write=_write_record))
 
 
 def optional(kind: type[R], *, default: None = None, key: str = "") -> R | None:
-    """A record inside, or None."""
+    """A nested record, or None."""
     accept = _accepting(kind)
     return cast(
         "R | None",
@@ -495,7 +495,7 @@ class Record(BaseRecord, metaclass=RecordType):
 
 
 def decode(kind: type[R], payload: object) -> R:
-    """The record a server's JSON object stands for; InvalidReply names the place that cannot be read."""
+    """Decode a record from a server's JSON object; InvalidReply names the invalid field."""
     if type(payload) is not dict:
         raise InvalidReply(kind.__name__, "", payload, "must be an object")
     record = kind.__new__(kind)
@@ -525,7 +525,7 @@ def decode(kind: type[R], payload: object) -> R:
 
 
 def encode(record: Record) -> dict[str, object]:
-    """The JSON object to send: falsy fields and defaults left out, ``extra`` put back."""
+    """Return the JSON object to send: without falsy fields and defaults, with ``extra``."""
     sent: dict[str, object] = dict(record.extra)
     for name, field in type(record)._fields.items():
         if name == "extra":
@@ -542,7 +542,7 @@ def loads(kind: type[R], data: bytes | str) -> R:
 
 
 def parse(data: bytes | str, what: str = "reply") -> dict[str, object]:
-    """The JSON object in a message; InvalidReply when it is something else."""
+    """Return the JSON object in a message; InvalidReply when it is not an object."""
     try:
         payload = json.loads(data if isinstance(data, str) else data.decode())  # bytes: a search for the encoding
     except (ValueError, RecursionError) as exc:
@@ -553,7 +553,9 @@ def parse(data: bytes | str, what: str = "reply") -> dict[str, object]:
 
 
 def amended(kind: type[R], record: R | None, fields: Mapping[str, object]) -> R:
-    """A copy of the record with other values of some fields, or one of these fields. TypeError for what is none."""
+    """Return a copy of the record with other values of some fields, or a new record of these fields. TypeError for
+    unknown fields.
+    """
     if record is None:
         return kind(**fields)  # type: ignore[arg-type]  # checked by the constructor
     if not isinstance(record, kind):
@@ -565,7 +567,7 @@ def amended(kind: type[R], record: R | None, fields: Mapping[str, object]) -> R:
 
 
 def dumps(payload: Record | Mapping[str, object]) -> bytes:
-    """Compact JSON of a record or of a request made by hand (whose values may be records).
+    """Return the compact JSON of a record, or of a dict whose values may be records.
 
     ConfigError for a string with half a surrogate pair, which UTF-8 cannot hold.
     """

@@ -1,6 +1,6 @@
 """Consumer groups: creating, changing and deleting them, and consuming as a member.
 
-Owns the handles that programs use. Everything about a group is in its configuration, which lies in a key/value bucket.
+Owns the handles for programs. The state of a group is its configuration, which is in a key/value bucket.
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ class Group(Generic[C]):
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
         **fields: Unpack[ConsumerArgs],
     ) -> Member:
-        """Consume as an instance of this member: enter it, or ``await`` it to run until it ends.
+        """Consume as an instance of this member: use it with ``async with``, or ``await`` it to run until it ends.
 
         The handler gets the messages of the member's partitions, under their own subjects. Several instances of a
-        member may run; one is served, and when it is gone for ``ack_wait`` seconds (default 5) another one is.
-        ``max_ack_pending=1`` makes sure that a message is not handled before the one in front of it was. The other
+        member may run; the server serves one of them, and another one after the first was gone for ``ack_wait`` seconds
+        (default 5). With ``max_ack_pending=1`` each message is handled before the next is delivered. The other
         arguments are those of PullConsumer.consume, ``fields`` those of ConsumerConfig.
 
-        ConfigError for what a group chooses itself, and for a stranger in a static group.
+        ConfigError for fields that a group sets itself, and for an unknown member of a static group.
         """
         consumer_name(member)
         if isinstance(self.config, StaticGroupConfig) and not self.config.partitions(member):
@@ -122,7 +122,7 @@ class Group(Generic[C]):
         await self._stream.unpin_consumer(self._consumer_of(member), PRIORITY_GROUP)
 
     async def active_members(self) -> list[str]:
-        """The members that have an active instance, as far as the server knows."""
+        """Return the members that have an active instance, as far as the server knows."""
         names = {self._consumer_of(member): member for member in (await self.info()).names}
         return [
             names[info.name]
@@ -146,8 +146,8 @@ class Group(Generic[C]):
 
 
 class StaticGroup(Group[StaticGroupConfig]):
-    """A group on a stream whose subjects begin with the partition, as a subject transform with ``{{partition()}}``
-    makes them. Members are named once and for all; every change of its configuration ends it.
+    """A group on a stream whose subjects begin with the partition, from a subject transform with ``{{partition()}}``.
+    Its members cannot change; a change of its configuration ends it.
     """
 
     _bucket_name = StaticGroupConfig.bucket
@@ -164,10 +164,10 @@ class StaticGroup(Group[StaticGroupConfig]):
         mappings: Mapping[str, Iterable[int]] | None = None,
         filters: Iterable[str] = (),
     ) -> StaticGroup:
-        """Create a group of ``max_members`` partitions, given evenly to ``members`` or as ``mappings`` says.
+        """Create a group of ``max_members`` partitions, assigned evenly to ``members`` or by ``mappings``.
 
-        ``filters`` are subjects without the partition (default: all). The same group may be created twice; GroupChanged
-        when the one of that name is configured otherwise. ConfigError; StreamNotFound.
+        ``filters`` are subjects without the partition (default: all). Creating an existing group again does nothing;
+        GroupChanged when its configuration differs. ConfigError; StreamNotFound.
         """
         config = StaticGroupConfig(
             max_members=max_members,
@@ -205,7 +205,7 @@ class StaticGroup(Group[StaticGroupConfig]):
 
 class ElasticGroup(Group[ElasticGroupConfig]):
     """A group on any stream: its messages go through a work queue stream, ``STREAM-GROUP``, which adds the partition as
-    the first token of the subjects. Members may be added and dropped at any time.
+    the first token of the subjects. Members may be added and removed at any time.
     """
 
     _bucket_name = ElasticGroupConfig.bucket
@@ -224,13 +224,14 @@ class ElasticGroup(Group[ElasticGroupConfig]):
     ) -> ElasticGroup:
         """Create a group of ``max_members`` partitions without members, and its work queue stream.
 
-        ``filters`` are the subjects that take part (default: all), and for each, if given, the numbers of the ``*``
-        that make the key, from 1 on: ``{"orders.*.*": [1]}`` keeps what has the same second token together. Without
-        numbers the whole subject is the key. ``max_buffered_msgs`` and ``max_buffered_bytes`` bound the stream between
-        (0: no bound); give it more than a second's work, as a full one is filled again after a second.
+        ``filters`` are the subjects of the group (default: all). Each may have the numbers of the ``*`` that form the
+        key, starting with 1: ``{"orders.*.*": [1]}`` keeps messages with the same second token together. Without
+        numbers the whole subject is the key. ``max_buffered_msgs`` and ``max_buffered_bytes`` limit the work queue
+        stream (0: no limit); set them to more than the work of a second, since a full stream is refilled only after a
+        second.
 
-        The same group may be created twice; GroupChanged when the one of that name is configured otherwise, members
-        aside. ConfigError; StreamNotFound. Needs nats-server 2.11.
+        Creating an existing group again does nothing; GroupChanged when its configuration, except for members, differs.
+        ConfigError; StreamNotFound. Needs nats-server 2.11.
         """
         numbers = filters if isinstance(filters, Mapping) else dict.fromkeys(filters, ())
         config = ElasticGroupConfig(
@@ -268,21 +269,24 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         return group
 
     async def add_members(self, *names: str) -> tuple[str, ...]:
-        """Give these members partitions as well, which the others lose; return all members.
+        """Assign partitions to these members, too, taking them from the others; return all members.
 
-        ConfigError where partitions are given by hand; GroupNotFound. Nothing happens to members that keep theirs.
+        ConfigError when partitions are mapped explicitly; GroupNotFound. Members that keep their partitions are not
+        interrupted.
         """
         new = {consumer_name(name) for name in names}
         return await self._change_members(lambda members: members | new)
 
     async def drop_members(self, *names: str) -> tuple[str, ...]:
-        """Take these members' partitions, which the others get; return who is left. Else as ``add_members``."""
+        """Reassign the partitions of these members to the others; return the remaining members. Otherwise as
+        ``add_members``.
+        """
         return await self._change_members(lambda members: members - set(names))
 
     async def set_mappings(self, mappings: Mapping[str, Iterable[int]]) -> None:
-        """Give partitions by hand, instead of evenly to members; ``{}`` ends that, and the group has no members then.
+        """Map partitions to members explicitly, instead of evenly; ``{}`` ends that, and the group has no members then.
 
-        ConfigError unless each partition is given once; GroupNotFound.
+        ConfigError unless each partition is mapped once; GroupNotFound.
         """
         written = [encode(mapping) for mapping in make_mappings(mappings)]
         await self._update_config(lambda config: {"members": [], "member_mappings": written})
@@ -301,8 +305,8 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         return tuple((await self._update_config(changed)).members)
 
     async def _update_config(self, change: Callable[[ElasticGroupConfig], dict[str, object]]) -> ElasticGroupConfig:
-        """Change some fields of what is written; all others stay as they are, down to the way they are written:
-        members compare them.
+        """Change some fields of the stored configuration. All others are written back unchanged, because members
+        compare them.
         """
         while True:
             try:

@@ -55,7 +55,7 @@ YIELD_TO_PINNED_S: Final = 0.4
 
 
 class MemberHandler:
-    """The handler of a member: at most ``max_messages`` are buffered, ``options`` says how they are handled."""
+    """The handler of a member with its ``options``; at most ``max_messages`` are buffered."""
 
     handler: Handler
     options: HandlerOptions
@@ -97,7 +97,8 @@ class MemberHandler:
 
 
 class Member(AwaitHint):
-    """One instance of a member. Made by ``consume`` of a group: enter it, or ``await`` it to run until it ends.
+    """One instance of a member. Created by ``consume`` of a group: use it with ``async with``, or ``await`` it to run
+    until it ends.
 
     It ends by ``stop``, when the group is deleted, or on an error, which ``wait``, the ``await`` and leaving the block
     raise (GroupChanged, PermissionDenied, BucketNotFound …). Leaving the block stops.
@@ -137,16 +138,17 @@ class Member(AwaitHint):
 
     @property
     def is_joined(self) -> bool:
-        """True while it reads the member's consumer; the server serves one of several instances."""
+        """True while it reads the member's consumer; of several instances the server serves one."""
         return self._context is not None
 
     @property
     def closed(self) -> bool:
-        """True once it has ended."""
+        """True after its end."""
         return self._task is not None and self._task.done()
 
     async def joined(self) -> None:
-        """Wait until it reads the member's consumer. Raises what ended it; LocalProtocolError when it was stopped.
+        """Wait until it reads the member's consumer. Raises the error that ended it; LocalProtocolError when it was
+        stopped.
 
         Cancelling ends the wait.
         """
@@ -195,7 +197,7 @@ class Member(AwaitHint):
     async def stop(self) -> None:
         """Wait for running handlers and end; another instance takes over. Never raises.
 
-        The consumer stays; that of an elastic group goes after ``ack_wait`` without instances.
+        The consumer is kept; in an elastic group the server removes it after ``ack_wait`` without instances.
         """
         self._begun = True
         if self._task is not None and not self._task.done():

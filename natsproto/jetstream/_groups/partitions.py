@@ -1,6 +1,6 @@
 """Group configurations, the partitions of members, and the names of keys, streams and consumers.
 
-It does no I/O. All of it equals orbit.go's pcgroups, because members agree on their partitions by computing the same.
+It does no I/O. The results equal those of orbit.go's pcgroups, since each member computes the partitions of all.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from natsproto.jetstream._config import StreamSource, SubjectTransform, consumer
 from natsproto.protocol.subject import subscribe_subject
 
 PRIORITY_GROUP: Final = "PCG"
-"""The priority group of every member's consumer: of several instances of a member one is served (ADR-42)."""
+"""The priority group of every member's consumer: it makes the server serve one of several instances (ADR-42)."""
 DEFAULT_ACK_WAIT_S: Final = 5.0
 MIN_PULL_S: Final = 1.0
-"""Seconds, the least that a pull and a pin may last."""
+"""Seconds; the shortest duration of a pull and a pin."""
 
 
 class MemberMapping(Record):
@@ -28,7 +28,7 @@ class MemberMapping(Record):
 
 
 class PartitioningFilter(Record):
-    """Subjects that take part, and which of the filter's ``*`` make the key: their numbers, from 1 on.
+    """The subjects of a group, and the numbers (from 1) of the filter's ``*`` that form the key.
 
     Without numbers the whole subject is the key.
     """
@@ -48,7 +48,7 @@ class PartitioningFilter(Record):
             raise ConfigError("partitioning_wildcards", chosen, f"must be different numbers from 1 to {wildcards}")
 
     def transform(self, partitions: int) -> SubjectTransform:
-        """The subject transform that adds the partition as the first token."""
+        """Return the subject transform that adds the partition as the first token."""
         tokens = self.filter.split(".")
         number = 0
         for place, token in enumerate(tokens):
@@ -92,10 +92,10 @@ class GroupConfig(Record):
         return tuple(mapping.member for mapping in self.member_mappings) or self.members
 
     def partitions(self, member: str) -> tuple[int, ...]:
-        """The partitions of a member; empty for an unknown one.
+        """Return the partitions of a member; empty for an unknown one.
 
-        Members are sorted by name and get a block of partitions each; what is left over goes round. More members than
-        partitions have none.
+        Members are sorted by name and get a block of partitions each; the remaining partitions go to the first members,
+        one each. Members beyond the number of partitions get none.
         """
         if self.member_mappings:
             return next((mapping.partitions for mapping in self.member_mappings if mapping.member == member), ())
@@ -114,7 +114,7 @@ class GroupConfig(Record):
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """The subjects that take part, without the partition in front."""
+        """The subjects of the group, without the partition."""
         raise NotImplementedError
 
     def equals_except_members(self, other: GroupConfig) -> bool:
@@ -130,7 +130,7 @@ class StaticGroupConfig(GroupConfig):
     bucket = "static-consumer-groups"
 
     def check(self) -> None:
-        """As for every group, and that the filters are subjects."""
+        """Check the fields of every group, and the subjects of the filters."""
         super().check()
         for pattern in self.filters:
             subscribe_subject(pattern, "filters")
@@ -151,7 +151,7 @@ class ElasticGroupConfig(GroupConfig):
     bucket = "elastic-consumer-groups"
 
     def check(self) -> None:
-        """As for every group, and that the filters say which partition a subject is in."""
+        """Check the fields of every group, and that the filters determine the partition of a subject."""
         super().check()
         for one in self.partitioning_filters:
             one.check()

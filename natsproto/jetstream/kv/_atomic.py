@@ -1,6 +1,6 @@
 """Atomic writes to several keys (ADR-50).
 
-Owns the write of each key, so that a refusal of the batch can name the key.
+Owns the write of each key, so that the error of a rejected batch can name the key.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class _Write(NamedTuple):
 
 
 class KeyValueBatch(Generic[V]):
-    """Writes to keys of one bucket that happen all together, or not at all. Made by ``kv.atomic()``; enter it.
+    """Atomic writes to keys of one bucket. Created by ``kv.atomic()``; use it with ``async with``.
 
-    Leaving the block commits; leaving it with an exception abandons everything. ``revisions`` holds the new revision of
-    every key afterwards. Revisions that were expected are compared at the commit: WrongRevision names the first key
-    that was not at its own.
+    The end of the block commits; an exception in the block discards everything. ``revisions`` has the new revision of
+    every key afterwards. Expected revisions are compared at the commit: WrongRevision names the first key with another
+    revision.
     """
 
     def __init__(self, bucket: BucketStream[V], batch: AtomicBatch, timeout: Duration | None) -> None:
@@ -40,11 +40,11 @@ class KeyValueBatch(Generic[V]):
         return len(self._writes)
 
     async def put(self, key: str, value: V) -> None:
-        """Write a value, whatever was there. Raises what ``AtomicBatch.publish`` raises, like all of these."""
+        """Write a value unconditionally. Raises the errors of ``AtomicBatch.publish``, as all methods do."""
         await self._add(key, self._bucket.subjects.encode_value(value), None, None, {})
 
     async def create(self, key: str, value: V, *, ttl: Duration | Literal["never"] | None = None) -> None:
-        """Write a value if the key has none then. KeyExists when it has one now."""
+        """Write a value if the key has none at the commit. KeyExists when it has one now."""
         payload = self._bucket.subjects.encode_value(value)
         last = await last_entry(self._bucket, key, self._timeout)
         if last is not None and not last.is_deleted:
@@ -53,7 +53,7 @@ class KeyValueBatch(Generic[V]):
         await self._add(key, payload, None, expected, {} if ttl is None else {"ttl": ttl, "rollup": "sub"})
 
     async def update(self, key: str, value: V, revision: int) -> None:
-        """Write a value if the key's last revision is this one then."""
+        """Write a value if ``revision`` is the key's last one at the commit."""
         await self._add(key, self._bucket.subjects.encode_value(value), None, revision, {})
 
     async def delete(self, key: str, *, revision: int | None = None) -> None:
@@ -65,8 +65,8 @@ class KeyValueBatch(Generic[V]):
         await self._add(key, b"", {OPERATION_HEADER: Operation.PURGE}, revision, {"rollup": "sub"})
 
     async def commit(self) -> dict[str, int]:
-        """Commit, and return ``revisions``. WrongRevision (KeyExists) when a key is not as it was expected;
-        BatchRefused and every other ApiError; PublishUncertain when nobody can tell whether it was committed.
+        """Commit, and return ``revisions``. WrongRevision (KeyExists) when a key has another revision; BatchRefused and
+        every other ApiError; PublishUncertain when the outcome is unknown.
         """
         self._committed = True
         try:
@@ -103,7 +103,7 @@ class KeyValueBatch(Generic[V]):
         self._writes.append(_Write(key, expected))
 
     async def _translate_refusal(self, error: WrongLastSequence) -> WrongRevision | WrongLastSequence:
-        """Find the key that was refused; return the refusal itself when all keys are as expected by now."""
+        """Return the error with the rejected key, or the error of the server when all keys are as expected by now."""
         first: dict[str, int] = {}
         for key, expected in self._writes:
             if expected is not None:

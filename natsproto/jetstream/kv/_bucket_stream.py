@@ -1,8 +1,7 @@
 """The stream of a bucket: its subjects, the codecs of a handle, and reading and writing one key.
 
-Owns the subjects under which the stream stores keys, and those to which keys are written: they differ where the bucket
-is a mirror, or in another domain or account (ADR-8, ADR-19, ADR-57). Translates errors of the stream into errors of
-keys.
+Owns the subjects of stored keys and the subjects of writes, which differ for a mirror and for a bucket in another
+domain or account (ADR-8, ADR-19, ADR-57). Translates errors of the stream into errors of keys.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ MAX_CACHED_GETS = 4096
 class BucketSubjects(Generic[V]):
     """PURE. The subjects of a bucket and the codecs of a handle.
 
-    ``read_prefix`` precedes a key in the stream that is read, ``origin_prefix`` in the stream that is written; the
-    latter is reached through the API prefix of its domain or account, which makes ``write_prefix``. ``encode_value``
-    makes the payload of a value and raises TypeError or InvalidPayload. ``decode_value`` reverses it; None when values
-    are bytes. ``key_of`` returns the key of a stored subject, or raises InvalidPayload.
+    ``read_prefix`` precedes a key in the stream that is read, ``origin_prefix`` in the stream that is written; with the
+    API prefix of that stream's domain or account it is ``write_prefix``. ``encode_value`` returns the payload of a
+    value and raises TypeError or InvalidPayload. ``decode_value`` reverses it; None when values are bytes. ``key_of``
+    returns the key of a stored subject, or raises InvalidPayload.
     """
 
     __slots__ = (
@@ -97,7 +96,7 @@ class BucketSubjects(Generic[V]):
         self.key_of = cut if key_codec is None else partial(_decode_key, key_codec, cut)
 
     def typed(self, kind: type[T], codec: Codec) -> BucketSubjects[T]:
-        """The same with values of a type."""
+        """Return the same subjects with values of a type."""
         for name in ("encode", "decode"):
             if not callable(getattr(codec, name, None)):
                 raise ConfigError("codec", codec, f"has no method {name}")
@@ -107,23 +106,23 @@ class BucketSubjects(Generic[V]):
         return copied
 
     def untyped(self) -> BucketSubjects[bytes]:
-        """The same with values as bytes."""
+        """Return the same subjects with values as bytes."""
         copied = cast("BucketSubjects[bytes]", copy(self))
         copied.encode_value, copied.decode_value = as_bytes, None
         return copied
 
     def encode_key(self, key: str) -> str:
-        """The key as stored in the bucket. InvalidSubject."""
+        """Return the key as stored in the bucket. InvalidSubject."""
         return key_name(key if self.key_codec is None else self.key_codec.encode(key))
 
     def filter_subject(self, pattern: str) -> str:
-        """The subject filter of a consumer for a key pattern. InvalidSubject."""
+        """Return the subject filter of a consumer for a key pattern. InvalidSubject."""
         encoded = pattern if self.key_codec is None else self.key_codec.encode_filter(pattern)
         return self.read_prefix + key_filter(encoded)
 
 
 class BucketStream(Generic[V]):
-    """The stream of a bucket as one handle sees it: reads and writes the messages of keys."""
+    """The stream of a bucket for one handle: reads and writes the messages of keys."""
 
     api: Api
     stream: Stream
@@ -137,7 +136,7 @@ class BucketStream(Generic[V]):
     # ---------------------------------------------------------------- reading
 
     def last_get(self, key: str) -> LastGet:
-        """The prepared direct get of a key's newest entry. InvalidSubject, TypeError."""
+        """Return the prepared direct get of a key's newest entry. InvalidSubject, TypeError."""
         subjects = self.subjects
         encoded = key if subjects.key_codec is None else subjects.key_codec.encode(key)
         try:
@@ -150,7 +149,7 @@ class BucketStream(Generic[V]):
         return get
 
     async def get_last(self, key: str, *, direct: bool, timeout: Duration | None) -> RawMessage:
-        """The newest message of a key, deletions included. KeyNotFound, BucketNotFound."""
+        """Return the newest message of a key, possibly a deletion. KeyNotFound, BucketNotFound."""
         subject = self.subjects.read_prefix + self.subjects.encode_key(key)
         try:
             return await self.stream.get_last_message(subject, direct=direct, timeout=timeout)
@@ -160,7 +159,9 @@ class BucketStream(Generic[V]):
             raise BucketNotFound(self.bucket) from exc
 
     async def get_revision(self, key: str, revision: int, *, direct: bool, timeout: Duration | None) -> RawMessage:
-        """The message of a key at a revision, deletions included. KeyNotFound also if another key has it."""
+        """Return the message of a key at a revision, possibly a deletion. KeyNotFound also if another key has the
+        revision.
+        """
         subject = self.subjects.read_prefix + self.subjects.encode_key(key)
         try:
             message = await self.stream.get_message(revision, direct=direct, timeout=timeout)
@@ -175,13 +176,13 @@ class BucketStream(Generic[V]):
     # ---------------------------------------------------------------- writing
 
     async def require_ttl(self, timeout: Duration | None) -> None:
-        """UnsupportedByServer where the server would store a TTL and ignore it."""
+        """Raise UnsupportedByServer if the server would store a TTL and ignore it."""
         await self.api.require_api_level(1, "2.11", f"time to live of a key of bucket {self.bucket!r}", timeout)
 
     def publish(
         self, key: str, payload: bytes, headers: Headers | None, args: MessageArgs, timeout: Duration | None
     ) -> Coroutine[object, object, PubAck]:
-        """Store a message under a key; await the result. WrongLastSequence, and what ``publish`` raises."""
+        """Store a message under a key; await the result. WrongLastSequence, and the errors of ``publish``."""
         return publish(
             self.api.connection,
             self.subjects.write_prefix + self.subjects.encode_key(key),
@@ -214,7 +215,7 @@ class BucketStream(Generic[V]):
             raise WrongRevision(self.bucket, key, revision, actual) from exc
 
     async def last_revision(self, key: str, timeout: Duration | None) -> int | None:
-        """The key's last revision, which a replicated stream leaves out of its refusal; None when it is unknown."""
+        """Return the key's last revision, which the error of a replicated stream lacks; None when it is unknown."""
         try:
             return (await self.get_last(key, direct=False, timeout=timeout)).seq
         except KeyNotFound:

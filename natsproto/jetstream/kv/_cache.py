@@ -1,6 +1,6 @@
 """A local copy of keys, kept up to date by a watch.
 
-Owns the copy. Reading it sends nothing; it is as new as the last update of the watch.
+Owns the copy. Reading it sends nothing; it is as recent as the last update of the watch.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from natsproto.jetstream.kv._watch import KeyWatcher
 
 
 class KeyValueCache(Mapping[str, V], Generic[V]):
-    """Keys and values of a bucket as a mapping in memory. Made by ``kv.cache``; enter it.
+    """Keys and values of a bucket as a mapping in memory. Created by ``kv.cache``; use it with ``async with``.
 
-    Once entered it holds every key that matches; from then on it follows the bucket, also over reconnects. Reading it
-    after the watch has ended (the bucket was deleted, the client closed), or before it is entered, raises an error
-    instead of returning outdated values.
+    Once entered, it has every matching key and follows all changes, also after reconnects. Reading it after the watch
+    has ended (the bucket was deleted, the client closed), or before it is entered, raises an error instead of returning
+    outdated values.
     """
 
     def __init__(self, watcher: KeyWatcher[V]) -> None:
@@ -39,11 +39,11 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
 
     @property
     def revision(self) -> int:
-        """The newest revision that it has seen."""
+        """The last received revision."""
         return self._revision
 
     def entry(self, key: str) -> KeyValueEntry[V] | None:
-        """The entry of a key; None when it has no value."""
+        """Return the entry of a key; None when it has no value."""
         return self._current().get(key)
 
     def __getitem__(self, key: str) -> V:
@@ -59,9 +59,10 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
         return key in self._current()
 
     async def wait_for(self, revision: int, *, timeout: Duration | None = None) -> None:
-        """Wait until it has seen a revision: what was just written to a key that it holds can be read then.
+        """Wait until a revision has arrived, for example to read a value after writing it.
 
-        RequestTimeout after ``timeout`` seconds (None: never); what ended the watch. Cancelling ends the wait.
+        RequestTimeout after ``timeout`` seconds (None: never); the error that ended the watch. Cancelling ends the
+        wait.
         """
         wait = None if timeout is None else seconds("timeout", timeout)
         expiry = asyncio.timeout(wait)

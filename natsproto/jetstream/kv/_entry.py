@@ -1,7 +1,7 @@
 """Entries: the value of a key at a revision.
 
 Owns the entry that get, history and watch return, and the meaning of a bucket's messages: a value, a deletion, a purge,
-or a marker that the server left for an expired key (ADR-8, ADR-48).
+or the server's marker for an expired key (ADR-8, ADR-48).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Operation(StrEnum):
 
 
 def operation_of(headers: Headers) -> Operation:
-    """The operation of a message with these headers. An unknown one counts as a deletion (ADR-8)."""
+    """Return the operation of a message with these headers. An unknown one counts as a deletion (ADR-8)."""
     if said := headers.last(OPERATION_HEADER):
         return Operation.PUT if said == "PUT" else Operation.PURGE if said == "PURGE" else Operation.DELETE
     if reason := headers.last(_MARKER_REASON_HEADER):
@@ -42,7 +42,7 @@ def operation_of(headers: Headers) -> Operation:
 
 
 def operation_in(message: RawMessage | JsMessage) -> Operation:
-    """The operation of a message; its headers are parsed only if there are any."""
+    """Return the operation of a message; its headers are parsed only if there are any."""
     return operation_of(message.headers) if message.has_headers else Operation.PUT
 
 
@@ -51,7 +51,7 @@ class KeyValueEntry(Generic[V]):
 
     ``data`` is the payload, empty for deletions and in a ``meta_only`` watch. ``value`` is the value: the payload, or
     the codec's decoding of it. Reading ``value`` raises InvalidPayload when the payload cannot be decoded, and with a
-    codec KeyDeleted for a deletion. All parts but ``data`` are read when they are first used.
+    codec KeyDeleted for a deletion. All parts except ``data`` are parsed at their first use.
     """
 
     __slots__ = ("_head", "_message", "_subjects", "data", "value")
@@ -61,7 +61,7 @@ class KeyValueEntry(Generic[V]):
     value: V
     """The value."""
     _head: bytes
-    """The headers of a direct get's reply, until ``_message`` is made of them."""
+    """The headers of a direct get's reply, until ``_message`` is created from them."""
     _message: RawMessage | JsMessage
     _subjects: BucketSubjects[V]
 
@@ -111,7 +111,7 @@ class KeyValueEntry(Generic[V]):
 
     @property
     def operation(self) -> Operation:
-        """The operation that it records."""
+        """The operation that the entry records."""
         return operation_in(self._message)
 
     @property
@@ -138,7 +138,7 @@ class KeyValueEntry(Generic[V]):
 
     @property
     def created(self) -> Timestamp:
-        """When it was stored, to the nanosecond."""
+        """The time when it was stored, to the nanosecond."""
         message = self._message
         return message.time if isinstance(message, RawMessage) else message.metadata.timestamp
 
@@ -170,7 +170,7 @@ class KeyValueEntry(Generic[V]):
 
 
 def headerless_entry(subjects: BucketSubjects[V], head: bytes, data: bytes) -> KeyValueEntry[V]:
-    """The entry in a direct get's reply without publisher headers, which ``LastGet.headerless`` has checked."""
+    """Return the entry in a direct get's reply without publisher headers, which ``LastGet.headerless`` has checked."""
     entry = cast("KeyValueEntry[V]", KeyValueEntry.__new__(KeyValueEntry))
     entry._subjects, entry._head, entry.data = subjects, head, data
     if subjects.decode_value is None:
@@ -179,7 +179,7 @@ def headerless_entry(subjects: BucketSubjects[V], head: bytes, data: bytes) -> K
 
 
 async def last_entry(bucket: BucketStream[V], key: str, timeout: Duration | None) -> KeyValueEntry[V] | None:
-    """The newest entry of a key from the stream's leader; None for a key without one. BucketNotFound."""
+    """Return the newest entry of a key from the stream's leader; None for a key without one. BucketNotFound."""
     try:
         return KeyValueEntry(bucket.subjects, await bucket.get_last(key, direct=False, timeout=timeout))
     except KeyNotFound:

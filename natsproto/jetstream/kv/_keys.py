@@ -1,7 +1,6 @@
 """Keys: the rules for their names, and the codecs that change them (ADR-6, ADR-8, ADR-54).
 
-Owns the rules for keys and for filters, and the codecs that let a program use other names than a bucket allows. It
-knows no bucket.
+Owns the rules for keys and filters, and the codecs for names that are not valid keys. It does not know buckets.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _ROOT = "_root_"
 
 
 def key_name(key: str) -> str:
-    """The key, or InvalidSubject."""
+    """Return a valid key, or raise InvalidSubject."""
     if not isinstance(key, str):
         raise TypeError(f"key must be a str, not {type(key).__name__}")
     if not _is_key(key):
@@ -36,7 +35,7 @@ def _is_key(key: str) -> bool:
 
 
 def key_filter(pattern: str) -> str:
-    """The key or pattern (``*`` for one token, a final ``>`` for all that follow), or InvalidSubject."""
+    """Return a valid key or pattern (``*`` for one token, a final ``>`` for the rest), or raise InvalidSubject."""
     if not isinstance(pattern, str):
         raise TypeError(f"key filter must be a str, not {type(pattern).__name__}")
     if not _FILTER.fullmatch(pattern):
@@ -45,7 +44,7 @@ def key_filter(pattern: str) -> str:
 
 
 def without_covered(filters: Iterable[str]) -> tuple[str, ...]:
-    """The filters without those that another one covers: a server refuses a consumer that has both."""
+    """Remove filters that another one covers: a server rejects a consumer with overlapping filters."""
     split = {pattern: pattern.split(".") for pattern in filters}
     wide = [tokens for tokens in split.values() if "*" in tokens or tokens[-1] == ">"]
     return tuple(
@@ -56,7 +55,7 @@ def without_covered(filters: Iterable[str]) -> tuple[str, ...]:
 
 
 def _covers(pattern: list[str], other: list[str]) -> bool:
-    """True if this pattern matches everything that the other one matches."""
+    """True if this pattern matches all keys that the other one matches."""
     for place, token in enumerate(pattern):
         if place == len(other):
             return False
@@ -68,38 +67,38 @@ def _covers(pattern: list[str], other: list[str]) -> bool:
 
 
 class KeyCodec(Protocol):
-    """Names that a program uses, as keys of a bucket and back (ADR-54).
+    """Converts the names of a program to keys of a bucket and back (ADR-54).
 
-    ``encode`` must return a valid key; ``decode`` raises InvalidPayload for a key it did not make. ``encode_filter``
-    keeps the wildcards, or raises ConfigError when this codec cannot.
+    ``encode`` must return a valid key; ``decode`` raises InvalidPayload for a key that it cannot decode.
+    ``encode_filter`` keeps the wildcards, or raises ConfigError when this codec cannot.
     """
 
     def encode(self, key: str) -> str:
-        """The key in the bucket."""
+        """Return the key in the bucket."""
         ...
 
     def decode(self, key: str) -> str:
-        """The program's name of a key in the bucket."""
+        """Return the program's name for a key in the bucket."""
         ...
 
     def encode_filter(self, pattern: str) -> str:
-        """The pattern that matches the keys in the bucket."""
+        """Return the pattern for keys in the bucket."""
         ...
 
 
 class Base64Keys:
-    """Any text as a key: each token (between dots) in base64, of the alphabet for URLs, without padding."""
+    """Any text as a key: each token (between dots) in URL-safe base64 without padding."""
 
     def encode(self, key: str) -> str:
-        """Every token in base64."""
+        """Encode every token in base64."""
         return _each_token(key, _to_base64)
 
     def decode(self, key: str) -> str:
-        """Every token from base64; InvalidPayload for a key that is none."""
+        """Decode every token from base64; InvalidPayload for an invalid key."""
         return _each_token(key, _from_base64)
 
     def encode_filter(self, pattern: str) -> str:
-        """Every token but the wildcards."""
+        """Encode every token except wildcards."""
         return _each_token(pattern, lambda token: token if token in ("*", ">") else _to_base64(token))
 
     def __repr__(self) -> str:
@@ -109,11 +108,11 @@ class Base64Keys:
 class PathKeys:
     """Paths as keys: slashes become dots, so that filters work on directories.
 
-    A leading slash is the token ``_root_``. A trailing one is dropped, and dots come back as slashes.
+    A leading slash becomes the token ``_root_``. A trailing slash is dropped, and dots are decoded as slashes.
     """
 
     def encode(self, key: str) -> str:
-        """Dots for slashes."""
+        """Replace slashes with dots."""
         if key == "/":
             return _ROOT
         if key.startswith("/"):
@@ -121,14 +120,14 @@ class PathKeys:
         return key.removesuffix("/").replace("/", ".")
 
     def decode(self, key: str) -> str:
-        """Slashes for dots."""
+        """Replace dots with slashes."""
         first, _, rest = key.partition(".")
         if first == _ROOT:
             return "/" + rest.replace(".", "/")
         return key.replace(".", "/")
 
     def encode_filter(self, pattern: str) -> str:
-        """Dots for slashes; wildcards are as they are."""
+        """Replace slashes with dots; wildcards are kept."""
         return self.encode(pattern)
 
     def __repr__(self) -> str:
@@ -136,7 +135,7 @@ class PathKeys:
 
 
 class KeyChain:
-    """Several codecs, one after the other: encoded by the first one first, decoded by the last one first."""
+    """Several codecs: encoding applies them in order, decoding in reverse order."""
 
     def __init__(self, *codecs: KeyCodec) -> None:
         if not codecs:
@@ -150,13 +149,13 @@ class KeyChain:
         return key
 
     def decode(self, key: str) -> str:
-        """Back through all of them."""
+        """Decode with all codecs in reverse order."""
         for codec in reversed(self._codecs):
             key = codec.decode(key)
         return key
 
     def encode_filter(self, pattern: str) -> str:
-        """Through all of them; ConfigError when one of them cannot."""
+        """Encode a filter with all codecs; ConfigError when one of them cannot."""
         for codec in self._codecs:
             pattern = codec.encode_filter(pattern)
         return pattern

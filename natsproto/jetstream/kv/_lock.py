@@ -1,7 +1,8 @@
-"""Locks, and with them the election of a leader: a key that its holder keeps alive (ADR-48).
+"""Locks, also for leader election: a key with a TTL that its holder renews (ADR-48).
 
 Owns one tenure: the revision of the key, the time until which it is held, and its renewals. A holder that cannot renew
-loses the lock before another one can get it: it counts from the start of a renewal, the server from its storage.
+considers the lock lost before another client can get it: it counts from the start of a renewal, the server from the
+time when it was stored.
 """
 
 from __future__ import annotations
@@ -32,20 +33,21 @@ from natsproto.protocol.frames import Payload
 LOCK_ID_HEADER = "Natsproto-Lock"
 """Header that identifies the holder, independent of the value."""
 RENEWALS_PER_TTL = 3
-"""Renewals within the time to live: two may fail."""
+"""Renewals within one TTL: two may fail."""
 RETRY_INTERVAL_S = 0.1
 """Seconds after which a failed attempt is repeated."""
 
 
 class Lock:
-    """A lock on a key of a bucket. Made by ``kv.lock``; enter it, or ``acquire`` and ``release`` it.
+    """A lock on a key of a bucket. Created by ``kv.lock``; use it with ``async with``, or call ``acquire`` and
+    ``release``.
 
-    At most one client holds it, as far as the clocks of the servers agree; but a process that was paused may not have
-    noticed that it lost the lock. Fence critical writes: ``token`` grows with every holder, and ``put`` writes another
-    key of the bucket only if the server knows the lock to be held.
+    At most one client holds it, as far as the clocks of the servers agree, but a process that was paused may not know
+    yet that it has lost the lock. Protect critical writes: ``token`` is a fencing token that grows with every holder,
+    and ``put`` writes another key of the bucket only if the lock is still held.
 
-    When it is lost while a block is entered, the block is cancelled and LockLost raised in its place. A lock can be
-    taken again, by one task at a time. Outages that are over in time do no harm.
+    When the lock is lost within a block, the block is cancelled and LockLost is raised. A lock can be acquired again,
+    by one task at a time. An outage shorter than the TTL does no harm.
     """
 
     def __init__(self, bucket: BucketStream[bytes], key: str, ttl: Duration, value: Payload) -> None:
@@ -81,22 +83,23 @@ class Lock:
 
     @property
     def token(self) -> int:
-        """The fencing token: the revision with which it was acquired last, 0 if it never was."""
+        """The fencing token: the revision of the last acquisition, 0 if there was none."""
         return self._token
 
     async def lost(self) -> None:
-        """Wait until the lock is not held any more. Cancelling ends the wait."""
+        """Wait until the lock is no longer held. Cancelling ends the wait."""
         if self._revision:
             await self._lost.wait()
 
     # ---------------------------------------------------------------- acquiring and releasing
 
     async def acquire(self, *, timeout: Duration | None = None) -> int:
-        """Wait until the lock is free, at most ``timeout`` seconds (None: for ever); return its ``token``.
+        """Wait until the lock is free, at most ``timeout`` seconds (None: forever), and acquire it; return its
+        ``token``.
 
         RequestTimeout when it was not free in time; TtlRefused when the bucket has no ``limit_marker_ttl``;
-        UnsupportedByServer before server 2.11; and what ``KeyValue.create`` raises, but for outages, which are waited
-        for. Cancelling may leave it taken for ``ttl`` seconds.
+        UnsupportedByServer before server 2.11; and the errors of ``KeyValue.create``, except that it waits for the end
+        of an outage. After cancelling, the lock may be held for ``ttl`` seconds.
         """
         wait = None if timeout is None else seconds("timeout", timeout)
         expiry = asyncio.timeout(wait)
@@ -115,7 +118,8 @@ class Lock:
             raise RequestTimeout(f"acquire {self._what}", wait or 0.0) from None
 
     async def try_acquire(self) -> bool:
-        """Take the lock if it is free. Raises what ``acquire`` raises, and for outages what ``KeyValue.create`` does.
+        """Acquire the lock if it is free. Raises the errors of ``acquire``, and in an outage those of
+        ``KeyValue.create``.
 
         LocalProtocolError when this object holds it already.
         """
@@ -135,8 +139,8 @@ class Lock:
                 expected = 0 if last is None else last.revision
 
     async def release(self) -> None:
-        """Release the lock, so that others need not wait until it expires. Never raises: a lock that cannot be
-        released now expires by itself.
+        """Release the lock, so that others can get it before it expires. Never raises: a lock that cannot be released
+        now expires.
         """
         revision = self._revision
         renew_task = self._renew_task
@@ -157,9 +161,9 @@ class Lock:
             return
 
     async def put(self, key: str, value: Payload, *, timeout: Duration | None = None) -> int:
-        """Write another key of the bucket if the server knows the lock to be held; return the revision.
+        """Write another key of the bucket if the lock is still held, which the server checks; return the revision.
 
-        LockLost when it is not. Else as ``KeyValue.put``.
+        LockLost when it is not held. Otherwise as ``KeyValue.put``.
         """
         bucket = self._bucket
         async with self._write_lock:
@@ -258,7 +262,7 @@ class Lock:
     # ---------------------------------------------------------------- the key
 
     async def _write(self, expected: int) -> int:
-        """The server counts whole seconds. The rollup removes the previous entry, which would come back when this one
+        """The server counts whole seconds. The rollup removes the previous entry, which would reappear when this one
         expires.
         """
         args = MessageArgs(ttl=ceil(self._ttl), rollup="sub")

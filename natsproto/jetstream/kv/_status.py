@@ -10,14 +10,14 @@ from natsproto.jetstream._info import StreamInfo
 
 
 class KeyValueStatus(Value):
-    """A bucket: its configuration, and the info of the stream behind it."""
+    """The configuration of a bucket, and the info of its stream."""
 
     config: KeyValueConfig
     stream: StreamInfo
 
     @classmethod
     def of(cls, info: StreamInfo) -> KeyValueStatus:
-        """The status that a stream's info tells. ConfigError when it is no bucket."""
+        """Return the status from a stream's info. ConfigError when the stream is not a bucket."""
         return cls(config=KeyValueConfig.from_stream(info.config), stream=info)
 
     @property
@@ -27,7 +27,7 @@ class KeyValueStatus(Value):
 
     @property
     def values(self) -> int:
-        """Entries in the bucket, history and deletions included."""
+        """Entries in the bucket, including history and deletions."""
         return self.stream.state.messages
 
     @property
@@ -52,7 +52,7 @@ class KeyValueStatus(Value):
 
     @property
     def limit_marker_ttl(self) -> float:
-        """Seconds for which markers of expired keys are kept; 0: there are none, and no TTL of single keys."""
+        """Seconds for which markers of expired keys are kept; 0: no markers, and no TTL for single keys."""
         return self.config.limit_marker_ttl
 
     @property
@@ -67,5 +67,5 @@ class KeyValueStatus(Value):
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """The metadata of the bucket, those of the server included."""
+        """The metadata of the bucket, including the server's."""
         return self.config.metadata

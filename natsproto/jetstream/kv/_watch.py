@@ -1,7 +1,7 @@
-"""Watching keys: their current entries, and then every change, without an end.
+"""Watching keys: their current entries, and then every change.
 
-Owns the making of entries. WatchBase detects the end of the initial ones; the ordered consumer keeps the order and
-recovers from failures.
+Creates the entries. WatchBase detects the end of the initial ones; the ordered consumer keeps the order and recovers
+from failures.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from natsproto.jetstream.kv._keys import without_covered
 
 
 class KeyWatcher(WatchBase[JsMessage], Generic[V]):
-    """Entries as they are written. Made by ``kv.watch``; enter it, then iterate it.
+    """The entries of keys as they change. Created by ``kv.watch``; use it with ``async with``, then iterate it.
 
-    ``async for`` gives one entry at a time, ``batches()`` all that is there, ``next()`` one within a time. It goes on
-    over restarts, reconnects and changes of leader, whether it is read or not, and misses nothing that the bucket
-    still holds. Reading ends after ``stop`` or the end of the client, or raises BucketNotFound when the bucket was
-    deleted, PermissionDenied, and the server's refusal of the filters. Cancelling a reader loses nothing.
+    ``async for`` yields one entry at a time, ``batches()`` all that have arrived, ``next()`` returns one within a
+    timeout. The watch continues after restarts, reconnects and changes of the leader, whether it is read or not, and
+    misses no entry that the bucket still has. Reading ends after ``stop`` or the end of the client, and raises
+    BucketNotFound when the bucket was deleted, PermissionDenied, and the server's error for the filters. Cancelling a
+    reader loses nothing.
 
-    When several tasks read one watch, each entry goes to one of them, and its end to all. Make a watch for each task
-    that needs every entry, or the entries of a key in order.
+    When several tasks read one watch, each entry goes to one of them and its end to all. Use a watch for each task that
+    needs every entry, or the entries of a key in order.
     """
 
     def __init__(
@@ -60,8 +61,8 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
     def initial(self) -> AsyncGenerator[KeyValueEntry[V]]:
         """Yield the initial entries and end when they are complete; reading continues after them.
 
-        Entries that are written meanwhile may be among them. Raises what ends the watch; SubscriptionClosed when it was
-        stopped or the client closed before they were complete. Cancelling loses nothing.
+        Entries written meanwhile may be among them. Raises the error that ends the watch; SubscriptionClosed when the
+        watch was stopped, or the client closed, before they were complete. Cancelling loses nothing.
         """
         return self._each(endless=False)
 
@@ -97,7 +98,7 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
 
     @items
     async def batches(self) -> AsyncGenerator[list[KeyValueEntry[V]]]:
-        """Yield lists of the entries that have arrived: one wake-up for many."""
+        """Yield lists of the entries that have arrived."""
         buffered = self._buffered
         while True:
             if buffered:
@@ -106,15 +107,15 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
                 return
 
     def take_all(self) -> list[KeyValueEntry[V]]:
-        """The entries that have arrived, if any. For layers on top."""
+        """Return the entries that have arrived, if any. For other layers of natsproto."""
         batch = [self._entry(message) for message in self._buffered]
         self._buffered.clear()
         return batch
 
     async def next(self, timeout: Duration | None = None) -> KeyValueEntry[V]:
-        """The next entry; waits at most ``timeout`` seconds (None: for ever).
+        """Return the next entry; wait at most ``timeout`` seconds (None: forever).
 
-        RequestTimeout when none came in time; SubscriptionClosed when none will come any more, or what ended it.
+        RequestTimeout when none came in time; SubscriptionClosed, or the error that ended the watch, after its end.
         """
         return self._entry(await self._next_item(timeout, "entry"))
 
@@ -149,7 +150,7 @@ def watch(
     meta_only: bool = False,
     resume_from: int | None = None,
 ) -> KeyWatcher[V]:
-    """A watch of these keys, or of all. InvalidSubject, ConfigError."""
+    """Return a watch of these keys, or of all. InvalidSubject, ConfigError."""
     if updates_only and (include_history or resume_from is not None):
         what = "include_history" if include_history else "resume_from"
         raise ConfigError(what, resume_from or include_history, "says the opposite of updates_only")

@@ -130,7 +130,7 @@ class ObjectStore:
         ``source``: bytes, a path (``pathlib.Path``), a binary file (read from its position, not closed), an object with
         ``async def read``, or an iterable or async iterable of bytes of any sizes. Files are read in a thread; a
         blocking iterable blocks the event loop. About 12 MiB of the content are in memory at most. ``chunk_size`` is in
-        bytes (default: 128 KiB, or the server's ``max_payload``). ``progress`` is called after every chunk; its
+        bytes (default: 128 KiB, or less if the server accepts less). ``progress`` is called after every chunk; its
         ``total`` is 0 when the size is unknown. ``headers`` and ``metadata`` are stored unchanged.
 
         The old object is replaced when the new one is complete; then its chunks are removed. After any failure, and
