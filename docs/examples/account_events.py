@@ -1,4 +1,4 @@
-"""Who connects, who leaves, and who is refused: what servers tell the system account.
+"""Connects, disconnects and rejected clients: events for the system account.
 
 Run it with ``python docs/examples/account_events.py`` where ``natsproto[server]`` is installed.
 """

@@ -1,4 +1,4 @@
-"""A server that asks a program who may connect, and as whom: the auth callout.
+"""The auth callout: a program decides who may connect, and with which permissions.
 
 Run it with ``python docs/examples/auth_callout.py`` where ``natsproto[server,nkeys]`` is installed.
 """

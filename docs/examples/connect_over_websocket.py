@@ -1,4 +1,4 @@
-"""NATS over WebSocket, as it is needed behind proxies: compression, a path, and headers asked for at every attempt.
+"""NATS over WebSocket, for example through a proxy: compression, a path, and headers requested for every attempt.
 
 Run it with ``python docs/examples/connect_over_websocket.py`` where ``natsproto[ws,server]`` is installed.
 """

@@ -1,4 +1,4 @@
-"""A client behind a firewall, whose only way out is a proxy.
+"""A client behind a firewall that connects through a proxy.
 
 Run it with ``python docs/examples/connect_through_proxy.py`` where ``natsproto[server,proxy]`` is installed.
 """

@@ -1,4 +1,4 @@
-"""Passwords, tokens and keys that come from somewhere else, and are asked for at every attempt to connect.
+"""Passwords, tokens and keys from a callback, which is called for every attempt to connect.
 
 Run it with ``python docs/examples/connect_with_secrets.py`` where ``natsproto[nkeys,server]`` is installed.
 """

@@ -1,4 +1,4 @@
-"""TLS: a private authority, certificates of clients, and what happens when something does not fit.
+"""TLS: a private authority, client certificates, and the errors of failed handshakes.
 
 Run it with ``python docs/examples/connect_with_tls.py`` where ``natsproto[server]`` and the package cryptography are
 installed; the latter makes the throw-away certificates.

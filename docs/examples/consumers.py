@@ -1,4 +1,4 @@
-"""Reading a stream in every way there is: run it with ``python docs/examples/consumers.py``."""
+"""Every way to read a stream: run it with ``python docs/examples/consumers.py``."""
 
 import asyncio
 

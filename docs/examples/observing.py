@@ -1,4 +1,4 @@
-"""Looking at a running client: health, and the way of a message through a cluster of three servers started here.
+"""Observing a running client: health, and the trace of a message through a cluster of three servers started here.
 
 Run it with ``python docs/examples/observing.py`` where ``natsproto[server]`` is installed.
 """

@@ -1,4 +1,4 @@
-"""The ways to publish to a stream, on one real nats-server, started here on a free port.
+"""Every way to publish to a stream, on a real nats-server started here.
 
 Run it with ``python docs/examples/publishing.py`` where ``natsproto[server]`` is installed.
 """

@@ -1,4 +1,4 @@
-"""A service, two instances of it, and what one finds out about them; on a nats-server started here.
+"""A service with two instances, and their discovery and statistics; on a nats-server started here.
 
 Run it with ``python docs/examples/service.py`` where ``natsproto[server]`` is installed.
 """

@@ -1,4 +1,5 @@
-"""The client inside Spark: a stream as a DataFrame, a service asked and a bucket looked up for every row, and back.
+"""The client inside Spark: a stream as a DataFrame, a request and a key/value lookup for every row, and results back to
+a stream.
 
 Needs the extras ``spark`` and ``server``, and Java 17. Starts a nats-server of its own and Spark on two cores.
 """

@@ -1,4 +1,4 @@
-"""Orders as values, through a stream; what is no order becomes a dead letter.
+"""Typed orders through a stream; an invalid one becomes a dead letter.
 
 Run it with ``python docs/examples/typed_streams.py`` where ``natsproto[server]`` is installed.
 """

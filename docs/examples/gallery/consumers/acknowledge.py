@@ -1,4 +1,4 @@
-"""Acknowledge, ask for it again, give it up, take more time."""
+"""Acknowledge, request redelivery, terminate, and extend the deadline."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""List, look at, pause and delete consumers."""
+"""List, inspect, pause and delete consumers."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Limit how often and how soon a message comes again."""
+"""Limit the number and the rate of redeliveries."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Drain a subscription: no new messages, but those that have come."""
+"""Drain a subscription: handle the received messages, but no new ones."""
 
 import asyncio
 

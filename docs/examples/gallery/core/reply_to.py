@@ -1,4 +1,4 @@
-"""Reply subjects by hand: publish with an inbox, read the answers."""
+"""Reply subjects by hand: publish with an inbox, read the replies."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Ask everybody and take all replies."""
+"""Send one request and get the replies of all subscribers."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""Django: views use one blocking client for each process, made when it is first needed."""
+"""Django: views use one blocking client for each process, created at the first use."""
 
 import functools
 

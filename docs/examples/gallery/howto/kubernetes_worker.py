@@ -1,4 +1,4 @@
-"""A worker in Kubernetes: starts before its server, answers probes, and ends in order at SIGTERM."""
+"""A worker in Kubernetes: starts before its server, answers probes, and drains at SIGTERM."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Large messages: the content goes into an object store, and a message says where it is."""
+"""Large messages: the content goes into an object store, and a message has its name."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Starlette: one client for the application, and a probe that asks it for its health."""
+"""Starlette: one client for the application, and a probe for its health."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

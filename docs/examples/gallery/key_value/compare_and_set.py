@@ -1,4 +1,4 @@
-"""Create only what is missing, update only what nobody changed."""
+"""Create a missing key, update an unchanged one: compare and set."""
 
 import asyncio
 

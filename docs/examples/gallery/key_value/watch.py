@@ -1,4 +1,4 @@
-"""Watch keys: what is there, and every change."""
+"""Watch keys: their current values, and every change."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Publish only if nobody was faster."""
+"""Publish only if the stream has not changed."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A message that expires by itself."""
+"""A message that expires."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Change subjects on the way in, publish again on the way out."""
+"""Transform the subjects of stored messages, and republish them."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A work queue: an acknowledged message is gone."""
+"""A work queue: acknowledged messages are removed."""
 
 import asyncio
 
