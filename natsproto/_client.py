@@ -61,9 +61,9 @@ class Client(Connection):
 
         ``timeout`` in seconds, more than 0, is the default of every call. ``trace`` is called with an ApiTrace for
         every request to the JetStream API, after its response or failure; errors of the callback are logged and
-        reported as HandlerFailed events. ``inbox_prefix`` begins the deliver subjects of consumers and batches
-        (default: the option of the connection, which is still used for replies). Sends nothing. ConfigError for bad
-        arguments.
+        reported as HandlerFailed events. ``inbox_prefix`` is the prefix of the deliver subjects of consumers and
+        batches (default: the option of the connection, which is always used for replies). Sends nothing. ConfigError
+        for bad arguments.
         """
         from natsproto.jetstream._context import JetStream  # not everybody needs it; importing natsproto is fast
 
@@ -133,7 +133,8 @@ class Client(Connection):
     def typed(
         self, kind: type[T], reply: type[R] | None = None, /, *, codec: Codec | None = None
     ) -> Typed[T, R] | Typed[T, T]:
-        """Return the methods for messages that hold a ``kind``, with replies that hold a ``reply`` (default: the same).
+        """Return the methods for messages with values of the type ``kind``, and replies of the type ``reply`` (default:
+        the same).
 
         ``codec`` (default: ``natsproto.codecs.JSON``) encodes and decodes payloads. Sends nothing; create it once and
         keep it. ConfigError for an invalid codec.
@@ -300,7 +301,7 @@ def connect(
     closed at once when the block raised). ConfigError for bad options before any connection; ConnectFailed with the
     cause of every server after one pass over the pool, each with ``connect_timeout`` seconds; with
     ``retry_connect_for=30`` after 30 more seconds of attempts. LoginRefused, which is also NotAuthorized, when all
-    servers rejected the credentials. Cancelling leaves nothing behind.
+    servers rejected the credentials. Cancelling closes everything.
     """
     return Connecting(options_for(servers, context, options), DEFAULT_RUNTIME)
 

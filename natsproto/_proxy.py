@@ -26,7 +26,7 @@ _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: ([^\r\n]*))?\r?\n")
 
 
 def check_proxy(name: str, value: object) -> str:
-    """The rule of the option ``proxy``. ConfigError, without a word of the URL, which can hold a password."""
+    """The rule of the option ``proxy``. ConfigError, without any part of the URL, which can contain a password."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
     try:
@@ -72,7 +72,7 @@ async def _socks_connect(parts: SplitResult, host: str, port: int, timeout: floa
 
 
 async def _http_connect(parts: SplitResult, host: str, port: int, timeout: float) -> socket.socket:
-    """RFC 9110, 9.3.6. Not a byte is read that stands behind the proxy's answer."""
+    """RFC 9110, 9.3.6. No byte after the proxy's response is read."""
     del timeout  # the caller has its own timeout
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]

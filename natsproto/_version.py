@@ -1,3 +1,3 @@
-"""The version of natsproto; what CONNECT tells the server and the wheel is named after."""
+"""The version of natsproto, in CONNECT and in the name of the wheel."""
 
 __version__ = "0.1.0"

@@ -103,7 +103,7 @@ def read_event(message: Message) -> Advisory:
 class AccountEvents(AsyncForHint):
     """The events of an account's clients from now on. Use it with ``async with``; read with ``async for`` or ``next``.
 
-    Made by ``System.events``. It ends with the block or with ``stop``. Refused clients belong to no account, so
+    Created by ``System.events``. It ends with the block or with ``stop``. Refused clients belong to no account, so
     AuthenticationFailed is reported for every account.
     """
 

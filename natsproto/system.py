@@ -41,7 +41,7 @@ class SystemReply(Value):
 
 
 class System:
-    """Queries the servers' monitoring data. Made by ``Client.system``.
+    """Queries the servers' monitoring data. Created by ``Client.system``.
 
     ``max_wait`` is the time for responses in seconds; waiting ends earlier when none arrives for ``stall`` seconds.
     ``filters`` are the request's fields as the server documents them (``limit``, ``account`` …).

@@ -60,7 +60,7 @@ TypedHandler: TypeAlias = Callable[[TypedMessage[T]], Awaitable[object] | object
 
 
 class Typed(Generic[T, R]):
-    """Core NATS for messages with a value of type ``T`` and replies of type ``R``. Made by ``Client.typed``.
+    """Core NATS for messages with a value of type ``T`` and replies of type ``R``. Created by ``Client.typed``.
 
     Each method raises the errors of the client's method of the same name, and InvalidPayload, before anything is sent,
     for a value that the codec cannot encode.

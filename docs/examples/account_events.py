@@ -23,7 +23,7 @@ accounts {
 
 
 async def main() -> None:
-    """One who may, and one who may not."""
+    """One client with valid credentials, and one without."""
     async with (
         run_server(config=CONFIG) as server,
         natsproto.connect(server.url, user="admin", password="x") as admin,
@@ -42,7 +42,7 @@ async def main() -> None:
 
 
 async def find(events: AccountEvents, kind: type[Event], user: str) -> tuple[Event, ClientInfo]:
-    """The next event of a kind about a user; others, such as those about admin's own connection, are skipped."""
+    """Return the next event of a type for a user; others, such as those of admin's own connection, are skipped."""
     while True:
         event = await events.next(timeout=20)
         if isinstance(event, kind) and event.client is not None and event.client.user == user:

@@ -16,7 +16,7 @@ REQUESTS = 640
 
 
 async def work(url: str) -> None:
-    """What each process does: it answers its share of the requests until it is stopped."""
+    """Run in each process: respond to a share of the requests until it is stopped."""
     async with natsproto.connect(url) as nc:
 
         async def answer(request: natsproto.Message) -> None:
@@ -34,7 +34,7 @@ def process(url: str) -> None:
 
 
 async def measure(nc: natsproto.Client, url: str, count: int) -> float:
-    """Requests a second that ``count`` processes answer, 64 at a time."""
+    """Return the requests a second with ``count`` processes, 64 requests at a time."""
     spawn = multiprocessing.get_context("spawn")
     processes = [spawn.Process(target=process, args=(url,), daemon=True) for _ in range(count)]
     async with nc.subscribe("ready") as ready:

@@ -22,7 +22,7 @@ authorization {{
 
 
 async def decide(request: AuthRequest) -> UserClaims | Refused:
-    """A directory would be asked here."""
+    """Decide with a table; a real program would query a directory here."""
     user = request.connect.user
     if PASSWORDS.get(user) != request.connect.password:
         return Refused(reason=f"{user} is unknown, or gave a wrong password")
@@ -36,7 +36,7 @@ async def decide(request: AuthRequest) -> UserClaims | Refused:
 
 
 async def main() -> None:
-    """Starts the server and the callout, and connects as one who may and as one who may not."""
+    """Start the server and the callout, and connect with and without permission."""
     issuer, xkey = KeyPair.generate("account"), XKey.generate()
     config = CONFIG.format(issuer=issuer.public_key, xkey=xkey.public_key)
     async with (

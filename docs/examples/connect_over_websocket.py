@@ -10,13 +10,13 @@ from natsproto.testing import run_server
 
 
 async def login_headers() -> dict[str, str]:
-    """Stands for fetching a short-lived token; a proxy checks it, or the server itself as a cookie."""
+    """Return a short-lived token, as from a token service; a proxy checks it, or the server itself as a cookie."""
     await asyncio.sleep(0)
     return {"Authorization": "Bearer of-flowers"}
 
 
 async def main() -> None:
-    """The same client, another URL."""
+    """Use the same client with another URL."""
     async with run_server(websocket=True) as server:
         url = f"{server.websocket_url}/shop/nats"  # the path is for the proxy; nats-server takes any
         async with (

@@ -19,7 +19,7 @@ async def pump(reader: StreamReader, writer: StreamWriter) -> None:
 
 
 async def serve(reader: StreamReader, writer: StreamWriter) -> None:
-    """Stands for the proxy of the company: answers one CONNECT, then carries bytes."""
+    """Play the company's proxy: respond to one CONNECT, then forward bytes."""
     request = await reader.readuntil(b"\r\n\r\n")
     host, port = request.split()[1].decode().split(":")
     print(f"the proxy connects to {host}")
@@ -29,7 +29,7 @@ async def serve(reader: StreamReader, writer: StreamWriter) -> None:
 
 
 async def main() -> None:
-    """Starts a server and a proxy, and reaches the one through the other."""
+    """Start a server and a proxy, and connect to the server through the proxy."""
     ended = asyncio.Event()
 
     async def serve_one(reader: StreamReader, writer: StreamWriter) -> None:

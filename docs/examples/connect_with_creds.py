@@ -1,7 +1,7 @@
 """Credentials that rotate: a creds file is read again at every attempt to connect.
 
 Run it with ``python docs/examples/connect_with_creds.py`` where ``natsproto[nkeys,server]`` is installed. The server
-here knows its accounts by JWTs, as one set up with ``nsc`` does; the upper half of this file stands in for ``nsc``.
+here has accounts with JWTs, like a server set up with ``nsc``; the first half of this file replaces ``nsc``.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ def server_config() -> str:
 
 
 def issue_creds(path: Path, name: str, seconds: int) -> None:
-    """Writes a creds file for a user whose JWT is good for so many seconds."""
+    """Write a creds file for a user whose JWT is valid for this many seconds."""
     user = Key(nkeys.PREFIX_BYTE_USER)
     nats: dict[str, object] = {"pub": {}, "sub": {}, **unlimited, "type": "user", "version": 2}
     jwt = account.claim(user.public, name, nats, int(time.time()) + seconds)
@@ -76,7 +76,7 @@ def issue_creds(path: Path, name: str, seconds: int) -> None:
 
 
 async def main() -> None:
-    """Connects with a JWT of two seconds and lives on when it expires, because the file was renewed."""
+    """Connect with a JWT of two seconds, and continue after its expiry with the renewed file."""
     creds = Path(tempfile.mkdtemp()) / "shop.creds"
     issue_creds(creds, "monday", seconds=2)
     back = asyncio.Event()
@@ -98,7 +98,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.ERROR)  # the warning about the expiry is no news here
+    logging.basicConfig(level=logging.ERROR)  # the warning about the expiry is expected here
     asyncio.run(main())
 
 # prints: connected

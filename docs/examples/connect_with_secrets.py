@@ -17,7 +17,7 @@ from natsproto.testing import run_server
 
 
 async def fetch_password() -> str:
-    """Stands for a vault that is asked over the network."""
+    """Return a secret, as from a vault in the network."""
     await asyncio.sleep(0)
     return "wild roses"
 
@@ -32,7 +32,7 @@ async def password_from_a_callable() -> None:
 
 
 async def token_from_a_file() -> None:
-    """A mounted secret, say: the file is read again at every attempt."""
+    """Use a file, such as a mounted secret: it is read again for every attempt."""
     path = Path(tempfile.mkdtemp()) / "token"
     path.write_text("dandelion\n")
     async with run_server(token="dandelion") as server, natsproto.connect(server.url, token=path) as nc:
@@ -40,7 +40,7 @@ async def token_from_a_file() -> None:
 
 
 async def key_that_never_leaves_its_place() -> None:
-    """``auth`` sees the server's nonce; what signs it may be a hardware module, so that no seed is in the process."""
+    """``auth`` gets the server's nonce; a hardware module may sign it, so that no seed is in the process."""
     module = nkeys.from_seed(bytearray(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)))
     public = module.public_key.decode()
 
@@ -53,7 +53,7 @@ async def key_that_never_leaves_its_place() -> None:
 
 
 async def what_a_refusal_looks_like() -> None:
-    """It comes at once, and holds the server's words but not ours."""
+    """The error is raised at once; it has the text of the server but no secret."""
     async with run_server(user="shop", password="wild roses") as server:
         try:
             await natsproto.connect(server.url, user="shop", password="tulips")

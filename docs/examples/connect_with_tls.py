@@ -53,13 +53,13 @@ def make_certificates(folder: Path) -> None:
 
 
 async def main() -> None:
-    """A server that wants certificates of its clients, and three clients."""
+    """A server that requires client certificates, and three clients."""
     folder = Path(tempfile.mkdtemp())
     make_certificates(folder)
     ca, cert, key = folder / "ca.pem", folder / "cert.pem", folder / "key.pem"
 
     def context() -> ssl.SSLContext:
-        """Asked at every attempt, so that renewed files are used."""
+        """Called for every attempt, so that renewed files are used."""
         made = ssl.create_default_context(cafile=str(ca))
         made.load_cert_chain(cert, key)
         return made

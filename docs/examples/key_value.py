@@ -12,14 +12,14 @@ from natsproto.testing import run_server
 
 @dataclass
 class Price:
-    """What a flower costs."""
+    """The price of a flower."""
 
     flower: str
     cents: int
 
 
 async def main() -> None:
-    """Values, who wins, what changes, who leads."""
+    """Values, compare and set, watches, and leader election."""
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
         kv = await js.create_key_value(bucket="shop", history=5, allow_atomic=True, limit_marker_ttl=60)

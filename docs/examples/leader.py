@@ -14,7 +14,7 @@ NAMES = ("ana", "ben", "cleo")
 
 
 async def node(url: str, name: str) -> None:
-    """One process: waits until it leads, and works as long as it does."""
+    """One process: wait until it is the leader, and work as long as it is."""
     async with natsproto.connect(url, name=name) as nc:
         locks = await nc.jetstream().key_value("locks")
         while True:
@@ -34,13 +34,13 @@ async def start(url: str, name: str) -> asyncio.subprocess.Process:
 
 
 async def token_of(process: asyncio.subprocess.Process) -> int:
-    """What a node says when it begins to lead."""
+    """Read the line that a node prints when it becomes the leader."""
     assert process.stdout is not None
     return int(await process.stdout.readline())
 
 
 async def main() -> None:
-    """Starts three, kills the leader twice, and watches who reports."""
+    """Start three, kill the leader twice, and see the next one report."""
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         locks = await nc.jetstream().create_key_value(bucket="locks", limit_marker_ttl=60)
         nodes = {name: await start(server.url, name) for name in NAMES}
@@ -49,7 +49,7 @@ async def main() -> None:
             for left in (3, 2, 1):
                 async for entry in reports:
                     name = entry.value.partition(b":")[0].decode()
-                    if name in nodes:  # and not a last word of the one before
+                    if name in nodes:  # and nothing more from the previous leader
                         break
                 leader = nodes.pop(name)
                 tokens.append(await token_of(leader))

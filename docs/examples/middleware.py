@@ -19,7 +19,7 @@ user: ContextVar[str] = ContextVar("user")
 
 
 class Timing:
-    """Around any handler: how often and how long."""
+    """Around any handler: count and time the calls."""
 
     def __init__(self) -> None:
         self.calls, self.seconds = 0, 0.0
@@ -34,7 +34,7 @@ class Timing:
 
 
 async def authorized(request: Request, call: Call) -> None:
-    """Around handlers of services: who asks, or a refusal."""
+    """Around handlers of services: identify the user, or reject the request."""
     name = request.headers.get("User")
     if name is None:
         raise ServiceError(401, "who are you?")

@@ -19,7 +19,7 @@ class Bar:
         self.line = ""
 
     def __call__(self, progress: Progress) -> None:
-        """Draws it anew."""
+        """Draw it again."""
         share = progress.bytes / progress.total if progress.total else 0
         full = round(share * self._width)
         bar = f"[{'#' * full}{'.' * (self._width - full)}]" if progress.total else f"{progress.chunks} chunks"
@@ -28,7 +28,7 @@ class Bar:
 
 
 async def camera() -> AsyncIterator[bytes]:
-    """Bytes as they come, nobody knows how many."""
+    """A stream of bytes of unknown length."""
     for frame in range(100):
         yield b"%03d" % frame * 1000
 
@@ -70,7 +70,7 @@ async def main() -> None:
         except ObjectNotFound as error:
             print(error)
 
-        # What is damaged is never taken for whole.
+        # A damaged object is always detected.
         stream = await nc.jetstream().stream("OBJ_pictures")
         await stream.delete_message(3)
         try:

@@ -23,14 +23,14 @@ ATTEMPTS = 3
 
 @dataclass
 class Order:
-    """What somebody wants."""
+    """An order."""
 
     number: int
     flower: str
 
 
 async def work(url: str) -> None:
-    """A program of its own, in earnest: takes orders until SIGTERM."""
+    """In production a separate program: handle orders until SIGTERM."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -43,23 +43,23 @@ async def work(url: str) -> None:
             order = orders.decode(message.data)
             if order.flower == "cactus":
                 raise ValueError("nobody dares to wrap it")
-            # What may happen twice has an id, and is stored once.
+            # A message that may be published twice has an id, and is stored once.
             await js.publish("shipped.eu", message.data, msg_id=f"ship-{order.number}")
 
         # A failed message is retried with growing delays, and finally becomes a dead letter.
         retry = Retry(js, RetryPolicy(dead_letters="dead.eu", max_attempts=ATTEMPTS, first_delay=0.1))
         stream = await js.stream("ORDERS")
         consumer = await stream.create_consumer(durable_name="shipping", ack_wait=2, max_ack_pending=200)
-        # What a handler has not answered is acknowledged when it returns.
+        # A message that the handler has not acknowledged is acknowledged when it returns.
         async with consumer.consume(with_middleware(ship, retry), concurrency=16, max_messages=100) as shipping:
             await stop.wait()
             async with asyncio.timeout(20):  # less than the time until SIGKILL
-                await shipping.stop()  # no new calls; those at work end, and what waits goes back for others
+                await shipping.stop()  # no new calls; running ones finish, and waiting messages go back to the server
         print(f"an orderly end: {'nothing' if shipping.in_progress == 0 else 'something'} in progress")
 
 
 async def publish(js: JetStream, nc: natsproto.Client) -> None:
-    """Many orders, a window at a time. With ids an outage costs time and nothing else."""
+    """Publish many orders, a window at a time. With ids, an outage only takes time."""
     orders = nc.typed(Order)
     async with js.publisher(max_pending=50, timeout=10) as window:
         for number in range(ORDERS):
@@ -94,7 +94,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(stream=sys.stdout, format="log: %(message)s")  # the clients tell of their outage
+    logging.basicConfig(stream=sys.stdout, format="log: %(message)s")  # the clients log their outage
     asyncio.run(main())
 
 # prints: 500 orders taken

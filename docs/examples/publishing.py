@@ -12,7 +12,7 @@ from natsproto.testing import run_server
 
 
 async def main() -> None:
-    """Every way, one after the other, over one connection."""
+    """Every way in turn, over one connection."""
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
         await js.create_stream(
@@ -35,7 +35,7 @@ async def main() -> None:
 
 
 async def one_message(js: JetStream) -> None:
-    """The acknowledgement says where the message is; an id makes sure that it is there once."""
+    """The acknowledgement has the sequence of the message; with an id it is stored only once."""
     ack = await js.publish("orders.eu", b"12 tulips", msg_id="order-1")
     again = await js.publish("orders.eu", b"12 tulips", msg_id="order-1")
     print(f"1. stored in {ack.stream} as number {ack.seq}; published again: a duplicate of {again.seq}")
@@ -50,7 +50,7 @@ async def one_message(js: JetStream) -> None:
 
 
 async def a_window(js: JetStream) -> None:
-    """A thousand messages on their way at a time; what fails is told together."""
+    """A thousand messages in flight; failures are reported together."""
     async with js.publisher(max_pending=1000, auto_msg_id=True) as pub:
         for number in range(10_000):
             await pub.publish("orders.eu", b"%d" % number)
@@ -64,7 +64,7 @@ async def a_window(js: JetStream) -> None:
 
 
 async def fast_ingest(js: JetStream) -> None:
-    """Hundreds of messages to an acknowledgement; the best publisher is what the stream allows."""
+    """Hundreds of messages for one acknowledgement; ``best_publisher`` chooses what the stream allows."""
     async with js.best_publisher("SHOP") as pub:
         for number in range(10_000):
             await pub.publish("orders.eu", b"%d" % number)
@@ -72,7 +72,7 @@ async def fast_ingest(js: JetStream) -> None:
 
 
 async def all_or_nothing(js: JetStream) -> None:
-    """Messages that belong together."""
+    """Messages that are stored together."""
     async with js.atomic_batch() as batch:
         await batch.publish("orders.eu", b"12 tulips")
         await batch.publish("orders.us", b"a vase for them")

@@ -11,12 +11,12 @@ from natsproto.testing import run_server
 
 
 def say(line: str = "") -> None:
-    """Tells the story as it happens, however the output is buffered."""
+    """Print each line at once, also to a pipe."""
     print(line, flush=True)
 
 
 async def main() -> None:
-    """Every chapter, one after the other, over one connection."""
+    """Every chapter in turn, over one connection."""
     async with run_server(jetstream=True) as server:
         # `async with` drains at the end: what was published leaves, what was received is handled.
         async with natsproto.connect(server.url, name="flower shop") as nc:
@@ -34,7 +34,7 @@ async def main() -> None:
 
 
 async def publish_and_subscribe(nc: natsproto.Client) -> None:
-    """Whoever subscribes to a matching subject gets the message; ``*`` matches one token, ``>`` all that follow."""
+    """Every subscriber to a matching subject gets the message; ``*`` matches one token, ``>`` the rest."""
     say("\n1. Publish and subscribe")
     async with nc.subscribe("orders.*") as orders:
         await nc.publish("orders.berlin", b"12 tulips")
@@ -65,7 +65,7 @@ async def queue_group(nc: natsproto.Client) -> None:
 
 
 async def request_and_reply(nc: natsproto.Client) -> None:
-    """A request is a message with an address for the answer; a service is a callback that responds."""
+    """A request is a message with a reply subject; a service is a callback that responds."""
     say("\n3. Request and reply, two services")
     prices = {"tulips": 2, "roses": 5}
 
@@ -76,7 +76,7 @@ async def request_and_reply(nc: natsproto.Client) -> None:
         await request.respond(b"40")
 
     async with nc.subscribe("shop.price", cb=price), nc.subscribe("shop.stock", cb=stock):
-        # Both questions are on their way at once.
+        # Both requests are in flight at once.
         costs, left = await asyncio.gather(
             nc.request("shop.price", b"roses", timeout=2),
             nc.request("shop.stock", b"roses", timeout=2),
@@ -94,7 +94,7 @@ async def headers(nc: natsproto.Client) -> None:
 
 
 async def when_nobody_answers(nc: natsproto.Client) -> None:
-    """Nobody there is known at once; somebody who is silent costs the timeout."""
+    """Without subscribers a request fails at once; without a response it takes the timeout."""
     say("\n5. When nobody answers")
     try:
         await nc.request("shop.delivery", b"roses", timeout=60)
@@ -108,7 +108,7 @@ async def when_nobody_answers(nc: natsproto.Client) -> None:
 
 
 async def a_stream_remembers(nc: natsproto.Client) -> None:
-    """A stream keeps what is published; a durable consumer remembers how far it was read, and what was handled."""
+    """A stream stores messages; a durable consumer keeps its position and the acknowledgements."""
     say("\n6. JetStream")
     js = nc.jetstream()
     ledger = await js.create_stream(name="LEDGER", subjects=["sold.>"], storage="memory")
@@ -130,7 +130,7 @@ async def a_stream_remembers(nc: natsproto.Client) -> None:
 
 
 async def a_bucket_knows(nc: natsproto.Client) -> None:
-    """A key/value bucket holds the newest values, compares before it writes, and tells whoever watches."""
+    """A key/value bucket has the newest values, compare and set, and watches."""
     say("\n7. Key/value")
     stock = await nc.jetstream().create_key_value(bucket="stock", storage="memory")
     revision = await stock.put("roses", b"40")
@@ -142,11 +142,11 @@ async def a_bucket_knows(nc: natsproto.Client) -> None:
 
 
 async def a_store_keeps(nc: natsproto.Client) -> None:
-    """An object store keeps content of any size; a digest proves that what comes out is what went in."""
+    """An object store has content of any size; a digest proves that the content is intact."""
     say("\n8. Object store")
     pictures = await nc.jetstream().create_object_store(bucket="pictures", storage="memory")
     picture = await pictures.put("roses in spring", b"pixels" * 500_000)
-    async with pictures.get("roses in spring") as shown:  # chunk by chunk; the last one comes when all is right
+    async with pictures.get("roses in spring") as shown:  # the last chunk comes after the check
         pixels = sum([len(chunk) async for chunk in shown])
     say(f"   {picture.name}: {pixels:,} bytes in {picture.chunks} chunks")
 

@@ -10,13 +10,13 @@ from natsproto.testing import run_server
 
 
 def answer(requests: sync.Subscription) -> None:
-    """Iterates in a thread of its own, as there are no callbacks."""
+    """Iterate in a separate thread, since there are no callbacks."""
     for request in requests:
         request.respond(request.data.upper())
 
 
 def main() -> None:
-    """Asks, writes and reads a stream, and keeps settings and files."""
+    """Send a request, write and read a stream, and store settings and files."""
     with run_server(jetstream=True) as server, sync.connect(server.url) as nc:
         requests = nc.subscribe("shout")
         thread = threading.Thread(target=answer, args=(requests,))

@@ -14,7 +14,7 @@ PRICES = {"tulips": 2, "roses": 5}
 
 
 async def florist(nc: natsproto.Client) -> Service:
-    """One instance: whoever runs it takes a share of the requests."""
+    """One instance, which gets a share of the requests."""
     service = await nc.add_service("florist", "1.0.0", description="flowers and their prices")
     orders = service.group("orders")
 
@@ -33,7 +33,7 @@ async def florist(nc: natsproto.Client) -> Service:
 
 
 async def main() -> None:
-    """Runs two, asks them, looks at them, and stops one."""
+    """Run two instances, send requests, discover them, and stop one."""
     async with run_server() as server, natsproto.connect(server.url) as ana, natsproto.connect(server.url) as ben:
         first = await florist(ana)
         await florist(ben)

@@ -1,5 +1,4 @@
-"""The client inside Spark: a stream as a DataFrame, a request and a key/value lookup for every row, and results back to
-a stream.
+"""The client inside Spark: a stream as a DataFrame, a key/value lookup for every row, and results to a stream.
 
 Needs the extras ``spark`` and ``server``, and Java 17. Starts a nats-server of its own and Spark on two cores.
 """
@@ -43,15 +42,15 @@ def customer(order: Row) -> str:
 
 
 async def bill(client: natsproto.Client, pair: tuple[Row, bytes | None]) -> Row:
-    """What becomes of one order; 64 of these calls are at work at a time, on the loop of the worker process."""
+    """Handle one order; 64 of these calls run at a time, on the event loop of the worker process."""
     order, country = pair
-    await client.flush()  # any verb of the client: a service would be asked here
+    await client.flush()  # any method of the client, for example a request to a service
     known = (country or b"??").decode()
     return Row(subject=f"bills.{known}", data=order["data"], headers={"Country": [known]})
 
 
 def main() -> None:
-    """Bills every order once."""
+    """Bill every order once."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with run_server(jetstream=True) as server:
         asyncio.run(prepare(server.url))
@@ -67,7 +66,7 @@ def main() -> None:
         )
         # Rows of a range come in the order of the stream, whenever they are read: they may be counted.
         publish = nspark.publish_partition(cfg, write_id="bills-1", stable_order=True)
-        for attempt in ("first", "again"):  # as when a job is started once more: the ids are the same
+        for attempt in ("first", "again"):  # as when a job is run again: the ids are the same
             written = bills.mapPartitions(publish).collect()
             print(attempt, sum(w.published for w in written), "published,", sum(w.duplicates for w in written), "known")
         # shows: first 1000 published, 0 known

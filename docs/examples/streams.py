@@ -11,12 +11,12 @@ from natsproto.testing import run_server
 
 
 async def main() -> None:
-    """Orders of a flower shop, kept, looked at and saved."""
+    """Orders of a flower shop: stored, read and backed up."""
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js: JetStream = nc.jetstream()
         stream = await js.create_stream(name="ORDERS", subjects=["orders.>"], allow_direct=True)
         for city, order in (("berlin", b"12 tulips"), ("lisbon", b"3 roses"), ("berlin", b"1 cactus")):
-            await nc.request(f"orders.{city}", order, headers={"City": city})  # answered when it is stored
+            await nc.request(f"orders.{city}", order, headers={"City": city})  # returns when it is stored
 
         last = await stream.get_last_message("orders.berlin")
         print(f"berlin's last order is number {last.seq}: {last.data.decode()}")

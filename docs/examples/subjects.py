@@ -1,4 +1,4 @@
-"""Which partition a subject goes to, known before it is published; on a nats-server with that mapping.
+"""Compute the partition of a subject before publishing; on a nats-server with that mapping.
 
 Run it with ``python docs/examples/subjects.py`` where ``natsproto[server]`` is installed.
 """
@@ -13,7 +13,7 @@ SOURCE, DESTINATION = "orders.*", "shard.{{partition(3,1)}}.$1"
 
 
 async def main() -> None:
-    """What is foretold is what happens."""
+    """The computed partition equals the server's."""
     mapping = SubjectMapping(SOURCE, DESTINATION)
     async with (
         run_server(config=f'mappings {{ "{SOURCE}": "{DESTINATION}" }}') as server,

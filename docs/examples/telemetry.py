@@ -18,7 +18,7 @@ from natsproto.testing import run_server
 
 
 async def main() -> None:
-    """Three orders, published and handled; then what was recorded."""
+    """Publish and handle three orders; then print the spans and metrics."""
     spans, metrics = InMemorySpanExporter(), InMemoryMetricReader()  # in production: exporters of OTLP
     tracers, meters = TracerProvider(), MeterProvider([metrics])
     tracers.add_span_processor(SimpleSpanProcessor(spans))

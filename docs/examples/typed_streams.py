@@ -24,7 +24,7 @@ async def pack(order: Order, message: JsMessage) -> None:
 
 
 async def main() -> None:
-    """Two orders, and something else between them."""
+    """Two orders, and an invalid message between them."""
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
         orders = js.typed(Order)
@@ -45,7 +45,7 @@ async def main() -> None:
 if __name__ == "__main__":
     import logging
 
-    logging.getLogger("natsproto").setLevel(logging.CRITICAL)  # what cannot be read is logged with a traceback
+    logging.getLogger("natsproto").setLevel(logging.CRITICAL)  # an unreadable payload is logged with a traceback
     asyncio.run(main())
 
 # prints: packing 5 roses of orders.eu

@@ -151,7 +151,7 @@ class Outbox:
         self.cork()  # the publisher is about to continue
 
     async def wait_flushed(self) -> None:
-        """Wait until everything put so far was handed to the wire, or the wire is gone.
+        """Wait until everything put so far was written to the wire, or the wire has ended.
 
         Messages that others put meanwhile are not waited for: they may never stop.
         """
@@ -177,7 +177,7 @@ class Outbox:
         self._on_write()
 
     def _flush_in_chunks(self, wire: Wire) -> None:
-        """As flush(), for messages that have gathered during an outage or behind a busy wire.
+        """As flush(), for messages that were collected during an outage or while the wire was busy.
 
         In one piece, everything that the kernel does not accept would wait in the transport and die with it.
         """
@@ -239,7 +239,7 @@ class Outbox:
         self._notifier.wake()
 
     def detach(self) -> None:
-        """The wire is gone; waiting messages stay."""
+        """The wire has ended; waiting messages are kept."""
         self._wire, self._paused = None, False
         self._notifier.wake()
 

@@ -3,8 +3,8 @@
 Owns the waiting messages, their limits and their readers. The receive path appends to the inbox directly and calls
 ``_account`` once per chunk, so nothing here runs once per message except the user's own reading.
 
-A message leaves the inbox in the same step in which it is handed over, with no await in between, so cancelling a reader
-never loses one.
+A message leaves the inbox in the same step in which the reader gets it, with no await in between, so cancelling a
+reader never loses one.
 """
 
 from __future__ import annotations

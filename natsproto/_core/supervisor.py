@@ -385,7 +385,7 @@ class Supervisor:
 
 
 def _end_late_session(attempt: asyncio.Task[Session]) -> None:
-    """End a session that came too late."""
+    """End a session that was established too late."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().end(ConnectionClosed())
 

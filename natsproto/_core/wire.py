@@ -89,8 +89,8 @@ class DialPlan(Value):
 
     ``context`` is for TLS that starts with the first byte, ``hostname`` the name that the certificate must have;
     ``timeout`` (seconds) is shared by the addresses that a name resolves to. ``probed`` turns on TCP keep-alive, which
-    detects a dead peer after two hours of silence. ``dialer`` is the user's own way to get a connected socket. The rest
-    is for WebSocket; ``largest_compressed`` returns the maximum size of a compressed frame.
+    detects a dead peer after two hours of silence. ``dialer`` is the user's function that returns a connected socket.
+    The rest is for WebSocket; ``largest_compressed`` returns the maximum size of a compressed frame.
     """
 
     context: ssl.SSLContext | None = None

@@ -28,7 +28,7 @@ _XKEY_VERSION = b"xkv1"
 
 
 class KeyPair:
-    """An Ed25519 key pair of NATS. Made by ``generate`` and ``from_seed``.
+    """An Ed25519 key pair of NATS. Created by ``generate`` and ``from_seed``.
 
     Its repr shows only the public key. The private key stays in memory as long as the object exists.
     """

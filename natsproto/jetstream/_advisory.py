@@ -329,8 +329,7 @@ ADVISORY_TYPES: Mapping[str, type[Advisory]] = {
 
 
 def read_advisory(data: bytes) -> Advisory:
-    """Return the event in a message. Never fails: an unreadable one is an Advisory with its text in ``extra["data"]``.
-    """
+    """Return the event in a message. Never fails: an unreadable one has its text in ``extra["data"]``."""
     try:
         payload = parse(data, "advisory")
         said = payload.get("type")
@@ -373,8 +372,7 @@ class Advisories(AsyncForHint):
             yield read_advisory(message.data)
 
     async def next(self, timeout: float | None = None) -> Advisory:
-        """Return the next event; wait at most ``timeout`` seconds (None: forever). RequestTimeout; SubscriptionClosed.
-        """
+        """Return the next event within ``timeout`` seconds (None: no limit). RequestTimeout; SubscriptionClosed."""
         message: Message = await self._subscription.next(timeout)
         return read_advisory(message.data)
 

@@ -27,7 +27,7 @@ _ACK = "$JS.ACK."
 
 
 class TracedClient(TracedClientBase):
-    """A client whose methods make spans. Made by ``natsproto.otel.connect``."""
+    """A client whose methods make spans. Created by ``natsproto.otel.connect``."""
 
     _subscription = TracedSubscription
 

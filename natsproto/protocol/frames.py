@@ -168,7 +168,7 @@ class Ping:
 
 
 class Pong:
-    """PONG: the answer to a PING."""
+    """PONG: the response to a PING."""
 
     __slots__ = ()
 

@@ -42,7 +42,7 @@ class Headers(Mapping[str, str]):
 
     @classmethod
     def parse(cls, block: bytes) -> Headers:
-        """Read a header block as received. Never fails: lines without a colon and a status that is none go to
+        """Read a header block as received. Never fails: lines without a colon and an invalid status go to
         ``invalid_lines``, bytes that are not UTF-8 come back as surrogate escapes, a block without the version line has
         no status.
         """

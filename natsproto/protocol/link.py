@@ -136,9 +136,9 @@ LinkEvent: TypeAlias = UpgradeTls | NeedCredentials | Ready | InfoChanged | Pong
 class Link:
     """One connection to one server.
 
-    ``tls_required`` says that the user wants TLS whatever the server says; ``secured`` that encryption is the
-    transport's affair (TLS first, WebSocket) and INFO has no say in it. ``route``, ``max_message``
-    and ``inbox_prefix`` go to the Parser; no message is routed before the server has accepted us.
+    ``tls_required``: the user requires TLS whatever INFO says. ``secured``: the transport is responsible for encryption
+    (TLS first, WebSocket), and INFO is ignored. ``route``, ``max_message`` and ``inbox_prefix`` go to the Parser; no
+    message is routed before the server has accepted us.
     """
 
     def __init__(
@@ -167,8 +167,8 @@ class Link:
     def receive(self, chunk: bytes) -> list[LinkEvent]:
         """Take bytes from the server and return what follows from the control frames in them.
 
-        Never raises for what the peer does: an offence is the event LinkFailed, and everything in front of it has
-        been delivered. The routes that received messages are in ``parser.touched``.
+        Never raises for invalid data: that is the event LinkFailed, and all messages before it have been delivered. The
+        routes that received messages are in ``parser.touched``.
         """
         return self._receive(self.parser.feed, chunk)
 

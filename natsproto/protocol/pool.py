@@ -22,8 +22,9 @@ MAX_DISCOVERED = 1000
 """Servers accepted from one INFO; a hostile peer could list any number."""
 
 REFUSAL_CONFIRM_S = 2.0
-"""Seconds for which a rejection must repeat to count. nats.go gives up at the second one, which comes at once: a
-configuration that is wrong for a second would then end every client."""
+"""Seconds for which a rejection must repeat to count. nats.go gives up at the second rejection, which may come at once:
+a configuration that is wrong for a second would then end every client.
+"""
 
 MAX_SHORT_CONNECTIONS = 3
 """Short-lived connections in a row that reset the back-off; later ones do not."""
@@ -88,16 +89,16 @@ class _Entry:
 class ServerPool:
     """The servers of one client, in the order they will be tried.
 
-    A server that is tried goes to the back. The servers of a round follow each other at once; when all have been
-    tried, the next attempt waits: ``wait`` seconds, doubled after every round up to ``wait_cap``, plus a random
-    part of ``jitter`` (``jitter_tls`` with TLS), or what ``delay(rounds)`` says. A connection ends the outage: the
-    counters and the back-off start anew, unless it was the fourth in a row to live shorter than the back-off and than
-    STABLE_AFTER_S, so that a server which accepts and drops cannot make its clients spin.
+    A server that is tried goes to the back. The servers of a round follow each other at once; when all have been tried,
+    the next attempt waits: ``wait`` seconds, doubled after every round up to ``wait_cap``, plus a random part of
+    ``jitter`` (``jitter_tls`` with TLS), or what ``delay(rounds)`` says. A connection ends the outage and resets the
+    counters and the back-off, unless it is the fourth in a row that lasts less than the back-off and STABLE_AFTER_S; so
+    a server that accepts and drops connections does not cause a busy loop.
 
-    ``max_attempts_per_server`` bounds the attempts of one outage, -1 for ever. ``shuffle`` orders servers at
-    random, None keeps the order. Unless ``ignore_auth_abort``, a server that refuses the credentials again and
-    again with the same words, REFUSAL_CONFIRM_S seconds after the first time still, is not asked again in this outage.
-    ``tls`` says that every connection is encrypted, whatever the scheme.
+    ``max_attempts_per_server`` bounds the attempts of one outage, -1 for ever. ``shuffle`` orders servers at random,
+    None keeps the order. Unless ``ignore_auth_abort``, a server that still rejects the credentials with the same text
+    after REFUSAL_CONFIRM_S seconds is not tried again in this outage. ``tls`` says that every connection is encrypted,
+    whatever the scheme.
     """
 
     __slots__ = (

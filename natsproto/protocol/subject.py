@@ -19,7 +19,7 @@ _NAME = re.compile(r"[^\x00-\x20\x7f]+")
 
 
 def publish_subject(subject: str, what: str = "subject") -> bytes:
-    """The wire form of a subject one can publish to, or InvalidSubject saying which rule it breaks."""
+    """Return the wire form of a valid subject for publishing, or raise InvalidSubject with the broken rule."""
     if type(subject) is str and len(subject) <= MAX_CONTROL_LINE and _PLAIN(subject):
         return subject.encode()
     wire = _checked(subject, what)
@@ -31,7 +31,7 @@ def publish_subject(subject: str, what: str = "subject") -> bytes:
 
 
 def subscribe_subject(subject: str, what: str = "subject") -> bytes:
-    """The wire form of a subject one can subscribe to; ``*`` and a final ``>`` are wildcards."""
+    """Return the wire form of a valid subject for subscribing; ``*`` and a final ``>`` are wildcards."""
     wire = _checked(subject, what)
     if ">" in subject and ">" in subject.split(".")[:-1]:
         raise InvalidSubject(what, subject, "'>' matches all that follows and must be the last token")
@@ -56,7 +56,7 @@ def tokens(subject: str) -> list[str]:
 def matches(pattern: str, subject: str) -> bool:
     """Return True if a subscription to ``pattern`` receives messages published to ``subject``.
 
-    Both are taken as valid; ``*`` stands for exactly one token, a final ``>`` for one or more.
+    Both must be valid; ``*`` stands for exactly one token, a final ``>`` for one or more.
     """
     wanted, given = pattern.split("."), subject.split(".")
     for place, token in enumerate(wanted):

@@ -117,7 +117,7 @@ class SubscriptionTable(Generic[Owner]):
         return commands.unsub(entry.sid, max_msgs - entry.received_before)
 
     def stop_delivery(self, entry: SubscriptionEntry[Owner]) -> bytes:
-        """Return the UNSUB after which the server sends no more; messages on their way are still delivered.
+        """Return the UNSUB after which the server sends no more; messages in flight are still delivered.
 
         Returns nothing when the subscription has ended, or was stopped before.
         """
@@ -166,7 +166,7 @@ class SubscriptionTable(Generic[Owner]):
             yield b"".join(plan)
 
     def resubscribe_one(self, entry: SubscriptionEntry[Owner]) -> bytes:
-        """Return the lines that end a subscription on the server and begin it again."""
+        """Return the lines that end a subscription on the server and start it again."""
         return b"".join((commands.unsub(entry.sid), *self._sub_lines(entry)))
 
     @staticmethod
@@ -179,4 +179,4 @@ class SubscriptionTable(Generic[Owner]):
 
 
 def _drop(message: Message) -> None:
-    """Drop a message that was on its way when its subscription ended."""
+    """Drop a message that was in flight when its subscription ended."""

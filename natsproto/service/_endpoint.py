@@ -61,7 +61,7 @@ StatsHandler: TypeAlias = Callable[["Endpoint"], object]
 
 
 class Endpoint:
-    """A subject on which a service handles requests. Made by ``add_endpoint`` or ``endpoint`` of a service or group."""
+    """A subject of a service and its handler. Created by ``add_endpoint`` or ``endpoint`` of a service or group."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ H = TypeVar("H", bound=Handler)
 
 
 class Group:
-    """A subject prefix, and optionally a queue group, for endpoints. Made by ``group`` of a service or group."""
+    """A subject prefix, and optionally a queue group, for endpoints. Created by ``group`` of a service or group."""
 
     def __init__(self, service: Service | None, prefix: str, queue_group: str | None) -> None:
         self.prefix = prefix
@@ -144,7 +144,7 @@ class Group:
 
 
 class Service(WarnIfUnused, Group):
-    """An instance of a service, made by ``Client.add_service``. Await it to start it, or use it with ``async with``,
+    """An instance of a service, created by ``Client.add_service``. Await it to start it, or use it with ``async with``,
     which also stops it.
     """
 

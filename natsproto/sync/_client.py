@@ -37,7 +37,7 @@ from natsproto.sync._wrapper import SyncWrapper, as_iterator, blocking, wrapped
 
 
 class Client(SyncWrapper[client.Client]):
-    """A blocking client, made by ``connect``. Several threads may use it at the same time.
+    """A blocking client, created by ``connect``. Several threads may use it at the same time.
 
     Its methods have the arguments, errors and guarantees of the async client's methods of the same name. Leaving
     ``with`` drains it, or closes it when the block raised.

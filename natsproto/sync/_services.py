@@ -143,7 +143,7 @@ def call_stats_handler(handler: StatsHandler, portal: Portal, endpoint: service.
 
 
 class Group(SyncWrapper[G], Generic[G]):
-    """A subject prefix, and optionally a queue group, for endpoints. Made by ``group`` of a service or group."""
+    """A subject prefix, and optionally a queue group, for endpoints. Created by ``group`` of a service or group."""
 
     def __init__(self, portal: Portal, inner: G, threads: HandlerThreads) -> None:
         super().__init__(portal, inner)
@@ -209,7 +209,7 @@ class Group(SyncWrapper[G], Generic[G]):
 
 
 class Service(Group[service.Service], SyncContext[service.Service]):
-    """A running instance of a service. Made by ``Client.add_service``; leaving ``with`` stops it."""
+    """A running instance of a service. Created by ``Client.add_service``; leaving ``with`` stops it."""
 
     stopped: Final = blocking(service.Service.stopped)
 

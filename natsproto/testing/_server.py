@@ -78,7 +78,7 @@ def run_server(
 class Server:
     """A nats-server that can be stopped, killed, frozen, reconfigured and started again on the same port.
 
-    Made by ``run_server`` and ``run_cluster``. Methods that wait are coroutines; those that act at once are plain
+    Created by ``run_server`` and ``run_cluster``. Methods that wait are coroutines; those that act at once are plain
     methods. Methods that send signals need a POSIX system.
     """
 

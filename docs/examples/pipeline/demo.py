@@ -2,7 +2,7 @@
 
     python demo.py --orders 200000 --kill 1 --samples samples.json
 
-What is in the stream RESULTS and in the bucket totals at the end is held against sums made without Spark.
+At the end, the stream RESULTS and the bucket totals are compared with sums computed without Spark.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from natsproto.testing import run_server
 
 HERE = Path(__file__).parent
 STARTS = 5
-"""How often a job is started that ends by itself: on a very busy machine Spark gives its workers up. It is counted."""
+"""Restarts of a job that crashes: on a very busy machine Spark loses its workers. They are counted."""
 Sums = dict[str, tuple[int, int, int]]
 
 
 def expected(orders: int) -> Sums:
-    """Orders, pieces and cents by category and minute, as they should come out."""
+    """The expected orders, pieces and cents by category and minute."""
     products = {name: (category, price) for name, category, price in generator.PRODUCTS}
     found: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for number in range(orders):
@@ -47,7 +47,7 @@ def expected(orders: int) -> Sums:
 
 
 def read_sum(data: bytes) -> tuple[int, int, int]:
-    """What the job wrote."""
+    """The output of the job."""
     said = json.loads(data)
     return said["orders"], said["pieces"], said["cents"]
 
@@ -69,26 +69,26 @@ async def totals(js: JetStream) -> Sums:
 
 
 class Demo:
-    """One run; ``samples`` are what the plot is made of."""
+    """One run; ``samples`` are the data for the plot."""
 
     def __init__(self, url: str, js: JetStream, orders: int, checkpoint: str, master: str) -> None:
         self._url, self._js, self._orders, self._checkpoint, self._master = url, js, orders, checkpoint, master
         self._start = time.time()
         self._summed = 0
         self.crashes = 0
-        """How often the job ended by itself, which it should not."""
+        """The crashes of the job, which should not happen."""
         self._wanted = expected(orders)
         self.samples: list[dict[str, object]] = []
 
     async def run(self, kills: int) -> None:
-        """Starts the job, kills it in the middle as often as asked, and waits until all is summed."""
+        """Start the job, kill it in the middle as often as requested, and wait until all orders are summed."""
         for _ in range(kills):
             await self._run_until(partial(self._has_summed, self._orders // (kills + 1)))
             self._note({"event": "kill"}, "kill -9")
         await self._run_until(self.is_right)
 
     async def _run_until(self, ended: Callable[[], Awaitable[bool]]) -> None:
-        """Starts the job again when it ends by itself, as who runs it for good would."""
+        """Restart the job after a crash, as a service manager does in production."""
         for _ in range(STARTS):
             if await self._job(ended):
                 return
@@ -98,14 +98,14 @@ class Demo:
         return self._summed >= orders
 
     async def is_right(self) -> bool:
-        """Whether every sum is there; ends with an error when one is wrong, or in RESULTS twice."""
+        """True if every sum is there; raises an error when one is wrong, or in RESULTS twice."""
         found, count = await results(self._js)
         if count > len(found) or not found.items() <= self._wanted.items():
             raise SystemExit("the sums are WRONG")
         return found == self._wanted == await totals(self._js)
 
     async def _job(self, ended: Callable[[], Awaitable[bool]]) -> bool:
-        """Runs the job until then, and kills it. False when it ends before."""
+        """Run the job until then, and kill it. False when it ends before."""
         self._note({"event": "start"}, "the Spark job starts")
         self._summed = 0
         process = await asyncio.create_subprocess_exec(
@@ -131,7 +131,7 @@ class Demo:
             await process.wait()
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
-        """Notes every batch that the job tells of."""
+        """Record every batch that the job reports."""
         assert process.stdout is not None
         async for line in process.stdout:
             if not line.startswith(b"{"):
@@ -149,7 +149,7 @@ class Demo:
         print(f"{now - self._start:7.1f} s  {words}", flush=True)
 
     async def watch(self) -> None:
-        """Notes how many orders are published."""
+        """Record the number of published orders."""
         orders = await self._js.stream("ORDERS")
         while True:
             count = (await orders.info()).state.messages
@@ -158,7 +158,7 @@ class Demo:
 
 
 async def main(orders: int, rate: int, kills: int, master: str) -> list[dict[str, object]]:
-    """The whole pipeline, until every sum is right; returns what happened when."""
+    """Run the whole pipeline until every sum is correct; return the events with their times."""
     with tempfile.TemporaryDirectory() as checkpoint:
         async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
             js = nc.jetstream()

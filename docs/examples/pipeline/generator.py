@@ -17,7 +17,7 @@ PRODUCTS = [(f"p{number}", f"category-{number % 4}", 100 + 7 * number) for numbe
 """Name, category and price in cents."""
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 PER_SECOND = 100
-"""Orders a second by the clock of the orders, whatever the rate of publishing is."""
+"""Orders a second by their own timestamps, independent of the rate of publishing."""
 
 
 def order(number: int) -> dict[str, object]:
@@ -28,7 +28,7 @@ def order(number: int) -> dict[str, object]:
 
 
 async def set_up(js: JetStream) -> None:
-    """Streams and buckets of the pipeline, and what its products cost."""
+    """Create the streams and buckets of the pipeline, with the prices of its products."""
     await js.create_or_update_stream(name="ORDERS", subjects=["orders.>"], duplicate_window=600)
     await js.create_or_update_stream(name="RESULTS", subjects=["results.>"], duplicate_window=600)
     prices = await js.create_or_update_key_value(bucket="products")
@@ -38,7 +38,7 @@ async def set_up(js: JetStream) -> None:
 
 
 async def publish(js: JetStream, orders: int, rate: int) -> None:
-    """Publishes so many orders, ``rate`` a second (0: as fast as they go), and one that moves the clock on."""
+    """Publish this many orders, ``rate`` a second (0: no limit), and one that advances the watermark."""
     loop = asyncio.get_running_loop()
     start = loop.time()
     async with js.publisher(max_pending=2000) as publisher:
@@ -54,7 +54,7 @@ async def publish(js: JetStream, orders: int, rate: int) -> None:
 
 
 async def main(servers: str, orders: int, rate: int) -> None:
-    """Sets the scene and publishes."""
+    """Create the streams and publish."""
     async with natsproto.connect(servers) as nc:
         js = nc.jetstream()
         await set_up(js)

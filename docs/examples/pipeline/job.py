@@ -56,10 +56,10 @@ def sums(orders: DataFrame) -> DataFrame:
 def start(
     spark: SparkSession, servers: dict[str, str], nats: SparkNats, checkpoint: str, *, batch: int, once: bool
 ) -> list[StreamingQuery]:
-    """Two queries: sums that are final go into RESULTS, what is known so far into the bucket.
+    """Two queries: final sums go into RESULTS, intermediate ones into the bucket.
 
-    A row that Spark has shuffled has no place of its own, so each has an id that says what it is: a final sum its key,
-    one that still grows the number of its orders as well.
+    After a shuffle a row has no fixed position, so its id is made from its content: for a final sum its key, for an
+    intermediate one also the number of its orders.
     """
 
     def read() -> DataFrame:
@@ -78,7 +78,7 @@ def start(
 
 
 def report(queries: list[StreamingQuery]) -> None:
-    """Prints a line of JSON for every batch while the queries run; raises what ends one."""
+    """Print a line of JSON for every batch while the queries run; raises the error of a failed query."""
     seen = dict.fromkeys((query.name for query in queries), -1)
     while True:
         active = [query for query in queries if query.isActive]
@@ -103,7 +103,7 @@ def report(queries: list[StreamingQuery]) -> None:
 
 
 def main() -> None:
-    """Runs until it is killed, or with ``--once`` until it has read what is there."""
+    """Run until it is killed, or with ``--once`` until it has read all messages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--servers", default="nats://127.0.0.1:4222", help="as the executors reach them")
     parser.add_argument("--creds", help="where the credentials are: env:NAME, file:/PATH, provider:MODULE:FUNCTION")

@@ -1,4 +1,4 @@
-"""Draws what ``demo.py --samples`` has noted: orders published, and orders in sums, over the time of the run.
+"""Plots the data of ``demo.py --samples``: published orders, and orders in sums, over the time of the run.
 
 python plot.py samples.json throughput.svg
 """

@@ -20,7 +20,7 @@ DEFAULT_SUB_PENDING_BYTES_LIMIT = 128 * 1024 * 1024
 
 
 class Subscription:
-    """A subscription to a subject. Made by ``Client.subscribe``."""
+    """A subscription to a subject. Created by ``Client.subscribe``."""
 
     def __init__(self, conn: Client, id: int, subject: str, queue: str, *, is_read: bool) -> None:
         self._conn = conn

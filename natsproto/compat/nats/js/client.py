@@ -36,7 +36,7 @@ Callback = Callable[[Msg], Awaitable[None]]
 
 
 class JetStreamContext(Buckets):
-    """The JetStream context. Made by ``Client.jetstream``."""
+    """The JetStream context. Created by ``Client.jetstream``."""
 
     PushSubscription = subscriptions.PushSubscription
     PullSubscription = subscriptions.PullSubscription

@@ -40,7 +40,7 @@ def _check_key(key: str, validate: bool = True) -> None:
 
 
 class KeyValue:
-    """A key/value bucket. Made by ``key_value`` and ``create_key_value``."""
+    """A key/value bucket. Created by ``key_value`` and ``create_key_value``."""
 
     @dataclass
     class Entry:

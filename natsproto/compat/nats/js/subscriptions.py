@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PushSubscription(Subscription):
-    """A subscription of a push or ordered consumer. Made by ``JetStreamContext.subscribe``."""
+    """A subscription of a push or ordered consumer. Created by ``JetStreamContext.subscribe``."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class PushSubscription(Subscription):
 
 
 class PullSubscription:
-    """A subscription of a pull consumer. Made by ``pull_subscribe``."""
+    """A subscription of a pull consumer. Created by ``pull_subscribe``."""
 
     def __init__(self, js: JetStreamContext, consumer: PullConsumer) -> None:
         self._js = js
