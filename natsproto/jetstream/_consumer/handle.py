@@ -32,12 +32,11 @@ from natsproto.jetstream._timestamp import Timestamp
 
 
 class Consumer:
-    """A handle of a consumer, with the calls that manage it. Making one sends nothing.
+    """A handle of a consumer, with the methods that manage it. Creating one sends nothing.
 
     Every call of the API takes ``timeout`` in seconds (default: that of the JetStream context) and raises
-    ConsumerNotFound, StreamNotFound, and what every call of the JetStream API raises: ApiError, JetStreamNotEnabled,
-    RequestTimeout, PermissionDenied, ConnectionLost, ConnectionClosed. After cancelling it may have been done all the
-    same.
+    ConsumerNotFound, StreamNotFound, and the errors of every call of the JetStream API: ApiError, JetStreamNotEnabled,
+    RequestTimeout, PermissionDenied, ConnectionLost, ConnectionClosed. A cancelled call may still take effect.
     """
 
     def __init__(self, api: Api, stream: str, name: str, info: ConsumerInfo | None = None) -> None:
@@ -46,7 +45,7 @@ class Consumer:
         self.stream_name = stream
         """The stream it belongs to."""
         self.name: str = consumer_name(name)
-        """Its name, which is the durable name if it has one."""
+        """The name, which is the durable name if it has one."""
 
     @property
     def cached_info(self) -> ConsumerInfo:
@@ -56,18 +55,18 @@ class Consumer:
         return self._info
 
     async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
-        """Gets the configuration and state of the consumer."""
+        """Get the configuration and state of the consumer."""
         self._info = await self._api.get(
             ConsumerInfo, self._endpoint("INFO"), asked=f"info of {self._what}", timeout=timeout
         )
         return self._info
 
     async def delete(self, *, timeout: Duration | None = None) -> None:
-        """Deletes the consumer with its acknowledgement state."""
+        """Delete the consumer with its acknowledgement state."""
         await self._api.do(self._endpoint("DELETE"), asked=f"delete {self._what}", timeout=timeout)
 
     async def pause(self, until: datetime, *, timeout: Duration | None = None) -> ConsumerPause:
-        """Pauses delivery until an aware datetime. ConfigError for a naive one.
+        """Pause delivery until an aware datetime. ConfigError for a naive one.
 
         Needs nats-server 2.11, else UnsupportedByServer.
         """
@@ -81,13 +80,13 @@ class Consumer:
         return await self._api.get(ConsumerPause, self._endpoint("PAUSE"), body, asked=asked, timeout=timeout)
 
     async def resume(self, *, timeout: Duration | None = None) -> ConsumerPause:
-        """Ends a pause; harmless when there is none. Needs nats-server 2.11, else UnsupportedByServer."""
+        """End a pause; does nothing when there is none. Needs nats-server 2.11, else UnsupportedByServer."""
         asked = f"resume {self._what}"
         await self._api.require_api_level(1, "2.11", asked, timeout)
         return await self._api.get(ConsumerPause, self._endpoint("PAUSE"), asked=asked, timeout=timeout)
 
     async def unpin(self, group: str, *, timeout: Duration | None = None) -> None:
-        """Takes the pin of a priority group from the client that has it (ADR-42).
+        """Unpin a priority group from its client (ADR-42).
 
         Needs nats-server 2.11, else UnsupportedByServer.
         """
@@ -97,7 +96,7 @@ class Consumer:
         await self._api.call(self._endpoint("UNPIN"), body, asked=asked, timeout=timeout)
 
     async def reset(self, sequence: int | None = None, *, timeout: Duration | None = None) -> ConsumerReset:
-        """Restarts delivery at a stream ``sequence``, or after the last acknowledged message (ADR-60).
+        """Restart delivery at a stream ``sequence``, or after the last acknowledged message (ADR-60).
 
         Only consumers that deliver all, or from a start sequence or time on. Needs nats-server 2.14, else
         UnsupportedByServer.
@@ -126,7 +125,7 @@ class Consumer:
     # ---------------------------------------------------------------- internals
 
     def _make_messages(self, source: MessageSource, return_unread: Callable[[list[JsMessage]], None]) -> Messages:
-        """Makes every Messages of this consumer; tracing overrides it."""
+        """Create a Messages of this consumer; tracing overrides it."""
         return Messages(source, self._what, return_unread)
 
     def _endpoint(self, verb: str) -> str:
@@ -141,16 +140,16 @@ class Consumer:
 
 
 class PullConsumer(Consumer):
-    """A consumer of a stream. Made by the stream's ``create_consumer`` and ``consumer``.
+    """A pull consumer of a stream. Created by the stream's ``create_consumer`` and ``consumer``.
 
-    ``fetch`` and ``next`` pull a bounded number of messages, ``messages`` reads without end, ``consume`` calls a
-    handler. None of them makes any call of the API but pulls, unless nobody takes those: then it is looked up once a
-    second whether the consumer is still there, if the account may. Reading ends with ConsumerGone when it is deleted
-    or push based, PullRefused when its pulls are wrong, PermissionDenied when the account may not pull.
+    ``fetch`` and ``next`` pull a limited number of messages, ``messages`` reads continuously, ``consume`` calls a
+    handler. They only send pulls; if there is no responder, they look up the consumer once a second, if the account has
+    the permission. Reading ends with ConsumerGone when the consumer was deleted or is a push consumer, PullRefused when
+    its pulls are invalid, PermissionDenied when the account may not pull.
 
-    All verbs take the demands of priority groups (ADR-42): ``group``, and for an overflow group ``min_pending`` and
-    ``min_ack_pending``, for a prioritized one ``priority`` (0 is served first, 9 last). The pin of a pinned client is
-    kept by the handle.
+    All of them take the options of priority groups (ADR-42): ``group``, for an overflow group ``min_pending`` and
+    ``min_ack_pending``, for a prioritized one ``priority`` (0 is served first, 9 last). The handle keeps the pin of a
+    pinned client.
     """
 
     def __init__(self, api: Api, stream: str, name: str, info: ConsumerInfo | None = None) -> None:
@@ -170,17 +169,18 @@ class PullConsumer(Consumer):
         min_ack_pending: int = 0,
         priority: int = 0,
     ) -> Fetch:
-        """Pulls up to ``max_messages`` (default 500) and ``max_bytes``: ``await`` it for a list, or iterate it.
+        """Pull up to ``max_messages`` (default 500) and ``max_bytes``: ``await`` it for a list, or iterate it.
 
-        The list is there as soon as it is full, and after ``timeout`` seconds with what has come, which may be
-        nothing. With ``no_wait`` (or a timeout of 0) it is what the consumer has now; for what it has, but at least one
-        message, see ``fetch_available``. ``max_bytes`` counts subject,
-        ack subject, headers and payload; without ``max_messages`` it bounds alone. ``heartbeat`` (seconds, 0 for none,
-        default 2 at most) is how often the server shows that the pull lives; when two are missed it pulls again.
+        The list is returned when it is full, or after ``timeout`` seconds with the received messages, possibly none.
+        With ``no_wait`` (or a timeout of 0) it has the messages that are available now; ``fetch_available`` waits for
+        at least one. ``max_bytes`` counts subject, ack subject, headers and payload; without ``max_messages`` it is the
+        only limit. ``heartbeat`` (seconds, 0 for none, default 2 at most) is the interval of the server's heartbeats;
+        after two missed ones the pull is sent again.
 
-        ConfigError at once for wrong arguments. Waiting, over outages and elections too, raises only what ends reading
-        (see the class) when nothing came before. Cancelling ends the pull on the server and loses nothing: the next
-        reader of this handle gets first what had come and comes late; when nobody reads, it goes back to the server.
+        ConfigError at once for invalid arguments. It also waits during outages and elections, and raises only the
+        errors that end reading (see the class), if no message was received before. Cancelling ends the pull on the
+        server and loses nothing: the next reader of this handle gets the received and late messages first; without a
+        reader they return to the server.
         """
         options = fetch_options(
             PullMode.NO_WAIT if no_wait else PullMode.BOUNDED,
@@ -208,10 +208,10 @@ class PullConsumer(Consumer):
         min_ack_pending: int = 0,
         priority: int = 0,
     ) -> Fetch:
-        """Pulls up to ``max_messages`` (default 500) as soon as there is at least one.
+        """Pull up to ``max_messages`` (default 500) as soon as there is at least one.
 
-        Returns the messages that the consumer has now. If it has none, waits for one, at most ``timeout`` seconds; the
-        list is empty when none arrives. The rest is as in ``fetch``.
+        Returns the messages that are available now. If there are none, it waits for one, at most ``timeout`` seconds;
+        the list is empty when none arrives. Otherwise as ``fetch``.
         """
         options = fetch_options(
             PullMode.AVAILABLE,
@@ -228,7 +228,7 @@ class PullConsumer(Consumer):
         return self._fetch(options)
 
     def _fetch(self, options: PullOptions, acking: JsMessage | None = None) -> Fetch:
-        """Makes every Fetch of this consumer; tracing overrides it."""
+        """Create a Fetch of this consumer; tracing overrides it."""
         inbox = self._inbox or self._make_inbox()
         return Fetch(PullSource(inbox, options, acking=acking), inbox.put_back)
 
@@ -242,11 +242,11 @@ class PullConsumer(Consumer):
         priority: int = 0,
         acking: JsMessage | None = None,
     ) -> JsMessage:
-        """Pulls one message; RequestTimeout when none came within ``timeout`` seconds (0: when there is none now),
+        """Pull one message; RequestTimeout when none came within ``timeout`` seconds (0: when there is none now),
         ConnectionClosed when the client is closed meanwhile.
 
-        With ``acking``, a message of this consumer, that one is acknowledged in the same trip (AlreadyAcked when it was
-        answered for).
+        ``acking`` is a message of this consumer to acknowledge with the same command (AlreadyAcked when it was
+        acknowledged).
         """
         if acking is not None and acking.is_acked:
             acking.ack_nowait()  # raises
@@ -280,14 +280,14 @@ class PullConsumer(Consumer):
         min_ack_pending: int = 0,
         priority: int = 0,
     ) -> Messages:
-        """An endless stream of messages, pulled ahead: enter it, then iterate it.
+        """Return an endless sequence of prefetched messages. Use it with ``async with``, then iterate it.
 
-        Up to ``max_messages`` (default 500) and ``max_bytes`` wait to be read or are on their way; ``max_bytes`` alone
-        is possible too. It pulls again when half of either is free, or when no more is left than the thresholds say.
-        Each pull waits ``expires`` seconds. ``stop_after`` is the number of messages after which it ends. ``heartbeat``
-        as in ``fetch``. With ``max_messages=1`` a message is pulled when the previous one is done.
+        Up to ``max_messages`` (default 500) and ``max_bytes`` are buffered or requested; ``max_bytes`` may be the only
+        limit. It pulls again when half of either is free, or at the given thresholds. Each pull waits ``expires``
+        seconds. ``stop_after`` is the number of messages after which it ends. ``heartbeat`` as in ``fetch``. With
+        ``max_messages=1`` a message is pulled when the previous one was consumed.
 
-        ConfigError at once for wrong arguments. Problems that it survives are emitted as ConsumerNotice events.
+        ConfigError at once for invalid arguments. Problems that do not end it are emitted as ConsumerNotice events.
         """
         options = pull_options(
             max_messages=max_messages,
@@ -328,17 +328,18 @@ class PullConsumer(Consumer):
         min_ack_pending: int = 0,
         priority: int = 0,
     ) -> ConsumeContext:
-        """Calls ``handler`` (def or async def) with every message: enter it, or ``await`` it to run until it ends.
+        """Call ``handler`` (def or async def) with every message. Use it with ``async with``, or ``await`` it to run
+        until it ends.
 
         ``concurrency`` messages are handled at a time; 1 keeps their order. With ``key`` (a function of the message)
-        those of one key are handled in order, one after the other. A message that was handled is answered with
-        ``on_success`` ("ack", "ack_sync" or "nothing"), one for which the handler raised with ``on_error`` ("nak",
-        "term" or "nothing"), unless the handler has answered it itself. A nak asks for the next delivery after
-        ``nak_delay`` seconds, or what a callable ``nak_delay`` returns for the message; by default (None) the
-        consumer's ``backoff`` decides by the number of deliveries, and without one it is 0.25 s, doubling up to 30 s.
-        An error of the handler is logged, emitted as a HandlerFailed event and passed to ``error_cb`` (message, error).
-        ``keep_alive`` sends in_progress while the handler runs (see JsMessage.keep_alive; seconds or True).
-        ``stop_after`` is the number of messages after which it ends. The rest is as in ``messages``.
+        messages of one key are handled in order. A handled message is acknowledged with ``on_success`` ("ack",
+        "ack_sync" or "nothing"), one whose handler raised with ``on_error`` ("nak", "term" or "nothing"), unless the
+        handler has acknowledged it. A nak requests redelivery after ``nak_delay`` seconds, which may be a function of
+        the message; by default (None) it is the delay in the consumer's ``backoff`` for the number of deliveries, and
+        without a backoff 0.25 s, doubling up to 30 s. An error of the handler is logged, emitted as a HandlerFailed
+        event and passed to ``error_cb`` (message, error). ``keep_alive`` sends in_progress while the handler runs (see
+        JsMessage.keep_alive; seconds or True). ``stop_after`` is the number of messages after which it ends. The other
+        arguments are those of ``messages``.
         """
         messages = self.messages(
             max_messages=max_messages,
@@ -374,14 +375,16 @@ class PullConsumer(Consumer):
 
 
 def create_endpoint(stream: str, config: ConsumerConfig) -> str:
-    """The API endpoint that creates a consumer; it ends with a single filter, so that permissions can match it."""
+    """Return the API endpoint that creates a consumer; a single filter is its last part, so that permissions can match
+    it.
+    """
     name = config.durable_name or config.name
     endpoint = f"CONSUMER.CREATE.{stream}.{name}" if name else f"CONSUMER.CREATE.{stream}"
     return f"{endpoint}.{config.filter_subject}" if name and config.filter_subject else endpoint
 
 
 def no_message_error(connection: Connection, what: str, timeout: Duration) -> NatsError:
-    """The error of ``next`` when no message arrived."""
+    """Return the error of ``next`` when no message arrived."""
     asked = f"next message of {what}"
     if connection.state is State.CLOSED:
         return ConnectionClosed(asked)
@@ -389,7 +392,7 @@ def no_message_error(connection: Connection, what: str, timeout: Duration) -> Na
 
 
 def check_stream_sequence(what: str, sequence: int) -> int:
-    """Returns a valid stream sequence; raises ConfigError or TypeError."""
+    """Return a valid stream sequence; raise ConfigError or TypeError."""
     if not isinstance(sequence, int) or isinstance(sequence, bool):
         raise TypeError(f"{what} must be an int, not {type(sequence).__name__}")
     if not 1 <= sequence <= UINT64:

@@ -119,7 +119,7 @@ class OrderedCursor:
         return wait
 
     def on_messages(self, messages: Sequence[Positioned]) -> int:
-        """Returns the number of messages, from the first, that are in order, and moves the cursor after them."""
+        """Return the number of messages, from the first, that are in order, and move the cursor after them."""
         self.is_heard = True
         try:
             consumer, consumer_seq, stream_seq = messages[-1].position
@@ -153,7 +153,7 @@ class OrderedCursor:
         return True
 
     def on_heartbeat(self, last_consumer_seq: int) -> bool:
-        """Checks the last delivered sequence of a heartbeat (``Nats-Last-Consumer``). True if all messages arrived."""
+        """Check the last delivered sequence of a heartbeat (``Nats-Last-Consumer``). True if all messages arrived."""
         self.is_heard = True
         if last_consumer_seq > self.consumer_seq:
             return False

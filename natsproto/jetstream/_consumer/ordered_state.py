@@ -85,18 +85,18 @@ class OrderedState:
         self._create_time = 0.0  # how long the making of the last consumer took
 
     def put_back(self, messages: list[JsMessage]) -> None:
-        """Returns unread messages: the next reader gets them first."""
+        """Return unread messages: the next reader gets them first."""
         self.leftover.extendleft(reversed(messages))
 
     def take_leftover(self, most: int) -> list[JsMessage]:
-        """Takes up to ``most`` messages that were read ahead."""
+        """Take up to ``most`` messages that were read ahead."""
         leftover = self.leftover
         return [leftover.popleft() for _ in range(min(len(leftover), most))]
 
     # ---------------------------------------------------------------- readers
 
     def attach(self, reader: MessageSource) -> PullInbox | None:
-        """Sets the active reader; returns the inbox of the kept consumer, if there is one. LocalProtocolError when
+        """Set the active reader; return the inbox of the kept consumer, if there is one. LocalProtocolError when
         there is another reader.
         """
         if self.reader is not None:
@@ -110,7 +110,7 @@ class OrderedState:
         return inbox
 
     def detach(self, reader: MessageSource, inbox: PullInbox | None) -> None:
-        """Removes the active reader; with an inbox its consumer is kept for a while."""
+        """Remove the active reader; with an inbox its consumer is kept for a while."""
         if self.reader is reader:
             self.reader = None
             if inbox is not None:
@@ -118,7 +118,7 @@ class OrderedState:
                 self._idle = asyncio.get_running_loop().call_later(KEEP_CONSUMER_S, self.drop_kept_consumer)
 
     def drop_kept_consumer(self) -> None:
-        """Drops the kept consumer."""
+        """Drop the kept consumer."""
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
@@ -139,7 +139,7 @@ class OrderedState:
         )
 
     async def create(self, config: ConsumerConfig, timeout: float) -> None:
-        """Creates this consumer, the cursor's next one. Repeats the request while there is no reply, as it is
+        """Create this consumer, the cursor's next one. Repeats the request while there is no reply, as it is
         idempotent. RequestTimeout after ``timeout`` seconds.
         """
         endpoint, asked = create_endpoint(self.stream, config), f"create {self.what}"
@@ -169,7 +169,7 @@ class OrderedState:
                 waiter.set_result(info)
 
     def delete(self, name: str) -> None:
-        """Deletes a consumer without waiting; one that is not deleted ends by itself, after inactive_threshold."""
+        """Delete a consumer without waiting; one that is not deleted ends by itself, after inactive_threshold."""
         self._undeleted.append(name)
         self._delete(name)
 
@@ -180,7 +180,7 @@ class OrderedState:
             return
 
     async def created(self) -> ConsumerInfo:
-        """Waits for the first consumer."""
+        """Wait for the first consumer."""
         if self.info is not None:
             return self.info
         if self._create_error is not None:
@@ -211,5 +211,5 @@ class OrderedState:
         return self.info is None
 
     def emit_notice(self, error: NatsError) -> None:
-        """Emits a ConsumerNotice."""
+        """Emit a ConsumerNotice."""
         self.connection._emit(ConsumerNotice(stream=self.stream, consumer=self.cursor.name, error=error))

@@ -65,11 +65,11 @@ class AdaptivePrefetch:
         self._consumed += count
 
     def reset(self) -> None:
-        """Forgets the measurements, because messages have become much bigger."""
+        """Forget the measurements, because messages have become much bigger."""
         self._pace, self._consumed, self._busy = DEFAULT_MAX_MESSAGES, 0, 0.0
 
     def decide(self) -> int:
-        """Returns the number from now on, from the measurements since the last decision."""
+        """Return the number from now on, from the measurements since the last decision."""
         if self._consumed >= _MIN_SAMPLE_MESSAGES:
             quick = self._consumed * PREFETCH_SPAN_S >= MAX_PREFETCH * self._busy
             measured = MAX_PREFETCH if quick else int(self._consumed * PREFETCH_SPAN_S / self._busy)

@@ -25,7 +25,7 @@ class PullLimits(NamedTuple):
     """Bytes that were too few for the next message."""
 
     def learn(self, refusal: str) -> PullLimits | None:
-        """Returns the limits updated from a refusal; None when the refusal is about something else."""
+        """Return the limits updated from a refusal; None when the refusal is about something else."""
         limit = _LIMIT_EXCEEDED.search(refusal)
         if limit is None:
             return None

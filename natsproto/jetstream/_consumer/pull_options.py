@@ -1,4 +1,4 @@
-"""PURE. The options of a reader, and the pull requests made of them (ADR-37, ADR-42).
+"""PURE. The options of a reader, and the pull requests made from them (ADR-37, ADR-42).
 
 Owns the checked arguments of ``fetch``, ``messages`` and ``consume``, and the request as it is sent.
 """
@@ -15,7 +15,7 @@ from natsproto.jetstream._codec import Duration, Record, integer, text
 from natsproto.jetstream._config import priority_group
 
 UNBOUNDED_BATCH: Final = 1_000_000
-"""The batch of a pull that only bytes bound; without a batch the server delivers one message (ADR-37)."""
+"""The batch of a pull that only bytes limit; without a batch the server delivers one message (ADR-37)."""
 DEFAULT_MAX_MESSAGES: Final = 500
 DEFAULT_EXPIRES_S: Final = 30.0
 MAX_TIMEOUT_S: Final = 2.0**31
@@ -95,10 +95,9 @@ class PullRequest(NamedTuple):
 class PullOptions(NamedTuple):
     """The checked arguments of a method that reads.
 
-    ``max_messages`` bounds the messages that are requested or unread, ``max_bytes`` their bytes (0: no bound). A pull
+    ``max_messages`` limits the messages that are requested or unread, ``max_bytes`` their bytes (0: no limit). A pull
     is sent when the rest of one of them is at or below its threshold (None: half, rounded up). ``total`` is the number
-    of messages after which reading ends (0: never). ``is_adaptive``: no bound was given, so the bound may adapt to the
-    reader.
+    of messages after which reading ends (0: never). ``is_adaptive``: no limit was given, so it may adapt to the reader.
     """
 
     mode: PullMode

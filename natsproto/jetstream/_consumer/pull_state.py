@@ -213,7 +213,7 @@ class PullState:
         return due or None
 
     def next_request(self, now: float) -> PullRequest | None:
-        """Returns the pull to send now and counts it as pending; None when none is due."""
+        """Return the pull to send now and count it as pending; None when none is due."""
         if (
             self.phase is PullPhase.DONE
             or self.phase is PullPhase.DISCONNECTED
@@ -410,7 +410,7 @@ class PullState:
         return REFILL if in_pieces and self._time_left(now) is not None else self._finish()
 
     def _on_refusal(self, code: int, description: str, now: float) -> Decision:
-        """Learns a limit of the consumer; after any other refusal pulls again, with growing waits."""
+        """Learn a limit of the consumer; after any other refusal pulls again, with growing waits."""
         notice = PullRefused(code, description, self.consumer)
         learned = self._limits.learn(description.lower())
         if learned not in (None, self._limits):
@@ -487,13 +487,13 @@ class PullState:
         return REFILL
 
     def stop(self) -> None:
-        """Stops pulling, because the reader has left."""
+        """Stop pulling, because the reader has left."""
         self._finish()
 
     # ------------------------------------------------------------ pending pulls
 
     def _drop_served_pulls(self) -> None:
-        """Drops the oldest pulls that were served and ended silently: the younger ones account for all pending
+        """Drop the oldest pulls that were served and ended silently: the younger ones account for all pending
         messages.
         """
         sized = self._options.max_bytes > 0
@@ -506,7 +506,7 @@ class PullState:
         del self._open_pulls[:served]
 
     def _reduce_pending(self, count: int, size: int) -> None:
-        """Reduces the pending messages and bytes."""
+        """Reduce the pending messages and bytes."""
         self.pending = max(self.pending - count, 0)
         sized = self._options.max_bytes > 0
         if sized:
@@ -516,7 +516,7 @@ class PullState:
             self._clear_pulls()
 
     def _end_pull(self, number: int, headers: Mapping[str, str]) -> int:
-        """Ends one pull before it was served in full; returns the bytes that were left."""
+        """End one pull before it was served in full; return the bytes that were left."""
         left, left_bytes = (_parse_count(headers.get(f"Nats-Pending-{what}")) for what in ("Messages", "Bytes"))
         pull = next((pull for pull in self._open_pulls if pull.number == number), None)
         if left is None and self._until:
@@ -531,13 +531,13 @@ class PullState:
         return left_bytes or 0
 
     def _clear_pulls(self) -> None:
-        """Forgets all pulls, which have ended."""
+        """Forget all pulls, which have ended."""
         self.pending = self.pending_bytes = 0
         self._open_pulls.clear()
         self._last_ended = self.number
 
     def _abandon_pulls(self) -> None:
-        """Abandons the open pulls, which the server may still serve."""
+        """Abandon the open pulls, which the server may still serve."""
         if self.pending:
             self.has_abandoned_pulls = True
             self._clear_pulls()
@@ -555,7 +555,7 @@ class PullState:
         return self._options.mode is PullMode.AVAILABLE and self._counts.received > self._counts.consumed
 
     def _retry(self, now: float) -> Decision:
-        """Pulls again, at once the first time and then with growing waits."""
+        """Pull again, at once the first time and then with growing waits."""
         if self._failures:
             self._back_off(now)
         else:

@@ -57,7 +57,7 @@ class StreamIdentity:
             self._first, self._polls = None, 0
 
     async def verify(self, seen: Callable[[], int]) -> None:
-        """Requests the stream's info until its identity is known. ``seen`` returns the last sequence read.
+        """Request the stream's info until its identity is known. ``seen`` returns the last sequence read.
 
         StreamNotFound when the stream was recreated. Without permission it is never verified again, as each attempt
         emits an event; after another refusal it is verified with the next consumer. Cancelling ends it.

@@ -1,4 +1,4 @@
-"""The acknowledgement of one message, before and after it has come.
+"""The acknowledgement of one message, before and after its arrival.
 
 Owns its waiters and its decoding. The window sets its outcome.
 """
@@ -16,8 +16,8 @@ from natsproto.jetstream._info import PubAck, pub_ack
 class AckFuture:
     """The acknowledgement of one message, now or later. ``await`` it for the PubAck, or for the error.
 
-    Any number of tasks may await it, and cancelling one changes nothing for the others. It costs a fifth of an
-    asyncio.Future: nobody is called back, and what the server said is read when somebody looks.
+    Any number of tasks may await it, and cancelling one does not affect the others. It costs a fifth of an
+    asyncio.Future, because it schedules no callbacks and parses the server's reply at its first use.
     """
 
     # There is no __init__, which would take as long as all the rest of making it: who makes it gives it both.
@@ -25,19 +25,19 @@ class AckFuture:
 
     subject: str
     outcome: list[asyncio.Future[None]] | bytes | PubAck | NatsError | None
-    """While it is open, who waits, or None; then what the server said, as it came or read; or the error."""
+    """The waiters, or None, before the outcome is known; then the server's reply, unparsed or parsed, or the error."""
     _head: bytes
     _payload: bytes
-    """For the window: the message as it is sent, as long as it is not settled."""
+    """For the window: the encoded message, until it is settled."""
     _deadline: float
-    """For the window: when it has waited for its timeout, by the loop's clock."""
+    """For the window: the deadline, in the loop's time."""
 
     def done(self) -> bool:
         """True once the outcome of the message is known."""
         return self.outcome is not None and type(self.outcome) is not list
 
     def result(self) -> PubAck:
-        """The acknowledgement. Raises the error if there is one, and asyncio.InvalidStateError before done()."""
+        """Return the acknowledgement. Raises the error if there is one, and asyncio.InvalidStateError before done()."""
         outcome = self.outcome
         if type(outcome) is bytes:
             self.outcome = outcome = pub_ack(outcome, f"publish to {self.subject!r}")
@@ -50,14 +50,14 @@ class AckFuture:
 
     @property
     def duplicate(self) -> bool:
-        """True if the stream had a message of this id already. Cheaper than ``result``; False before done()."""
+        """True if the stream already had a message with this id. Faster than ``result``; False before done()."""
         outcome = self.outcome
         if type(outcome) is bytes and b'"duplicate"' not in outcome:
             return False  # nearly always
         return self.done() and not isinstance(outcome, NatsError) and self.result().duplicate
 
     def exception(self) -> NatsError | None:
-        """The error, or None for a message that was stored. asyncio.InvalidStateError before done()."""
+        """Return the error, or None for a stored message. asyncio.InvalidStateError before done()."""
         try:
             self.result()
         except NatsError as exc:
@@ -76,9 +76,9 @@ class AckFuture:
         return self.result()
 
     def add_done_callback(self, callback: Callable[[AckFuture], object]) -> None:
-        """Calls back soon after it is done, in a step of the event loop of its own; what it raises is logged there.
+        """Call ``callback`` after it is done, in a later step of the event loop, which logs its exceptions.
 
-        The error may be looked at there as ``future.outcome``: ``result`` and ``exception`` mark it as seen.
+        A callback may read the error from ``future.outcome``: ``result`` and ``exception`` mark the error as seen.
         """
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter.add_done_callback(lambda _: callback(self))
@@ -88,7 +88,7 @@ class AckFuture:
             self._wait_with(waiter)
 
     def _wait_with(self, waiter: asyncio.Future[None]) -> list[asyncio.Future[None]]:
-        """Adds a waiter, which is released with the outcome; returns the list that holds it."""
+        """Add a waiter, which is released with the outcome; return the list that holds it."""
         waiters = self.outcome
         if type(waiters) is not list:
             self.outcome = waiters = []
@@ -96,14 +96,14 @@ class AckFuture:
         return waiters
 
     def _settle(self, outcome: bytes | NatsError) -> None:
-        """Sets the outcome and wakes the waiters. For the window."""
+        """Set the outcome and wake the waiters. For the window."""
         waiters, self.outcome = self.outcome, outcome
         if type(waiters) is list:  # nobody waits for most of them
             for waiter in waiters:
                 release(waiter)
 
     def unseen_error(self) -> NatsError | None:
-        """The error, if there is one that was never read. For the window."""
+        """Return the error if there is one that was never read. For the window."""
         outcome = self.outcome
         return outcome if isinstance(outcome, NatsError) and not hasattr(self, "_seen") else None
 

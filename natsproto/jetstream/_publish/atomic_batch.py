@@ -1,7 +1,7 @@
 """Atomic batches: messages that a stream stores all together, or not at all (ADR-50).
 
-Owns the messages of one batch and the steps in which the server is told of them. Nothing of a batch is stored before
-it is committed, so until then everything that goes wrong on the way is met by telling it again from the start.
+Owns the messages of one batch and sends them to the server. Nothing of a batch is stored before its commit, so after
+any failure until then the whole batch is sent again.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ from natsproto.protocol.headers import HeadersLike, encode_headers
 from natsproto.protocol.server_errors import SubscriptionDenied
 
 ATOMIC_API_LEVEL = 2
-"""Of the first servers that know atomic batches."""
+"""The API level of the first servers with atomic batches."""
 
 _FEATURE = RequiredFeature("atomic batch", "2.12", ATOMIC_API_LEVEL)
 
 MAX_BATCH_MESSAGES = 1000
-"""Messages in a batch, unless the server is configured otherwise."""
+"""Messages in a batch: the default limit of the server."""
 
 _RESTARTABLE_CODES = frozenset({ErrCode.ATOMIC_PUBLISH_INCOMPLETE_BATCH, ErrCode.ATOMIC_PUBLISH_INVALID_BATCH_COMMIT})
-"""Refusals after which the batch can be told again: parts were lost, the leader changed, more than 10 s of silence;
-or the server is older than 2.14 and knows no end without a message."""
+"""Errors after which the batch can be sent again: messages were lost, the leader changed, or more than 10 s passed; or
+the server is older than 2.14 and has no commit without a message.
+"""
 
 
 class _Message(NamedTuple):
@@ -55,12 +56,13 @@ class _Message(NamedTuple):
 
 
 class AtomicBatch:
-    """Messages to subjects of one stream that are stored together. Made by ``js.atomic_batch()``; enter it.
+    """Messages to subjects of one stream that are stored atomically. Created by ``js.atomic_batch()``; use it with
+    ``async with``.
 
-    Leaving the block commits; leaving it with an exception abandons the batch, and nothing is stored. ``ack`` is
-    the acknowledgement afterwards.
+    The end of the block commits; an exception in the block discards the batch, and nothing is stored. ``ack`` is the
+    acknowledgement afterwards.
 
-    The last message is held back until the next one comes, as it may be the one that commits.
+    The last message is not sent until the next one is added, since it may be the one that commits.
     """
 
     def __init__(
@@ -71,13 +73,14 @@ class AtomicBatch:
         self._retry_attempts, self._retry_wait = retry_attempts, retry_wait
         self._messages: list[_Message] = []
         self._id = ""
-        self._sent = 0  # how many of them this server-side batch was told
+        self._sent = 0  # the number of them that this server-side batch has
         self._ended = False
         self._ack: PubAck | None = None
 
     @property
     def ack(self) -> PubAck:
-        """The acknowledgement of the whole: ``seq`` is the sequence of the last message, ``count`` how many.
+        """The acknowledgement of the batch: ``seq`` is the sequence of the last message, ``count`` the number of
+        messages.
 
         LocalProtocolError for a batch that was not committed, or has no messages.
         """
@@ -97,12 +100,13 @@ class AtomicBatch:
         headers: HeadersLike | None = None,
         **args: Unpack[MessageArgs],
     ) -> None:
-        """Adds a message. The arguments are those of ``JetStream.publish``; expectations are checked at the commit,
-        against what the stream holds then.
+        """Add a message. The arguments are those of ``JetStream.publish``; expectations are checked at the commit,
+        against the stream at that time.
 
         Only the first message may have ``expected_last_seq``, none ``expected_last_msg_id`` (ADR-50): ConfigError.
-        BatchRefused, NoStream and every other ApiError when the server refuses the batch at once. LocalProtocolError
-        when it is full or was committed. Cancelling may leave the message out; abandon the batch then.
+        BatchRefused, NoStream and every other ApiError when the server rejects the batch at once. LocalProtocolError
+        when it is full or was committed. After cancelling, the message may be missing in the batch; discard the batch
+        then.
         """
         self._check_open()
         if len(self._messages) >= self._max:
@@ -118,20 +122,20 @@ class AtomicBatch:
             await self._send_up_to(len(self._messages) - 1)
 
     async def flush(self) -> None:
-        """Tells the server everything so far, the last message included, and waits until it has it.
+        """Send all messages so far, including the last one, and wait until the server has them.
 
-        The server keeps a batch that is told at least every ten seconds. Raises the errors of ``publish``.
+        The server keeps a batch for ten seconds after its last message. Raises the errors of ``publish``.
         """
         self._check_open()
         if self._sent < len(self._messages):
             await self._send_up_to(len(self._messages), confirm=True)
 
     async def commit(self) -> PubAck | None:
-        """Commits the batch and returns the acknowledgement; None when it has no messages.
+        """Commit the batch and return the acknowledgement; None when it has no messages.
 
-        WrongLastSequence, BatchRefused and every other ApiError when the server refuses: nothing is stored then, and
-        the batch is over. NoStream; PublishUncertain when the connection was lost or ``timeout`` seconds passed
-        after the commit was sent: all of it may be stored, or nothing. Cancelling leaves that open as well.
+        WrongLastSequence, BatchRefused and every other ApiError when the server rejects it: nothing is stored then, and
+        the batch has ended. NoStream; PublishUncertain when the connection was lost or ``timeout`` seconds passed after
+        the commit was sent: either all of it is stored, or nothing. The same holds after cancelling.
         """
         self._check_open()
         self._ended = True
@@ -183,12 +187,12 @@ class AtomicBatch:
             raise LocalProtocolError("the batch is over: it was committed or abandoned")
 
     def _check_server(self) -> None:
-        """UnsupportedByServer for one that would store the first message, and each for itself."""
+        """Raise UnsupportedByServer for a server that would store each message separately."""
         if (refusal := _FEATURE.error_for(self._connection.server_info)) is not None:
             raise refusal
 
     async def _wait_for_server(self) -> None:
-        """Waits until it is known to whom the next message is told: perhaps to another server than those before."""
+        """Wait for the connection that gets the next message: it may be to another server than before."""
         if self._connection.state is State.RECONNECTING:
             await wait_connected(self._connection, asyncio.get_running_loop().time() + self._timeout)
             if self._connection.state is State.RECONNECTING:
@@ -196,7 +200,7 @@ class AtomicBatch:
         self._check_server()
 
     def _check_message(self, message: _Message) -> None:
-        """Raises for what cannot be sent, so that it does not end the batch half way."""
+        """Raise the error of a message that cannot be sent, before it is part of the batch."""
         block = encode_headers([*message.pairs, *self._headers(self._max + 1, "1")])
         wire = self._connection._control_lines.encode_subject(message.subject)
         self._connection._control_lines.message_line(wire, b"_" * 96, block, len(message.payload))
@@ -207,12 +211,12 @@ class AtomicBatch:
         return [*found, ("Nats-Batch-Commit", commit)] if commit else found
 
     def _restart(self) -> None:
-        """Everything told so far is void; another batch begins."""
+        """Discard what was sent so far and start another batch on the server."""
         self._id = ""
         self._sent = 0
 
     async def _send_up_to(self, count: int, *, confirm: bool = False) -> None:
-        """Tells messages until ``count`` were told; ``confirm`` waits until the server has the last of them."""
+        """Send messages until ``count`` were sent; ``confirm`` waits until the server has the last of them."""
         while self._sent < count:
             sequence = self._sent + 1
             message = self._messages[self._sent]
@@ -223,7 +227,7 @@ class AtomicBatch:
                 except ConnectionLost:
                     if self._ended:
                         raise
-                    self._restart()  # nothing is stored yet: it is all told again with the next message
+                    self._restart()  # nothing is stored yet: all are sent again with the next message
                     return
             else:
                 pairs = [*message.pairs, *self._headers(sequence)]
@@ -231,8 +235,8 @@ class AtomicBatch:
             self._sent = sequence
 
     async def _send_and_wait(self, message: _Message, sequence: int) -> None:
-        """Tells one message and waits for the word that it was taken. A leader that steps down takes no message and
-        says nothing: the first one is told to the next leader, as one of another batch.
+        """Send one message and wait for the server's confirmation. A leader that steps down drops messages without a
+        reply: the first message is then sent to the next leader, in another batch.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
@@ -262,7 +266,7 @@ class AtomicBatch:
             await asyncio.sleep(pause)
 
     async def _send_commit(self) -> PubAck:
-        """Commits: with the last message, or when that was told already, with a word of its own (2.14)."""
+        """Commit with the last message, or, if that was sent already, with a separate command (2.14)."""
         count = len(self._messages)
         message = self._messages[-1]
         await self._wait_for_server()
@@ -281,17 +285,17 @@ class AtomicBatch:
         return ack
 
     def _abandon(self) -> None:
-        """Lets the server forget the batch now instead of ten seconds later: a gap in the sequence ends it."""
+        """Make the server discard the batch now instead of after ten seconds: a gap in the sequence ends it."""
         if not self._sent or not self._connection.is_connected or _FEATURE.error_for(self._connection.server_info):
             return
         pairs = self._headers(self._sent + 2)
         try:
             self._connection.publish_nowait(self._messages[0].subject, headers=pairs)
         except NatsError:
-            pass  # it is forgotten in ten seconds
+            pass  # the server discards it in ten seconds
 
 
 def _stored_alone_error(ack: PubAck) -> UnsupportedByServer:
-    """The error for a stream that has acknowledged a message of a batch as any other."""
+    """Return the error for a stream that has acknowledged a message of a batch like any other message."""
     reason = f"stream {ack.stream!r} stored the message alone (nats-server 2.12 is needed)"
     return UnsupportedByServer("atomic batch", reason)

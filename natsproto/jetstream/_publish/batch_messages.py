@@ -12,11 +12,12 @@ from natsproto.errors import FailedMessage, NatsError, PublishFailed
 from natsproto.jetstream._info import PubAck
 
 PendingMessage: TypeAlias = tuple[str, bytes, bytes | None]
-"""Subject, payload and header block of a message. Plain, as a NamedTuple takes four times as long to make."""
+"""Subject, payload and header block of a message. A plain tuple, since creating a NamedTuple takes four times as long.
+"""
 
 
 class BatchMessages:
-    """The messages of a publisher, and all that is known of each."""
+    """The messages of a publisher, and the state of each."""
 
     __slots__ = ("_failed", "_is_end_raised", "_last_subject", "ack", "end", "lost", "nbytes", "pending", "settled")
 
@@ -28,9 +29,9 @@ class BatchMessages:
         self.settled = 0
         """The number of messages before them."""
         self.lost = 0
-        """Messages that the stream missed, or may have, with gaps allowed."""
+        """Messages that the stream did not or may not have stored, with gaps allowed."""
         self.ack: PubAck | None = None
-        """How the last batch ended."""
+        """The acknowledgement of the last batch."""
         self.end: NatsError | None = None
         """The error that ended the publisher."""
         self._last_subject = ""  # of those that are settled
@@ -39,12 +40,12 @@ class BatchMessages:
 
     @property
     def count(self) -> int:
-        """Messages taken so far; the number of the last one."""
+        """Messages accepted so far; the number of the last one."""
         return self.settled + len(self.pending)
 
     @property
     def subject(self) -> str:
-        """One that leads to the stream."""
+        """A subject of the stream."""
         return self.pending[-1][0] if self.pending else self._last_subject
 
     @property
@@ -58,13 +59,13 @@ class BatchMessages:
         return not self._failed and self._is_end_raised
 
     def add(self, subject: str, payload: bytes, block: bytes | None) -> int:
-        """Takes a message and returns its number."""
+        """Accept a message and return its number."""
         self.pending.append((subject, payload, block))
         self.nbytes += len(payload)
         return self.settled + len(self.pending)
 
     def settle(self, count: int) -> None:
-        """Settles the first ``count`` messages: their outcome is known."""
+        """Settle the first ``count`` messages: their outcome is known."""
         settled = self.pending[:count]
         if settled:
             del self.pending[:count]
@@ -73,13 +74,13 @@ class BatchMessages:
             self._last_subject = settled[-1][0]
 
     def fail(self, place: int, error: NatsError) -> None:
-        """Records the failure of one pending message."""
+        """Record the failure of one pending message."""
         if 0 <= place < len(self.pending):
             subject, payload, _ = self.pending[place]
             self._failed.append(FailedMessage(self.settled + place + 1, subject, len(payload), error))
 
     def finish(self, errors: Iterable[NatsError | None], end: NatsError) -> None:
-        """Ends the publisher with an error for each pending message, and one for all later calls."""
+        """End the publisher with an error for each pending message, and one for all later calls."""
         for place, error in enumerate(errors):
             if error is not None:
                 self.fail(place, error)
@@ -87,7 +88,7 @@ class BatchMessages:
         self.end = end
 
     def outcome(self) -> NatsError | None:
-        """The error to raise: for messages that failed since the last call, or for the end of the publisher."""
+        """Return the error to raise: for messages that failed since the last call, or for the end of the publisher."""
         failed, self._failed = self._failed, []
         self._is_end_raised = True
         if failed:
@@ -97,7 +98,7 @@ class BatchMessages:
         return self.end
 
     def refusal(self, number: int) -> NatsError | None:
-        """The error to raise when this one of the first messages was refused."""
+        """Return the error to raise when this one of the first messages was rejected."""
         if self.end is None:  # others may be taken: of them others are told
             own = [failed for failed in self._failed if failed.number == number]
             self._failed = [failed for failed in self._failed if failed.number != number]

@@ -486,7 +486,7 @@ class FastBatchState:
             self.give_up(str(error), error)
 
     def give_up(self, reason: str, end: NatsError) -> None:
-        """Ends everything: whatever was sent and not acknowledged may be stored. Nothing, if it has ended before."""
+        """End everything: whatever was sent and not acknowledged may be stored. Nothing, if it has ended before."""
         if self.messages.end is not None:
             return
         in_doubt = 0 if self.phase is BatchPhase.IDLE else self._in_flight

@@ -1,6 +1,6 @@
-"""The headers of a message to a stream: named arguments, as the headers the server reads.
+"""The headers of a message to a stream, from named arguments.
 
-Owns the names of those headers and the rules for their values. It publishes nothing.
+Owns the names of these headers and the rules for their values. It publishes nothing.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _VERSION_LINE = b"NATS/1.0\r\n"
 
 
 class ExpectationArgs(TypedDict, total=False):
-    """Named arguments of every call that publishes to a stream. None is the same as not given.
+    """Named arguments of every method that publishes to a stream. None is the same as not given.
 
-    Nothing is stored, and WrongExpectation raised, unless: ``expected_stream`` is the stream that would store it;
-    ``expected_last_seq`` is the last sequence of the stream; ``expected_last_msg_id`` is the id of its last message;
-    ``expected_last_subject_seq`` is the last sequence of the message's subject (0: there is none), or of
+    The message is not stored and WrongExpectation is raised, unless: ``expected_stream`` is the stream that would store
+    it; ``expected_last_seq`` is the last sequence of the stream; ``expected_last_msg_id`` is the id of its last
+    message; ``expected_last_subject_seq`` is the last sequence of the message's subject (0: there is none), or of
     ``expected_last_subject_seq_subject``, in which wildcards are allowed.
 
-    ``ttl``: seconds (at least 1) after which the message goes, or "never" (the stream needs ``allow_msg_ttl``).
-    ``rollup``: everything before it goes, of its subject ("sub") or of the stream ("all").
-    ``schedule``: when the stream publishes it, to ``schedule_target`` (or the target that the Schedule names).
+    ``ttl``: seconds (at least 1) after which the message expires, or "never" (the stream needs ``allow_msg_ttl``).
+    ``rollup``: the server removes all earlier messages, of its subject ("sub") or of the stream ("all"). ``schedule``:
+    when the stream publishes it to ``schedule_target`` (or the target of the Schedule).
     """
 
     expected_stream: str | None
@@ -47,7 +47,7 @@ class ExpectationArgs(TypedDict, total=False):
 
 
 class MessageArgs(ExpectationArgs, total=False):
-    """The same with ``msg_id``: the stream takes messages with one id once within its ``duplicate_window``."""
+    """The same with ``msg_id``: the stream stores an id once within its ``duplicate_window``."""
 
     msg_id: str | None
 
@@ -57,11 +57,11 @@ _REQUIRED_FEATURES = {
     "expected_last_subject_seq_subject": ("2.11", 1),
     "schedule": ("2.12", 2),
 }
-"""Older servers store the message without these, and say nothing: the first server that knows it, its API level."""
+"""Features that older servers silently ignore: the first server that knows each, and its API level."""
 
 
 def required_feature(args: Mapping[str, object]) -> RequiredFeature | None:
-    """The newest of these arguments that not every server heeds."""
+    """Return the newest of these arguments that older servers ignore."""
     if _REQUIRED_FEATURES.keys().isdisjoint(args):
         return None
     wanted = [RequiredFeature(name, *need) for name, need in _REQUIRED_FEATURES.items() if args.get(name) is not None]
@@ -69,17 +69,17 @@ def required_feature(args: Mapping[str, object]) -> RequiredFeature | None:
 
 
 def as_bytes(payload: object) -> bytes:
-    """A payload that is not bytes, copied; TypeError for what is no bytes at all."""
+    """Return a copy of a payload as bytes; TypeError for another type."""
     if isinstance(payload, (bytes, bytearray, memoryview)):
         return bytes(payload)
     raise TypeError(f"payload must be bytes, not {type(payload).__name__}: encode it first")
 
 
 def header_pairs(subject: str, headers: HeadersLike | None, args: Mapping[str, object]) -> list[tuple[str, str]]:
-    """The headers of a message: the user's, left as they are, and those that the named arguments stand for.
+    """Return the headers of a message: the user's, unchanged, and those of the named arguments.
 
-    ConfigError for a bad argument, and for one that the headers contradict or repeat; TypeError for an argument
-    that does not exist. Mistakes in the user's headers are found when they are encoded.
+    ConfigError for an invalid argument, and for one that the headers contradict or repeat; TypeError for an unknown
+    argument. Errors in the user's headers are found when they are encoded.
     """
     named = list(_argument_headers(subject, args))
     if headers is None:
@@ -96,7 +96,7 @@ def _said_twice(name: str) -> ConfigError:
 
 
 def header_block(subject: str, headers: HeadersLike | None, args: Mapping[str, object]) -> bytes | None:
-    """As header_pairs, encoded; None when there are none."""
+    """Return the encoded header_pairs; None when there are none."""
     pairs = header_pairs(subject, headers, args)
     return encode_headers(pairs) if pairs else None
 
@@ -104,7 +104,7 @@ def header_block(subject: str, headers: HeadersLike | None, args: Mapping[str, o
 def message_block(
     subject: str, headers: HeadersLike | None, args: Mapping[str, object], msg_id: str | None, auto_id: str | None
 ) -> bytes | None:
-    """As header_block, of a message that may have an id; where it has none, ``auto_id`` is its id, if that is given."""
+    """Return header_block with ``auto_id``, if given, as the id of a message without one."""
     if args:
         block = header_block(subject, headers, {"msg_id": msg_id, **args})
         if auto_id is not None and not has_msg_id(block):
@@ -122,12 +122,12 @@ def message_block(
 
 
 def has_msg_id(block: bytes | None) -> bool:
-    """True if an encoded header block holds a message id, so that the message may be sent twice."""
+    """True if an encoded header block has a message id, so that the message may be sent twice."""
     return block is not None and b"\r\nNats-Msg-Id: " in block
 
 
 def msg_id_block(msg_id: str) -> bytes:
-    """The header block of a message that has an id and nothing else: what most messages with headers are."""
+    """Return the header block of a message with an id and no other headers, the most frequent one."""
     if type(msg_id) is str and msg_id.isascii() and msg_id.isprintable() and msg_id and msg_id.strip(" ") == msg_id:
         return _VERSION_LINE + b"Nats-Msg-Id: " + msg_id.encode() + b"\r\n\r\n"
     return encode_headers([(MSG_ID_HEADER, _text("msg_id", msg_id))])

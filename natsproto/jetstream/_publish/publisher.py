@@ -1,4 +1,4 @@
-"""Publishing to streams without waiting for each acknowledgement: the publisher that programs use."""
+"""Publishing to streams without waiting for each acknowledgement: the publisher for programs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from natsproto.protocol.headers import HeadersLike
 
 
 class Publisher:
-    """Publishes to streams without waiting for each acknowledgement. Made by ``js.publisher()``; enter it.
+    """Publishes to streams without waiting for each acknowledgement. Created by ``js.publisher()``; use it with ``async
+    with``.
 
-    Leaving the block waits until every message is settled and raises PublishFailed for the failures that nobody
-    has seen. Leaving it with an exception waits for nothing. Tasks may share one.
+    The end of the block waits until every message is settled and raises PublishFailed for failures that were not seen.
+    After an exception in the block it does not wait. Several tasks may share a publisher.
     """
 
     def __init__(self, connection: Connection, limits: PublisherOptions, *, auto_msg_id: bool) -> None:
@@ -37,13 +38,13 @@ class Publisher:
         headers: HeadersLike | None = None,
         **args: Unpack[ExpectationArgs],
     ) -> AckFuture:
-        """Publishes a message and returns the future of its acknowledgement. Waits only while the window is full.
+        """Publish a message and return the future of its acknowledgement. Waits only while the window is full.
 
-        The arguments are those of ``JetStream.publish``, and bad ones raise the same errors, with nothing sent;
-        UnsupportedByServer for those that the connected server does not know. The future ends with that (in
-        PublishUncertain, of what was sent before) when another server comes and does not: it is not sent the message.
-        PublishFailed when as many messages as the window holds have failed and nobody has looked at their futures.
-        ConnectionClosed when the client is. Cancelling while it waits publishes nothing.
+        The arguments are those of ``JetStream.publish``, and invalid ones raise the same errors, with nothing sent;
+        UnsupportedByServer for arguments that the connected server does not know. If the next server after a reconnect
+        does not know them, it does not get the message, and the future ends with that error (or PublishUncertain if the
+        message was sent before). PublishFailed when as many messages as the window holds have failed and none of their
+        futures was read. ConnectionClosed when the client is closed. Cancelling while it waits publishes nothing.
         """
         window = self._window
         if window.full or self._outbox.must_wait:
@@ -60,7 +61,7 @@ class Publisher:
         return future
 
     async def flush(self) -> None:
-        """Waits until every message published so far is settled; PublishFailed as at the end of the block.
+        """Wait until every message published so far is settled; PublishFailed as at the end of the block.
 
         Cancelling changes nothing.
         """

@@ -1,7 +1,7 @@
 """Schedules: messages that a stream publishes later, or again and again (ADR-51).
 
-Owns how a schedule is written. When it fires, and what happens to it, is the server's; it needs nats-server 2.12
-(sources, time zones and rollups 2.14) and a stream with ``allow_msg_schedules``.
+Owns the headers of a schedule; the server runs it. It needs nats-server 2.12 (sources, time zones and rollups 2.14) and
+a stream with ``allow_msg_schedules``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from natsproto.protocol.subject import publish_subject
 
 PREDEFINED_SCHEDULES = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 SCHEDULER_HEADER, SCHEDULE_NEXT_HEADER = "Nats-Scheduler", "Nats-Schedule-Next"
-"""Headers of what a schedule has published: the schedule's subject, and when it comes next or "purge"."""
+"""Headers of a message published by a schedule: the schedule's subject, and its next time or "purge"."""
 
 _SECOND_NS = 1_000_000_000
 
@@ -33,12 +33,12 @@ class ScheduleArgs(TypedDict, total=False):
 
 
 class Schedule(Value):
-    """When a stream publishes a message, where to, and what becomes of it. Made by ``at``, ``every``, ``cron`` …
+    """When and where a stream publishes a message. Created by ``at``, ``every``, ``cron`` …
 
-    The message that carries the schedule is stored under a subject of its own, one schedule a subject; what it
-    publishes goes to ``target``, another subject of the same stream, and is stored there but not delivered to
-    plain subscribers. ``source`` publishes the last message of that subject instead of the schedule's own payload.
-    ``ttl`` (seconds, or "never") is the lifetime of what is published, ``rollup`` keeps only the newest of it.
+    The message with the schedule is stored under its own subject, one schedule for each subject. The messages it
+    publishes go to ``target``, another subject of the same stream; they are stored there but not delivered to plain
+    subscribers. With ``source`` the payload is the last message on that subject instead of the schedule's own. ``ttl``
+    (seconds, or "never") is the lifetime of the published messages; ``rollup`` keeps only the newest one.
     """
 
     pattern: str
@@ -50,7 +50,7 @@ class Schedule(Value):
 
     @classmethod
     def at(cls, moment: datetime, **more: Unpack[ScheduleArgs]) -> Schedule:
-        """Once, at this moment (an aware datetime); at once when it has passed. The schedule is gone afterwards."""
+        """Once, at this time (an aware datetime); at once when it has passed. Then the schedule is removed."""
         if not isinstance(moment, datetime):
             raise TypeError(f"a schedule is at a datetime, not a {type(moment).__name__}")
         if moment.utcoffset() is None:
@@ -123,7 +123,7 @@ class Schedule(Value):
             ttl_text(self.ttl)
 
     def headers(self, subject: str) -> Iterator[tuple[str, str]]:
-        """The headers of a message to ``subject`` that carries this schedule. ConfigError without a target."""
+        """Return the headers of a message to ``subject`` with this schedule. ConfigError without a target."""
         if not self.target:
             raise ConfigError("schedule_target", self.target, "a schedule needs a subject to publish to")
         if self.target == subject:
@@ -141,7 +141,7 @@ class Schedule(Value):
 
 
 def ttl_text(ttl: object) -> str:
-    """A time to live as the server reads it (ADR-43): whole seconds, or "never"; ConfigError below 1 s."""
+    """Return a TTL as the server reads it (ADR-43): whole seconds, or "never"; ConfigError below 1 s."""
     if ttl == "never":
         return "never"
     if isinstance(ttl, bool) or not isinstance(ttl, (int, float, timedelta)):
@@ -153,7 +153,7 @@ def ttl_text(ttl: object) -> str:
 
 
 def to_go_duration(ns: int) -> str:
-    """Nanoseconds in the notation of Go, in the largest unit that says them exactly."""
+    """Return nanoseconds as a duration of Go, in the largest unit that is exact."""
     for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000)):
         if ns % size == 0:
             return f"{ns // size}{unit}"
