@@ -89,9 +89,9 @@ def publish_partition(
     A task that runs again publishes the same ids, and the stream drops those of its ``duplicate_window``. As a retry
     may come later, it first reads the headers at the end of the target (15 minutes and at least 100,000 messages) and
     leaves out the rows that are there. That needs the right to read the stream; without it a warning is logged. Work
-    queues and streams with interest cannot be looked up: there a retry is a ConfigError if the window may be over. A
-    whole job that is started again with the same ``write_id`` is not recognized: start it within the window, or use
-    the data source with the option ``writeId``.
+    queues and streams with interest cannot be looked up: there a retry is a ConfigError unless the window is 15 minutes
+    or more. A whole job that is started again with the same ``write_id`` is not recognized: start it within the window,
+    or use the data source with the option ``writeId``.
 
     ``stable_order`` promises that the rows of every partition come in the same order whenever they are computed, as
     behind a scan, ``select`` and ``where``, and not behind a shuffle (``groupBy``, ``join``, ``repartition``, a sort
@@ -200,6 +200,7 @@ async def _look_up(client: Client, plan: PublishPlan, subject: str) -> StoredRow
         info = (await js.stream(await js.stream_name_by_subject(subject))).cached_info
         supersedes = info.config.max_msgs_per_subject > 0
         stored = StoredRows(plan.write_id, plan.epoch, keep_ids=True, supersedes=supersedes)
+        check_window(info, RECOVERY_WINDOW_S, "Widen the window")
         await stored.look_up(client, info, recovery_window=RECOVERY_WINDOW_S, after=0)
     except PermissionDenied as exc:
         log.warning("%s: rows stored before its duplicate_window can be doubled: %s", plan.write_id, exc)
@@ -316,7 +317,7 @@ class StoredRows:
         return stored
 
 
-def check_window(info: StreamInfo, recovery_window: float) -> None:
+def check_window(info: StreamInfo, recovery_window: float, remedy: str) -> None:
     """ConfigError for a stream whose messages are consumed and whose duplicate window is too short."""
     config = info.config
     if config.retention == RetentionPolicy.LIMITS or config.duplicate_window >= recovery_window:
@@ -324,9 +325,9 @@ def check_window(info: StreamInfo, recovery_window: float) -> None:
     raise ConfigError(
         f"stream {config.name}",
         config.duplicate_window,
-        f"is a duplicate_window shorter than recoveryWindow ({recovery_window:g} s), and a stream with retention "
-        f"{config.retention} cannot be asked what it has stored: messages are consumed. A restart after the window "
-        "would double rows. Widen the window, lower recoveryWindow, or use exactlyOnce=atomic on a work queue",
+        f"is a duplicate_window shorter than {recovery_window:g} s, the time in which rows are written again, and a "
+        f"stream with retention {config.retention} cannot be asked what it has stored: messages are consumed. Rows "
+        f"stored before the window would be doubled. {remedy}",
     )
 
 

@@ -115,7 +115,8 @@ async def check_target(client: Client, settings: SinkOptions) -> StreamInfo:
     if settings.subject:
         check_subject(config, settings.subject)
     if settings.guarantee == "msgid":
-        check_window(info, settings.recovery_window)
+        remedy = "Widen the window, lower recoveryWindow, or use exactlyOnce=atomic on a work queue"
+        check_window(info, settings.recovery_window, remedy)
     if settings.guarantee == "atomic":
         if not config.allow_atomic:
             raise ConfigError(
