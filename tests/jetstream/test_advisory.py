@@ -97,6 +97,8 @@ async def test_life_of_a_stream_and_a_consumer_is_told(
         assert (await ear.next(advisory.SnapshotCompleted)).error == ""
         await consumer.delete()
         assert (await ear.next(advisory.ConsumerAction)).action == "delete"
+        await jetstream.create_stream(name="KEEP", subjects=["k"])  # the folder of the last stream is removed late
+        assert (await ear.next(advisory.StreamAction)).stream == "KEEP"
         await jetstream.delete_stream("S")
         assert (await ear.next(advisory.StreamAction)).action == "delete"
         await jetstream.restore_stream(tmp_path / "s")

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from natsproto.testing._server import Server
 
 
+@pytest.fixture(autouse=True)
+async def another_stream(jetstream: JetStream) -> None:
+    """Keeps the folder of the account: a server removes that of the last stream late, with what is restored there."""
+    await jetstream.create_stream(name="KEEP", subjects=["k"])
+
+
 async def make(js: JetStream, nc: Client, count: int = 100, size: int = 1000) -> Stream:
     """A stream of incompressible messages."""
     stream = await js.create_stream(name="S", subjects=["s.>"], allow_direct=True)

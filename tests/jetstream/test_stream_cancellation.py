@@ -71,6 +71,7 @@ async def test_cancelled_restore_leaves_nothing_here(jetstream: JetStream, nats_
     stream = await jetstream.create_stream(name="S", subjects=["s.>"])
     await nats_client.request("s.1", bytes(500))
     await stream.backup(tmp_path / "s")
+    await jetstream.create_stream(name="KEEP", subjects=["k"])  # a server removes the folder of the last stream late
     await jetstream.delete_stream("S")
     engine = nats_client._engine
     inboxes, listeners = len(engine.registry.table), len(engine.event_bus._listeners)
