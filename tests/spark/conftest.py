@@ -71,8 +71,11 @@ def start_session(folder: Path) -> SparkSession:
     """A session whose files are below this folder."""
     from pyspark.sql import SparkSession
 
+    builder = SparkSession.builder
+    if "COVERAGE_PROCESS_CONFIG" in os.environ:  # coverage measures every process that is started
+        builder = builder.config("spark.python.daemon.module", "tests.spark.measured_daemon")
     return (
-        SparkSession.builder.master("local[2,4]")  # 4 attempts a task: local mode takes no other word for it
+        builder.master("local[2,4]")  # 4 attempts a task: local mode takes no other word for it
         .appName("natsproto tests")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
