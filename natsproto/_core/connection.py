@@ -17,6 +17,7 @@ from natsproto._async_hints import items
 from natsproto._core.engine import Engine, State
 from natsproto._core.events import Event
 from natsproto._core.handler import Handler
+from natsproto._core.readers import Reader, ReaderTasks
 from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.request_many import RequestMany, Sentinel
 from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription
@@ -221,13 +222,17 @@ class Connection:
     def _add_reply_handler(self, inbox: ReplyHandler) -> None:
         """Subscribe a handler for many replies, each to a message of its own.
 
-        ConnectionClosed when the client is draining or closed.
+        ConnectionClosed when the client is closed.
         """
         self._registry.add_reply_handler(inbox)
 
     def _remove_reply_handler(self, inbox: ReplyHandler) -> None:
         """Unsubscribe a handler. Does nothing if it has ended."""
         self._registry.remove_reply_handler(inbox)
+
+    def _reader_tasks(self, reader: Reader) -> ReaderTasks:
+        """Return the registry for the tasks of a reader: ``drain`` waits for them."""
+        return ReaderTasks(self._engine.readers, reader)
 
     async def _yield_if_needed(self) -> None:
         """Let the event loop run if it is due, and wait for room while the connection is congested.
@@ -506,11 +511,12 @@ class Connection:
     # ---------------------------------------------------------------- ending
 
     async def drain(self, timeout: float | timedelta | None = None) -> None:
-        """End subscriptions, handle the received messages, send the waiting ones, then close.
+        """End subscriptions, consumers and watches, handle the received messages, send the waiting ones, then close.
 
         ``timeout`` in seconds (default: the option ``drain_timeout``, 30 s); then DrainTimeout lists the unfinished
-        work. It waits for callbacks, running ``async for`` loops and an asynchronous ``on_event``. The client is closed
-        afterwards in any case, also when cancelled.
+        work. It waits for callbacks, handlers of ``consume``, running ``async for`` loops and an asynchronous
+        ``on_event``; it does not wait for the messages of a ``fetch``. At the timeout, and when cancelled, handlers of
+        ``consume`` are cancelled and their messages returned to the server. The client is closed in any case.
         """
         await self._engine.drain(
             self._options.drain_timeout if timeout is None else positive_seconds("timeout", timeout)

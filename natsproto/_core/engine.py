@@ -22,6 +22,7 @@ from natsproto._core.limit_check import LimitProbe
 from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
 from natsproto._core.outbox import Outbox
 from natsproto._core.pending_replies import RequestMux
+from natsproto._core.readers import Readers
 from natsproto._core.registry import SubscriptionRegistry
 from natsproto._core.session import Session
 from natsproto._core.supervisor import Supervisor
@@ -104,6 +105,7 @@ class Engine:
         self.registry = SubscriptionRegistry(self, self.outbox, self.event_bus, origin)
         self.on_messages = self.registry.on_messages
         """An attribute, because the session calls it for every chunk."""
+        self.readers = Readers()
         self.session: Session | None = None
         """The connection in use; None while there is none."""
         self._new_session: Session | None = None
@@ -396,9 +398,9 @@ class Engine:
 
     # ---------------------------------------------------------------- waiting
 
-    def check_open(self, doing: str) -> None:
-        """Raise ConnectionClosed if the client is draining or closed."""
-        if self.state in (State.DRAINING, State.CLOSED):
+    def check_open(self, doing: str, *, may_drain: bool = False) -> None:
+        """Raise ConnectionClosed if the client is closed, or is draining unless it ``may_drain``."""
+        if self.state is State.CLOSED or (self.state is State.DRAINING and not may_drain):
             raise ConnectionClosed(doing)
         self.check_loop()
 
@@ -471,15 +473,16 @@ class Engine:
             for subscription in draining:
                 self.registry.remove(subscription)
                 subscription._close(None, reason="the client was drained")
-            for subscription in draining:
-                unread = await subscription._join(deadline)
-                if unread:
-                    left.append(f"{unread} messages of {subscription.subject!r} not handled")
+            left += await self.readers.join(draining, deadline)
             failure = await self._flush_by(deadline)
             if failure is not None and (self.outbox.frames or not left):
                 left.append(f"{self.outbox.frames} messages not sent, the rest not confirmed ({failure})")
         finally:
-            await self._close()
+            try:
+                if handlers := self.readers.cancel():  # while their messages can still be returned
+                    await asyncio.wait(handlers, timeout=CLOSE_TIMEOUT_S)
+            finally:
+                await self._close()
 
     async def _flush_by(self, deadline: float) -> NatsError | None:
         """flush(), repeated on the next connection when this one breaks; returns the error if it fails."""
@@ -518,7 +521,7 @@ class Engine:
             if session is not None:
                 await self._flush_and_close(session)
         finally:
-            tasks = self.registry.cancel_callbacks()
+            tasks = self.registry.cancel_callbacks() + self.readers.cancel()
             if supervising is not None and not supervising.done():
                 tasks.append(supervising)
             if session is not None and not session.ended.done():

@@ -54,8 +54,8 @@ class RegistryCallbacks(Protocol):
         """True while the client is open and its own task is not being cancelled."""
         ...
 
-    def check_open(self, doing: str) -> None:
-        """Raise ConnectionClosed if the client is draining or closed."""
+    def check_open(self, doing: str, *, may_drain: bool = False) -> None:
+        """Raise ConnectionClosed if the client is closed, or is draining unless it ``may_drain``."""
         ...
 
     def make_request_mux(self) -> RequestMux:
@@ -250,7 +250,7 @@ class SubscriptionRegistry:
 
     def add_reply_handler(self, handler: ReplyHandler) -> None:
         """Subscribe a handler; it gets its replies and events of the connection from now on."""
-        self._engine.check_open("publish")
+        self._engine.check_open("publish", may_drain=True)
         entry, wire = self.table.add(handler.subject, None, handler.on_message, handler, origin=self._origin)
         self.reply_handlers[handler] = entry
         self._engine.send_control_line(wire)

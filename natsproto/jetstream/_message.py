@@ -453,3 +453,14 @@ def _term(reason: str) -> bytes:
 
 def _ack_name(words: bytes) -> str:
     return {b"+ACK": "ack", b"-NAK": "nak", b"+TER": "term", b"+WPI": "in_progress"}[words[:4]]
+
+
+def nak_all(messages: list[JsMessage]) -> None:
+    """Naks messages that will not be handled here."""
+    for message in messages:
+        if message.is_acked:
+            continue
+        try:
+            message.nak_nowait()
+        except NatsError:
+            return  # nobody takes it now; the server delivers all of them again after ack_wait

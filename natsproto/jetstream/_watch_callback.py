@@ -41,6 +41,10 @@ class Watcher(Protocol[E_co]):
         """End it."""
         ...
 
+    def _track_task(self, task: asyncio.Task[None]) -> None:
+        """Lets a draining client wait for a task."""
+        ...
+
     async def __aenter__(self) -> object:
         """Begin it."""
         ...
@@ -116,6 +120,7 @@ class WatchCallback(AwaitHint, Generic[E]):
         if self._task is None:
             await self._watcher.__aenter__()
             self._task = asyncio.create_task(self._run(), name=f"natsproto callback of {self._watcher.what}")
+            self._watcher._track_task(self._task)
         return self
 
     async def __aexit__(

@@ -110,26 +110,18 @@ class HandlerTasks:
         )
         self._is_plain = is_async and options.keep_alive is False
         self._key_queues: list[deque[JsMessage]] = [deque() for _ in range(options.concurrency)] if options.key else []
-        messages.add_queues(self._key_queues)
+        messages.buffer.add_queues(self._key_queues)
 
     def start(self) -> list[asyncio.Task[None]]:
         """Starts the tasks, which run until the messages end or ``is_stopping`` is set."""
         loop = asyncio.get_running_loop()
-        return [
+        tasks = [
             loop.create_task(self._work(worker), name=f"natsproto handler {worker} of {self._what}")
             for worker in range(self._options.concurrency)
         ]
-
-    @property
-    def waiting(self) -> int:
-        """Messages that wait for an earlier message of their key."""
-        return sum(map(len, self._key_queues))
-
-    def put_back(self) -> None:
-        """Returns the waiting messages to the reader, which returns them to the server."""
-        for queue in self._key_queues:
-            self._messages.put_back(list(queue))
-            queue.clear()
+        for task in tasks:
+            self._messages._reader_tasks.track(task)
+        return tasks
 
     async def _work(self, worker: int) -> None:
         messages, options = self._messages, self._options
@@ -156,7 +148,7 @@ class HandlerTasks:
             log.error("consuming %s failed: %r", self._what, exc, exc_info=exc)
             self.key_error = self.key_error or exc
             self.is_stopping = True
-            messages.wake()
+            messages.buffer.wake()
 
     def _take_for_worker(self, worker: int) -> JsMessage | None:
         """Takes the next message whose key belongs to this worker; messages of one key are handled in order."""
@@ -175,7 +167,7 @@ class HandlerTasks:
                 queues[place].append(message)
                 others = True
         if others:
-            self._messages.wake()
+            self._messages.buffer.wake()
         return found
 
     async def _handle(self, message: JsMessage) -> None:
@@ -296,7 +288,7 @@ class ConsumeContext(AwaitHint):
     @property
     def pending(self) -> int:
         """Messages that have arrived and wait for the handler."""
-        return self._messages.pending + self._handler_tasks.waiting
+        return self._messages.buffer.waiting
 
     @property
     def closed(self) -> bool:
@@ -347,10 +339,7 @@ class ConsumeContext(AwaitHint):
             return
         self._handler_tasks.is_stopping = True
         try:
-            try:
-                await self._messages.stop()
-            finally:
-                self._handler_tasks.put_back()
+            await self._messages.stop()
             await self._all_done()
         except asyncio.CancelledError:
             self._cancel()

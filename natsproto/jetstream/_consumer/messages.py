@@ -7,7 +7,6 @@ Messages reads it endlessly, Fetch up to a bound. This module does not know how 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from contextlib import suppress
@@ -17,19 +16,19 @@ from types import TracebackType
 from typing import Any, Final, Protocol
 
 from natsproto._async_hints import AsyncForHint, AwaitHint
+from natsproto._core.connection import Connection
 from natsproto._core.events import Event
 from natsproto._core.notifier import release, running_loop, wrong_loop_error
+from natsproto._core.readers import ReaderTasks
 from natsproto._durations import seconds
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
 from natsproto.jetstream._message import JsMessage, consumer_seq
 
-DRAIN_TIMEOUT_S: Final = 2.0
-"""Seconds to wait for the server to confirm the end of a subscription."""
 MAX_UNCOUNTED: Final = 64
 """Messages that may be consumed before the buffer counts them; counting each one costs 0.4 µs."""
-NEVER_REFILL: Final = sys.maxsize
+NEVER_REFILL: Final = 2**63
 
 
 class ConsumerNotice(Event):
@@ -40,17 +39,6 @@ class ConsumerNotice(Event):
     error: NatsError
 
     line = "consumer %(consumer)r of stream %(stream)r: %(error)s"
-
-
-def nak_all(messages: list[JsMessage]) -> None:
-    """Naks messages that will not be handled here."""
-    for message in messages:
-        if message.is_acked:
-            continue
-        try:
-            message.nak_nowait()
-        except NatsError:
-            return  # nobody takes it now; the server delivers all of them again after ack_wait
 
 
 class Buffer:
@@ -144,6 +132,11 @@ class Buffer:
         """True if no more messages will arrive, or the reader has stopped."""
         return self.ended or self.unread is not None
 
+    @property
+    def waiting(self) -> int:
+        """Messages that wait to be read or handled."""
+        return sum(map(len, self._queues))
+
     def next_change(self) -> asyncio.Future[None]:
         """A future to await when ``ready`` is empty: done when messages arrive or the buffer ends, and by ``wake``."""
         if running_loop() is not self._loop:
@@ -170,8 +163,9 @@ class Buffer:
 
     def stop(self) -> list[JsMessage]:
         """Stops reading. Returns the list of unread messages, to which messages that arrive later are added."""
-        self.unread = unread = list(self.ready)
-        self.ready.clear()
+        self.unread = unread = [message for queue in reversed(self._queues) for message in queue]
+        for queue in self._queues:
+            queue.clear()
         self.wake()
         return unread
 
@@ -183,10 +177,10 @@ class Buffer:
 class MessageSource(Protocol):
     """Fills a buffer: a PullSource, a PushSource or an OrderedSource."""
 
-    @property
-    def buffer(self) -> Buffer:
-        """The buffer that it fills."""
-        ...
+    buffer: Buffer
+    """The buffer that it fills."""
+    connection: Connection
+    """The connection it comes from."""
 
     def start(self) -> None:
         """Starts to fill the buffer."""
@@ -224,8 +218,10 @@ class Messages(AsyncForHint):
         self._source = source
         self.buffer: Buffer = source.buffer
         """The buffer that it reads. For layers on top."""
-        self._what = what
+        self.what = what
+        """Its description in errors."""
         self._return_unread = return_unread
+        self._tasks: ReaderTasks | None = None
         self._released = self._released_bytes = 0  # and not counted yet
         self._started = False
 
@@ -256,6 +252,7 @@ class Messages(AsyncForHint):
         buffer = self.buffer
         ready, count_interval, sized = buffer.ready, buffer.count_interval, buffer.counts_bytes
         count = size = 0
+        task = self._reader_tasks.enter()
         try:
             while True:
                 while ready:
@@ -275,6 +272,7 @@ class Messages(AsyncForHint):
                         return
                     await buffer.next_change()
         finally:
+            self._reader_tasks.leave(task)
             if count:
                 self._add_consumed(count, size)
 
@@ -284,23 +282,26 @@ class Messages(AsyncForHint):
 
     async def _each_batch(self, most: int) -> AsyncGenerator[list[JsMessage]]:
         self._check_started()
-        buffer = self.buffer
-        ready = buffer.ready
-        while True:
-            while ready:
-                if not most or len(ready) <= most:
-                    batch = list(ready)
-                    ready.clear()
-                else:
-                    batch = [ready.popleft() for _ in range(most)]
-                size = sum(message.counted_size for message in batch) if buffer.counts_bytes else 0
-                try:
-                    yield batch
-                finally:
-                    self._add_consumed(len(batch), size)
-            if self._at_end():
-                return
-            await buffer.next_change()
+        buffer, ready = self.buffer, self.buffer.ready
+        task = self._reader_tasks.enter()
+        try:
+            while True:
+                while ready:
+                    if not most or len(ready) <= most:
+                        batch = list(ready)
+                        ready.clear()
+                    else:
+                        batch = [ready.popleft() for _ in range(most)]
+                    size = sum(message.counted_size for message in batch) if buffer.counts_bytes else 0
+                    try:
+                        yield batch
+                    finally:
+                        self._add_consumed(len(batch), size)
+                if self._at_end():
+                    return
+                await buffer.next_change()
+        finally:
+            self._reader_tasks.leave(task)
 
     async def next(self, timeout: Duration | None = None) -> JsMessage:
         """The next message; waits at most ``timeout`` seconds (None: for ever).
@@ -315,14 +316,13 @@ class Messages(AsyncForHint):
             deadline = None if wait is None else loop.time() + wait
             while not buffer.ready:
                 if self._at_end():
-                    raise SubscriptionClosed(self._what, "stopped")
+                    raise SubscriptionClosed(self.what, "stopped")
                 waiter = buffer.next_change()
                 if deadline is None:
                     await waiter
                     continue
                 if loop.time() >= deadline:
-                    assert wait is not None
-                    raise RequestTimeout(f"next message of {self._what}", wait)
+                    raise RequestTimeout(f"next message of {self.what}", wait or 0.0)
                 timer = loop.call_at(deadline, release, waiter)
                 try:
                     await waiter
@@ -338,14 +338,13 @@ class Messages(AsyncForHint):
         """Stops now. Unread messages return to the server, or, without acknowledgements, to the consumer handle, whose
         next reader gets them first. Never raises.
         """
-        buffer = self.buffer
-        if not self._started or buffer.unread is not None:
+        if not self._started or self.buffer.unread is not None:
             return
-        unread = buffer.stop()
+        unread = self.buffer.stop()
         try:
             await self._source.finish()
         finally:
-            self._close()
+            self._end()
             self._return_unread(unread)
 
     async def drain(self) -> None:
@@ -357,16 +356,14 @@ class Messages(AsyncForHint):
         try:
             await self._source.finish()
         finally:
-            self._close()
+            self._end()
 
     async def __aenter__(self) -> Messages:
         self.start()
         try:
             await self._source.wait_created()
         except BaseException:
-            unread = self.buffer.stop()
-            self._close()
-            self._return_unread(unread)
+            self._return_waiting()
             raise
         return self
 
@@ -376,6 +373,13 @@ class Messages(AsyncForHint):
         await self.stop()
 
     # ---------------------------------------------------------------- for layers on top
+
+    @property
+    def _reader_tasks(self) -> ReaderTasks:
+        """The tasks that read it, for which a draining client waits."""
+        if self._tasks is None:
+            self._tasks = self._source.connection._reader_tasks(self)
+        return self._tasks
 
     def start(self) -> None:
         """Starts reading, as entering does."""
@@ -415,9 +419,16 @@ class Messages(AsyncForHint):
         else:
             self.buffer.ready.extendleft(reversed(messages))
 
-    def add_queues(self, queues: list[deque[JsMessage]]) -> None:
-        """See Buffer.add_queues."""
-        self.buffer.add_queues(queues)
+    def _end(self) -> None:
+        """Ends it now; pending messages can still be read."""
+        self._source.close()
+        self.buffer.end(self.buffer.error)
+
+    def _return_waiting(self) -> None:
+        """Ends it, and returns unread messages as ``stop`` does, but without waiting for those on their way."""
+        unread = self.buffer.stop()
+        self._end()
+        self._return_unread(unread)
 
     def fail(self, error: NatsError) -> None:
         """Ends it with this error, which readers get after the pending messages."""
@@ -427,16 +438,9 @@ class Messages(AsyncForHint):
     async def wait(self) -> bool:
         """Waits until a message may be taken. False when no more will arrive."""
         buffer = self.buffer
-        if buffer.ready:
-            return True
-        if buffer.is_finished:
-            return False
-        await buffer.next_change()
+        if not buffer.ready and not buffer.is_finished:
+            await buffer.next_change()
         return bool(buffer.ready) or not buffer.is_finished
-
-    def wake(self) -> None:
-        """Wakes all waiting readers."""
-        self.buffer.wake()
 
     # ---------------------------------------------------------------- internals
 
@@ -450,14 +454,10 @@ class Messages(AsyncForHint):
         if buffer.consumed >= buffer.refill_at:
             self._source.refill()
 
-    def _close(self) -> None:
-        self._source.close()
-        self.buffer.end(self.buffer.error)
-
     def _check_started(self) -> None:
         if not self._started:
             raise LocalProtocolError(
-                f"enter the messages of {self._what} first: async with consumer.messages() as messages"
+                f"enter the messages of {self.what} first: async with consumer.messages() as messages"
             )
 
     def _at_end(self) -> bool:

@@ -267,6 +267,7 @@ class OrderedSource:
         self._is_fetch = options.mode is not PullMode.ENDLESS
         prefetch = AdaptivePrefetch() if options.is_adaptive and not self._is_fetch and not state.push else None
         self.buffer = Buffer() if state.push else make_buffer(options, prefetch)
+        self.connection = state.connection
         self._state, self._cursor, self._options, self._prefetch = state, state.cursor, options, prefetch
         self._loop = asyncio.get_running_loop()
         self._until = 0.0  # the end of a fetch
@@ -334,7 +335,7 @@ class OrderedSource:
             return
         self._unlisten()
         self._unlisten = None
-        inbox = self._inbox if self._is_fetch_complete and self._state.connection.is_connected else None
+        inbox = self._inbox if self._is_fetch_complete and self.connection.is_connected else None
         if inbox is None:
             self._drop_consumer()
         elif self._source is not None:
@@ -348,7 +349,7 @@ class OrderedSource:
         if self._task is not None:
             self._task.cancel()
             self._task = None
-        if self._state.connection.is_connected:
+        if self.connection.is_connected:
             self._start_run(delay, None)
 
     def _start_run(self, delay: float, ended: asyncio.Future[ConsumerEnd] | None) -> None:
@@ -437,7 +438,7 @@ class OrderedSource:
 
     def _push(self, config: ConsumerConfig, ended: asyncio.Future[ConsumerEnd]) -> PushSource:
         return PushSource(
-            self._state.connection,
+            self.connection,
             config.deliver_subject,
             stream=self._state.stream,
             consumer=config.name,

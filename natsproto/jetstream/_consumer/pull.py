@@ -60,6 +60,7 @@ class PullSource:
         acking: JsMessage | None = None,
     ) -> None:
         self._inbox, self._options, self._cursor, self._acking = inbox, options, cursor, acking
+        self.connection = inbox.connection
         self.buffer = make_buffer(options) if buffer is None else buffer
         self.state: PullState | None = None
         self._ended: asyncio.Future[ConsumerEnd] | None = None

@@ -14,10 +14,11 @@ from natsproto._core.events import Connected, Disconnected, Event, Moved, Permis
 from natsproto.errors import NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig
-from natsproto.jetstream._consumer.messages import DRAIN_TIMEOUT_S, nak_all
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._message import JsMessage, nak_all
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 
+DRAIN_TIMEOUT_S: Final = 2.0
+"""Seconds to wait for the server to confirm the end of a subscription."""
 IDLE_SUBSCRIPTION_S: Final = 1.0
 """Seconds for which a subscription is kept after a fetch, so that a loop of fetches subscribes once."""
 

@@ -28,18 +28,12 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, NakDelay, OnError, OnSuccess
 from natsproto.jetstream._consumer.handle import Consumer
-from natsproto.jetstream._consumer.messages import (
-    DRAIN_TIMEOUT_S,
-    NEVER_REFILL,
-    Buffer,
-    ConsumerNotice,
-    Messages,
-    nak_all,
-)
+from natsproto.jetstream._consumer.messages import NEVER_REFILL, Buffer, ConsumerNotice, Messages
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
 from natsproto.jetstream._consumer.pull import ConsumerEnd
+from natsproto.jetstream._consumer.pull_inbox import DRAIN_TIMEOUT_S
 from natsproto.jetstream._info import ConsumerInfo
-from natsproto.jetstream._message import JsMessage, consumer_seq, none_has_headers
+from natsproto.jetstream._message import JsMessage, consumer_seq, nak_all, none_has_headers
 from natsproto.jetstream._unexpected import wrap_unexpected
 from natsproto.protocol.subject import queue_group, subscribe_subject
 
@@ -83,7 +77,7 @@ class PushSource:
         check_bound: Callable[[bool], Awaitable[None]] | None = None,
     ) -> None:
         self.buffer = Buffer() if buffer is None else buffer
-        self._connection = connection
+        self.connection = connection
         self._subject, self._queue, self._ack_wait = subject, queue, ack_wait
         self._stream, self._consumer = stream, consumer
         self._idle_timeout = MAX_MISSED_HEARTBEATS * heartbeat
@@ -114,7 +108,7 @@ class PushSource:
 
     def _subscribe(self) -> None:
         """Subscribes without limits: flow control bounds the pending messages, and none may be dropped."""
-        connection = self._connection
+        connection = self.connection
         self._is_connected = connection.is_connected
         self._subscription = connection.subscribe(
             self._subject,
@@ -153,7 +147,7 @@ class PushSource:
         subscription = self._subscription
         self._stop_timers()
         try:
-            if subscription is not None and not subscription.closed and self._connection.is_connected:
+            if subscription is not None and not subscription.closed and self.connection.is_connected:
                 await subscription.drain(DRAIN_TIMEOUT_S)
         except NatsError:
             return  # the server did not confirm: what it still sends is delivered again, if it is to be answered
@@ -170,7 +164,7 @@ class PushSource:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             subscription._on_change = None
-            self._connection._unsubscribe_nowait(subscription)
+            self.connection._unsubscribe_nowait(subscription)
 
     # ---------------------------------------------------------------- incoming messages
 
@@ -255,7 +249,7 @@ class PushSource:
 
     def _answer_flow_control(self, request: str) -> None:
         try:
-            self._connection.publish_nowait(request)
+            self.connection.publish_nowait(request)
         except NatsError:
             return  # no room or no connection: the next heartbeat asks again
 
@@ -320,7 +314,7 @@ class PushSource:
         return f"consumer {self._consumer!r} of stream {self._stream!r}"
 
     def _emit_notice(self, error: NatsError) -> None:
-        self._connection._emit(ConsumerNotice(stream=self._stream, consumer=self._consumer, error=error))
+        self.connection._emit(ConsumerNotice(stream=self._stream, consumer=self._consumer, error=error))
 
     def _stop_timers(self) -> None:
         if self._timer is not None:

@@ -79,6 +79,7 @@ class WatchBase(AsyncForHint, Generic[H]):
     async def __aenter__(self) -> Self:
         if self._messages is None:
             messages = self._messages = self._ordered.messages()
+            messages.what = self.what
             try:
                 await messages.__aenter__()
             except BaseException:
@@ -92,6 +93,10 @@ class WatchBase(AsyncForHint, Generic[H]):
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+    def _track_task(self, task: asyncio.Task[None]) -> None:
+        """Lets a draining client wait for a task that calls a callback. For layers on top."""
+        self._require_entered()._reader_tasks.track(task)
 
     # ---------------------------------------------------------------- for subclasses
 
@@ -169,7 +174,7 @@ class WatchBase(AsyncForHint, Generic[H]):
             return
         if not self._initial_done:
             self._initial_done = True
-            messages.wake()
+            messages.buffer.wake()
 
     async def _pending(self, before: int) -> int:
         try:

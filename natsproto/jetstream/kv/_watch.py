@@ -75,36 +75,44 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
         new = cast("Callable[[object], KeyValueEntry[V]]", KeyValueEntry.__new__)
         is_bytes = subjects.decode_value is None
         buffer = messages.buffer
-        while True:
-            while buffered:
-                # What _entry does, written out: the call would cost a sixth of reading an entry.
-                entry = new(KeyValueEntry)
-                message = buffered.popleft()
-                data = message.data
-                entry._subjects, entry._message, entry.data = subjects, message, data
-                if is_bytes:
-                    entry.value = cast(V, data)
-                yield entry
-            if self._initial_done and not endless:
-                return
-            # What _more does, written out.
-            if not buffer.ready and not buffer.is_finished:
-                await buffer.next_change()
-            if not self._receive(messages) and buffer.is_finished:
-                self._check_end(buffer)
-                if endless:
+        task = messages._reader_tasks.enter()
+        try:
+            while True:
+                while buffered:
+                    # What _entry does, written out: the call would cost a sixth of reading an entry.
+                    entry = new(KeyValueEntry)
+                    message = buffered.popleft()
+                    data = message.data
+                    entry._subjects, entry._message, entry.data = subjects, message, data
+                    if is_bytes:
+                        entry.value = cast(V, data)
+                    yield entry
+                if self._initial_done and not endless:
                     return
-                raise SubscriptionClosed(self.what, "stopped")
+                # What _wait_more does, written out.
+                if not buffer.ready and not buffer.is_finished:
+                    await buffer.next_change()
+                if not self._receive(messages) and buffer.is_finished:
+                    self._check_end(buffer)
+                    if endless:
+                        return
+                    raise SubscriptionClosed(self.what, "stopped")
+        finally:
+            messages._reader_tasks.leave(task)
 
     @items
     async def batches(self) -> AsyncGenerator[list[KeyValueEntry[V]]]:
         """Yield lists of the entries that have arrived."""
-        buffered = self._buffered
-        while True:
-            if buffered:
-                yield self.take_all()
-            if not await self._wait_more() and not buffered:
-                return
+        buffered, tasks = self._buffered, self._require_entered()._reader_tasks
+        task = tasks.enter()
+        try:
+            while True:
+                if buffered:
+                    yield self.take_all()
+                if not await self._wait_more() and not buffered:
+                    return
+        finally:
+            tasks.leave(task)
 
     def take_all(self) -> list[KeyValueEntry[V]]:
         """Return the entries that have arrived, if any. For other layers of natsproto."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.messages import Messages
@@ -25,13 +25,27 @@ class ObjectWatcher(WatchBase[ObjectInfo]):
         self._ignore_deletes = ignore_deletes
 
     def __aiter__(self) -> AsyncIterator[ObjectInfo]:
-        return self
+        return self._each()
+
+    async def _each(self) -> AsyncGenerator[ObjectInfo]:
+        tasks = self._require_entered()._reader_tasks
+        task = tasks.enter()
+        try:
+            while await self._has_next():
+                yield self._buffered.popleft()
+        finally:
+            tasks.leave(task)
 
     async def __anext__(self) -> ObjectInfo:
+        if await self._has_next():
+            return self._buffered.popleft()
+        raise StopAsyncIteration
+
+    async def _has_next(self) -> bool:
         while not self._buffered:
             if not await self._wait_more() and not self._buffered:
-                raise StopAsyncIteration
-        return self._buffered.popleft()
+                return False
+        return True
 
     async def next(self, timeout: Duration | None = None) -> ObjectInfo:
         """Return the next change; wait at most ``timeout`` seconds (None: forever).

@@ -1,0 +1,143 @@
+"""Handlers and loops that read in a layer above: a draining client waits for them.
+
+ReaderTasks owns the tasks of one reader, and Readers the readers that have tasks. Subscriptions wait for their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from natsproto._core.notifier import Notifier
+from natsproto._core.subscription import Subscription
+
+
+class Waiting(Protocol):
+    """The messages that wait to be read."""
+
+    @property
+    def waiting(self) -> int:
+        """Their number."""
+        ...
+
+
+class Reader(Protocol):
+    """Holds the messages that its tasks read."""
+
+    what: str
+    """Its description in errors."""
+
+    @property
+    def buffer(self) -> Waiting:
+        """The messages that wait to be read."""
+        ...
+
+    def _end(self) -> None:
+        """No more messages will come; those that wait can still be read."""
+        ...
+
+    def _return_waiting(self) -> None:
+        """Ends, and returns the messages that wait to the server."""
+        ...
+
+
+class Readers:
+    """The readers of a client that have tasks."""
+
+    def __init__(self) -> None:
+        self._open: dict[ReaderTasks, None] = {}
+
+    def add(self, tasks: ReaderTasks) -> None:
+        """Registers a reader with its first task."""
+        self._open[tasks] = None
+
+    def remove(self, tasks: ReaderTasks) -> None:
+        """Unregisters a reader after its last task."""
+        del self._open[tasks]
+
+    async def join(self, subscriptions: Sequence[Subscription], deadline: float) -> list[str]:
+        """Ends all readers, and waits until their messages and those of ended subscriptions were handled, or until the
+        deadline. Returns what was not handled.
+        """
+        readers = list(self._open)
+        for tasks in readers:
+            tasks.reader._end()
+        unhandled = [(await ended._join(deadline), repr(ended.subject)) for ended in subscriptions]
+        unhandled += [(await tasks.join(deadline), tasks.reader.what) for tasks in readers]
+        return [f"{number} messages of {what} not handled" for number, what in unhandled if number]
+
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Cancels the handlers that run, except the caller, and returns their tasks.
+
+        The waiting messages return to the server.
+        """
+        return [handler for tasks in list(self._open) for handler in tasks.cancel()]
+
+
+class ReaderTasks:
+    """The tasks that read from one reader: running loops of the application, and handlers in tasks of their own."""
+
+    __slots__ = ("_handlers", "_left", "_loops", "_readers", "reader")
+
+    def __init__(self, readers: Readers, reader: Reader) -> None:
+        self.reader = reader
+        self._readers = readers
+        self._left = Notifier()
+        self._loops: list[asyncio.Task[object] | None] = []
+        self._handlers: set[asyncio.Task[None]] = set()
+
+    def enter(self) -> asyncio.Task[object] | None:
+        """The current task begins to iterate; pass what this returns to ``leave``."""
+        task = asyncio.current_task()
+        self._readers.add(self)
+        self._loops.append(task)
+        return task
+
+    def leave(self, task: asyncio.Task[object] | None) -> None:
+        """A task has ended its iteration."""
+        self._loops.remove(task)
+        self._on_left()
+
+    def track(self, handler: asyncio.Task[None]) -> None:
+        """Registers a task of natsproto that calls a handler, until it ends."""
+        self._readers.add(self)
+        self._handlers.add(handler)
+        handler.add_done_callback(self._on_handler_done)
+
+    async def join(self, deadline: float) -> int:
+        """Waits until the other tasks have handled all messages, or until the deadline.
+
+        Returns the number of messages that were not handled.
+        """
+        loop, me = asyncio.get_running_loop(), asyncio.current_task()
+        while busy := self._count_busy(me):
+            if loop.time() >= deadline:
+                return busy + self.reader.buffer.waiting
+            await self._left.wait(deadline)
+        return 0
+
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Cancels the handlers, except the caller, and returns the tasks that were not cancelled before."""
+        if not self._handlers:
+            return []  # loops belong to the application, and read what is there
+        me = asyncio.current_task()
+        others = [handler for handler in self._handlers if handler is not me and not handler.cancelling()]
+        for handler in others:
+            handler.cancel()
+        self.reader._return_waiting()
+        return others
+
+    def _count_busy(self, me: asyncio.Task[object] | None) -> int:
+        """The tasks that still read, except this one. A loop that outlived its task does not count."""
+        loops = {task for task in self._loops if task is not None and not task.done()}
+        return len((loops | self._handlers) - {me})
+
+    def _on_handler_done(self, handler: asyncio.Task[None]) -> None:
+        self._handlers.discard(handler)
+        self._on_left()
+
+    def _on_left(self) -> None:
+        if not self._loops and not self._handlers:
+            self._readers.remove(self)
+        self._left.wake()
