@@ -13,6 +13,7 @@ from natsproto._core.connection import Connection
 from natsproto._core.transport import dial
 from natsproto._core.wire import Runtime
 from natsproto._durations import seconds
+from natsproto._old_names import CLIENT, explain_missing
 from natsproto._options import DEFAULT_SERVER, OptionArgs, Options
 from natsproto.errors import ConfigError
 
@@ -40,6 +41,9 @@ DEFAULT_RUNTIME = Runtime(dial=dial, rng=random.SystemRandom())
 
 class Client(Connection):
     """A connected client; see Connection for the verbs."""
+
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing(CLIENT)
 
     @classmethod
     async def _connect(cls, options: Options, runtime: Runtime) -> Client:

@@ -18,6 +18,7 @@ from typing import Any, TypedDict, Unpack, cast
 from natsproto import _option_rules as rules
 from natsproto._context_files import MAX_FILE, TlsFiles, expanded, file_path, go_duration, read_context, type_name
 from natsproto._durations import positive_seconds, seconds
+from natsproto._old_names import OPTIONS, hint
 from natsproto._proxy import check_proxy, connect_through
 from natsproto._value import Value, did_you_mean
 from natsproto.errors import ConfigError, InvalidCredentials, NatsError
@@ -231,7 +232,8 @@ class Options(Value):
         for name, value in {**given, "servers": servers}.items():
             option = _OPTIONS.get(name)
             if option is None:
-                raise TypeError(f"there is no option {name!r}{did_you_mean(name, _OPTIONS)}")
+                advice = hint(name, OPTIONS) or did_you_mean(name, _OPTIONS)
+                raise TypeError(f"there is no option {name!r}{advice}")
             made[name] = option.default if value is None and option.default is None else option.rule(name, value)
         made["_addresses"] = tuple(parse_servers(self.servers))
         self._check_together()

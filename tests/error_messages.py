@@ -58,7 +58,9 @@ def examples() -> list[errors.NatsError]:
         api(10040, "peer not a member", "remove a peer of stream 'ORDERS'"),
         api(10025, "invalid JSON", "create stream 'ORDERS'"),
         api(10176, "batch publish is incomplete and was abandoned", "batch of 3 messages"),
-        api(10148, "consumer already exists", "create consumer 'worker'"),
+        errors.ConsumerExists(
+            400, 10148, "consumer already exists", "create consumer 'worker'", differences=["max_deliver is 3, not 5"]
+        ),
         api(10014, "consumer not found", "consumer 'worker' of stream 'ORDERS'", 404),
         api(10168, "message counter increment is missing", "publish to 'hits'"),
         api(10012, "consumer must be durable", "create consumer 'worker'", 500),

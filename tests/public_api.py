@@ -55,7 +55,7 @@ def describe() -> str:
     lines: list[str] = []
     for module in public_modules():
         lines += ["", f"# {module.__name__}", ""]
-        for name in _names(module):
+        for name in names(module):
             value = getattr(module, name)
             place = f"{module.__name__}.{name}"
             if _is_described(value) and id(value) in seen:
@@ -68,7 +68,8 @@ def describe() -> str:
     return "\n".join(lines).strip() + "\n"
 
 
-def _names(module: ModuleType) -> list[str]:
+def names(module: ModuleType) -> list[str]:
+    """The public names of a module."""
     listed: list[str] | None = getattr(module, "__all__", None)
     if listed is not None:
         return sorted(listed)
@@ -116,17 +117,18 @@ def _class(name: str, kind: type[object], arguments: dict[str, type[object]]) ->
 
 def _own(kind: type[object]) -> list[type[object]]:
     """A class and those of its bases that users cannot name, so that what they have belongs to it; bases first."""
-    elsewhere = {above for base in kind.__mro__[1:] if base in _nameable() for above in base.__mro__}
+    elsewhere = {above for base in kind.__mro__[1:] if base in nameable() for above in base.__mro__}
     ours = [base for base in kind.__mro__ if base.__module__.startswith("natsproto") and base.__module__ != _HINTS]
     return [base for base in reversed(ours) if base not in elsewhere]
 
 
 @functools.cache
-def _nameable() -> frozenset[object]:
+def nameable() -> frozenset[object]:
+    """The classes that users can import from a public module."""
     return frozenset(
         value
         for module in public_modules()
-        for value in (getattr(module, name) for name in _names(module))
+        for value in (getattr(module, name) for name in names(module))
         if inspect.isclass(value)
     )
 

@@ -23,6 +23,7 @@ from natsproto._async_hints import AsyncForHint
 from natsproto._core.handler import Handler, HandlerCallbacks, HandlerRunner
 from natsproto._core.notifier import Notifier
 from natsproto._durations import seconds
+from natsproto._old_names import SUBSCRIPTION, explain_missing
 from natsproto.errors import (
     ConfigError,
     DrainTimeout,
@@ -100,6 +101,9 @@ class Subscription(AsyncForHint, Generic[M]):
     unless it has a callback. Reading ends when the subscription has ended and all received messages were read; if the
     server rejected the subscription, it ends with that error.
     """
+
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing(SUBSCRIPTION)
 
     def __init__(
         self,

@@ -69,7 +69,7 @@ translated and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   ├── NoStream
     │   ├── PublishFailed
     │   ├── PublishUncertain
-    │   │   └── PublishTimeout(TimeoutError)
+    │   │   └── PublishTimeout(RequestTimeout)
     │   └── PullRefused
     ├── KeyValueError
     │   ├── BucketNotFound(ObjectStoreError)
@@ -93,6 +93,7 @@ from natsproto.errors._base import (
     InvalidHeader,
     InvalidSubject,
     NatsError,
+    RequestTimeout,
 )
 from natsproto.errors._client import (
     ConnectFailed,
@@ -109,7 +110,6 @@ from natsproto.errors._client import (
     PermissionDenied,
     ProtocolError,
     RemoteProtocolError,
-    RequestTimeout,
     ServerError,
     SlowConsumer,
     StaleConnection,

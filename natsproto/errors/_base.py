@@ -45,6 +45,17 @@ class InvalidCredentials(ConfigError):
             self.args: tuple[str, ...] = (f"{what}: {rule}",)
 
 
+class RequestTimeout(NatsError, TimeoutError):
+    """No response came within ``timeout`` seconds; the request may or may not have been handled."""
+
+    doing: str
+    timeout: float
+
+    def __init__(self, doing: str, timeout: float) -> None:
+        self.doing, self.timeout = doing, timeout
+        super().__init__(f"{doing}: no answer within {timeout:g} s")
+
+
 def _unpickle(kind: type[NatsError], args: tuple[object, ...], fields: dict[str, object]) -> NatsError:
     """Rebuild a pickled error without calling its constructor, which takes facts instead of ``args``."""
     error = kind.__new__(kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from natsproto.errors._base import NatsError
+from natsproto.errors._base import NatsError, RequestTimeout
 
 # ---------------------------------------------------------------- protocol
 
@@ -154,17 +154,6 @@ class OutboxFull(Unavailable):
 
 
 # ---------------------------------------------------------------- messaging
-
-
-class RequestTimeout(NatsError, TimeoutError):
-    """No response came within ``timeout`` seconds; the request may or may not have been handled."""
-
-    doing: str
-    timeout: float
-
-    def __init__(self, doing: str, timeout: float) -> None:
-        self.doing, self.timeout = doing, timeout
-        super().__init__(f"{doing}: no answer within {timeout:g} s")
 
 
 class DrainTimeout(RequestTimeout):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-from natsproto.errors._base import NatsError, shown
+from natsproto.errors._base import NatsError, RequestTimeout, shown
 
 
 class JetStreamError(NatsError):
@@ -42,9 +42,38 @@ class BatchRefused(ApiError):
 
 
 class ConsumerExists(ApiError):
-    """A consumer of this name exists with another configuration."""
+    """A consumer of this name exists with another configuration.
+
+    ``deliver_subject`` is that of the existing consumer if it is a push consumer and a pull consumer was asked for.
+    ``differences`` names the other fields, such as "max_deliver is 3, not 5". Both are empty if the existing consumer
+    could not be looked up.
+    """
+
+    deliver_subject: str
+    differences: tuple[str, ...]
 
     advice = "update it, or create it under another name"
+
+    def __init__(
+        self,
+        code: int,
+        err_code: int,
+        description: str,
+        asked: str = "",
+        deliver_subject: str = "",
+        differences: Sequence[str] = (),
+    ) -> None:
+        self.deliver_subject, self.differences = deliver_subject, tuple(differences)
+        if deliver_subject:
+            description += (
+                f", as a push consumer (deliver_subject {deliver_subject!r}), which cannot become a pull consumer"
+            )
+            advice = "open it with push_consumer(name), or create one under another name"
+        elif differences:
+            description += f", and its {', its '.join(differences)}"
+        super().__init__(code, err_code, description, asked)
+        if deliver_subject:
+            self.args: tuple[str, ...] = (self.args[0].replace(self.advice, advice),)
 
 
 class ConsumerNotFound(ApiError):
@@ -285,21 +314,24 @@ class PublishUncertain(JetStreamError):
 
     def __init__(self, subject: str, reason: str) -> None:
         self.subject, self.reason = subject, reason
-        super().__init__(
-            f"message to {subject!r} may or may not be stored: {reason}: publish it again with the same msg_id, "
-            "which stores it once, or check the stream"
-        )
+        NatsError.__init__(self, _uncertain(subject, reason))
 
 
-class PublishTimeout(PublishUncertain, TimeoutError):
+class PublishTimeout(PublishUncertain, RequestTimeout):
     """No acknowledgement came within ``timeout`` seconds. Streams with ``no_ack`` never send one."""
 
     def __init__(self, subject: str, timeout: float) -> None:
-        self.timeout = timeout
-        super().__init__(
-            subject,
-            f"no acknowledgement within {timeout:g} s (streams with no_ack never send one: use nc.publish)",
-        )
+        RequestTimeout.__init__(self, f"publish to {subject!r}", timeout)
+        self.subject = subject
+        self.reason = f"no acknowledgement within {timeout:g} s (streams with no_ack never send one: use nc.publish)"
+        self.args: tuple[str, ...] = (_uncertain(subject, self.reason),)
+
+
+def _uncertain(subject: str, reason: str) -> str:
+    return (
+        f"message to {subject!r} may or may not be stored: {reason}: publish it again with the same msg_id, "
+        "which stores it once, or check the stream"
+    )
 
 
 class FailedMessage(NamedTuple):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
 from natsproto._async_hints import items
-from natsproto.errors import ConfigError
+from natsproto.errors import ConfigError, ConsumerExists, NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import NEVER, Duration, amended
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, stream_name
@@ -262,18 +263,34 @@ class ConsumerManager:
         if config.ack_policy == AckPolicy.FLOW_CONTROL:
             what, version, level = "ack_policy", "2.14", 4
         await self._api.require_api_level(level, version, f"{asked} with {what}", timeout)
-        with translate_unknown_field(asked):
-            info = await self._api.get(
-                ConsumerInfo,
-                create_endpoint(self.name, config),
-                body,
-                asked=asked,
-                timeout=timeout,
-                level=level,
-                once=not name or action != "create",  # a second request would create another one, or undo a change
-            )
+        try:
+            with translate_unknown_field(asked):
+                info = await self._api.get(
+                    ConsumerInfo,
+                    create_endpoint(self.name, config),
+                    body,
+                    asked=asked,
+                    timeout=timeout,
+                    level=level,
+                    once=not name or action != "create",  # a second request would create another one, or undo a change
+                )
+        except ConsumerExists as exc:
+            raise await self._explain(exc, name, config, timeout) from None
         check_features_kept(config, info.config, CONSUMER_FEATURES, asked)
         return info
+
+    async def _explain(
+        self, error: ConsumerExists, name: str, config: ConsumerConfig, timeout: Duration | None
+    ) -> ConsumerExists:
+        """Adds what differs between the existing consumer and what was asked for, if it can be looked up."""
+        try:
+            found = (await self.consumer_info(name, timeout=timeout)).config
+        except NatsError:
+            return error
+        facts = (error.code, error.err_code, error.description, error.asked)
+        if found.deliver_subject and not config.deliver_subject:
+            return ConsumerExists(*facts, deliver_subject=found.deliver_subject)
+        return ConsumerExists(*facts, differences=list(_differences(found, config)))
 
     def _consumer(self, name: str, info: ConsumerInfo | None) -> PullConsumer:
         """Create the handle of a consumer; the only place that does."""
@@ -282,3 +299,28 @@ class ConsumerManager:
     @property
     def _what(self) -> str:
         return f"stream {self.name!r}"
+
+
+_SERVER_DEFAULTS = {"ack_wait": 30.0, "inactive_threshold": 5.0, "max_ack_pending": 1000, "max_waiting": 512}
+"""Values of the server for fields that were not given."""
+
+
+def _differences(found: ConsumerConfig, asked: ConsumerConfig) -> Iterator[str]:
+    """Yields each field in which a consumer differs from the configuration that was asked for, with both values."""
+    plain = ConsumerConfig()
+    for name in sorted(ConsumerConfig._fields.keys() - {"name", "durable_name", "filter_subject", "metadata", "extra"}):
+        has, wanted, default = (getattr(config, name) for config in (found, asked, plain))
+        if name == "filter_subjects":
+            has, wanted = found.filters, asked.filters
+        if name == "ack_wait" and found.backoff:
+            continue  # the first delay of the backoff
+        is_given = wanted != default
+        if has != wanted and (is_given or has not in (default, _SERVER_DEFAULTS.get(name), 0, -1)):
+            yield f"{name} is {_shown(has)}, not {_shown(wanted) if is_given else 'the default'}"
+    labels = {name: text for name, text in found.metadata.items() if not name.startswith("_nats.")}
+    if labels != asked.metadata:
+        yield f"metadata is {labels!r}, not {dict(asked.metadata)!r}"
+
+
+def _shown(value: object) -> str:
+    return str(value) if isinstance(value, StrEnum) else repr(value)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from natsproto._async_hints import items
 from natsproto._durations import positive_seconds, seconds
+from natsproto._old_names import JETSTREAM, explain_missing
 from natsproto.errors import ConfigError
 from natsproto.jetstream._bucket_manager import BucketManager
 from natsproto.jetstream._codec import Duration
@@ -47,6 +48,9 @@ T = TypeVar("T")
 
 class JetStream(BucketManager):
     """JetStream of one account or domain. Created by ``nc.jetstream()``, without a request."""
+
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing(JETSTREAM)
 
     # The classes of publishers; an instrumented context has its own.
     _windowed: ClassVar[type[Publisher]] = Publisher

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, Literal, overload
 
 from natsproto._async_hints import items
 from natsproto._durations import positive_seconds, seconds
+from natsproto._old_names import KEY_VALUE, explain_missing
 from natsproto.codecs import JSON, Codec
 from natsproto.errors import (
     BucketNotFound,
@@ -65,6 +66,9 @@ class KeyValue(Generic[V]):
     Values are read from any server that has the bucket, which may be slightly behind; with ``direct=False`` from the
     stream's leader, which has every acknowledged write.
     """
+
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing(KEY_VALUE)
 
     def __init__(self, bucket: BucketStream[V]) -> None:
         self._bucket = bucket

@@ -10,10 +10,11 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import TypedDict, overload
+from typing import TYPE_CHECKING, TypedDict, overload
 
 from natsproto._async_hints import items
 from natsproto._durations import seconds
+from natsproto._old_names import OBJECT_STORE, explain_missing
 from natsproto.errors import (
     ConfigError,
     NatsError,
@@ -69,6 +70,9 @@ class ObjectStore:
     Concurrent changes of one object are serialised; the last one wins. A read returns one version of the object, or an
     error.
     """
+
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing(OBJECT_STORE)
 
     def __init__(self, api: Api, bucket: str, info: StreamInfo | None = None) -> None:
         self.bucket: str = bucket_name(bucket)

@@ -1,0 +1,47 @@
+"""ConsumerExists says what differs between the existing consumer and the one that was asked for."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from natsproto import errors
+from natsproto.jetstream import JetStream
+from tests.jetstream.reading import make
+
+
+async def test_existing_consumer_error_names_fields(jetstream: JetStream) -> None:
+    stream = await make(jetstream)
+    await stream.create_consumer(
+        durable_name="c", max_deliver=5, filter_subjects=["s.a", "s.b"], ack_wait=60, metadata={"a": "1"}
+    )
+    with pytest.raises(errors.ConsumerExists) as caught:
+        await stream.create_consumer(durable_name="c", max_deliver=3, headers_only=True)
+    assert caught.value.differences == (
+        "ack_wait is 60.0, not the default",
+        "filter_subjects is ('s.a', 's.b'), not the default",
+        "headers_only is False, not True",
+        "max_deliver is 5, not 3",
+        "metadata is {'a': '1'}, not {}",
+    )
+    assert "already exists, and its ack_wait is 60.0, not the default, its" in str(caught.value)
+    assert str(caught.value).endswith("update it, or create it under another name")
+    with pytest.raises(errors.ConsumerExists, match="its max_deliver is 5, not the default, its metadata"):
+        await stream.create_consumer(durable_name="c", filter_subjects=["s.b", "s.a"], ack_wait=60)
+    await stream.create_consumer(durable_name="n", ack_policy="none")
+    with pytest.raises(errors.ConsumerExists, match=r"and its ack_policy is none, not the default \("):
+        await stream.create_consumer(durable_name="n", ack_policy="explicit")
+
+
+async def test_existing_push_consumer_error_says_so(jetstream: JetStream) -> None:
+    stream = await make(jetstream)
+    await stream.push_consumer(durable_name="p", deliver_subject="to.p")
+    with pytest.raises(errors.ConsumerExists, match=r"as a push consumer .deliver_subject 'to.p'.") as caught:
+        await stream.create_consumer(durable_name="p")
+    assert str(caught.value).endswith(": open it with push_consumer(name), or create one under another name")
+    assert (caught.value.deliver_subject, caught.value.differences) == ("to.p", ())
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    await stream.create_consumer(durable_name="c")
+    with pytest.raises(errors.ConsumerExists, match=r"its deliver_subject is '', not 'to.c'"):
+        await stream.push_consumer(durable_name="c", deliver_subject="to.c")

@@ -1,0 +1,70 @@
+"""Names of nats-py raise an error that says what to use instead; the hint names something that exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pytest
+
+import natsproto
+from natsproto import Client, Options, Subscription, _old_names
+from natsproto.jetstream import JetStream, Stream
+from natsproto.jetstream.kv import KeyValue
+from natsproto.jetstream.objectstore import ObjectStore
+
+TABLES = [
+    (Client, _old_names.CLIENT),
+    (Subscription, _old_names.SUBSCRIPTION),
+    (JetStream, _old_names.JETSTREAM),
+    (KeyValue, _old_names.KEY_VALUE),
+    (ObjectStore, _old_names.OBJECT_STORE),
+]
+OLD = [(kind, name, hint) for kind, table in TABLES for name, hint in table.items()]
+NEW = {
+    "nc": Client,
+    "js": JetStream,
+    "stream": Stream,
+    "subscription": Subscription,
+    "kv": KeyValue,
+    "store": ObjectStore,
+}
+
+
+@pytest.mark.parametrize(("kind", "name", "hint"), OLD, ids=lambda value: getattr(value, "__name__", None))
+def test_old_attribute_raises_a_hint(kind: type[object], name: str, hint: str) -> None:
+    assert name not in dir(kind)
+    with pytest.raises(AttributeError) as caught:
+        getattr(kind.__new__(kind), name)
+    assert str(caught.value) == f"{kind.__name__!r} object has no attribute {name!r}: {hint}"
+    assert caught.value.name == name
+
+
+@pytest.mark.parametrize("kind", [kind for kind, _ in TABLES])
+def test_other_missing_attributes_have_no_hint(kind: type[object]) -> None:
+    nothing = kind.__new__(kind)
+    with pytest.raises(AttributeError, match=f"^'{kind.__name__}' object has no attribute 'nonsense'$"):
+        getattr(nothing, "nonsense")  # noqa: B009  # a type checker knows that it is missing
+    assert not hasattr(nothing, "__html__")
+
+
+@pytest.mark.parametrize("name", _old_names.OPTIONS)
+def test_old_option_raises_a_hint(name: str) -> None:
+    hint = _old_names.OPTIONS[name]
+    with pytest.raises(TypeError, match=re.escape(f"there is no option {name!r}: {hint}")):
+        natsproto.connect(**{name: None})  # type: ignore[arg-type]
+    for option in re.findall(r"pass (\w+)=", hint):
+        assert hasattr(Options(), option)
+
+
+@pytest.mark.parametrize("table", [table for _, table in TABLES])
+def test_hints_name_what_exists(table: Mapping[str, str]) -> None:
+    for hint in table.values():
+        for variable, name in re.findall(r"\b(\w+)\.(\w+)", hint):
+            if variable != "natsproto":
+                assert hasattr(NEW[variable], name), hint
+
+
+def test_misspelled_option_has_a_suggestion() -> None:
+    with pytest.raises(TypeError, match="there is no option 'ping_intervall'; did you mean 'ping_interval'"):
+        natsproto.connect(ping_intervall=1)  # type: ignore[call-arg]
