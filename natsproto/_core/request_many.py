@@ -50,7 +50,7 @@ class RequestMany:
         self._stall = stall or None
         self._max_msgs = max_msgs
         self._is_last = _is_empty if sentinel == "empty" else sentinel
-        self._over = False
+        self._is_over = False
 
     async def replies(
         self, subscribe: Callable[[], Subscription], ask: Callable[[str], None]
@@ -62,7 +62,7 @@ class RequestMany:
         inbox = self._inbox = subscribe()
         # The deadline ends receiving, not reading: a slow reader still gets the replies that came in time.
         timer = asyncio.get_running_loop().call_later(self._max_wait, self._end)
-        unlisten = engine.event_bus.listen(self._hear)
+        unlisten = engine.event_bus.listen(self._on_event)
         count = 0
         try:
             ask(inbox.subject)
@@ -88,17 +88,17 @@ class RequestMany:
             timer.cancel()
             unlisten()
             engine.registry.unsubscribe(inbox, None)
-        if not self._over:
+        if not self._is_over:
             raise ConnectionClosed(f"request to {self._subject!r}")
         if not count and engine.session is None:
             raise RequestTimeout(f"request to {self._subject!r}", self._max_wait)  # it was never sent
 
     def _end(self, error: NatsError | None = None) -> None:
-        self._over = True
+        self._is_over = True
         self._engine.registry.remove(self._inbox)
         self._inbox._close(error)
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if isinstance(event, PermissionViolation):
             if event.error.operation.startswith("publish") and event.error.subject == self._subject:
                 self._end(event.error)

@@ -37,8 +37,8 @@ MAX_CHUNK_SIZE = 65_536
 _SERVER_MAX_PENDING = 64 << 20  # nats-server's max_pending, all of which it may send in one frame
 _FRAME_OVERHEAD = 65_536
 
-_mute = logging.Logger("natsproto.websocket")
-_mute.disabled = True
+_disabled_logger = logging.Logger("natsproto.websocket")
+_disabled_logger.disabled = True
 # The library logs headers and frames, which contain passwords.
 
 
@@ -62,7 +62,7 @@ async def dial_websocket(address: ServerAddress, plan: DialPlan, handler: WireHa
 
 
 class WebSocketWire:
-    """One WebSocket connection as a Wire, and as the handler of the wire below."""
+    """One WebSocket connection as a Wire, and as the handler of the SocketWire below it."""
 
     def __init__(self, address: ServerAddress, plan: DialPlan, handler: WireHandler) -> None:
         extensions = [ClientPerMessageDeflateFactory(server_no_context_takeover=True, client_no_context_takeover=True)]
@@ -70,30 +70,30 @@ class WebSocketWire:
             parse_uri(f"{address.scheme}://{address}{plan.path}"),
             extensions=extensions if plan.compression else None,
             max_size=max(plan.max_message, _SERVER_MAX_PENDING) + _FRAME_OVERHEAD,
-            logger=_mute,
+            logger=_disabled_logger,
         )
         self._server = str(address)
         self._headers = plan.headers
         self._largest_compressed = plan.largest_compressed
         self._handler = handler
-        self._below: Wire | None = None
+        self._wire: Wire | None = None
         self._upgraded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._backlog: deque[memoryview] = deque()
-        self._paused = self._delivering = self._closing = self._over = False
+        self._paused = self._delivering = self._closing = self._is_ended = False
         self._end: list[Exception | None] = []
         """The causes of the end, the first one first; reported after all earlier data was passed on."""
-        self._taken = 0
+        self._received_bytes = 0
 
-    async def open(self, below: Wire) -> None:
+    async def open(self, wire: Wire) -> None:
         """Send the upgrade request and wait for the response."""
-        self._below = below
+        self._wire = wire
         request = self._protocol.connect()
         for name, value in self._headers.items():
             if name in request.headers:
                 del request.headers[name]
             request.headers[name] = value
         self._protocol.send_request(request)
-        self._pass_on()
+        self._flush()
         await self._upgraded
 
     # ---------------------------------------------------------------- Wire
@@ -107,7 +107,7 @@ class WebSocketWire:
                 self._protocol.send_binary(data[start : start + piece])
         except InvalidState:
             return  # the end is reported through lost()
-        self._pass_on()
+        self._flush()
 
     def close(self) -> None:
         """Send a close frame. The end comes with the server's answer; data until then is discarded."""
@@ -117,48 +117,48 @@ class WebSocketWire:
             self._protocol.send_close(1000)
         except InvalidState:
             pass
-        self._pass_on()
+        self._flush()
         self.resume_reading()
 
     def abort(self) -> None:
         """Close the socket."""
         self._backlog.clear()
-        if self._below is not None:
-            self._below.abort()
+        if self._wire is not None:
+            self._wire.abort()
 
     def pause_reading(self) -> None:
         """Stop reading; further bytes stay with the kernel, and those of a partly read frame here."""
         self._paused = True
-        if self._below is not None:
-            self._below.pause_reading()
+        if self._wire is not None:
+            self._wire.pause_reading()
 
     def resume_reading(self) -> None:
         """Read again, from the next turn of the event loop: the caller is not ready for data yet."""
         self._paused = False
-        asyncio.get_running_loop().call_soon(self._go_on)
+        asyncio.get_running_loop().call_soon(self._resume)
 
     def read_into(self, room: memoryview) -> None:
         """Not used: payloads must be unpacked from frames first."""
 
     def unsent_bytes(self) -> int:
         """Bytes of frames that the kernel has not accepted yet."""
-        return 0 if self._below is None else self._below.unsent_bytes()
+        return 0 if self._wire is None else self._wire.unsent_bytes()
 
     def sent_bytes(self) -> int:
         """Bytes of frames that the kernel has accepted so far."""
-        return 0 if self._below is None else self._below.sent_bytes()
+        return 0 if self._wire is None else self._wire.sent_bytes()
 
     async def start_tls(self, context: ssl.SSLContext, hostname: str) -> None:
         """A WebSocket is encrypted from the first byte or never."""
         raise AssertionError("TLS of a WebSocket comes from its URL")
 
-    # ---------------------------------------------------------------- the wire below reports
+    # ---------------------------------------------------------------- callbacks of the SocketWire
 
     def on_data(self, chunk: bytes) -> None:
         """Unpack frames and pass their payload on."""
         protocol = self._protocol
         protocol.receive_data(chunk)
-        self._pass_on()
+        self._flush()
         for event in protocol.events_received():
             if isinstance(event, Frame):
                 if event.opcode in (Opcode.BINARY, Opcode.TEXT, Opcode.CONT) and event.data and not self._closing:
@@ -172,10 +172,10 @@ class WebSocketWire:
             self._upgraded.set_exception(self._refused(protocol.handshake_exc))
         # Do not wait for the peer to close the socket: it may send a close frame and stay.
         if protocol.parser_exc is not None:
-            self._end.append(RemoteProtocolError(f"not WebSocket: {protocol.parser_exc}", self._taken))
+            self._end.append(RemoteProtocolError(f"not WebSocket: {protocol.parser_exc}", self._received_bytes))
         elif protocol.close_rcvd is not None:
-            self._end.append(self._goodbye())
-        self._taken += len(chunk)
+            self._end.append(self._close_reason())
+        self._received_bytes += len(chunk)
         if self._upgraded.done() and not self._backlog and not self._end:
             self._handler.on_data(b"")  # the beginning of a frame shows that the peer is alive
         self._deliver()
@@ -202,10 +202,10 @@ class WebSocketWire:
 
     # ---------------------------------------------------------------- how
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._deliver()
-        if not self._paused and self._below is not None:
-            self._below.resume_reading()
+        if not self._paused and self._wire is not None:
+            self._wire.resume_reading()
 
     def _deliver(self) -> None:
         """Pass on the received data while reading is not paused, and then the end."""
@@ -215,11 +215,11 @@ class WebSocketWire:
         while self._backlog and not self._paused:
             self._handler.on_data(bytes(self._backlog.popleft()))
         self._delivering = False
-        if self._end and not self._backlog and not self._over:
-            self._over = True
+        if self._end and not self._backlog and not self._is_ended:
+            self._is_ended = True
             self._handler.on_disconnect(self._end[0])
 
-    def _goodbye(self) -> ConnectionLost | None:
+    def _close_reason(self) -> ConnectionLost | None:
         """Return the reason of the server's close frame; None if it answers ours."""
         said = self._protocol.close_rcvd
         if self._closing or said is None:
@@ -228,14 +228,14 @@ class WebSocketWire:
             f"WebSocket closed with {said.code}{f' {said.reason}' if said.reason else ''}", self._server
         )
 
-    def _pass_on(self) -> None:
-        if self._below is None:
+    def _flush(self) -> None:
+        if self._wire is None:
             return
         data = self._protocol.data_to_send()
         if data:
-            self._below.write(b"".join(data))
+            self._wire.write(b"".join(data))
             if not data[-1]:
-                self._below.close()  # the library ends the connection with an empty write
+                self._wire.close()  # the library ends the connection with an empty write
 
     def _refused(self, exc: Exception) -> ConnectionLost:
         what = str(exc) if isinstance(exc, InvalidHandshake) else f"{type(exc).__name__}: {exc}"

@@ -20,8 +20,8 @@ class Timestamp(datetime):
     starts a new moment without nanoseconds.
     """
 
-    __slots__ = ("_below",)
-    _below: int
+    __slots__ = ("_extra_ns",)
+    _extra_ns: int
 
     def __new__(
         cls,
@@ -41,7 +41,7 @@ class Timestamp(datetime):
         if not 0 <= nanosecond < 1000:
             raise ValueError("nanosecond must be in 0..999")
         self = super().__new__(cls, year, month, day, hour, minute, second, microsecond, tzinfo, fold=fold)
-        self._below = nanosecond
+        self._extra_ns = nanosecond
         return self
 
     @classmethod
@@ -60,7 +60,7 @@ class Timestamp(datetime):
         """The time ``ns`` nanoseconds after 1970-01-01T00:00:00Z, in UTC."""
         micros, below = divmod(ns, 1000)
         self: Timestamp = datetime.__add__(_FIRST, timedelta(microseconds=micros))  # pyright: ignore[reportAssignmentType]
-        self._below = below
+        self._extra_ns = below
         return self
 
     @classmethod
@@ -75,19 +75,19 @@ class Timestamp(datetime):
             # The digits past the microsecond, up to the zone: "", "7", "78", "789", "7Z", "+02", "-05" …
             count = next((place for place, char in enumerate(below) if not char.isdigit()), len(below))
             if count and text[20:26].isdigit():
-                self._below = int(below[:count].ljust(3, "0"))
+                self._extra_ns = int(below[:count].ljust(3, "0"))
         return self
 
     @property
     def nanosecond(self) -> int:
         """Nanoseconds on top of ``microsecond``, 0 to 999."""
-        return self._below
+        return self._extra_ns
 
     @property
     def ns(self) -> int:
         """Nanoseconds since 1970-01-01T00:00:00Z."""
         since = datetime.__sub__(self, _EPOCH)
-        return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1000 + self._below
+        return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1000 + self._extra_ns
 
     def rfc3339(self) -> str:
         """As the server writes it: no trailing zeros in the fraction, ``Z`` for UTC, other offsets kept."""
@@ -95,37 +95,37 @@ class Timestamp(datetime):
         offset = text[26:]
         if len(offset) != 6:  # an offset with seconds, which RFC 3339 cannot say
             return self.astimezone(UTC).rfc3339()
-        fraction = f"{text[20:26]}{self._below:03}".rstrip("0")
+        fraction = f"{text[20:26]}{self._extra_ns:03}".rstrip("0")
         return f"{text[:19]}{'.' if fraction else ''}{fraction}{'Z' if offset == '+00:00' else offset}"
 
     def astimezone(self, tz: tzinfo | None = None) -> Timestamp:
         """The same moment on another clock, to the nanosecond."""
-        return Timestamp.of(self._plain().astimezone(tz), self._below)
+        return Timestamp.of(self._plain().astimezone(tz), self._extra_ns)
 
     def _plain(self) -> datetime:
         return datetime(*self.timetuple()[:6], self.microsecond, self.tzinfo, fold=self.fold)
 
-    def _level(self, other: object) -> bool:
+    def _equal_to_microsecond(self, other: object) -> bool:
         """True if the two are equal to the microsecond, so that the nanoseconds decide."""
         return isinstance(other, datetime) and datetime.__eq__(self, other) is True
 
     def __eq__(self, other: object) -> bool:
-        return self._level(other) and self._below == _below(other)
+        return self._equal_to_microsecond(other) and self._extra_ns == _extra_ns_of(other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __lt__(self, other: datetime) -> bool:  # type: ignore[override]
-        return self._below < _below(other) if self._level(other) else super().__lt__(other)
+        return self._extra_ns < _extra_ns_of(other) if self._equal_to_microsecond(other) else super().__lt__(other)
 
     def __le__(self, other: datetime) -> bool:  # type: ignore[override]
-        return self._below <= _below(other) if self._level(other) else super().__lt__(other)
+        return self._extra_ns <= _extra_ns_of(other) if self._equal_to_microsecond(other) else super().__lt__(other)
 
     def __gt__(self, other: datetime) -> bool:  # type: ignore[override]
-        return self._below > _below(other) if self._level(other) else super().__gt__(other)
+        return self._extra_ns > _extra_ns_of(other) if self._equal_to_microsecond(other) else super().__gt__(other)
 
     def __ge__(self, other: datetime) -> bool:  # type: ignore[override]
-        return self._below >= _below(other) if self._level(other) else super().__gt__(other)
+        return self._extra_ns >= _extra_ns_of(other) if self._equal_to_microsecond(other) else super().__gt__(other)
 
     __hash__: Final = datetime.__hash__
 
@@ -133,7 +133,7 @@ class Timestamp(datetime):
         if not isinstance(other, timedelta):
             return NotImplemented
         moment: Timestamp = datetime.__add__(self, other)  # pyright: ignore[reportAssignmentType]
-        moment._below = self._below
+        moment._extra_ns = self._extra_ns
         return moment
 
     __radd__ = __add__  # pyright: ignore[reportAssignmentType]
@@ -148,7 +148,7 @@ class Timestamp(datetime):
         return datetime.__sub__(self, other)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
-        return Timestamp.of, (self._plain(), self._below)
+        return Timestamp.of, (self._plain(), self._extra_ns)
 
     def __repr__(self) -> str:
         return f"Timestamp({self.rfc3339()})" if self.tzinfo else datetime.__repr__(self)
@@ -157,5 +157,5 @@ class Timestamp(datetime):
 _FIRST = Timestamp(1970, 1, 1)
 
 
-def _below(other: object) -> int:
-    return other._below if isinstance(other, Timestamp) else 0
+def _extra_ns_of(other: object) -> int:
+    return other._extra_ns if isinstance(other, Timestamp) else 0

@@ -138,10 +138,10 @@ class TypedJetStream(Generic[T]):
             if on_invalid is not None:
                 await on_invalid(message, exc)
             else:
-                await self._put_off(message)
+                await self._nak_with_delay(message)
         return None
 
-    async def _put_off(self, message: JsMessage) -> None:
+    async def _nak_with_delay(self, message: JsMessage) -> None:
         before = message.metadata.num_delivered - 1
         try:
             await message.nak(min(_FIRST_DELAY_S * 2.0 ** min(before, 10), _MAX_DELAY_S))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar
 from natsproto.jetstream import _message as message
 from natsproto.jetstream._consumer import handle, messages, ordered, push
 from natsproto.sync._subscription import Received
-from natsproto.sync._wrapper import ContextReader, SyncContext, SyncVerb, SyncWrapper, blocking, wrapped
+from natsproto.sync._wrapper import ContextReader, SyncContext, SyncMethod, SyncWrapper, blocking, wrapped
 
 if TYPE_CHECKING:
     from natsproto.errors import NatsError
@@ -121,7 +121,7 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
         await self._inner.stop()
 
 
-class blocking_fetch(SyncVerb[V, P, messages.Fetch, list[JsMessage]], Generic[V, P]):
+class blocking_fetch(SyncMethod[V, P, messages.Fetch, list[JsMessage]], Generic[V, P]):
     """Waits for a verb that fetches. Messages that an interrupt keeps from being returned go to the next reader."""
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> list[JsMessage]:

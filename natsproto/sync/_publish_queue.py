@@ -20,7 +20,7 @@ T = TypeVar("T")
 MAX_QUEUED_MSGS = 4096
 """Messages that the queue holds before publishing waits."""
 
-WAIT_FROM_BYTES = 16 * 1024
+MIN_SIZE_TO_WAIT = 16 * 1024
 """Payload size from which publishing waits for the event loop, which bounds the queue to 64 MiB."""
 
 
@@ -50,7 +50,7 @@ class PublishQueue(Generic[T]):
         if not self._posted:
             self._posted = True
             self._portal.post(self._start)
-        if len(self._items) >= MAX_QUEUED_MSGS or size >= WAIT_FROM_BYTES:
+        if len(self._items) >= MAX_QUEUED_MSGS or size >= MIN_SIZE_TO_WAIT:
             self._portal.call(self.wait_empty)
 
     async def join(self, timeout: float | None = None) -> None:

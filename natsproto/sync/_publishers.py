@@ -23,7 +23,7 @@ from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers, HeadersLike
 from natsproto.protocol.subject import publish_subject
 from natsproto.sync._portal import Portal
-from natsproto.sync._publish_queue import WAIT_FROM_BYTES, PublishQueue, merge_errors
+from natsproto.sync._publish_queue import MIN_SIZE_TO_WAIT, PublishQueue, merge_errors
 from natsproto.sync._wrapper import SyncContext, blocking
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class Publisher(QueuedPublisher[publisher.Publisher, "tuple[_Message, AckFuture]
         self._check_open()
         message = _checked_message(subject, payload, msg_id, headers, args)
         future = AckFuture(self._portal, subject)
-        if len(message.payload) < WAIT_FROM_BYTES:
+        if len(message.payload) < MIN_SIZE_TO_WAIT:
             self._queue.put((message, future), len(message.payload))
         else:
             self._portal.call(self._in_order, partial(self._send, (message, future)))
@@ -335,7 +335,7 @@ class FastPublisher(QueuedPublisher[fast_batch.FastPublisher, _Message]):
         self._check_open()
         message = _checked_message(subject, payload, msg_id, headers, args)
         with self._count_lock:
-            if self._count and len(message.payload) < WAIT_FROM_BYTES:
+            if self._count and len(message.payload) < MIN_SIZE_TO_WAIT:
                 self._queue.put(message, len(message.payload))
                 self._count += 1
             else:

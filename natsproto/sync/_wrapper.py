@@ -143,8 +143,8 @@ class ContextReader(BufferedReader[B, I], Generic[B, I]):
             self.stop()
 
 
-class SyncVerb(Generic[V, P, A, T]):
-    """Descriptor that wraps a verb of the async client. The subclasses differ in what they make of its result."""
+class SyncMethod(Generic[V, P, A, T]):
+    """Descriptor that wraps a method of the async client. The subclasses convert its result."""
 
     def __init__(self, verb: Callable[Concatenate[V, P], A]) -> None:
         self._verb = verb
@@ -165,7 +165,7 @@ class SyncVerb(Generic[V, P, A, T]):
         raise NotImplementedError
 
 
-class blocking(SyncVerb[V, P, Awaitable[R], R], Generic[V, P, R]):
+class blocking(SyncMethod[V, P, Awaitable[R], R], Generic[V, P, R]):
     """Waits for the verb and returns its result."""
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -173,7 +173,7 @@ class blocking(SyncVerb[V, P, Awaitable[R], R], Generic[V, P, R]):
         return portal.call(self._verb, inner, *args, **kwargs)
 
 
-class blocking_wrapped(SyncVerb[V, P, Awaitable[R], F], Generic[V, P, R, F]):
+class blocking_wrapped(SyncMethod[V, P, Awaitable[R], F], Generic[V, P, R, F]):
     """Waits for a verb that returns a handle, and wraps the handle."""
 
     def __init__(self, verb: Callable[Concatenate[V, P], Awaitable[R]], wrap: Callable[[Portal, R], F]) -> None:
@@ -185,7 +185,7 @@ class blocking_wrapped(SyncVerb[V, P, Awaitable[R], F], Generic[V, P, R, F]):
         return self._wrap(portal, portal.call(self._verb, inner, *args, **kwargs))
 
 
-class wrapped(SyncVerb[V, P, R, F], Generic[V, P, R, F]):
+class wrapped(SyncMethod[V, P, R, F], Generic[V, P, R, F]):
     """Calls a verb that returns a handle at once, and wraps the handle."""
 
     def __init__(self, verb: Callable[Concatenate[V, P], R], wrap: Callable[[Portal, R], F]) -> None:
@@ -197,7 +197,7 @@ class wrapped(SyncVerb[V, P, R, F], Generic[V, P, R, F]):
         return self._wrap(portal, portal.run(self._verb, inner, *args, **kwargs))
 
 
-class as_list(SyncVerb[V, P, AsyncIterable[R], list[R]], Generic[V, P, R]):
+class as_list(SyncMethod[V, P, AsyncIterable[R], list[R]], Generic[V, P, R]):
     """Returns everything that an asynchronous iterable yields as a list, with one trip to the event loop."""
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> list[R]:
@@ -209,7 +209,7 @@ class as_list(SyncVerb[V, P, AsyncIterable[R], list[R]], Generic[V, P, R]):
         return portal.call(read_all)
 
 
-class as_iterator(SyncVerb[V, P, AsyncIterable[R], Iterator[R]], Generic[V, P, R]):
+class as_iterator(SyncMethod[V, P, AsyncIterable[R], Iterator[R]], Generic[V, P, R]):
     """Returns an asynchronous iterable as a plain iterator."""
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
@@ -225,7 +225,7 @@ class Batches(Protocol[C]):
         ...
 
 
-class as_batched_iterator(SyncVerb[V, P, Batches[I], Iterator[I]], Generic[V, P, I]):
+class as_batched_iterator(SyncMethod[V, P, Batches[I], Iterator[I]], Generic[V, P, I]):
     """Returns an asynchronous iterable as a plain iterator that makes one trip to the event loop per batch."""
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[I]:

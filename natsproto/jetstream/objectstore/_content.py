@@ -69,13 +69,13 @@ class ContentReader:
             return lambda: self._of_file(cast("AbstractContextManager[BinaryReader]", path.open("rb")))
         read = getattr(source, "read", None)
         if inspect.iscoroutinefunction(read):
-            return lambda: self._of_pieces(_reading(cast("Callable[[int], Awaitable[object]]", read)))
+            return lambda: self._of_iterable(_reading(cast("Callable[[int], Awaitable[object]]", read)))
         if callable(read):
             return lambda: self._of_file(nullcontext(cast(BinaryReader, source)))
         if isinstance(source, AsyncIterable):
-            return lambda: self._of_pieces(aiter(source))
+            return lambda: self._of_iterable(aiter(source))
         if isinstance(source, Iterable):
-            return lambda: self._of_pieces(_each(source))
+            return lambda: self._of_iterable(_each(source))
         raise TypeError(
             "an object is put from bytes, a path, a binary file or an iterable of bytes, "
             f"not from {type(source).__name__}"
@@ -120,8 +120,8 @@ class ContentReader:
 
     # ---------------------------------------------------------------- iterables
 
-    async def _of_pieces(self, pieces: AsyncIterator[object]) -> AsyncGenerator[list[bytes]]:
-        """Whatever the sizes of the pieces. Nothing of a piece is kept uncopied: its maker may use it again."""
+    async def _of_iterable(self, pieces: AsyncIterator[object]) -> AsyncGenerator[list[bytes]]:
+        """Yield chunks from pieces of any sizes. Pieces are copied, since the iterable may reuse their buffers."""
         size, update = self._size, self._update
         rest = bytearray()
         async for piece in pieces:

@@ -120,7 +120,7 @@ class ObjectIndex:
             await wait_connected(connection, deadline)
             await asyncio.sleep(MIN_RETRY_PAUSE_S)
 
-    async def explain(self, error: NatsError) -> NatsError:
+    async def translate_error(self, error: NatsError) -> NatsError:
         """Return BucketNotFound instead of a publisher's error if the stream is gone."""
         if isinstance(error, (NoStream, PublishUncertain, RequestTimeout)) and self.api.connection.is_connected:
             try:
@@ -158,7 +158,7 @@ class ObjectIndex:
             except WrongLastSequence:
                 pass
             except NoStream as exc:
-                if (error := await self.explain(exc)) is exc:
+                if (error := await self.translate_error(exc)) is exc:
                     raise
                 raise error from exc
             except PublishUncertain:

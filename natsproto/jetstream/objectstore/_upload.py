@@ -80,7 +80,7 @@ class Upload:
             if self._chunks:
                 await self._index.purge_chunks(self._info.nuid, settled=False)
             failed = exc.failures[0].error if isinstance(exc, PublishFailed) else exc
-            if isinstance(failed, NatsError) and (error := await self._index.explain(failed)) is not failed:
+            if isinstance(failed, NatsError) and (error := await self._index.translate_error(failed)) is not failed:
                 raise error from exc
             if failed is exc:
                 raise
