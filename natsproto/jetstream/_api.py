@@ -40,7 +40,7 @@ R = TypeVar("R", bound=Record)
 DEFAULT_PREFIX = "$JS.API"
 
 REQUIRED_LEVEL_HEADER = "Nats-Required-Api-Level"
-"""Header by which a request demands an API of some level (ADR-44); known to servers since 2.12."""
+"""Header for the API level that a request requires (ADR-44); servers know it since 2.12."""
 
 IDEMPOTENT_ENDPOINTS = (
     "INFO",
@@ -52,8 +52,8 @@ IDEMPOTENT_ENDPOINTS = (
     "CONSUMER.INFO.",
     "CONSUMER.NAMES.",
 )
-"""Requests that are safe to repeat: they change nothing, or a repetition gets the same reply. Lists are left out
-because each of them costs every server work.
+"""Requests that are safe to repeat: they change nothing, or a repetition gets the same reply. Lists are excluded
+because each of them is work for every server.
 """
 RETRY_AFTER_S = (1.0, 2.0)
 """Seconds without a reply before the first repetition, and before each further one."""
@@ -71,7 +71,7 @@ async def raise_closed(subscription: Subscription, asked: str) -> NoReturn:
 
 
 class Api:
-    """The JetStream API of one account, or of a domain, as seen through one connection."""
+    """The JetStream API of one account or domain, over one connection."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Api:
         self._inbox_prefix = inbox_prefix
 
     def new_inbox(self) -> str:
-        """A unique subject for messages to be delivered to."""
+        """Return a unique deliver subject."""
         connection = self.connection
         return connection.new_inbox() if self._inbox_prefix is None else f"{self._inbox_prefix}.{connection._new_id()}"
 
@@ -124,7 +124,7 @@ class Api:
         2.12 ignore it. A cluster without a leader drops requests, so idempotent ones are repeated while there is no
         reply, or while the reply says that JetStream is temporarily unavailable; ``once`` prevents that.
 
-        Raises ApiError (or the subclass of its code) when the server refuses; JetStreamNotEnabled at once when no
+        Raises ApiError (or the subclass for its code) when the server rejects it; JetStreamNotEnabled at once when no
         server answers on the prefix: JetStream is off, the account may not use it, or the domain does not exist;
         RequestTimeout, ConnectionLost and PermissionDenied of the request itself; InvalidReply. Cancelling drops the
         reply; the request may have taken effect.
@@ -143,7 +143,7 @@ class Api:
             wait = deadline - loop.time() - RETRY_AFTER_S[0]
             if not is_idempotent or error.err_code != ErrCode.CLUSTER_NOT_AVAIL or wait <= 0:
                 raise error
-            await asyncio.sleep(RETRY_AFTER_S[0])  # the servers are choosing a leader
+            await asyncio.sleep(RETRY_AFTER_S[0])  # the servers are electing a leader
 
     async def _reply(
         self,
@@ -176,19 +176,18 @@ class Api:
         timeout: Duration | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Awaitable[Message]:
-        """Send one request to ``<prefix>.<endpoint>``, where wildcards stand for themselves; await it for the reply.
-
-        Raises what ``Connection.request`` does.
+        """Send one request to ``<prefix>.<endpoint>``, in which wildcards are literal; await it for the reply. Raises
+        the errors of ``Connection.request``.
         """
         subject = f"{self.prefix}.{endpoint}"
         wait = self.timeout if timeout is None else timeout
         if self._trace is not None:
-            subscribe_subject(subject)  # with a bad one nothing is asked that could be told of
+            subscribe_subject(subject)  # an invalid one raises before there is anything to trace
             return self._traced_request(self._trace, subject, payload, wait, headers)
         return self.connection._request_literal(subject, payload, timeout=wait, headers=headers)
 
     def request_encoded(self, subject: str, wire: bytes, timeout: Duration | None) -> Awaitable[Message]:
-        """``request`` without a payload to a subject of which the wire form is known, prefix included."""
+        """``request`` without a payload to an encoded subject, which includes the prefix."""
         if self._trace is not None:
             return self.request(subject[len(self.prefix) + 1 :], timeout=timeout)
         return self.connection._request_encoded(subject, wire, self.timeout if timeout is None else timeout)
@@ -217,7 +216,7 @@ class Api:
             )
             try:
                 trace(api_trace)
-            except Exception as exc:  # whatever it does, the call goes on
+            except Exception as exc:  # its errors must not affect the call
                 log.error("trace of %s failed: %r", subject, exc, exc_info=exc)
                 self.connection._emit(HandlerFailed(where="trace of the JetStream API", error=exc))
 
@@ -239,7 +238,7 @@ class Api:
         try:
             found = await self.call("INFO", asked=asked, timeout=timeout)
         except NatsError:
-            return True  # perhaps this client may not ask for it; what comes next will tell
+            return True  # perhaps without permission; the next request will show it
         return decode(AccountInfo, found).api.level >= level
 
     async def get(
@@ -253,7 +252,7 @@ class Api:
         level: int = 0,
         once: bool = False,
     ) -> R:
-        """``call``, with the reply read as a record."""
+        """``call``, and decode the reply as a record."""
         return decode(kind, await self.call(endpoint, body, asked=asked, timeout=timeout, level=level, once=once))
 
     async def do(
@@ -264,7 +263,7 @@ class Api:
         asked: str,
         timeout: Duration | None = None,
     ) -> None:
-        """``call`` for what is answered with success and nothing else. InvalidReply for any other answer."""
+        """``call`` for a request whose reply only reports success. InvalidReply for any other reply."""
         payload = await self.call(endpoint, body, asked=asked, timeout=timeout)
         if payload.get("success") is not True:
             raise InvalidReply(asked, "success", payload.get("success"), "must be true where there is no error")
@@ -280,7 +279,7 @@ class Api:
         total: Callable[[R], int],
         timeout: Duration | None = None,
     ) -> AsyncGenerator[R]:
-        """Every page of a paged reply; ``size`` and ``total`` read how much a page holds and how much there is."""
+        """Yield every page of a paged reply; ``size`` and ``total`` return the size of a page and of the whole."""
         offset = 0
         while True:
             page = await self.get(kind, endpoint, {**body, "offset": offset}, asked=asked, timeout=timeout)

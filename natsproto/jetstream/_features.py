@@ -1,4 +1,4 @@
-"""Features that older servers lack: which server knows them, and how their absence is noticed (ADR-44).
+"""Features that older servers lack: the server versions that have them, and how their absence is detected (ADR-44).
 
 An older server ignores the fields of a configuration, and the headers of a message, that it does not know.
 """
@@ -18,7 +18,7 @@ from natsproto.jetstream._info import api_level
 from natsproto.protocol.frames import ServerInfo
 
 Features: TypeAlias = Mapping[str, tuple[str, int]]
-"""By the name of the field: the first server that knows it, and the level of its API."""
+"""For each field: the first server that knows it, and the level of its API."""
 
 STREAM_FEATURES: Features = {
     "allow_msg_ttl": ("2.11", 1),
@@ -44,7 +44,7 @@ class RequiredFeature(NamedTuple):
     level: int
 
     def error_for(self, server: ServerInfo) -> UnsupportedByServer | None:
-        """The error for a server that lacks the feature; None for others, and before any server is known."""
+        """Return the error for a server that lacks the feature; None for others, and before any server is known."""
         if not server.version or api_level(server) >= self.level:
             return None
         return UnsupportedByServer(self.what, f"nats-server {self.version} is needed, this is {server.version}")
@@ -52,7 +52,7 @@ class RequiredFeature(NamedTuple):
 
 @contextmanager
 def translate_unknown_field(asked: str) -> Iterator[None]:
-    """Translate refusals of the level, of a field (both since 2.12) or of a value into UnsupportedByServer."""
+    """Translate errors for the level, a field (both since 2.12) or a value into UnsupportedByServer."""
     try:
         yield
     except ApiError as exc:
@@ -63,7 +63,7 @@ def translate_unknown_field(asked: str) -> Iterator[None]:
 
 
 def newest_feature(asked: Record, features: Features) -> tuple[str, str, int]:
-    """The newest feature that is requested, the first server that knows it and its API level (ADR-44); 0 for none."""
+    """Return the newest requested feature, the first server that knows it and its API level (ADR-44); 0 for none."""
     plain = type(asked)()
     wanted = [(name, *need) for name, need in features.items() if getattr(asked, name) != getattr(plain, name)]
     return max(wanted, key=itemgetter(2), default=("", "", 0))

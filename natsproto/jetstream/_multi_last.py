@@ -21,13 +21,13 @@ from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._info import StreamInfo
 
 MAX_SUBJECTS_PER_REQUEST = 1000
-"""Subjects named in one request for their last messages; a server takes up to 1,024."""
+"""Subjects in one request for their last messages; a server accepts up to 1,024."""
 MAX_SUBJECT_BYTES_PER_REQUEST = 128 * 1024
-"""Bytes of those subjects; a server takes a megabyte unless it is configured otherwise."""
+"""Bytes of these subjects; a server accepts a megabyte by default."""
 
 
 class StreamHandle(Protocol):
-    """The Stream, as far as it is used here."""
+    """The part of Stream that is used here."""
 
     @property
     def name(self) -> str:
@@ -50,7 +50,7 @@ class StreamHandle(Protocol):
 
 
 class MultiLastGet:
-    """One get of last messages. ``up_to`` is the caller's snapshot; empty for now."""
+    """A get of last messages. ``up_to`` is the caller's snapshot; empty for now."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class MultiLastGet:
         self._seen: set[str] = set()
 
     async def batches(self) -> AsyncGenerator[list[RawMessage]]:
-        """Yield what has arrived as a list. Raises what BatchGet.batches does; cancelling ends it."""
+        """Yield the messages that have arrived as lists. Raises the errors of BatchGet.batches; cancelling ends it."""
         if len(self._subjects) <= MAX_SUBJECTS_PER_REQUEST:
             try:
                 run = self._batch_get(self._subjects, self._up_to)
@@ -76,13 +76,13 @@ class MultiLastGet:
                     async for messages in found:
                         yield messages
                 if run.pages < 2 or self._up_to or self._limit == 0:
-                    return  # what one page holds, the server has read at one go
+                    return  # the server reads one page atomically
             except LimitReached:
-                pass  # wildcards match more than one answer holds; said before the first message
+                pass  # wildcards match more than one reply can hold; raised before the first message
             except MessageNotFound:
                 if self._up_to:
                     raise
-                # One of them was written again, or deleted, before its turn to be sent.
+                # One of them was replaced or deleted before it was sent.
         async with aclosing(self._batches_by_name()) as found:
             async for messages in found:
                 yield messages
@@ -94,7 +94,7 @@ class MultiLastGet:
             names = await self._list_subjects()
         except PermissionDenied:
             if again:
-                return  # nobody tells what else there is
+                return  # the other subjects are unknown
             raise
         for up_to in await self._snapshots(again):
             for chunk in _split_subjects(name for name in names if name not in self._seen):
@@ -115,7 +115,7 @@ class MultiLastGet:
                     return
 
     async def _snapshots(self, again: bool) -> list[Mapping[str, object]]:
-        """The snapshots to request, one after the other; ``again`` when pages of the first were read."""
+        """Yield the snapshots to request; ``again`` when pages of the first were read."""
         if self._up_to:
             return [self._up_to]
         if again:
@@ -154,7 +154,7 @@ class MultiLastGet:
             self._limit -= len(messages)
 
     async def _list_subjects(self) -> list[str]:
-        """Every subject once, with what the stream has in the place of wildcards."""
+        """Return every subject once, with the stream's subjects in place of wildcards."""
         found: dict[str, None] = {}
         for subject in self._subjects:
             if {"*", ">"}.isdisjoint(subject.split(".")):
@@ -166,7 +166,7 @@ class MultiLastGet:
 
 
 def _split_subjects(subjects: Iterable[str]) -> Iterator[list[str]]:
-    """The subjects in lists that each fit into one request."""
+    """Split the subjects into lists that each fit into one request."""
     chunk: list[str] = []
     size = 0
     for subject in subjects:

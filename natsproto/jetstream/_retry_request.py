@@ -14,7 +14,7 @@ from natsproto.errors import RequestTimeout
 T = TypeVar("T")
 
 TIMER_SLACK_S = 0.002
-"""Seconds that a timer may fire before its time."""
+"""Seconds by which a timer may fire early."""
 
 
 async def retry_request(
@@ -32,7 +32,7 @@ async def retry_request(
         for pause in pauses:
             questions.append(asyncio.ensure_future(ask(left)))
             done, _ = await asyncio.wait(questions, timeout=min(pause, left), return_when=asyncio.FIRST_COMPLETED)
-            for question in [question for question in questions if question in done]:  # the first one's answer counts
+            for question in [question for question in questions if question in done]:  # the first reply counts
                 if not isinstance(question.exception(), RequestTimeout):
                     return question.result()
                 questions.remove(question)
@@ -43,4 +43,4 @@ async def retry_request(
     finally:
         for question in questions:
             if not question.cancel() and not question.cancelled():
-                question.exception()  # it was looked at: nobody needs to be told of it
+                question.exception()  # mark the exception as retrieved

@@ -1,6 +1,6 @@
-"""Moments as the server counts them, to the nanosecond.
+"""Times with nanoseconds, as servers use them.
 
-Owns one value, ``Timestamp``, and how it is read and written (RFC 3339). It knows nothing of who carries it.
+Owns the value ``Timestamp`` and its parsing and formatting (RFC 3339).
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Timestamp(datetime):
-    """An aware datetime that keeps what the server counts below the microsecond.
+    """An aware datetime with nanoseconds.
 
-    ``nanosecond`` (0 to 999) comes on top of ``microsecond``; ``ns`` is the whole as nanoseconds since 1970.
-    It compares with all its digits, also against plain datetimes, and keeps them when a ``timedelta`` is added
-    or the zone is changed. The difference of two is a ``timedelta`` and so ends at microseconds; ``replace()``
-    starts a new moment without nanoseconds.
+    ``nanosecond`` (0 to 999) is added to ``microsecond``; ``ns`` is the time as nanoseconds since 1970. Comparisons use
+    all digits, also with plain datetimes. Adding a ``timedelta`` and changing the zone keep them. The difference of two
+    is a ``timedelta``, which has only microseconds; ``replace()`` drops the nanoseconds.
     """
 
     __slots__ = ("_extra_ns",)
@@ -37,7 +36,7 @@ class Timestamp(datetime):
         fold: int = 0,
         nanosecond: int = 0,
     ) -> Timestamp:
-        """As datetime, in UTC unless another zone is given, with ``nanosecond`` on top."""
+        """Create it like a datetime, in UTC unless another zone is given, with ``nanosecond``."""
         if not 0 <= nanosecond < 1000:
             raise ValueError("nanosecond must be in 0..999")
         self = super().__new__(cls, year, month, day, hour, minute, second, microsecond, tzinfo, fold=fold)
@@ -46,7 +45,7 @@ class Timestamp(datetime):
 
     @classmethod
     def of(cls, moment: datetime, nanosecond: int = 0) -> Timestamp:
-        """The same moment as a Timestamp; a naive datetime is a ValueError, since it names no moment."""
+        """Return a datetime as a Timestamp; ValueError for a naive one."""
         if not isinstance(moment, datetime):
             raise TypeError(f"a moment must be a datetime, not {type(moment).__name__}")
         if moment.utcoffset() is None:
@@ -57,7 +56,7 @@ class Timestamp(datetime):
 
     @classmethod
     def from_ns(cls, ns: int) -> Timestamp:
-        """The time ``ns`` nanoseconds after 1970-01-01T00:00:00Z, in UTC."""
+        """Return the time ``ns`` nanoseconds after 1970-01-01T00:00:00Z, in UTC."""
         micros, below = divmod(ns, 1000)
         self: Timestamp = datetime.__add__(_FIRST, timedelta(microseconds=micros))  # pyright: ignore[reportAssignmentType]
         self._extra_ns = below
@@ -80,7 +79,7 @@ class Timestamp(datetime):
 
     @property
     def nanosecond(self) -> int:
-        """Nanoseconds on top of ``microsecond``, 0 to 999."""
+        """The nanoseconds beyond ``microsecond``, 0 to 999."""
         return self._extra_ns
 
     @property
@@ -90,7 +89,7 @@ class Timestamp(datetime):
         return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1000 + self._extra_ns
 
     def rfc3339(self) -> str:
-        """As the server writes it: no trailing zeros in the fraction, ``Z`` for UTC, other offsets kept."""
+        """Return it as the server formats it: no trailing zeros in the fraction, ``Z`` for UTC, other offsets kept."""
         text = datetime.isoformat(self, timespec="microseconds")
         offset = text[26:]
         if len(offset) != 6:  # an offset with seconds, which RFC 3339 cannot say
@@ -99,14 +98,14 @@ class Timestamp(datetime):
         return f"{text[:19]}{'.' if fraction else ''}{fraction}{'Z' if offset == '+00:00' else offset}"
 
     def astimezone(self, tz: tzinfo | None = None) -> Timestamp:
-        """The same moment on another clock, to the nanosecond."""
+        """Return the same time in another zone, to the nanosecond."""
         return Timestamp.of(self._plain().astimezone(tz), self._extra_ns)
 
     def _plain(self) -> datetime:
         return datetime(*self.timetuple()[:6], self.microsecond, self.tzinfo, fold=self.fold)
 
     def _equal_to_microsecond(self, other: object) -> bool:
-        """True if the two are equal to the microsecond, so that the nanoseconds decide."""
+        """True if the two are equal to the microsecond, so that the nanoseconds decide a comparison."""
         return isinstance(other, datetime) and datetime.__eq__(self, other) is True
 
     def __eq__(self, other: object) -> bool:

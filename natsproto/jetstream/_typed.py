@@ -116,8 +116,8 @@ class TypedJetStream(Generic[T]):
     ) -> Callable[[JsMessage], Coroutine[Any, Any, None]]:
         """Return a handler for ``consume`` that calls ``function`` (def or async def) with the value and the message.
 
-        A payload that cannot be decoded raises InvalidPayload, as if the function had: ``Retry`` gives up on such a
-        message at once.
+        A payload that cannot be decoded raises InvalidPayload, as if the function had: ``Retry`` makes the message a
+        dead letter at once.
         """
 
         async def handle(message: JsMessage) -> None:

@@ -1,5 +1,5 @@
 """Unexpected errors (bugs) in the background: they end the reader or publisher with an error, so that no caller waits
-for ever.
+forever.
 
 The error reaches the callers of the reader or publisher, and not the connection.
 """
@@ -17,7 +17,7 @@ class UnexpectedErrorHandler(Protocol):
     """A reader or publisher that an unexpected error ends."""
 
     def on_unexpected_error(self, bug: Exception) -> None:
-        """End it with this exception."""
+        """End the reader or publisher with this exception."""
         ...
 
 
@@ -39,7 +39,7 @@ def fail_on_unexpected(method: Callable[Concatenate[B, P], None]) -> Callable[Co
 
 
 def wrap_unexpected(doing: str, cause: Exception) -> NatsError:
-    """The error for users when a background step (a task, a timer, a callback) fails while they are ``doing``
+    """Return the error for users when a background step (a task, a timer, a callback) fails while they are ``doing``
     something. A NatsError is returned as it is; any other exception is wrapped as a bug.
     """
     if isinstance(cause, NatsError):

@@ -205,7 +205,7 @@ class Member(AwaitHint):
             await asyncio.wait({self._task})
 
     def _started(self) -> asyncio.Task[None]:
-        self._begun = True  # or it is said now
+        self._begun = True  # avoids the warning about an unused object
         if self._task is None:
             raise LocalProtocolError(f"enter or await member {self.name!r} first")
         return self._task
