@@ -175,7 +175,7 @@ class Bench:
 
     def contenders(self) -> list[Contender]:
         """In the order in which they take turns."""
-        few = 0.1  # of the rows, for what is slow
+        few, half = 0.1, 0.5  # of the rows, for what is slow
         return [
             Contender("read", "nats-py, psub.fetch in mapPartitions", self.nats_py_read),
             Contender("read", "format(nats), Arrow", lambda: noop(self.table()), 4.5),
@@ -203,9 +203,9 @@ class Bench:
             ),
             Contender("lookup", "nats-py, 64 kv.get at a time", self.nats_py_lookup, share=few),
             Contender("lookup", "kv_lookup", self.lookup, 3, few),
-            Contender("request", "nats-py, 64 at a time", self.nats_py_request, share=few),
-            Contender("request", "map_async, 64 at a time", self.request_each, 2, few),
-            Contender("request", "request_partition, 64 at a time", self.request_rows, 2, few),
+            Contender("request", "nats-py, 64 at a time", self.nats_py_request, share=half),
+            Contender("request", "map_async, 64 at a time", self.request_each, 2, half),
+            Contender("request", "request_partition, 64 at a time", self.request_rows, 2, half),
             Contender("5 ms service", "map_async, 1 at a time", lambda: self.service(1, 0.002), share=0.002),
             Contender("5 ms service", "map_async, 64 at a time", lambda: self.service(64, 0.1), 30, 0.1),
         ]
@@ -315,7 +315,7 @@ class Bench:
         self.keys().mapPartitions(look_up).count()
 
     def payloads(self) -> Any:
-        count = self._rows // 10
+        count = self._rows // 2
         return self._spark.sparkContext.parallelize([{"data": b"%d" % number} for number in range(count)], PARTITIONS)
 
     def request_each(self) -> None:

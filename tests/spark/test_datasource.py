@@ -339,6 +339,21 @@ def test_progress_tells_lag_and_rows_of_the_sink(pipe: Pipe) -> None:
     assert [progress["sink"]["numOutputRows"] for progress in pipe.progress] == [400, 400, 200]
 
 
+def test_sql_metrics_count_rows_and_bytes(pipe: Pipe) -> None:
+    pipe.publish(300)
+    pipe.write(pipe.read().select("data"))
+    pipe.spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # type: ignore[union-attr]  # the JVM's
+    store = pipe.spark._jsparkSession.sharedState().statusStore()
+    write = store.executionsList().last()
+    values = store.executionMetrics(write.executionId())
+    metrics = [write.metrics().apply(place) for place in range(write.metrics().size())]
+    found = [(metric.name(), values.apply(metric.accumulatorId())) for metric in metrics]
+    assert found.count(("number of output rows", "300")) == 2, f"of the source and of the sink: {found}"
+    sent = [value for name, value in found if name == "data sent to Python workers"]
+    assert len(sent) == 2
+    assert not {"0", "0.0 B"} & {*sent}
+
+
 def test_threads_write_at_the_same_time(pipe: Pipe) -> None:
     def write(frame: DataFrame) -> None:
         register(pipe.spark)
