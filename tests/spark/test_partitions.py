@@ -322,6 +322,12 @@ def test_rows_become_messages(nats: SparkNats, name: str) -> None:
     ]
 
 
+def test_rows_are_stored_if_no_result_is_read(nats: SparkNats, name: str) -> None:
+    call(nats, _make_stream, name)
+    publish_partition(nats, write_id="w", subject=f"{name}.a", stable_order=True)([{"data": "1"}])
+    assert len(call(nats, _stored, name)) == 1, "as foreachPartition of Spark Connect calls it"
+
+
 def test_subject_and_id_can_be_functions(nats: SparkNats, name: str) -> None:
     call(nats, _make_stream, name)
     rows = [{"data": "1", "key": "x"}, {"data": "2", "key": "y"}]

@@ -128,6 +128,14 @@ async def test_marker_replaces_marker_with_rollup(nats_client: Client, out: Stre
     assert await stored(out) == list(range(50))
 
 
+async def test_markers_are_purged_by_their_subject(nats_client: Client, out: Stream) -> None:
+    await run(nats_client, ATOMIC, TASK, rows(batch(0, 20)))
+    assert (await out.info(subjects_filter="out.progress.>")).state.subjects
+    await out.purge(subject="out.progress.query.>")  # as the guide says, when a query has ended
+    assert not (await out.info(subjects_filter="out.progress.>")).state.subjects
+    assert await stored(out) == list(range(20))
+
+
 async def test_a_marker_that_is_none_is_not_overlooked(nats_client: Client, jetstream: JetStream, out: Stream) -> None:
     await jetstream.publish("out.progress.query.1", b"hello")
     with pytest.raises(InvalidReply, match="nothing else may publish below progressSubject"):

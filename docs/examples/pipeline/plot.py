@@ -61,7 +61,7 @@ def drawing(samples: Sequence[dict[str, float]]) -> str:
     for part in range(5):
         x, y = place(end * part / 4, most * part / 4).split(",")
         parts.append(text(float(x), floor + 18, f"{end * part / 4:.0f} s"))
-        parts.append(text(LEFT - 8, float(y) + 4, f"{most * part / 4:,.0f}", "end"))
+        parts.append(text(LEFT - 8, float(y) + 4, f"{float(f'{most * part / 4:.3g}'):,.0f}", "end"))
     for at, what in events:
         x = place(at, 0).split(",")[0]
         color, down = ("#999", 26) if what == "start" else ("#c0392b", 12)
