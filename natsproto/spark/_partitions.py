@@ -90,11 +90,11 @@ def map_async(
 ) -> PartitionFunction[T, R | None]:
     """Calls an async function for each row, ``concurrency`` of them at a time: ``function(client, row)``.
 
-    At most ``concurrency`` calls are in flight, and as many results wait for their reader. Results come in the order of
-    the rows, or with ``ordered=False`` as they finish. A call that takes longer than ``timeout`` seconds (None: no
-    limit) is cancelled and ends with RequestTimeout. ``on_error`` decides about a row whose call raised: "raise" fails
-    the task, "null" gives None, a callable gives the result of ``on_error(row, error)``. When Spark stops reading,
-    running calls are cancelled. ConfigError for wrong arguments.
+    At most ``concurrency`` calls are in flight, and at most twice as many rows are taken before their results are read.
+    Results come in the order of the rows, or with ``ordered=False`` as they finish. A call that takes longer than
+    ``timeout`` seconds (None: no limit) is cancelled and ends with RequestTimeout. ``on_error`` decides about a row
+    whose call raised: "raise" fails the task, "null" gives None, a callable gives the result of
+    ``on_error(row, error)``. When Spark stops reading, running calls are cancelled. ConfigError for wrong arguments.
     """
     _check_callable("function", function)
     _check_count("concurrency", concurrency)
@@ -116,23 +116,30 @@ def _map(
     portal, client = worker(config).reach()
     source = iter(rows)
     calls: Calls[T, R] = Calls(partial(function, client), concurrency, ordered, timeout, on_error)
-    running, over = 0, False
-    worthwhile = max(1, concurrency // 4)  # each refill wakes the loop
+    ahead = 2 * concurrency  # rows wait on the loop, so that a call begins when another ends
+    unread, over = 0, False
+    worthwhile = max(1, concurrency // 2)  # each refill wakes the loop
+
+    def refill() -> None:
+        nonlocal unread, over
+        found, over = take_rows(source, ahead - unread)
+        unread += len(found)
+        if found:
+            portal.post(partial(calls.begin, found))
+
     try:
         while True:
-            if not over and concurrency - running >= worthwhile:
-                found, over = take_rows(source, concurrency - running)
-                running += len(found)
-                if found:
-                    portal.post(partial(calls.begin, found))
-            if not running:
+            if not unread and not over:
+                refill()
+            if not unread:
                 return
-            results = calls.results.get()
-            running -= len(results)
-            for result in results:
+            for result in calls.results.get():
                 if type(result) is _Failed:
                     raise result.error
                 yield cast("R | None", result)
+                unread -= 1
+                if not over and ahead - unread >= worthwhile:
+                    refill()
     finally:
         stop_and_wait(portal, calls.stop)
 
