@@ -342,7 +342,7 @@ def test_progress_tells_lag_and_rows_of_the_sink(pipe: Pipe) -> None:
 def test_sql_metrics_count_rows_and_bytes(pipe: Pipe) -> None:
     pipe.publish(300)
     pipe.write(pipe.read().select("data"))
-    pipe.spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # type: ignore[union-attr]  # the JVM's
+    pipe.spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     store = pipe.spark._jsparkSession.sharedState().statusStore()
     write = store.executionsList().last()
     values = store.executionMetrics(write.executionId())
