@@ -289,7 +289,8 @@ class Connection:
         headers: HeadersLike | None,
         interval: float,
     ) -> Awaitable[Message]:
-        """``request``, sent again every ``interval`` seconds until any copy gets a reply, for idempotent requests.
+        """``request``, sent again every ``interval`` seconds (0: never) until any copy gets a reply, for idempotent
+        requests.
 
         Await the result at once.
         """

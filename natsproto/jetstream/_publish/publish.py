@@ -1,4 +1,4 @@
-"""Publishing one message to a stream: the loop around the policy of what may be sent again (see ``policy``)."""
+"""Publishing one message to a stream: the loop around the policy of what may be sent again (see ``retry_policy``)."""
 
 from __future__ import annotations
 
@@ -35,18 +35,16 @@ async def publish(
     """
     pairs = header_pairs(subject, headers, args) or None
     has_id = pairs is not None and any(name == MSG_ID_HEADER for name, _ in pairs)
+    interval = RESEND_AFTER_S if has_id else 0.0
     loop = asyncio.get_running_loop()
     state: PublishState | None = None
     sent_at = loop.time()
     left = timeout
     while True:
         try:
-            if has_id:
-                reply = await connection._request_resending(
-                    subject, payload, timeout=left, headers=pairs, interval=RESEND_AFTER_S
-                )
-            else:
-                reply = await connection.request(subject, payload, timeout=left, headers=pairs)
+            reply = await connection._request_resending(
+                subject, payload, timeout=left, headers=pairs, interval=interval
+            )
             return pub_ack(reply.data, f"publish to {subject!r}")
         except NatsError as exc:
             error = exc

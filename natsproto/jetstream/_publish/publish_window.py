@@ -11,6 +11,7 @@ acknowledgement that is late, or comes twice, is never taken for that of another
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from natsproto._core.connection import Connection
@@ -22,7 +23,6 @@ from natsproto.errors import (
     FailedMessage,
     LocalProtocolError,
     NatsError,
-    NoStream,
     OutboxFull,
     PermissionDenied,
     PublishFailed,
@@ -33,10 +33,8 @@ from natsproto.errors import (
 from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import PLAIN_ACK, pub_ack
 from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.jetstream._publish.headers import (
-    has_msg_id,
-)
-from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, TRANSIENT_CODES, RetryCounter, default_attempts
+from natsproto.jetstream._publish.headers import has_msg_id
+from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, TRANSIENT_CODES, RetryCounter, attempts_for
 from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
 from natsproto.protocol.frames import Message
 
@@ -90,23 +88,20 @@ class Failures:
         ]
 
 
+@dataclass(slots=True)
 class RetryState:
     """The trouble with a message that is not acknowledged yet. Nearly none has one."""
 
-    __slots__ = ("error", "maybe_stored", "refused_since_check", "required", "retry_counter")
-
     retry_counter: RetryCounter
     """How often it was not stored for now."""
-
-    def __init__(self) -> None:
-        self.refused_since_check = False
-        """It was refused since it was last looked at for silence."""
-        self.maybe_stored = False
-        """It was sent before and not answered, and is to be sent again."""
-        self.error: NatsError | None = None
-        """With which words the last time."""
-        self.required: RequiredFeature | None = None
-        """A server that gets the message has to heed this."""
+    error: NatsError | None = None
+    """With which words the last time."""
+    refused_since_check: bool = False
+    """It was refused since it was last looked at for silence."""
+    maybe_stored: bool = False
+    """It was sent before and not answered, and is to be sent again."""
+    required: RequiredFeature | None = None
+    """A server that gets the message has to heed this."""
 
 
 class PublishWindow:
@@ -201,7 +196,8 @@ class PublishWindow:
         """The message that was taken last is not to be sent again, or later, to a server that would store it without
         heeding this.
         """
-        self._retry_state(str(self.count)).required = required
+        token = str(self.count)
+        self._retry_state(token, self._pending[token]).required = required
 
     def add(self, subject: str, payload: bytes, block: bytes | None = None) -> AckFuture:
         """Takes a message, sends it if that is possible now, and returns its future.
@@ -261,30 +257,29 @@ class PublishWindow:
             if _is_plain(message.data):
                 self._settle(token, future, message.data)
             elif message.is_no_responders:
-                self._on_refused(token, future, NoStream(future.subject, self._waited(future)))
+                counter = self._retry_state(token, future).retry_counter
+                self._on_refused(token, future, counter.no_stream_error(future.subject, self._limits.timeout))
             else:
                 self._read_reply(token, future, message.data)
         except Exception as exc:
             self.on_unexpected_error(exc)
 
+    @fail_on_unexpected
     def on_batch_end(self) -> None:
         """All replies of one chunk are in."""
-        try:
-            if self._changed:
-                self._wake_waiters()
-        except Exception as exc:
-            self.on_unexpected_error(exc)
+        if self._changed:
+            self._wake_waiters()
 
     @fail_on_unexpected
     def on_disconnect(self, error: ConnectionLost) -> None:
         """The connection has ended: what has an id is sent again, the rest is reported unless it never left."""
         self._sending = False
-        unsent = {self._read_token(head) for head in self._outbox.take_back(self._replies.prefix)}
+        unsent = set(self._outbox.take_back(self._replies.prefix))
         for token, future in list(self._pending.items()):
-            if token in unsent or token in self._waiting:
+            if future._head in unsent or token in self._waiting:
                 continue
             if has_msg_id(future._head):
-                self._retry_state(token).maybe_stored = True
+                self._retry_state(token, future).maybe_stored = True
             else:
                 self._fail(token, future, PublishUncertain(future.subject, str(error)))
         self._waiting = dict.fromkeys(self._pending)
@@ -293,7 +288,6 @@ class PublishWindow:
     @fail_on_unexpected
     def on_reconnect(self) -> None:
         """There is a connection again, perhaps to a server with other limits."""
-        self._check_required_features()
         self._send_waiting()
         self._wake_waiters()
 
@@ -352,9 +346,7 @@ class PublishWindow:
 
     def _on_refused(self, token: str, future: AckFuture, error: NatsError) -> None:
         """The message was not stored this time, and may be when it comes again."""
-        retry = self._retry_state(token)
-        if retry.error is None:
-            retry.retry_counter = RetryCounter(self._attempts(future), self._limits.retry_wait)
+        retry = self._retry_state(token, future)
         retry.error, retry.refused_since_check = error, True
         pause = retry.retry_counter.pause_after(error)
         if pause is None:
@@ -366,23 +358,12 @@ class PublishWindow:
         self._waiting[token] = None
         self._pause_sending(pause)
 
-    def _attempts(self, future: AckFuture) -> int:
-        given = self._limits.retry_attempts
-        return default_attempts(has_id=has_msg_id(future._head)) if given is None else given
-
-    def _waited(self, future: AckFuture) -> float:
-        return self._limits.timeout if self._attempts(future) < 0 else 0.0
-
-    def _retry_state(self, token: str) -> RetryState:
-        return self._retry_states.setdefault(token, RetryState())
-
-    def _check_required_features(self) -> None:
-        """Refuses what waits and this server would not heed."""
-        server = self._connection.server_info
-        for token in [token for token in self._waiting if token in self._retry_states]:
-            required = self._retry_states[token].required
-            if required is not None and (error := required.error_for(server)) is not None:
-                self._fail(token, self._pending[token], error)
+    def _retry_state(self, token: str, future: AckFuture) -> RetryState:
+        state = self._retry_states.get(token)
+        if state is None:
+            attempts = attempts_for(self._limits.retry_attempts, has_id=has_msg_id(future._head))
+            state = self._retry_states[token] = RetryState(RetryCounter(attempts, self._limits.retry_wait))
+        return state
 
     # ------------------------------------------------------------ sending again
 
@@ -402,17 +383,19 @@ class PublishWindow:
         """Sends what waits, in order, and goes back to sending new messages at once when nothing is left."""
         if not self._can_send:
             return
-        check = self._control_lines.check_size
+        check, server = self._control_lines.check_size, self._connection.server_info
         for token in sorted(self._waiting, key=int):
-            future = self._pending[token]
+            future, retry = self._pending[token], self._retry_states.get(token)
             head, payload = future._head, future._payload
             try:
+                if retry is not None and retry.required is not None and (refusal := retry.required.error_for(server)):
+                    raise refusal
                 check(len(head) - head.index(b"\r\n") - 2 + len(payload))  # the server may have other limits now
                 self._outbox.put(head, payload)
             except OutboxFull:
                 self._pause_sending(self._limits.retry_wait / 8)
                 return
-            except NatsError as exc:  # too big for this server, or the client is closed
+            except NatsError as exc:  # too big for this server or not heeded by it, or the client is closed
                 self._fail(token, future, exc)
             else:
                 del self._waiting[token]
@@ -421,11 +404,6 @@ class PublishWindow:
     @property
     def _can_send(self) -> bool:
         return self._pause is None and self._failures.end is None and self._connection.is_connected
-
-    def _read_token(self, head: bytes) -> str:
-        inbox = self._replies.prefix
-        start = head.index(inbox) + len(inbox)
-        return head[start : head.index(b" ", start)].decode()
 
     # ------------------------------------------------------------ time
 
@@ -447,7 +425,7 @@ class PublishWindow:
             else:
                 self._replies.postpone(token, min(now + RESEND_AFTER_S, future._deadline))
                 if up and token not in self._waiting:
-                    retry = self._retry_state(token)
+                    retry = self._retry_state(token, future)
                     if not retry.refused_since_check:
                         retry.maybe_stored = True
                         self._waiting[token] = None

@@ -47,11 +47,14 @@ TRANSIENT_CODES = frozenset(
 """Refusals that pass: the message was not stored, and will be when it comes again a little later."""
 
 
-def default_attempts(*, has_id: bool) -> int:
+def attempts_for(given: int | None, *, has_id: bool) -> int:
     """How often a message that no stream receives is tried again; -1 for as often as its timeout allows.
 
-    With an id it may be sent as often as need be, so that it lives through an election.
+    With an id it may be sent as often as need be, so that it lives through an election. ``given`` is what the caller
+    wants, None for this default.
     """
+    if given is not None:
+        return given
     return -1 if has_id else RETRY_ATTEMPTS
 
 
@@ -68,6 +71,10 @@ class RetryCounter:
         self.no_stream = 0
         """How often no stream received it."""
         self._transient = 0
+
+    def no_stream_error(self, subject: str, timeout: float) -> NoStream:
+        """The error of a message that no stream receives within its attempts, or else within ``timeout`` seconds."""
+        return NoStream(subject, timeout if self._attempts < 0 else 0.0)
 
     def pause_after(self, error: NatsError) -> float | None:
         """Seconds until the next attempt, short at first where a server is busy; None when there is none."""
@@ -86,16 +93,7 @@ class PublishState:
     ``attempts`` None is the default. ``now`` and ``deadline`` are of one clock, in seconds.
     """
 
-    __slots__ = (
-        "_attempts",
-        "_maybe_stored",
-        "_retry_counter",
-        "_retry_wait",
-        "_timeout",
-        "deadline",
-        "has_id",
-        "subject",
-    )
+    __slots__ = ("_maybe_stored", "_retry_counter", "_retry_wait", "_timeout", "deadline", "has_id", "subject")
 
     def __init__(
         self, subject: str, *, has_id: bool, timeout: float, attempts: int | None, retry_wait: float, now: float
@@ -103,8 +101,7 @@ class PublishState:
         self.subject, self.has_id = subject, has_id
         self.deadline = now + timeout
         self._timeout, self._retry_wait = timeout, retry_wait
-        self._attempts = default_attempts(has_id=has_id) if attempts is None else attempts
-        self._retry_counter = RetryCounter(self._attempts, retry_wait)
+        self._retry_counter = RetryCounter(attempts_for(attempts, has_id=has_id), retry_wait)
         self._maybe_stored: PublishUncertain | None = None  # why an earlier copy may be stored
 
     def pause_after(self, error: NatsError, sent_at: float, now: float) -> float:
@@ -124,7 +121,7 @@ class PublishState:
         else:
             pause = self._retry_counter.pause_after(error)
             if isinstance(error, NoResponders):
-                failure = NoStream(self.subject, self._timeout if self._attempts < 0 else 0.0)
+                failure = self._retry_counter.no_stream_error(self.subject, self._timeout)
             elif pause is None:
                 raise error  # a refusal that does not pass: no copy is stored
         if pause is not None and self.deadline - now > pause:
