@@ -219,7 +219,7 @@ def _read_answer(answer: Message, asked: str) -> dict[str, object]:
     if "error" in payload:
         raise api_error(payload, asked)
     if answer.headers.status >= 400:
-        raise ApiError(answer.headers.status, 0, answer.headers.description or "nobody takes the chunks", asked)
+        raise ApiError(answer.headers.status, 0, answer.headers.description or "the server accepts no chunks", asked)
     return payload
 
 

@@ -137,7 +137,7 @@ class StoredMessages(AsyncForHint):
         LocalProtocolError when it was read before. Cancelling ends it.
         """
         if self._read:
-            raise LocalProtocolError(f"{self._asked}: was read before, ask for it again")
+            raise LocalProtocolError(f"{self._asked}: read before; request it again")
         self._read = True
         return self._source
 

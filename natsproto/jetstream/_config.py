@@ -85,7 +85,7 @@ def check_bucket(bucket: str, config: StreamConfig, prefix: str, subjects: str) 
     if config.mirror is not None:
         if not config.mirror.name.startswith(prefix):
             raise BucketNotFound(
-                bucket, f"stream {config.name!r} is a mirror of {config.mirror.name!r}, which is no bucket"
+                bucket, f"stream {config.name!r} is a mirror of {config.mirror.name!r}, which is not a bucket"
             )
         return
     held = [*config.subjects, *(rule.dest for source in config.sources for rule in source.subject_transforms)]
@@ -590,5 +590,5 @@ class ObjectStoreConfig(Record):
 
 def _bucket_of(stream: str, prefix: str, what: str) -> str:
     if not stream.startswith(prefix):
-        raise ConfigError("stream", stream, f"is not a {what}: those begin with {prefix}")
+        raise ConfigError("stream", stream, f"is not a {what}: its name does not begin with {prefix}")
     return stream[len(prefix) :]

@@ -154,7 +154,7 @@ class ConsumerManager:
         if isinstance(config, str):
             unknown = sorted(fields.keys() - {"deliver_subject", "deliver_group", "idle_heartbeat"})
             if unknown:
-                raise ConfigError(unknown[0], config, "is not asked of an existing consumer: update it instead")
+                raise ConfigError(unknown[0], config, "cannot be given for an existing consumer: update it instead")
             info = None if "deliver_subject" in fields else await self.consumer_info(config, timeout=timeout)
             return self._pushed(
                 self._api,
@@ -282,7 +282,7 @@ class ConsumerManager:
     async def _explain(
         self, error: ConsumerExists, name: str, config: ConsumerConfig, timeout: Duration | None
     ) -> ConsumerExists:
-        """Adds what differs between the existing consumer and what was asked for, if it can be looked up."""
+        """Add what differs between the existing consumer and what was asked for, if it can be looked up."""
         try:
             found = (await self.consumer_info(name, timeout=timeout)).config
         except NatsError:
@@ -306,7 +306,7 @@ _SERVER_DEFAULTS = {"ack_wait": 30.0, "inactive_threshold": 5.0, "max_ack_pendin
 
 
 def _differences(found: ConsumerConfig, asked: ConsumerConfig) -> Iterator[str]:
-    """Yields each field in which a consumer differs from the configuration that was asked for, with both values."""
+    """Yield each field in which a consumer differs from the configuration that was asked for, with both values."""
     plain = ConsumerConfig()
     for name in sorted(ConsumerConfig._fields.keys() - {"name", "durable_name", "filter_subject", "metadata", "extra"}):
         has, wanted, default = (getattr(config, name) for config in (found, asked, plain))

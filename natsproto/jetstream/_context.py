@@ -313,7 +313,7 @@ class JetStream(BucketManager):
         own = Headers(headers or ())
         for name in (SCHEDULER_HEADER, SCHEDULE_NEXT_HEADER):
             if name in own:
-                raise ConfigError("headers", name, "is what this call says")
+                raise ConfigError("headers", name, "is set by this method")
         publish_subject(replaced, "replaced")
         if replaced == subject:
             raise ConfigError("subject", subject, "must not be that of the schedule: publish a schedule to change it")
@@ -357,7 +357,7 @@ class JetStream(BucketManager):
 
 def _attempts(number: int) -> int:
     if type(number) is not int or number < -1:
-        raise ConfigError("retry_attempts", number, "must be a number of attempts, or -1 for as many as it takes")
+        raise ConfigError("retry_attempts", number, "must be a number of attempts, or -1 for no limit")
     return number
 
 

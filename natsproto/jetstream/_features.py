@@ -77,4 +77,4 @@ def check_features_kept(asked: Record, got: Record, features: Features, what: st
     for name, (version, _) in features.items():
         default = getattr(plain, name)
         if getattr(asked, name) != default and getattr(got, name) == default:
-            raise UnsupportedByServer(what, f"the server left out {name}, which needs nats-server {version} or newer")
+            raise UnsupportedByServer(what, f"the server ignored {name}, which needs nats-server {version} or newer")

@@ -363,7 +363,7 @@ class JsMessage(Message):
 
     def _connection(self) -> Connection:
         if self._origin is None:
-            raise LocalProtocolError(f"message on {self.subject!r} came from no connection: there is nobody to answer")
+            raise LocalProtocolError(f"message on {self.subject!r} has no connection: it cannot be acknowledged")
         return self._origin  # type: ignore[return-value]  # what made the message
 
     def __repr__(self) -> str:

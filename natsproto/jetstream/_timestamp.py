@@ -49,7 +49,7 @@ class Timestamp(datetime):
         if not isinstance(moment, datetime):
             raise TypeError(f"a moment must be a datetime, not {type(moment).__name__}")
         if moment.utcoffset() is None:
-            raise ValueError("a naive datetime names no moment: give it a tzinfo, such as datetime.UTC")
+            raise ValueError("a naive datetime is ambiguous: give it a tzinfo, such as datetime.UTC")
         if isinstance(moment, Timestamp) and not nanosecond:
             return moment
         return cls(*moment.timetuple()[:6], moment.microsecond, moment.tzinfo, fold=moment.fold, nanosecond=nanosecond)

@@ -286,7 +286,9 @@ class Link:
             upgrade = True
             if not (info.tls_required or info.tls_available):
                 return UnsupportedByServer(
-                    "TLS", "it was asked for or in use before, and this server offers none; nothing was sent to it"
+                    "TLS",
+                    "required by an option or an earlier connection, but this server does not offer it; "
+                    "nothing was sent to it",
                 )
         else:
             upgrade = info.tls_required

@@ -95,7 +95,7 @@ class Portal:
         """Raise LocalProtocolError when a call from here would never return, ConnectionClosed after ``stop``."""
         if self._process != os.getpid():
             raise LocalProtocolError(
-                f"made in process {self._process}, used in process {os.getpid()}: sockets cannot be shared, "
+                f"created in process {self._process}, used in process {os.getpid()}: sockets cannot be shared, "
                 "get a new one from the client in this process"
             )
         if self._closed:

@@ -334,6 +334,6 @@ async def test_plain_message_of_a_stream_is_acknowledged(jetstream: JetStream, n
 
 async def test_message_from_nowhere_cannot_be_answered() -> None:
     message = JsMessage("s", b"$JS.ACK.S.C.2.3.4.1795000000000000001.5", b"", None)
-    with pytest.raises(LocalProtocolError, match="nobody to answer"):
+    with pytest.raises(LocalProtocolError, match="it cannot be acknowledged"):
         await message.ack()
     assert not message.is_acked

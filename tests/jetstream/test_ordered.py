@@ -158,7 +158,7 @@ async def test_where_to_begin_and_what_to_read(jetstream: JetStream, push: bool)
 async def test_verbs_go_on_where_the_last_one_ended(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream, 20)
     async with stream.ordered_consumer() as ordered:
-        with pytest.raises(LocalProtocolError, match="has made no consumer yet"):
+        with pytest.raises(LocalProtocolError, match="has created no consumer yet"):
             assert ordered.cached_info
         assert numbers(await ordered.fetch(3)) == [1, 2, 3]
         assert ordered.cached_info.num_pending == 20

@@ -59,7 +59,7 @@ async def test_ordered_option_refused(jetstream: JetStream, push: bool, fields: 
 
 async def test_ordered_info_before_reading(jetstream: JetStream) -> None:
     stream = await make(jetstream)
-    with pytest.raises(LocalProtocolError, match="has made no consumer yet: read it first"):
+    with pytest.raises(LocalProtocolError, match="has created no consumer yet: read it first"):
         await stream.ordered_consumer().info()
 
 

@@ -94,12 +94,12 @@ async def test_existing_consumer_is_bound_without_asking(jetstream: JetStream, n
             assert numbers([message async for message in messages]) == [1, 2]
         await nats_client.flush()
     assert calls == []
-    with pytest.raises(ConfigError, match="is not asked of an existing consumer"):
+    with pytest.raises(ConfigError, match="cannot be given for an existing consumer"):
         await stream.push_consumer("d", ack_wait=3)
     with pytest.raises(ConsumerNotFound):
         await stream.push_consumer("nobody")
     await stream.create_consumer(durable_name="pull")
-    with pytest.raises(ConfigError, match="is no push consumer"):
+    with pytest.raises(ConfigError, match="is not a push consumer"):
         await stream.push_consumer("pull")
     with pytest.raises(ConfigError):
         bound.messages(stop_after=-1)

@@ -189,7 +189,7 @@ async def test_parts_that_do_not_exist_are_refused(jetstream: JetStream) -> None
     for arguments in ({"offset": -1}, {"length": -1}, {"offset": 1.0}, {"offset": True}):
         with pytest.raises(ConfigError):
             store.get("o", **arguments)
-    with pytest.raises(ConfigError, match=f"behind the end of an object of {SIZE} bytes"):
+    with pytest.raises(ConfigError, match=f"beyond the end of an object of {SIZE} bytes"):
         await read(store.get("o", offset=SIZE + 1))
 
 

@@ -164,7 +164,7 @@ async def test_put_of_a_wrong_source_leaves_nothing(jetstream: JetStream, tmp_pa
             with pytest.raises(TypeError):
                 await store.put("o", source)  # type: ignore[arg-type]
     for late in (["text"], [b"1" * 300_000, 5], [b"1" * 300_000, None], Late()):
-        with pytest.raises(TypeError, match="made of bytes"):
+        with pytest.raises(TypeError, match="consists of bytes"):
             await store.put("o", late)  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError):
         await store.put("o", tmp_path / "missing")

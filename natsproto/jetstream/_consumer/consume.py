@@ -78,7 +78,7 @@ class HandlerOptions:
         self.error_cb = error_cb
 
     def nak_delay_for(self, message: JsMessage) -> float:
-        """Seconds until a message that has failed is delivered again. Raises what a callable ``nak_delay`` raises."""
+        """Return the seconds until a failed message is redelivered. Raises the errors of a callable ``nak_delay``."""
         delay = self.nak_delay(message) if callable(self.nak_delay) else self.nak_delay
         if delay is not None:
             return seconds("nak_delay", delay)
@@ -113,7 +113,7 @@ class HandlerTasks:
         messages.buffer.add_queues(self._key_queues)
 
     def start(self) -> list[asyncio.Task[None]]:
-        """Starts the tasks, which run until the messages end or ``is_stopping`` is set."""
+        """Start the tasks, which run until the messages end or ``is_stopping`` is set."""
         loop = asyncio.get_running_loop()
         tasks = [
             loop.create_task(self._work(worker), name=f"natsproto handler {worker} of {self._what}")
@@ -151,7 +151,7 @@ class HandlerTasks:
             messages.buffer.wake()
 
     def _take_for_worker(self, worker: int) -> JsMessage | None:
-        """Takes the next message whose key belongs to this worker; messages of one key are handled in order."""
+        """Take the next message whose key belongs to this worker; messages of one key are handled in order."""
         queues, key = self._key_queues, self._options.key
         assert key is not None
         own = queues[worker]
@@ -244,7 +244,7 @@ class HandlerTasks:
 
     @staticmethod
     def _nak_cancelled(message: JsMessage) -> None:
-        """Naks a message whose handler was cancelled, so that it is redelivered at once."""
+        """Nak a message whose handler was cancelled, so that it is redelivered at once."""
         try:
             if not message.is_acked:
                 message.nak_nowait()
@@ -253,11 +253,12 @@ class HandlerTasks:
 
 
 class ConsumeContext(AwaitHint):
-    """A running ``consume``: passes messages to a handler. Enter it, or ``await`` it to run until it ends by itself.
+    """A running ``consume``: passes messages to a handler. Use it with ``async with``, or ``await`` it to run until it
+    ends.
 
     It ends after ``stop_after`` messages, by ``stop`` or ``drain``, with the client, or when the consumer becomes
-    unusable: then ``wait``, the ``await`` and leaving the block raise why. Leaving the block stops; leaving it with
-    an error also cancels the calls at work.
+    unusable: then ``wait``, the ``await`` and the end of the block raise the error. The end of the block stops it; an
+    exception in the block also cancels running calls.
     """
 
     _unused_warning = "consume(...) was never awaited or entered"
@@ -272,7 +273,7 @@ class ConsumeContext(AwaitHint):
 
     @property
     def handled(self) -> int:
-        """Messages handled so far, failures included."""
+        """Messages handled so far, including failures."""
         return self._handler_tasks.handled
 
     @property
@@ -292,7 +293,7 @@ class ConsumeContext(AwaitHint):
 
     @property
     def closed(self) -> bool:
-        """True once it has ended: no handler is running and none will be called."""
+        """True after its end: no handler is running and none will be called."""
         return bool(self._tasks) and all(task.done() for task in self._tasks)
 
     async def __aenter__(self) -> ConsumeContext:
@@ -320,7 +321,7 @@ class ConsumeContext(AwaitHint):
             await self.wait()
 
     async def wait(self) -> None:
-        """Waits until it has ended. Raises the error that made the consumer unusable (ConsumerGone, PullRefused).
+        """Wait until it has ended. Raises the error that made the consumer unusable (ConsumerGone, PullRefused).
 
         Cancelling it ends only the wait.
         """
@@ -329,7 +330,7 @@ class ConsumeContext(AwaitHint):
         self._raise_error()
 
     async def stop(self) -> None:
-        """Stops calling the handler, waits for running calls, and returns waiting messages to the server.
+        """Stop calling the handler, wait for running calls, and return waiting messages to the server.
 
         The running calls have no time limit; ``asyncio.timeout`` sets one. Cancelling cancels them too; their messages
         are nakked where ``on_error`` is ``"nak"`` and not acknowledged otherwise.
@@ -346,7 +347,7 @@ class ConsumeContext(AwaitHint):
             raise
 
     async def drain(self) -> None:
-        """Stops pulling, handles the messages that have arrived or are on their way, then ends.
+        """Stop pulling, handle the messages that have arrived or are in flight, then end.
 
         Cancelling it ends only the wait.
         """

@@ -58,14 +58,14 @@ EXPIRY_GRACE_S = 0.25
 
 
 class OrderedConsumer:
-    """A stream read in order, each message once. Made by ``stream.ordered_consumer``; sends nothing until it is read.
+    """Reads a stream in order, each message once. Created by ``stream.ordered_consumer``; sends nothing until it is
+    read.
 
-    ``fetch``, ``next``, ``messages`` and ``consume`` go on where the last of them ended; one at a time. Messages need
-    no acknowledgement. There is no gap, no duplicate and no disorder, whether the consumer on the server is deleted,
-    the server restarts, the stream is purged or its leader changes; what is missing was removed from the stream.
-
-    Reading ends with StreamNotFound (also when the stream was made again since), with PermissionDenied, and with the
-    server's refusal of a configuration.
+    ``fetch``, ``next``, ``messages`` and ``consume`` continue where the last of them ended; only one may be active.
+    Messages need no acknowledgement. There is no gap, duplicate or disorder when the consumer on the server is deleted,
+    the server restarts, the stream is purged or its leader changes; a missing message was removed from the stream.
+    Reading ends with StreamNotFound (also when the stream was recreated), with PermissionDenied, and with the server's
+    error for a configuration.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class OrderedConsumer:
     ) -> None:
         config.check()
         self.stream_name = stream
-        """The stream it reads."""
+        """The stream that it reads."""
         self._state = OrderedState(
             api, stream, config, push=push, stream_created=stream_created, name_prefix=name_prefix
         )
@@ -101,18 +101,18 @@ class OrderedConsumer:
     def cached_info(self) -> ConsumerInfo:
         """The info of the consumer in use, from its creation. LocalProtocolError before the first consumer."""
         if self._state.info is None:
-            raise LocalProtocolError(f"{self._what} has made no consumer yet: read it first")
+            raise LocalProtocolError(f"{self._what} has created no consumer yet: read it first")
         return self._state.info
 
     async def created(self) -> ConsumerInfo:
-        """Waits for the first consumer; its ``num_pending`` is the number of messages to read at that time.
+        """Wait for the first consumer; its ``num_pending`` is the number of messages to read at that time.
 
         Raises the error that ends reading. A reader must be active. Cancelling ends the wait.
         """
         return await self._state.created()
 
     async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
-        """Gets the info of the consumer in use. LocalProtocolError before the first consumer; ConsumerNotFound when it
+        """Get the info of the consumer in use. LocalProtocolError before the first consumer; ConsumerNotFound when it
         is gone.
         """
         self.cached_info  # noqa: B018  # raises
@@ -134,7 +134,7 @@ class OrderedConsumer:
         no_wait: bool = False,
         heartbeat: Duration | None = None,
     ) -> Fetch:
-        """Fetches up to ``max_messages`` of the next messages; see PullConsumer.fetch. ConfigError with ``push``."""
+        """Fetch up to ``max_messages`` of the next messages; see PullConsumer.fetch. ConfigError with ``push``."""
         return self._fetch(
             max_messages, timeout, max_bytes, heartbeat, PullMode.NO_WAIT if no_wait else PullMode.BOUNDED
         )
@@ -147,7 +147,7 @@ class OrderedConsumer:
         max_bytes: int | None = None,
         heartbeat: Duration | None = None,
     ) -> Fetch:
-        """Fetches the messages that are available, at least one; see PullConsumer.fetch_available."""
+        """Fetch the messages that are available, at least one; see PullConsumer.fetch_available."""
         return self._fetch(max_messages, timeout, max_bytes, heartbeat, PullMode.AVAILABLE)
 
     def _fetch(
@@ -166,8 +166,8 @@ class OrderedConsumer:
         return self._make_fetch(OrderedSource(self._state, options))
 
     async def next(self, timeout: Duration = 5.0) -> JsMessage:
-        """The next message; RequestTimeout when none came within ``timeout`` seconds, ConnectionClosed when the client
-        is closed meanwhile.
+        """Return the next message; RequestTimeout when none came within ``timeout`` seconds, ConnectionClosed when the
+        client is closed meanwhile.
         """
         messages = await self.fetch(1, timeout=timeout)
         if not messages:
@@ -185,11 +185,12 @@ class OrderedConsumer:
         threshold_bytes: int | None = None,
         stop_after: int = 0,
     ) -> Messages:
-        """All messages from here on: enter it, then iterate it. The arguments are those of Consumer.messages.
+        """Return all messages from here on. Use it with ``async with``, then iterate it. The arguments are those of
+        PullConsumer.messages.
 
-        Without a bound or threshold 500 messages are pulled ahead at first, for a fast reader as many as it takes
-        within 0.1 s (up to 4,096), and of big messages as many as are about 16 MiB.
-        One that is pushed to is bounded by the server's flow control instead of ``max_messages`` and ``max_bytes``.
+        Without a limit or threshold, 500 messages are prefetched at first, and for a fast reader as many as it handles
+        within 0.1 s (up to 4,096), but not more than about 16 MiB. With ``push`` the server's flow control is the limit
+        instead of ``max_messages`` and ``max_bytes``.
         """
         options = pull_options(
             max_messages=max_messages,
@@ -215,7 +216,7 @@ class OrderedConsumer:
         key: Callable[[JsMessage], Hashable] | None = None,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
     ) -> ConsumeContext:
-        """Calls ``handler`` with every message from here on; see Consumer.consume. Nothing is acknowledged."""
+        """Call ``handler`` with every message from here on; see Consumer.consume. Nothing is acknowledged."""
         messages = self.messages(
             max_messages=max_messages,
             max_bytes=max_bytes,
@@ -229,7 +230,7 @@ class OrderedConsumer:
         return ConsumeContext(self._state.connection, self._what, messages, handler, handler_options)
 
     async def close(self) -> None:
-        """Deletes the server's consumer, if there is one. Reading again creates another, which continues after the last
+        """Delete the server's consumer, if there is one. Reading again creates another, which continues after the last
         message.
         """
         if (reader := self._state.reader) is not None:
@@ -248,11 +249,11 @@ class OrderedConsumer:
         return f"OrderedConsumer(stream_name={self.stream_name!r}, last_sequence={self.last_sequence})"
 
     def _make_fetch(self, source: MessageSource) -> Fetch:
-        """The one place where fetches are made."""
+        """Create every Fetch."""
         return Fetch(source, self._state.put_back)
 
     def _make_messages(self, source: MessageSource) -> Messages:
-        """The one place where endless streams of messages are made."""
+        """Create every Messages."""
         return Messages(source, self._state.what, self._state.put_back)
 
     @property
@@ -261,7 +262,7 @@ class OrderedConsumer:
 
 
 class OrderedSource:
-    """Fills the buffer of one reader from one consumer after the other; a MessageSource."""
+    """Fills the buffer of one reader from successive consumers; a MessageSource."""
 
     def __init__(self, state: OrderedState, options: PullOptions) -> None:
         self._is_fetch = options.mode is not PullMode.ENDLESS
@@ -285,7 +286,7 @@ class OrderedSource:
     # ---------------------------------------------------------------- the interface of a source
 
     def start(self) -> None:
-        """Starts where the last reader ended, with the kept consumer or a new one. ConnectionClosed."""
+        """Start where the last reader ended, with the kept consumer or a new one. ConnectionClosed."""
         state, options, buffer = self._state, self._options, self.buffer
         if state.connection.state is State.CLOSED:
             raise ConnectionClosed(f"read {state.what}")
@@ -310,16 +311,16 @@ class OrderedSource:
             self._schedule_run(0.0)
 
     async def wait_created(self) -> None:
-        """Waits for the first consumer of this reader, also during outages."""
+        """Wait for the first consumer of this reader, also during outages."""
         await self._created_or_ended.wait()
 
     def refill(self) -> None:
-        """Refills the buffer."""
+        """Refill the buffer."""
         if self._source is not None:
             self._source.refill()
 
     async def finish(self) -> None:
-        """Stops pulling and receives the messages that are on their way."""
+        """Stop pulling and receive the messages that are on their way."""
         self._cancel()
         try:
             if self._source is not None:
@@ -328,7 +329,7 @@ class OrderedSource:
             self.close()
 
     def close(self) -> None:
-        """Ends at once. The consumer is kept after a complete fetch and deleted otherwise."""
+        """End at once. The consumer is kept after a complete fetch and deleted otherwise."""
         self._created_or_ended.set()
         self._cancel()
         if self._unlisten is None:
@@ -356,7 +357,7 @@ class OrderedSource:
         self._task = self._loop.create_task(self._run(delay, ended), name="natsproto ordered consumer")
 
     async def _run(self, delay: float, ended: asyncio.Future[ConsumerEnd] | None) -> None:
-        """Reads from one consumer after the other. An error that cannot be overcome ends reading."""
+        """Read from one consumer after the other. An error that cannot be overcome ends reading."""
         try:
             error = await self._read(delay, ended)
         except Exception as exc:
@@ -367,7 +368,7 @@ class OrderedSource:
         self._end(error)
 
     async def _read(self, delay: float, ended: asyncio.Future[ConsumerEnd] | None) -> NatsError | None:
-        """Returns the error that ended reading; None when it is complete or the client is closed."""
+        """Return the error that ended reading; None when it is complete or the client is closed."""
         state, cursor = self._state, self._cursor
         while True:
             if ended is None:
@@ -397,7 +398,7 @@ class OrderedSource:
         return ended
 
     async def _create(self, delay: float) -> asyncio.Future[ConsumerEnd]:
-        """Creates the next consumer, with retries, and starts to read it."""
+        """Create the next consumer, with retries, and start to read it."""
         state, cursor = self._state, self._cursor
         timeout, is_notified = state.create_timeout, False
         while True:
@@ -450,7 +451,7 @@ class OrderedSource:
         )
 
     def _drop_consumer(self) -> None:
-        """Drops the consumer in use."""
+        """Drop the consumer in use."""
         source, self._source = self._source, None
         inbox, self._inbox = self._inbox, None
         if source is not None:
@@ -468,7 +469,7 @@ class OrderedSource:
             self._verify_task = self._loop.create_task(self._verify(), name="natsproto identify stream")
 
     async def _verify(self) -> None:
-        """Ends reading if the stream was recreated. Runs beside the reading, which it would delay."""
+        """End reading if the stream was recreated. Runs beside the reading, which it would delay."""
         try:
             await self._state.identity.verify(lambda: self._cursor.stream_seq)
         except Exception as exc:
@@ -498,7 +499,7 @@ class OrderedSource:
             self._end(wrap_unexpected(f"reading {self._state.what}", exc))
 
     def _on_expired(self) -> None:
-        """Ends a fetch whose time is over while there is no consumer."""
+        """End a fetch whose time is over while there is no consumer."""
         self._timer = None
         self._end(self._create_error if self._state.info is None else None)
 

@@ -31,7 +31,7 @@ class PullReceiver(Protocol):
         ...
 
     def on_leftover(self, messages: list[JsMessage], now: float) -> int:
-        """Offers messages that arrived for an earlier reader; returns the number it accepts."""
+        """Offer messages that arrived for an earlier reader; return the number it accepts."""
         ...
 
     def on_disconnect(self) -> None:
@@ -43,11 +43,11 @@ class PullReceiver(Protocol):
         ...
 
     def end(self, error: NatsError | None) -> None:
-        """Ends reading."""
+        """End reading."""
         ...
 
     def fail(self, bug: Exception) -> None:
-        """Ends reading because of an unexpected error."""
+        """End reading because of an unexpected error."""
         ...
 
 
@@ -73,14 +73,14 @@ class PullSubscription:
         )  # no limits: bounded by what is asked for
 
     def attach(self, reader: PullReceiver) -> None:
-        """Assigns it to a reader. Statuses about pulls of the previous reader are ignored from now on."""
+        """Assign it to a reader. Statuses about pulls of the previous reader are ignored from now on."""
         self.reader = reader
         self._serial += 1
         self.prefix = f"{self._subject}.{self._serial}."
         self.subscription._on_change = reader.on_change
 
     def detach(self) -> None:
-        """Removes the reader: messages that arrive are kept for the next one."""
+        """Remove the reader: messages that arrive are kept for the next one."""
         self.reader = None
         self.subscription._on_change = self._on_unclaimed
 
@@ -143,7 +143,7 @@ class PullInbox:
     # ---------------------------------------------------------------- readers
 
     def join(self, reader: PullReceiver) -> PullSubscription:
-        """Assigns a subscription to a reader, until it leaves."""
+        """Assign a subscription to a reader, until it leaves."""
         if self._unlisten is None:
             self._unlisten = self.connection.listen(self._on_event)
         if self._idle:
@@ -155,7 +155,7 @@ class PullInbox:
         return replies
 
     def leave(self, replies: PullSubscription, *, reuse: bool) -> None:
-        """Removes the reader of a subscription. ``reuse``: none of its pulls is open, so that it can serve another
+        """Remove the reader of a subscription. ``reuse``: none of its pulls is open, so that it can serve another
         reader.
         """
         replies.detach()
@@ -173,7 +173,7 @@ class PullInbox:
         return replies in self._ending
 
     def end(self, replies: PullSubscription) -> asyncio.Task[None] | None:
-        """Ends a subscription and its pulls. Returns the task that receives the messages on their way, if any."""
+        """End a subscription and its pulls. Returns the task that receives the messages on their way, if any."""
         if replies in self._ending:
             return self._ending[replies]
         if replies not in self._open:
@@ -195,12 +195,12 @@ class PullInbox:
             self.remove(replies)
 
     def close(self) -> None:
-        """Ends all subscriptions at once. Unread messages stay for the next reader."""
+        """End all subscriptions at once. Unread messages stay for the next reader."""
         for replies in list(self._open):
             self.remove(replies)
 
     def remove(self, replies: PullSubscription) -> None:
-        """Removes a subscription that has ended, or ends now."""
+        """Remove a subscription that has ended, or end now."""
         if replies not in self._open:
             return
         del self._open[replies]
@@ -236,29 +236,29 @@ class PullInbox:
     # ---------------------------------------------------------------- left-over messages
 
     def take_leftover(self, most: int) -> list[JsMessage]:
-        """Takes up to ``most`` messages that arrived for a reader that had left."""
+        """Take up to ``most`` messages that arrived for a reader that had left."""
         leftover = self.leftover
         return [leftover.popleft() for _ in range(min(len(leftover), most))]
 
     def keep_leftover(self, messages: list[JsMessage]) -> None:
-        """Keeps messages that arrived without a reader."""
+        """Keep messages that arrived without a reader."""
         self.leftover += messages
         self._offer_leftover()
 
     def put_back(self, messages: list[JsMessage]) -> None:
-        """Returns messages that were taken and not delivered: they are the next ones again."""
+        """Return messages that were taken and not delivered: they are the next ones again."""
         self.leftover.extendleft(reversed(messages))
         self._offer_leftover()
 
     def return_unread(self, messages: list[JsMessage]) -> None:
-        """Naks unread messages, or keeps them where a nak would lose them."""
+        """Nak unread messages, or keep them where a nak would lose them."""
         kept = [message for message in messages if not self._is_redelivered(message)]
         nak_all([message for message in messages if self._is_redelivered(message)])
         if kept:
             self.put_back(kept)
 
     def _offer_leftover(self) -> None:
-        """Offers left-over messages to active readers; the rest waits for the next one."""
+        """Offer left-over messages to active readers; the rest waits for the next one."""
         leftover, now = self.leftover, self.loop.time()
         for replies in list(self._open):
             if not leftover:

@@ -101,13 +101,13 @@ class PushSource:
     # ---------------------------------------------------------------- the interface of a source
 
     def start(self) -> None:
-        """Subscribes, unless ``check_bound`` comes first."""
+        """Subscribe, unless ``check_bound`` comes first."""
         self._is_open = True
         if self._check_bound is None:
             self._subscribe()
 
     def _subscribe(self) -> None:
-        """Subscribes without limits: flow control bounds the pending messages, and none may be dropped."""
+        """Subscribe without limits: flow control bounds the pending messages, and none may be dropped."""
         connection = self.connection
         self._is_connected = connection.is_connected
         self._subscription = connection.subscribe(
@@ -128,7 +128,7 @@ class PushSource:
             self._receive(ready)
 
     async def wait_created(self) -> None:
-        """Subscribes after ``check_bound``, and raises its errors. The stream keeps the messages until then."""
+        """Subscribe after ``check_bound``, and raise its errors. The stream keeps the messages until then."""
         if self._check_bound is not None:
             await self._check_bound(False)
             if self._is_open:
@@ -136,14 +136,14 @@ class PushSource:
                 await self._check_bound(True)
 
     def refill(self) -> None:
-        """Answers the flow control requests whose earlier messages were consumed."""
+        """Answer the flow control requests whose earlier messages were consumed."""
         requests, consumed = self._flow_control_requests, self.buffer.consumed
         while requests and requests[0][0] <= consumed:
             self._answer_flow_control(requests.popleft()[1])
         self.buffer.refill_at = requests[0][0] if requests else NEVER_REFILL
 
     async def finish(self) -> None:
-        """Ends the subscription and receives the messages that are on their way."""
+        """End the subscription and receive the messages that are on their way."""
         subscription = self._subscription
         self._stop_timers()
         try:
@@ -155,7 +155,7 @@ class PushSource:
             self.close()
 
     def close(self) -> None:
-        """Ends the subscription at once."""
+        """End the subscription at once."""
         self._is_open = False
         self._stop_timers()
         if self._unlisten is not None:
@@ -223,7 +223,7 @@ class PushSource:
             self._end(None)
 
     def _on_status(self, message: JsMessage) -> None:
-        """Handles a flow control request (with a reply subject) or a heartbeat (without); push consumers get no other
+        """Handle a flow control request (with a reply subject) or a heartbeat (without); push consumers get no other
         statuses.
         """
         headers = message.headers
@@ -292,7 +292,7 @@ class PushSource:
             self._end(error)
 
     def _lose_consumer(self, error: NatsError | None) -> None:
-        """Ends reading from this consumer; another one may continue."""
+        """End reading from this consumer; another one may continue."""
         if self._is_open:
             self.close()
             if self._ended is not None and not self._ended.done():
@@ -326,12 +326,12 @@ class PushSource:
 
 
 class PushConsumer(Consumer):
-    """A consumer whose messages the server sends to ``deliver_subject``. Made by the stream's ``push_consumer``.
+    """A push consumer: the server sends its messages to ``deliver_subject``. Created by the stream's ``push_consumer``.
 
-    Read it with ``messages`` or ``consume``; members of a deliver group share the messages. Flow control, if the
-    consumer has it, is answered after what was sent before was read, so a slow reader is never flooded; without it
-    nothing bounds what waits here. When three heartbeats are missed a ConsumerNotice says so and the consumer is looked
-    up: reading ends with ConsumerGone when it was deleted, which the server tells in no other way.
+    Read it with ``messages`` or ``consume``; members of a deliver group share the messages. A flow control request is
+    answered when all earlier messages were read, so a slow reader slows the server down; without flow control the
+    buffer has no limit. After three missed heartbeats a ConsumerNotice is emitted and the consumer is looked up:
+    reading ends with ConsumerGone when it was deleted, which the server does not report.
     """
 
     def __init__(
@@ -352,7 +352,7 @@ class PushConsumer(Consumer):
         self.deliver_group: str = deliver_group or (config.deliver_group if config else "")
         """The queue group that shares them, if any."""
         if not self.deliver_subject:
-            raise ConfigError("deliver_subject", "", f"{self._what} is no push consumer")
+            raise ConfigError("deliver_subject", "", f"{self._what} is not a push consumer")
         subscribe_subject(self.deliver_subject, "deliver_subject")
         if self.deliver_group:
             queue_group(self.deliver_group)
@@ -361,11 +361,12 @@ class PushConsumer(Consumer):
         self._heartbeat = given if idle_heartbeat is None else seconds("idle_heartbeat", idle_heartbeat)
 
     def messages(self, *, stop_after: int = 0) -> Messages:
-        """An endless stream of messages: enter it, then iterate it. ``stop_after`` is the number of messages after
-        which it ends.
+        """Return an endless sequence of messages. Use it with ``async with``, then iterate it. ``stop_after`` is the
+        number of messages after which it ends.
 
-        Entering raises AlreadyBound when the consumer has another reader and no deliver group, as far as it may be
-        asked, and ConsumerNotFound; a consumer that was bound without asking is not asked about.
+        Entering raises AlreadyBound when the consumer has another reader and no deliver group, and ConsumerNotFound.
+        This needs permission for the consumer's info, and is not checked for a consumer that was bound without a
+        request.
         """
         if type(stop_after) is not int or stop_after < 0:
             raise ConfigError("stop_after", stop_after, "must be a number of messages, 0 for no end")
@@ -397,7 +398,7 @@ class PushConsumer(Consumer):
         keep_alive: bool | Duration = False,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
     ) -> ConsumeContext:
-        """Calls ``handler`` (def or async def) with every message; see PullConsumer.consume."""
+        """Call ``handler`` (def or async def) with every message; see PullConsumer.consume."""
         options = HandlerOptions(
             concurrency=concurrency,
             key=key,
@@ -412,7 +413,7 @@ class PushConsumer(Consumer):
         return ConsumeContext(self._api.connection, self._what, messages, handler, options)
 
     async def _check_bound(self, wanted: bool) -> None:
-        """Waits until the consumer has a reader, or has none: AlreadyBound when another reader stays."""
+        """Wait until the consumer has a reader, or has none: AlreadyBound when another reader stays."""
         for wait in (*(BOUND_WAITS_S if wanted else UNBOUND_WAITS_S), None):
             try:
                 info = await self.info()
@@ -434,7 +435,7 @@ class PushConsumer(Consumer):
             self._unread.extendleft(reversed(messages))
 
     async def _lookup(self) -> NatsError | None:
-        """Returns ConsumerGone if the consumer is gone."""
+        """Return ConsumerGone if the consumer is gone."""
         try:
             await self._api.call(self._endpoint("INFO"), asked=f"info of {self._what}")
         except (ConsumerNotFound, StreamNotFound) as exc:

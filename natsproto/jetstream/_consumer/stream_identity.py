@@ -89,4 +89,4 @@ class StreamIdentity:
             if first.ts != NEVER and found.state.last_ts is not None and found.state.last_ts > first.ts:
                 break
             await asyncio.sleep(POLL_INTERVAL_S)
-        raise StreamNotFound(404, ErrCode.STREAM_NOT_FOUND, "the stream was lost, and made again since", self._asked)
+        raise StreamNotFound(404, ErrCode.STREAM_NOT_FOUND, "the stream was lost and recreated", self._asked)

@@ -1,7 +1,7 @@
-"""Watching: the current messages, and then every change, without an end.
+"""Watching: the current messages, and then every change.
 
-Owns the messages that were read ahead, and detects the end of the initial ones. The ordered consumer keeps the order
-and recovers from failures; subclasses interpret the messages.
+Owns the prefetched messages, and detects the end of the initial ones. The ordered consumer keeps the order and recovers
+from failures; subclasses interpret the messages.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class WatchBase(AsyncForHint, Generic[H]):
         return self._initial_done and not self._buffered
 
     async def ready(self) -> None:
-        """Waits until the initial messages are complete: at once when there are none. With ``updates_only`` it returns
+        """Wait until the initial messages are complete: at once when there are none. With ``updates_only`` it returns
         as soon as no update can be missed.
 
         The watch need not be read meanwhile; all initial messages are buffered. Raises the error that ends the watch;
@@ -67,7 +67,7 @@ class WatchBase(AsyncForHint, Generic[H]):
                 raise SubscriptionClosed(self.what, "stopped")
 
     async def stop(self) -> None:
-        """Stops the watch and drops unread messages. Never raises."""
+        """Stop the watch and drop unread messages. Never raises."""
         poll, self._poll = self._poll, None
         if poll is not None:
             poll.cancel()
@@ -95,19 +95,19 @@ class WatchBase(AsyncForHint, Generic[H]):
         await self.stop()
 
     def _track_task(self, task: asyncio.Task[None]) -> None:
-        """Lets a draining client wait for a task that calls a callback. For layers on top."""
+        """Let a draining client wait for a task that calls a callback. For layers on top."""
         self._require_entered()._reader_tasks.track(task)
 
     # ---------------------------------------------------------------- for subclasses
 
     def _receive(self, messages: Messages) -> bool:
-        """Buffers the received messages, and counts them while the initial ones are not complete. True if there were
+        """Buffer the received messages, and count them while the initial ones are not complete. True if there were
         any.
         """
         raise NotImplementedError
 
     async def _next_item(self, timeout: Duration | None, name: str) -> H:
-        """Returns the next buffered item; waits at most ``timeout`` seconds (None: for ever)."""
+        """Return the next buffered item; wait at most ``timeout`` seconds (None: for ever)."""
         buffered = self._buffered
         wait = None if timeout is None else seconds("timeout", timeout)
         try:
@@ -121,7 +121,7 @@ class WatchBase(AsyncForHint, Generic[H]):
         return buffered.popleft()
 
     async def _wait_more(self) -> bool:
-        """Receives messages, or waits for a change; False when no more will arrive."""
+        """Receive messages, or wait for a change; False when no more will arrive."""
         messages = self._require_entered()
         going = await messages.wait()
         if not self._receive(messages) and not going:
@@ -134,14 +134,14 @@ class WatchBase(AsyncForHint, Generic[H]):
         return self._messages
 
     def _check_end(self, buffer: Buffer) -> None:
-        """Raises the error that ended reading, if there is one."""
+        """Raise the error that ended reading, if there is one."""
         if isinstance(buffer.error, StreamNotFound):
             raise BucketNotFound(self._bucket) from buffer.error
         if buffer.error is not None:
             raise buffer.error.with_traceback(None)
 
     def _count_initial(self, batch: Sequence[JsMessage]) -> None:
-        """Counts initial messages and detects their end. Newer messages may follow at once, so it does not wait for a
+        """Count initial messages and detect their end. Newer messages may follow at once, so it does not wait for a
         message without pending ones; a new consumer brings its own count.
         """
         last = batch[-1].metadata
@@ -154,7 +154,7 @@ class WatchBase(AsyncForHint, Generic[H]):
     # ---------------------------------------------------------------- internals
 
     def _start_initial(self, messages: Messages) -> None:
-        """Counts the initial messages: those that were pending when the consumer was created."""
+        """Count the initial messages: those that were pending when the consumer was created."""
         pending = 0 if self._updates_only else self._ordered.cached_info.num_pending
         if pending:
             self._poll = asyncio.create_task(self._poll_pending(messages, pending), name="natsproto watch")
@@ -162,7 +162,7 @@ class WatchBase(AsyncForHint, Generic[H]):
             self._initial_done = True
 
     async def _poll_pending(self, messages: Messages, pending: int) -> None:
-        """Detects that pending initial messages were removed from the stream."""
+        """Detect that pending initial messages were removed from the stream."""
         try:
             while pending and not self._initial_done:
                 received = self._received

@@ -110,7 +110,7 @@ class AtomicBatch:
         """
         self._check_open()
         if len(self._messages) >= self._max:
-            raise LocalProtocolError(f"an atomic batch holds {self._max} messages at most: commit it and begin another")
+            raise LocalProtocolError(f"an atomic batch holds {self._max} messages at most: commit it and start another")
         if (msg_id := args.get("expected_last_msg_id")) is not None:
             raise ConfigError("expected_last_msg_id", msg_id, "cannot be used in a batch")
         if (seq := args.get("expected_last_seq")) is not None and self._messages:

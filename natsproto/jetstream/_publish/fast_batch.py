@@ -1,7 +1,7 @@
 """Fast batches: messages that a stream acknowledges hundreds at a time (ADR-50, nats-server 2.14).
 
-Owns the wire and the clock of them: the control lines, the inbox, the timers and those who wait. ``fast_batch_state``
-decides the next message and the outcome of each.
+Owns the I/O: the control lines, the inbox, the timers and the waiters. ``fast_batch_state`` decides the next message
+and the outcome of each.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 
 MAX_FLOW = 500
-"""Messages to one acknowledgement at most; no server goes beyond."""
+"""The most messages for one acknowledgement; it is the limit of servers."""
 
 DEFAULT_OUTSTANDING_ACKS = 2
-"""Acknowledgements awaited at a time: one is on its way while the messages of the next are sent (ADR-50)."""
+"""Outstanding acknowledgements: one is in flight while the messages for the next are sent (ADR-50)."""
 
 FAST_API_LEVEL = 4
-"""Of the first servers that know fast ingest."""
+"""The API level of the first servers with fast ingest."""
 
 _FEATURE = RequiredFeature("fast ingest", "2.14", FAST_API_LEVEL)
 
 _MAX_REPLY = b"_" * 60
-"""As long as what may stand behind the inbox: batch, flow, gap, sequence and operation."""
+"""The longest text after the inbox in a reply subject: batch, flow, gap, sequence and operation."""
 
 
 class FastBatchSender:
-    """Carries out what the state of the batch asks for. To the engine it is an inbox, which hears what the stream says.
+    """Carries out the decisions of the batch's state. It is the ReplyHandler for the stream's replies.
 
-    The reply subject of a message says to what, how, and the how manieth it is:
+    The reply subject of a message names its batch and its position:
     ``<inbox>.<batch>.<flow>.<gap>.<sequence>.<operation>.$FI``.
     """
 
@@ -59,11 +59,11 @@ class FastBatchSender:
         self._waiters = Notifier()
 
     def open(self) -> None:
-        """Hears replies from now on. ConnectionClosed when the client is."""
+        """Start to receive replies. ConnectionClosed when the client is closed."""
         self._connection._add_reply_handler(self)
 
     def close(self) -> None:
-        """Takes and waits for nothing more."""
+        """Accept no more messages, and stop waiting for replies."""
         left = LocalProtocolError("the publisher has ended: its block was left")
         self.state.give_up("the publisher was given up", left)
         self._stop()
@@ -72,7 +72,7 @@ class FastBatchSender:
     # ------------------------------------------------------------ publishing
 
     async def wait_for_room(self) -> None:
-        """Waits until another message is taken, or there is an outcome to be told. Cancelling takes nothing."""
+        """Wait until another message is accepted, or there is an outcome to report. Cancelling changes nothing."""
         state = self.state
         if self._outbox.must_wait:
             await self._outbox.wait_writable()
@@ -82,9 +82,8 @@ class FastBatchSender:
             await self._waiters.wait()
 
     def add(self, subject: str, payload: bytes, block: bytes | None, *, last: bool = False) -> int:
-        """Takes a message, sends it if that is possible now, and returns its number. ``last`` ends the batch.
-
-        Raises for what cannot be sent.
+        """Accept a message, send it if that is possible now, and return its number. ``last`` ends the batch. Raises the
+        error of a message that cannot be sent.
         """
         state, lines = self.state, self._control_lines
         start = lines.pub_prefixes.get(subject) or self._cache_start(subject)
@@ -101,7 +100,7 @@ class FastBatchSender:
         return number
 
     def append(self, subject: str, payload: bytes) -> int | None:
-        """``add`` of a message without headers where that needs nothing but to send it; None where it needs more."""
+        """``add`` for a message without headers that can be sent at once; None if it needs more."""
         state, lines = self.state, self._control_lines
         start = lines.pub_prefixes.get(subject)
         if state.sent >= state.append_until or start is None or len(payload) > lines.max_payload:
@@ -110,14 +109,14 @@ class FastBatchSender:
         return state.append(subject, payload, None)
 
     async def wait_accepted(self, number: int) -> None:
-        """Waits until the stream has taken a message for the first time, or it is known that it does not take this."""
+        """Wait until the stream has accepted a first message, or has rejected it."""
         while not self.state.accepted_once and self.messages.end is None and number > self.messages.settled:
             await self._waiters.wait()
 
     async def settle(self, *, finish: bool = False) -> None:
-        """Waits until it is known of all messages what became of them, for which the batch is committed.
+        """Commit the batch and wait for the outcome of all messages.
 
-        With ``finish`` also a batch is ended of which all messages are acknowledged.
+        With ``finish`` it also ends a batch whose messages are all acknowledged.
         """
         messages = self.messages
         while (messages.pending or (finish and not self.state.idle)) and messages.end is None:
@@ -126,7 +125,7 @@ class FastBatchSender:
             await self._waiters.wait()
 
     def send_due(self) -> None:
-        """Sends what is due."""
+        """Send the messages and commands that are due."""
         state, lines = self.state, self._control_lines
         if self.messages.end is not None:
             self._stop()
@@ -155,13 +154,13 @@ class FastBatchSender:
         return self._pause is None and self._connection.is_connected
 
     def _head(self, start: bytes, operation: BatchOperation, sequence: int, block: bytes | None, size: int) -> bytes:
-        """The control line and the header block; ``size`` is that of both payload and block."""
+        """Return the control line and the header block; ``size`` is that of payload and block together."""
         if block is None:
             return b"%b%b%d.%d.$FI %d\r\n" % (start, self._reply, sequence, operation, size)
         return b"H%b%b%d.%d.$FI %d %d\r\n%b" % (start, self._reply, sequence, operation, len(block), size, block)
 
     def _cache_start(self, subject: str) -> bytes:
-        """Validates a subject, and with it the length of the control line."""
+        """Validate a subject and the length of its control line."""
         self._control_lines.message_line(self._control_lines.encode_subject(subject), self._inbox + _MAX_REPLY, None, 0)
         return self._control_lines.pub_prefix(subject)
 
@@ -169,10 +168,10 @@ class FastBatchSender:
 
     @fail_on_unexpected
     def on_message(self, message: Message) -> None:
-        """Handles a reply or a no-responders status; its subject repeats the position of the message."""
+        """Handle a reply or a no-responders status; its subject has the position of the message."""
         words = message.subject[len(self._inbox) :].encode("utf-8", "surrogateescape").split(b".")
         if len(words) != 6 or not words[3].isdigit() or len(words[3]) > 20:
-            return  # to nothing that was sent from here
+            return  # not a reply to our messages
         if message.is_no_responders:
             pause = self.state.on_no_responders(words[0])
         else:
@@ -182,14 +181,14 @@ class FastBatchSender:
         self.send_due()
 
     def on_batch_end(self) -> None:
-        """All replies of one chunk are in, or a timer or the connection has changed something."""
+        """Continue after all replies of one chunk, a timer, or a change of the connection."""
         if self._waiters:
             self._waiters.wake()
             self._outbox.cork()  # they are about to go on
 
     @fail_on_unexpected
     def on_disconnect(self, error: ConnectionLost) -> None:
-        """The connection has ended. Messages that had not left are as if they had never been sent."""
+        """The connection was lost. Messages that were not written count as not sent."""
         heads = self._outbox.take_back(self._inbox + self.state.batch + b".")
         self.state.on_disconnect([self._operation_of(head) for head in heads], str(error))
         self.send_due()
@@ -197,7 +196,7 @@ class FastBatchSender:
 
     @fail_on_unexpected
     def on_reconnect(self) -> None:
-        """There is a connection again, perhaps to a server with other limits, or one that knows nothing of all this."""
+        """There is a new connection, perhaps to a server with other limits or without fast ingest."""
         if (refusal := _FEATURE.error_for(self._connection.server_info)) is not None:
             self.state.give_up(str(refusal), refusal)
         self.state.on_reconnect()
@@ -206,13 +205,13 @@ class FastBatchSender:
 
     @fail_on_unexpected
     def on_permission_error(self, error: PermissionDenied) -> None:
-        """The server refuses messages to a subject."""
+        """The server rejects messages on a subject."""
         self.state.on_permission_error(error)
         self.send_due()
 
     @fail_on_unexpected
     def on_end(self, error: NatsError) -> None:
-        """No reply will come any more."""
+        """No more replies will come."""
         self.state.give_up(str(error), error)
         self.send_due()
 
@@ -229,7 +228,7 @@ class FastBatchSender:
     # ------------------------------------------------------------ time
 
     def _pause_sending(self, pause: float) -> None:
-        """Sends nothing for so long; a pause in progress is not prolonged."""
+        """Send nothing for this time; a pause in progress is not extended."""
         self.state.append_until = 0
         if self._pause is None:
             self._pause = asyncio.get_running_loop().call_later(pause, self._end_pause)
@@ -243,7 +242,7 @@ class FastBatchSender:
 
     @fail_on_unexpected
     def _on_tick(self) -> None:
-        """Asks the stream for its state after silence, and gives up in the end."""
+        """Ask the stream for its state when it does not reply, and give up at the timeout."""
         self._tick_timer = None
         if not self.state.idle:
             self.state.on_tick(can_send=self._can_send)
@@ -259,11 +258,11 @@ class FastBatchSender:
 
 
 class FastPublisher:
-    """Publishes to one stream as fast as it takes messages. Made by ``js.fast_publisher()``; enter it.
+    """Publishes to one stream at the highest rate. Created by ``js.fast_publisher()``; use it with ``async with``.
 
-    Leaving the block commits, waits until it is known of every message what became of it, and raises PublishFailed
-    for those that failed. Leaving it with an exception waits for nothing. Tasks may share one; numbers tell their
-    messages apart.
+    The end of the block commits, waits for the outcome of every message, and raises PublishFailed for failed ones.
+    After an exception in the block it does not wait. Several tasks may share a publisher; numbers identify their
+    messages.
     """
 
     def __init__(self, connection: Connection, options: FastOptions, *, auto_msg_id: bool) -> None:
@@ -282,13 +281,14 @@ class FastPublisher:
         headers: HeadersLike | None = None,
         **args: Unpack[ExpectationArgs],
     ) -> int:
-        """Publishes a message and returns its number, from 1. Waits only while too many are not acknowledged.
+        """Publish a message and return its number, from 1. Waits only while too many are unacknowledged.
 
-        The arguments are those of ``JetStream.publish``, and bad ones raise the same errors, with nothing sent. The
-        first message that is taken is waited for, and so are those before it: BatchRefused when the stream does not
-        allow fast ingest, NoStream, and why else it is refused. PublishFailed reports the others: with ``gap="fail"``
-        as soon as one is refused, which ends the publisher; with ``gap="ok"`` at the end, or when as many have failed
-        as may be pending. ConnectionClosed when the client is. Cancelling while it waits publishes nothing.
+        The arguments are those of ``JetStream.publish``, and invalid ones raise the same errors, with nothing sent. The
+        first call waits until the stream has accepted a message: BatchRefused when the stream does not allow fast
+        ingest, NoStream, or the reason why it was rejected. PublishFailed reports later failures: with ``gap="fail"``
+        as soon as one message is rejected, which ends the publisher; with ``gap="ok"`` at the end, or when as many have
+        failed as may be pending. ConnectionClosed when the client is closed. Cancelling while it waits publishes
+        nothing.
         """
         if (
             msg_id is None
@@ -305,7 +305,7 @@ class FastPublisher:
         if not self._state.accepted_once:
             await self._sender.wait_accepted(number)
             if not self._state.accepted_once and (refusal := self._messages.refusal(number)) is not None:
-                self._sender.on_batch_end()  # a failure that was told makes room
+                self._sender.on_batch_end()  # a reported failure makes room
                 raise refusal
         return number
 
@@ -318,7 +318,7 @@ class FastPublisher:
         headers: HeadersLike | None = None,
         **args: Unpack[ExpectationArgs],
     ) -> PubAck:
-        """Publishes the last message and waits for the acknowledgement of all; raises what leaving the block does."""
+        """Publish the last message and wait for all acknowledgements; raises the errors of ``flush``."""
         await self._ready()
         self._sender.add(subject, as_bytes(payload), self._block(subject, msg_id, headers, args), last=True)
         await self._sender.settle(finish=True)
@@ -327,9 +327,9 @@ class FastPublisher:
         return self.ack
 
     async def flush(self) -> None:
-        """Waits until it is known of every message so far what became of it; PublishFailed for those that failed.
+        """Wait for the outcome of every message so far; PublishFailed for failed ones.
 
-        Costs a round trip, and a batch: the next message begins another. Cancelling changes nothing.
+        It takes a round trip and ends the batch: the next message starts another. Cancelling changes nothing.
         """
         self._check_entered()
         await self._sender.settle()
@@ -337,8 +337,8 @@ class FastPublisher:
 
     @property
     def ack(self) -> PubAck | None:
-        """How the last batch ended: ``seq`` is the sequence of its last message in the stream, ``count`` its number
-        in the batch. A publisher uses as many batches as it needs.
+        """The acknowledgement of the last batch: ``seq`` is the sequence of its last message in the stream, ``count``
+        the number of messages in the batch. A publisher uses as many batches as it needs.
         """
         return self._messages.ack
 
@@ -354,7 +354,7 @@ class FastPublisher:
 
     @property
     def lost(self) -> int:
-        """With ``gap="ok"``: messages that the stream missed, or may have missed."""
+        """With ``gap="ok"``: messages that the stream did not or may not have stored."""
         return self._messages.lost
 
     def _check_entered(self) -> None:
@@ -362,7 +362,7 @@ class FastPublisher:
             raise LocalProtocolError("a publisher publishes inside its block: async with js.fast_publisher() as pub")
 
     async def _ready(self) -> None:
-        """Waits until another message is taken. Raises why none is, and of which messages nobody was told."""
+        """Wait until another message is accepted. Raises the end of the publisher, and unreported failures."""
         self._check_entered()
         if self._state.full or self._outbox.must_wait:
             await self._sender.wait_for_room()
@@ -370,9 +370,9 @@ class FastPublisher:
             self._raise_outcome()
 
     def _raise_outcome(self) -> None:
-        """Raises PublishFailed for messages that failed since the last time, or what ended it."""
+        """Raise PublishFailed for messages that failed since the last call, or the error that ended the publisher."""
         error = self._messages.outcome()
-        self._sender.on_batch_end()  # failures that were told make room
+        self._sender.on_batch_end()  # reported failures make room
         if error is not None:
             raise error.with_traceback(None)
 

@@ -92,7 +92,7 @@ def header_pairs(subject: str, headers: HeadersLike | None, args: Mapping[str, o
 
 
 def _said_twice(name: str) -> ConfigError:
-    return ConfigError("headers", name, "is said by a named argument already: leave one of them out")
+    return ConfigError("headers", name, "is also set by a named argument: use one of them")
 
 
 def header_block(subject: str, headers: HeadersLike | None, args: Mapping[str, object]) -> bytes | None:
@@ -155,7 +155,7 @@ def _argument_headers(subject: str, args: Mapping[str, object]) -> Iterator[tupl
     if schedule is not None:
         yield from _schedule(schedule, target).headers(subject)
     elif target is not None:
-        raise ConfigError("schedule_target", target, "says nothing without a schedule")
+        raise ConfigError("schedule_target", target, "has no effect without a schedule")
 
 
 def _schedule(schedule: object, target: object) -> Schedule:
@@ -168,7 +168,7 @@ def _schedule(schedule: object, target: object) -> Schedule:
     if not isinstance(target, str):
         raise TypeError(f"schedule_target must be a str, not {type(target).__name__}")
     if schedule.target and schedule.target != target:
-        raise ConfigError("schedule_target", target, f"the schedule itself says {schedule.target!r}")
+        raise ConfigError("schedule_target", target, f"the schedule has the target {schedule.target!r}")
     return schedule.but(target=target)
 
 

@@ -30,8 +30,8 @@ async def publish(
     retry_wait: float,
     check_server: Callable[[], Awaitable[object]] | None = None,
 ) -> PubAck:
-    """Publishes a message and returns the stream's acknowledgement; see JetStream.publish. ``check_server`` raises
-    UnsupportedByServer where the message is not to go to: it is asked again of every server that comes.
+    """Publish a message and return the stream's acknowledgement; see JetStream.publish. ``check_server`` raises
+    UnsupportedByServer for a server that must not get the message; it is called again for every new server.
     """
     pairs = header_pairs(subject, headers, args) or None
     has_id = pairs is not None and any(name == MSG_ID_HEADER for name, _ in pairs)
@@ -69,7 +69,7 @@ async def publish(
 
 
 async def wait_connected(connection: Connection, deadline: float) -> None:
-    """Waits until there is a connection, the client is closed, or the deadline (loop time) has passed."""
+    """Wait until there is a connection, the client is closed, or the deadline (loop time) has passed."""
     change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_event(event: Event) -> None:

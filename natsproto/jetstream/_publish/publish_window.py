@@ -1,11 +1,11 @@
-"""Publishing to streams through a window: messages that are not acknowledged yet, each with a future of its own.
+"""Publishing to streams through a window of unacknowledged messages, each with its own future.
 
-``PublishWindow`` owns the messages in flight. It decides which refusals are retried and which messages are sent again
-after a reconnect or a timeout; the rules are in ``retry_policy``. It sees the headers of a message only as bytes (see
+``PublishWindow`` owns the messages in flight. It decides which errors are retried and which messages are sent again
+after a reconnect or a timeout; the rules are in ``retry_policy``. It gets the headers of a message as bytes (see
 ``headers``).
 
-Messages are numbered, and the number is the last token of the reply subject. No number comes a second time, so an
-acknowledgement that is late, or comes twice, is never taken for that of another message.
+Messages are numbered, and the number is the last token of the reply subject. No number is used twice, so a late or
+duplicate acknowledgement is never taken for that of another message.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
 from natsproto.protocol.frames import Message
 
 _MAX_REPLY = b"9" * 42
-"""As long as what may stand behind the inbox: a number of 20 digits, and two lengths of ten with their spaces."""
+"""The longest text after the inbox: a number of 20 digits, and two lengths of ten with their spaces."""
 _is_plain = PLAIN_ACK.fullmatch
 
 
@@ -54,7 +54,7 @@ class PublisherOptions(NamedTuple):
 
 
 class Failures:
-    """Messages that failed, until somebody is told, and what ended them all."""
+    """Messages whose failure was not reported yet, and the error that ended the publisher."""
 
     __slots__ = ("_unreported", "bug", "count", "end")
 
@@ -79,7 +79,7 @@ class Failures:
         self._unreported[number] = future, size
 
     def take(self) -> list[FailedMessage]:
-        """In the order of publishing, those whose future nobody has looked at."""
+        """In the order of publishing, those whose future was not read."""
         untold, self._unreported = self._unreported, {}
         return [
             FailedMessage(number, future.subject, size, error)
@@ -90,26 +90,26 @@ class Failures:
 
 @dataclass(slots=True)
 class RetryState:
-    """The trouble with a message that is not acknowledged yet. Nearly none has one."""
+    """The failures of a message that is not acknowledged yet. Hardly any message has one."""
 
     retry_counter: RetryCounter
-    """How often it was not stored for now."""
+    """Its temporary failures."""
     error: NatsError | None = None
-    """With which words the last time."""
+    """The last description."""
     refused_since_check: bool = False
-    """It was refused since it was last looked at for silence."""
+    """It was rejected since the last check for missing replies."""
     maybe_stored: bool = False
-    """It was sent before and not answered, and is to be sent again."""
+    """It was sent before without a reply, and must be sent again."""
     required: RequiredFeature | None = None
-    """A server that gets the message has to heed this."""
+    """A server that gets the message must know this."""
 
 
 class PublishWindow:
-    """The messages of a publisher that are not acknowledged yet: an inbox that knows what each reply is for.
+    """The unacknowledged messages of a publisher, and the ReplyHandler for their replies.
 
-    A message is in ``_pending`` under its token from the moment it is taken until it is settled, and so in order. It
-    is also in ``_waiting`` while it has yet to be sent, for the first time or again. While anything waits, new messages
-    wait behind it, so that their order holds; what waits is sent when there is a connection and no pause.
+    A message is in ``_pending`` under its token until it is settled, in the order of publishing. It is also in
+    ``_waiting`` until it is sent, for the first time or again. While a message waits, new messages wait after it, which
+    keeps the order; waiting messages are sent when there is a connection and no pause.
     """
 
     def __init__(self, connection: Connection, limits: PublisherOptions) -> None:
@@ -122,7 +122,7 @@ class PublishWindow:
         self.nbytes = 0
         """Bytes of payload that are not acknowledged."""
         self.full = False
-        """True if room() has to be awaited before the next message."""
+        """True if room() must be awaited before the next message."""
         self._waiting: dict[str, None] = {}
         self._retry_states: dict[str, RetryState] = {}
         self._failures = Failures()
@@ -131,19 +131,19 @@ class PublishWindow:
         self._changed = Notifier()
 
     def open(self) -> None:
-        """Takes messages from now on. ConnectionClosed when the client is."""
+        """Start to accept messages. ConnectionClosed when the client is closed."""
         self._connection._add_reply_handler(self)
         self._time = asyncio.get_running_loop().time
         self._failures.end = None
 
     @property
     def subject(self) -> str:
-        """The wildcard that the engine subscribes to."""
+        """The wildcard of the subscription."""
         return self._replies.subject
 
     @property
     def count(self) -> int:
-        """Messages taken so far; the number of the last one."""
+        """Messages accepted so far; the number of the last one."""
         return self._replies.count
 
     @property
@@ -159,9 +159,9 @@ class PublishWindow:
     # ------------------------------------------------------------ adding messages
 
     async def wait_for_room(self) -> None:
-        """Waits until the window takes another message. Cancelling takes nothing.
+        """Wait until the window accepts another message. Cancelling changes nothing.
 
-        PublishFailed when as many messages as the window holds have failed and nobody has looked at their futures.
+        PublishFailed when as many messages as the window holds have failed and none of their futures was read.
         """
         if self._outbox.must_wait:
             await self._outbox.wait_writable()
@@ -173,13 +173,13 @@ class PublishWindow:
                 await self._changed.wait()
 
     async def flush(self) -> None:
-        """Waits until every message taken so far is settled. Cancelling changes nothing."""
+        """Wait until every message accepted so far is settled. Cancelling changes nothing."""
         last = self.count
         while self._pending and int(next(iter(self._pending))) <= last:
             await self._changed.wait()
 
     def raise_failures(self) -> None:
-        """Raises PublishFailed for the failures that nobody has seen, once; then the bug that has ended it."""
+        """Raise PublishFailed for failures that were not seen, once; then the unexpected error that has ended it."""
         failures = self._failures.take()
         self._wake_waiters()
         if failures:
@@ -188,21 +188,19 @@ class PublishWindow:
             raise self._failures.bug.with_traceback(None)
 
     def close(self) -> None:
-        """Takes and waits for nothing more."""
+        """Accept no more messages, and stop waiting for replies."""
         self._finish(LocalProtocolError("the publisher has ended: its block was left"), "the publisher was given up")
         self._connection._remove_reply_handler(self)
 
     def require_feature(self, required: RequiredFeature) -> None:
-        """The message that was taken last is not to be sent again, or later, to a server that would store it without
-        heeding this.
-        """
+        """Do not send the last message again, or later, to a server that would ignore this feature."""
         token = str(self.count)
         self._retry_state(token, self._pending[token]).required = required
 
     def add(self, subject: str, payload: bytes, block: bytes | None = None) -> AckFuture:
-        """Takes a message, sends it if that is possible now, and returns its future.
+        """Accept a message, send it if that is possible now, and return its future.
 
-        Raises what ended the publisher, and for what cannot be sent.
+        Raises the error that ended the publisher, and the error of a message that cannot be sent.
         """
         if not self._sending:
             self._check_open()
@@ -234,13 +232,13 @@ class PublishWindow:
         return future
 
     def _check_open(self) -> None:
-        """Raises what has ended it."""
+        """Raise the error that has ended it."""
         if self._failures.end is not None:
             raise self._failures.end.with_traceback(None)
         self._sending = self._can_send and not self._waiting
 
     def _cache_start(self, subject: str) -> bytes:
-        """Validates a subject, and with it the length of the control line."""
+        """Validate a subject and the length of its control line."""
         lines = self._control_lines
         lines.message_line(lines.encode_subject(subject), self._replies.prefix + _MAX_REPLY, None, 0)
         return lines.pub_prefix(subject)
@@ -248,7 +246,7 @@ class PublishWindow:
     # ------------------------------------------------------------ callbacks of the engine
 
     def on_message(self, message: Message) -> None:
-        """A reply came: nearly always an acknowledgement, which is read when somebody looks."""
+        """A reply came: nearly always an acknowledgement, which is parsed at its first use."""
         token = message.subject[len(self._replies.prefix) :]
         future = self._pending.get(token)
         if future is None:
@@ -266,13 +264,13 @@ class PublishWindow:
 
     @fail_on_unexpected
     def on_batch_end(self) -> None:
-        """All replies of one chunk are in."""
+        """All replies of one chunk were handled."""
         if self._changed:
             self._wake_waiters()
 
     @fail_on_unexpected
     def on_disconnect(self, error: ConnectionLost) -> None:
-        """The connection has ended: what has an id is sent again, the rest is reported unless it never left."""
+        """The connection was lost: messages with an id are sent again, the others fail unless they were not written."""
         self._sending = False
         unsent = set(self._outbox.take_back(self._replies.prefix))
         for token, future in list(self._pending.items()):
@@ -287,13 +285,13 @@ class PublishWindow:
 
     @fail_on_unexpected
     def on_reconnect(self) -> None:
-        """There is a connection again, perhaps to a server with other limits."""
+        """There is a new connection, perhaps to a server with other limits."""
         self._send_waiting()
         self._wake_waiters()
 
     @fail_on_unexpected
     def on_permission_error(self, error: PermissionDenied) -> None:
-        """The server refuses messages to a subject."""
+        """The server rejects messages on a subject."""
         for token, future in list(self._pending.items()):
             if future.subject == error.subject:
                 self._fail(token, future, error)
@@ -301,7 +299,7 @@ class PublishWindow:
 
     @fail_on_unexpected
     def on_end(self, error: NatsError) -> None:
-        """No reply will come any more."""
+        """No more replies will come."""
         self._finish(error, str(error))
 
     def on_unexpected_error(self, bug: Exception) -> None:
@@ -312,7 +310,7 @@ class PublishWindow:
     # ------------------------------------------------------------ outcomes
 
     def _read_reply(self, token: str, future: AckFuture, payload: bytes) -> None:
-        """Reads a reply that is not a plain acknowledgement."""
+        """Handle a reply that is not a plain acknowledgement."""
         try:
             pub_ack(payload, f"publish to {future.subject!r}")
         except ApiError as exc:
@@ -345,7 +343,7 @@ class PublishWindow:
         self._settle(token, future, error)
 
     def _on_refused(self, token: str, future: AckFuture, error: NatsError) -> None:
-        """The message was not stored this time, and may be when it comes again."""
+        """The message was not stored this time, and a retry may succeed."""
         retry = self._retry_state(token, future)
         retry.error, retry.refused_since_check = error, True
         pause = retry.retry_counter.pause_after(error)
@@ -368,7 +366,7 @@ class PublishWindow:
     # ------------------------------------------------------------ sending again
 
     def _pause_sending(self, pause: float) -> None:
-        """Sends nothing for so long; a pause in progress is not prolonged."""
+        """Send nothing for this time; a pause in progress is not extended."""
         self._sending = False
         if self._pause is None:
             self._pause = asyncio.get_running_loop().call_later(pause, self._end_pause)
@@ -380,7 +378,7 @@ class PublishWindow:
         self._wake_waiters()
 
     def _send_waiting(self) -> None:
-        """Sends what waits, in order, and goes back to sending new messages at once when nothing is left."""
+        """Send the waiting messages in order; afterwards new messages are sent at once."""
         if not self._can_send:
             return
         check, server = self._control_lines.check_size, self._connection.server_info
@@ -408,13 +406,13 @@ class PublishWindow:
     # ------------------------------------------------------------ time
 
     def _check_time(self, future: AckFuture) -> float:
-        """When a message that was just taken is to be looked at."""
+        """Return the time at which a new message must be checked."""
         timeout = self._limits.timeout
         return future._deadline - (timeout - min(timeout, RESEND_AFTER_S))
 
     @fail_on_unexpected
     def _on_due(self, tokens: list[str], now: float) -> None:
-        """Ends what has waited too long; sends again what has an id and was met with silence."""
+        """Fail messages whose timeout has passed; send messages with an id and without a reply again."""
         up = self._connection.is_connected
         for token in tokens:
             future = self._pending[token]
@@ -448,11 +446,11 @@ class PublishWindow:
 
     @property
     def _has_too_many_failures(self) -> bool:
-        """True if as many messages have failed, untold, as may be pending."""
+        """True if as many unreported messages have failed as may be pending."""
         return len(self._failures) >= self._limits.max_pending
 
     def _wake_waiters(self) -> None:
-        """Wakes those who wait."""
+        """Wake the waiters."""
         if self.full and self._has_room():
             self.full = False
             if self._changed:
@@ -474,7 +472,7 @@ class PublishWindow:
         )
 
     def _finish(self, error: NatsError, reason: str) -> None:
-        """Ends everything: whatever was sent and not answered may be stored."""
+        """End the window: every message sent without a reply may be stored."""
         if self._failures.end is None:
             self._failures.end = error
         self._sending = False

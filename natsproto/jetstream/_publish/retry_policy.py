@@ -1,10 +1,10 @@
-"""PURE. The policy of sending a message to a stream again: which, and when.
+"""PURE. The policy of sending a message to a stream again.
 
 Three rules decide everything, for one message, for windows and for batches:
 
-* A message that the server refused, or that had no responders, is not stored and may be sent again (ADR-22).
-* A message without a reply may be stored. It is sent again only if it has a message id.
-* The caller gets one outcome for each message, within its timeout.
+* A message that the server rejected, or that had no responders, is not stored and may be sent again (ADR-22). * A
+message without a reply may be stored. It is sent again only if it has a message id. * The caller gets one outcome for
+each message, within its timeout.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from natsproto.protocol.server_errors import SubscriptionDenied
 
 RETRY_ATTEMPTS = 2
 RETRY_WAIT_S = 0.25
-"""Seconds; both as ADR-22 has them."""
+"""Seconds; the values of ADR-22."""
 
 RESEND_AFTER_S = 1.0
-"""Seconds of silence after which a message with an id is sent again, and again after as many."""
+"""Seconds without a reply after which a message with an id is sent again, repeatedly."""
 
 MAX_RETRY_PAUSE_S = 1.0
-"""Seconds between two attempts on a server that is busy, at most."""
+"""The most seconds between two attempts on a busy server."""
 
 TRANSIENT_CODES = frozenset(
     {
@@ -44,13 +44,13 @@ TRANSIENT_CODES = frozenset(
         ErrCode.CLUSTER_NOT_LEADER,
     }
 )
-"""Refusals that pass: the message was not stored, and will be when it comes again a little later."""
+"""Temporary errors: the message was not stored, and a retry will succeed."""
 
 
 def attempts_for(given: int | None, *, has_id: bool) -> int:
-    """How often a message that no stream receives is tried again; -1 for as often as its timeout allows.
+    """Retries of a message whose subject no stream has; -1 for retries until the timeout.
 
-    With an id it may be sent as often as need be, so that it lives through an election. ``given`` is what the caller
+    A message with an id may be sent any number of times, so that it survives an election. ``given`` is what the caller
     wants, None for this default.
     """
     if given is not None:
@@ -59,9 +59,9 @@ def attempts_for(given: int | None, *, has_id: bool) -> int:
 
 
 class RetryCounter:
-    """How often a message was not stored for now, and how long to wait before the next attempt.
+    """The temporary failures of a message, and the wait before the next attempt.
 
-    ``attempts`` is how often a message that no stream receives is sent again, -1 for no bound; ``wait`` in seconds.
+    ``attempts`` is the limit of retries while no stream has the subject, -1 for no limit; ``wait`` is in seconds.
     """
 
     __slots__ = ("_attempts", "_transient", "_wait", "no_stream")
@@ -69,7 +69,7 @@ class RetryCounter:
     def __init__(self, attempts: int, wait: float) -> None:
         self._attempts, self._wait = attempts, wait
         self.no_stream = 0
-        """How often no stream received it."""
+        """The number of attempts without a stream."""
         self._transient = 0
 
     def no_stream_error(self, subject: str, timeout: float) -> NoStream:
@@ -77,7 +77,7 @@ class RetryCounter:
         return NoStream(subject, timeout if self._attempts < 0 else 0.0)
 
     def pause_after(self, error: NatsError) -> float | None:
-        """Seconds until the next attempt, short at first where a server is busy; None when there is none."""
+        """Return the seconds until the next attempt, short at first for a busy server; None when there is none."""
         if isinstance(error, NoResponders | NoStream):
             self.no_stream += 1
             return None if self.no_stream > self._attempts >= 0 else self._wait
@@ -88,9 +88,9 @@ class RetryCounter:
 
 
 class PublishState:
-    """One message that is being published: what is known of it, and whether it is sent again.
+    """The state of one message during publishing, and the decision whether it is sent again.
 
-    ``attempts`` None is the default. ``now`` and ``deadline`` are of one clock, in seconds.
+    ``attempts`` None is the default. ``now`` and ``deadline`` are seconds of the same clock.
     """
 
     __slots__ = ("_maybe_stored", "_retry_counter", "_retry_wait", "_timeout", "deadline", "has_id", "subject")
@@ -105,8 +105,8 @@ class PublishState:
         self._maybe_stored: PublishUncertain | None = None  # why an earlier copy may be stored
 
     def pause_after(self, error: NatsError, sent_at: float, now: float) -> float:
-        """Seconds until it is sent again, after this came for what was sent then. Raises what the caller is told when
-        it is not sent again.
+        """Return the seconds until it is sent again, after this reply to an attempt. Raises the error for the caller
+        when it is not sent again.
         """
         failure = error
         if isinstance(error, RequestTimeout | ConnectionLost | SubscriptionDenied):  # it went, and no answer comes

@@ -54,7 +54,7 @@ class Schedule(Value):
         if not isinstance(moment, datetime):
             raise TypeError(f"a schedule is at a datetime, not a {type(moment).__name__}")
         if moment.utcoffset() is None:
-            raise ConfigError("at", moment, "a naive datetime names no moment: give it a tzinfo, such as datetime.UTC")
+            raise ConfigError("at", moment, "a naive datetime is ambiguous: give it a tzinfo, such as datetime.UTC")
         return cls(pattern=f"@at {Timestamp.of(moment).rfc3339()}", **more)
 
     @classmethod

@@ -124,7 +124,7 @@ class Lock:
         LocalProtocolError when this object holds it already.
         """
         if self._revision:
-            raise LocalProtocolError(f"{self._what} is already held by this object: make another one with kv.lock")
+            raise LocalProtocolError(f"{self._what} is already held by this object: create another one with kv.lock")
         await self._bucket.require_ttl(None)
         expected = 0
         while True:

@@ -161,7 +161,7 @@ def watch(
     """Return a watch of these keys, or of all. InvalidSubject, ConfigError."""
     if updates_only and (include_history or resume_from is not None):
         what = "include_history" if include_history else "resume_from"
-        raise ConfigError(what, resume_from or include_history, "says the opposite of updates_only")
+        raise ConfigError(what, resume_from or include_history, "contradicts updates_only")
     policy = DeliverPolicy.ALL if include_history else DeliverPolicy.LAST_PER_SUBJECT
     subjects = bucket.subjects
     ordered = bucket.stream.ordered_consumer(

@@ -53,7 +53,7 @@ class ContentReader:
     def __init__(self, source: ObjectContent, chunk_size: int, update: Update) -> None:
         """Check the type of the source (TypeError); nothing is opened or read yet."""
         if isinstance(source, (str, io.TextIOBase)):
-            raise TypeError("an object is made of bytes: encode text, open files in binary mode, wrap paths in Path()")
+            raise TypeError("an object consists of bytes: encode text, open files in binary mode, wrap paths in Path()")
         self._source, self._size, self._update = source, chunk_size, update
         self.total = 0
         self._make = self._choose(source)
@@ -154,7 +154,7 @@ class ContentReader:
 
 def _view(piece: object) -> memoryview:
     if not isinstance(piece, (bytes, bytearray, memoryview)):
-        raise TypeError(f"an object is made of bytes: one of its pieces is of type {type(piece).__name__}")
+        raise TypeError(f"an object consists of bytes: the source returned the type {type(piece).__name__}")
     return memoryview(piece).cast("B")
 
 

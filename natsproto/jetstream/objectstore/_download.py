@@ -62,7 +62,7 @@ async def to_file(
     """Write the content to a file; see ObjectStore.get_file."""
     target = Path(path)
     if await asyncio.to_thread(target.is_dir):
-        raise IsADirectoryError(f"{target} is a directory: say what the file shall be called")
+        raise IsADirectoryError(f"{target} is a directory: give the path of a file")
     for attempt in range(MAX_RESTARTS + 1):
         store, info = await resolve(index, name, timeout)
         try:

@@ -166,7 +166,7 @@ class ObjectReader(AsyncForHint):
     async def _open(self, info: ObjectInfo) -> None:
         """Find the first chunk and start a consumer there."""
         if self._offset > info.size:
-            raise ConfigError("offset", self._offset, f"is behind the end of an object of {info.size} bytes")
+            raise ConfigError("offset", self._offset, f"is beyond the end of an object of {info.size} bytes")
         rest = info.size - self._offset
         self._bytes_left = rest if self._length is None else min(self._length, rest)
         self._whole = self._resumed_bytes + self._bytes_left == info.size

@@ -441,7 +441,7 @@ class ObjectStore:
         if type(wanted) is not int or wanted < 1:
             raise ConfigError("chunk_size", wanted, "must be a positive number of bytes")
         if 0 < most < wanted:
-            raise ConfigError("chunk_size", wanted, f"must be {most} at most: the server takes no bigger messages")
+            raise ConfigError("chunk_size", wanted, f"must be {most} at most: the server accepts no larger messages")
         return wanted
 
     def _new_info(
