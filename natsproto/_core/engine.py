@@ -344,17 +344,20 @@ class Engine:
         """
         if self._confirm_timer is None:
             self._confirm_timer = self._loop.call_later(CONFIRM_INTERVAL_S, self._send_confirm_ping)
+            self.outbox.is_watched = True
 
     def _send_confirm_ping(self) -> None:
         if self.session is not None and self.outbox.unconfirmed:
             self.session.ping(FlushToken(None, self.outbox.frames_out, self.registry.table.last_sid))
         else:
             self._confirm_timer = None
+            self.outbox.is_watched = False
 
     def _cancel_confirm_ping(self) -> None:
         if self._confirm_timer is not None:
             self._confirm_timer.cancel()
             self._confirm_timer = None
+            self.outbox.is_watched = False
 
     def _on_info(self, session: Session, info: ServerInfo) -> None:
         self.info = info

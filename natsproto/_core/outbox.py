@@ -56,6 +56,7 @@ class Outbox:
         "_wire",
         "bytes_out",
         "frames_out",
+        "is_watched",
         "must_wait",
         "size",
     )  # fmt: skip
@@ -75,6 +76,8 @@ class Outbox:
         """Bytes handed to a wire."""
         self.must_wait: bool = False
         """True if coroutines must ``await wait_writable()`` before the next put."""
+        self.is_watched: bool = False
+        """True while somebody waits for what is written to be confirmed; until then ``on_write`` is called."""
         self._limit = limit
         self._loop, self._running = loop, running
         self._on_write = on_write
@@ -174,7 +177,8 @@ class Outbox:
         self._parts.clear()
         self.size = 0
         wire.write(data)
-        self._on_write()
+        if not self.is_watched:
+            self._on_write()
 
     def _flush_in_chunks(self, wire: Wire) -> None:
         """As flush(), for messages that were collected during an outage or while the wire was busy.
@@ -192,7 +196,8 @@ class Outbox:
             self.size -= size
             wire.write(b"".join(parts[begin:taken]))
         del parts[:taken]
-        self._on_write()
+        if not self.is_watched:
+            self._on_write()
 
     def take_back(self, mark: bytes) -> list[bytes]:
         """Remove the waiting messages that have ``mark`` in their control line or headers; return those in order."""

@@ -285,15 +285,16 @@ class Session:
         try:
             link = self.link
             events = receive(what)
-            if link.parser.touched:
-                self._client.on_messages(link.take_touched())
+            parser = link.parser
+            if touched := parser.touched:
+                parser.touched = []
+                self._client.on_messages(touched)
             if events:
                 self._dispatch_events(events)
             if link.pending_pongs:
                 self._send_pongs()
-            room = link.parser.room
-            if room is not None and self.wire is not None:
-                self.wire.read_into(room)
+            if parser.large.need and self.wire is not None:
+                self.wire.read_into(parser.large.room)
         except Exception as exc:
             log.exception("receiving from %s failed", self.address)
             self.end(exc)

@@ -168,12 +168,12 @@ class Link:
         """Take bytes from the server and return what follows from the control frames in them.
 
         Never raises for invalid data: that is the event LinkFailed, and all messages before it have been delivered. The
-        routes that received messages are in ``parser.touched``.
+        routes that received messages are in ``parser.touched``; the caller takes them out.
         """
         return self._receive(self.parser.feed, chunk)
 
     def receive_into_room(self, count: int) -> list[LinkEvent]:
-        """As receive(), for ``count`` bytes that were written to ``parser.room``."""
+        """As receive(), for ``count`` bytes that were written to ``parser.large.room``."""
         return self._receive(self.parser.filled, count)
 
     def _receive(self, feed: Callable[[T], None], what: T) -> list[LinkEvent]:
@@ -190,11 +190,6 @@ class Link:
         if self.parser.events or state is not LinkState.READY:
             return self._read_frames()
         return []
-
-    def take_touched(self) -> list[Route]:
-        """Return the routes that received messages since the last call, in the order of each one's first."""
-        touched, self.parser.touched = self.parser.touched, []
-        return touched
 
     def take_output(self) -> bytes:
         """Return the pending PONGs, which must be sent before anything else."""

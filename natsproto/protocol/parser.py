@@ -9,7 +9,7 @@ which that fails, or that looks unusual, is parsed by ``read_line``, which alone
 
 Bytes of an unfinished frame wait in one bytearray. It is read again only when the missing line end or the missing byte
 count has arrived, so the work is linear for any chunk sizes. A message above LARGE_FRAME_SIZE waits in a buffer of its
-own size, unless that is more than the server has announced; ``room`` lets a transport read into it.
+own size, unless that is more than the server has announced; its ``room`` lets a transport read into it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,20 @@ class Parser:
     """
 
     __slots__ = (
-        "_failure", "_large", "_limits", "_need", "_offset", "_prefix", "_sizes", "_subjects", "_tail", "_unrouted",
-        "events", "max_payload", "routes", "touched",
+        "_failure",
+        "_limits",
+        "_need",
+        "_offset",
+        "_prefix",
+        "_sizes",
+        "_subjects",
+        "_tail",
+        "_unrouted",
+        "events",
+        "large",
+        "max_payload",
+        "routes",
+        "touched",
     )  # fmt: skip
 
     def __init__(
@@ -69,7 +81,8 @@ class Parser:
         self._unrouted.arrived = 1  # so that it is never touched
         self._tail = bytearray()
         self._need = 0  # bytes the waiting frame has in all; 0: its control line is not complete yet
-        self._large = LargeMessage()  # the waiting frame is here or in _tail
+        self.large: LargeMessage = LargeMessage()  # the waiting frame is here or in _tail
+        """While it needs bytes, those written to the beginning of its ``room`` are announced with ``filled``."""
         self._offset = 0  # bytes of the stream in front of what is being walked
         self._failure: RemoteProtocolError | None = None
 
@@ -81,7 +94,7 @@ class Parser:
     @property
     def waiting(self) -> int:
         """Bytes of the incomplete frame."""
-        return len(self._tail) + self._large.filled
+        return len(self._tail) + self.large.filled
 
     @property
     def unread(self) -> bytes:
@@ -93,13 +106,6 @@ class Parser:
         """Messages so far whose sid has no route."""
         return self._unrouted.arrived - 1
 
-    @property
-    def room(self) -> memoryview | None:
-        """The buffer for the rest of a large message, or None. Bytes written to its beginning are announced with
-        ``filled`` instead of ``feed``.
-        """
-        return self._large.room if self._large.need else None
-
     def feed(self, chunk: bytes) -> None:
         """Parse the next bytes of the stream.
 
@@ -109,18 +115,18 @@ class Parser:
         if self._failure is not None:
             raise self._failure
         try:
-            if self._tail or self._large.need:
+            if self._tail or self.large.need:
                 chunk = self._complete_frame(chunk)
             self._parse(chunk)
         except RemoteProtocolError as exc:
             self._failure, self._tail = exc, bytearray()
-            self._large.clear()
+            self.large.clear()
             raise
 
     def filled(self, count: int) -> None:
-        """``count`` bytes of the stream were written to ``room``. Raises the errors of ``feed``."""
-        self._large.filled += count
-        if self._large.filled == self._large.need:
+        """``count`` bytes of the stream were written to ``large.room``. Raises the errors of ``feed``."""
+        self.large.filled += count
+        if self.large.filled == self.large.need:
             self.feed(b"")
 
     def _parse(self, chunk: bytes) -> None:
@@ -156,7 +162,7 @@ class Parser:
             split, stop = body + head_size, body + total
             if stop + 2 > end:
                 if stop - pos > LARGE_FRAME_SIZE and total <= self.max_payload:
-                    self._large.begin((route, subject, reply, head_size, total), body - pos, chunk[pos:])
+                    self.large.begin((route, subject, reply, head_size, total), body - pos, chunk[pos:])
                 else:
                     self._need = stop + 2 - pos
                 break
@@ -176,14 +182,14 @@ class Parser:
             route.nbytes += len(words[1]) + total if reply is None else len(words[1]) + len(reply) + total
             pos = stop + 2
         self._offset += pos
-        if pos < end and not self._large.need:
+        if pos < end and not self.large.need:
             self._tail += chunk[pos:]
             if not self._need:
                 check_open_line(self._tail, self._offset, self._limits)
 
     def _complete_frame(self, chunk: bytes) -> bytes:
         """Return the bytes to parse, now that this chunk completes the incomplete frame, or nothing."""
-        tail, large = self._tail, self._large
+        tail, large = self._tail, self.large
         if need := large.need:
             chunk = large.add(chunk)
             if large.filled == need:

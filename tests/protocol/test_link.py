@@ -294,9 +294,9 @@ class LinkMachine(RuleBasedStateMachine):
 
     @rule()
     def take_touched(self) -> None:
-        assert self.link.take_touched() in ([], [self.route])
+        assert self.link.parser.touched in ([], [self.route])
         self.route.arrived = 0
-        assert self.link.take_touched() == []
+        self.link.parser.touched = []
 
     @precondition(lambda self: self.model.state is not S.AWAIT_INFO)
     @rule()
@@ -487,7 +487,7 @@ def test_messages_before_handshake_fail_link() -> None:
     assert isinstance(broken, LinkFailed)
     assert "message before anything was subscribed" in str(broken.error)
     assert delivered == []
-    assert link.take_touched() == []
+    assert link.parser.touched == []
 
 
 @pytest.mark.parametrize("frames", ["MSG PONG", "PONG MSG"])
@@ -520,7 +520,7 @@ def test_messages_before_protocol_error_are_delivered() -> None:
     assert isinstance(events[1], LinkFailed)
     assert len(events) == 2
     assert [message.data for message in delivered] == [b"x"]
-    assert len(link.take_touched()) == 1
+    assert len(link.parser.touched) == 1
     assert link.receive(b"PING\r\n") == []
     assert link.take_output() == b"PONG\r\n"
 

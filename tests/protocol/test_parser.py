@@ -91,7 +91,8 @@ class Rig:
         failures: list[RemoteProtocolError] = []
         for chunk in chunks:
             try:
-                while into_room and chunk and (room := self.parser.room) is not None:
+                while into_room and chunk and self.parser.large.need:
+                    room = self.parser.large.room
                     count = min(len(room), len(chunk))
                     room[:count] = chunk[:count]
                     chunk = chunk[count:]
