@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from time import time_ns
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, Unpack
 
 from opentelemetry.trace import SpanKind
 
@@ -20,7 +20,7 @@ from natsproto.jetstream._consumer.handle import PullConsumer
 from natsproto.jetstream._consumer.messages import Fetch, FetchIterator, Messages, MessageSource
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.pull import PullSource
-from natsproto.jetstream._consumer.pull_options import PullOptions
+from natsproto.jetstream._consumer.pull_options import FetchArgs, PullMode, fetch_options
 from natsproto.jetstream._consumer.push import PushConsumer
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._stream import Stream
@@ -104,7 +104,10 @@ class TracedSubscription(Subscription[M], Generic[M]):
 class TracedConsumer(PullConsumer):
     """A pull consumer whose messages get receive spans when they are read."""
 
-    def _fetch(self, options: PullOptions, acking: JsMessage | None = None) -> Fetch:
+    def _fetch(
+        self, mode: PullMode, timeout: Duration, acking: JsMessage | None = None, **arguments: Unpack[FetchArgs]
+    ) -> Fetch:
+        options = fetch_options(mode, timeout, self._api.timeout, **arguments)
         inbox = self._inbox or self._make_inbox()
         source = PullSource(inbox, options, acking=acking)
         return TracedFetch(source, inbox.put_back, traced_client(self._api.connection), self)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from datetime import datetime
+from typing import Unpack
 
 from natsproto._core.connection import Connection
 from natsproto._core.engine import State
@@ -21,8 +22,8 @@ from natsproto.jetstream._consumer.pull import PullSource
 from natsproto.jetstream._consumer.pull_inbox import PullInbox
 from natsproto.jetstream._consumer.pull_options import (
     DEFAULT_EXPIRES_S,
+    FetchArgs,
     PullMode,
-    PullOptions,
     fetch_options,
     pull_options,
 )
@@ -182,10 +183,9 @@ class PullConsumer(Consumer):
         server and loses nothing: the next reader of this handle gets the received and late messages first; without a
         reader they return to the server.
         """
-        options = fetch_options(
+        return self._fetch(
             PullMode.NO_WAIT if no_wait else PullMode.BOUNDED,
             timeout,
-            self._api.timeout,
             max_messages=max_messages,
             max_bytes=max_bytes,
             heartbeat=heartbeat,
@@ -194,7 +194,6 @@ class PullConsumer(Consumer):
             min_ack_pending=min_ack_pending,
             priority=priority,
         )
-        return self._fetch(options)
 
     def fetch_available(
         self,
@@ -213,10 +212,9 @@ class PullConsumer(Consumer):
         Returns the messages that are available now. If there are none, it waits for one, at most ``timeout`` seconds;
         the list is empty when none arrives. Otherwise as ``fetch``.
         """
-        options = fetch_options(
+        return self._fetch(
             PullMode.AVAILABLE,
             timeout,
-            self._api.timeout,
             max_messages=max_messages,
             max_bytes=max_bytes,
             heartbeat=heartbeat,
@@ -225,10 +223,12 @@ class PullConsumer(Consumer):
             min_ack_pending=min_ack_pending,
             priority=priority,
         )
-        return self._fetch(options)
 
-    def _fetch(self, options: PullOptions, acking: JsMessage | None = None) -> Fetch:
+    def _fetch(
+        self, mode: PullMode, timeout: Duration, acking: JsMessage | None = None, **arguments: Unpack[FetchArgs]
+    ) -> Fetch:
         """Create a Fetch of this consumer; tracing overrides it."""
+        options = fetch_options(mode, timeout, self._api.timeout, **arguments)
         inbox = self._inbox or self._make_inbox()
         return Fetch(PullSource(inbox, options, acking=acking), inbox.put_back)
 
@@ -250,17 +250,16 @@ class PullConsumer(Consumer):
         """
         if acking is not None and acking.is_acked:
             acking.ack_nowait()  # raises
-        options = fetch_options(
+        messages = await self._fetch(
             PullMode.BOUNDED,
             timeout,
-            self._api.timeout,
+            acking,
             max_messages=1,
             group=group,
             min_pending=min_pending,
             min_ack_pending=min_ack_pending,
             priority=priority,
         )
-        messages = await self._fetch(options, acking)
         if not messages:
             raise no_message_error(self._api.connection, self._what, timeout)
         return messages[0]

@@ -516,11 +516,12 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
     async def _collect(self) -> list[JsMessage]:
         buffer = self._buffer
         try:
-            if not self._started:  # else it was awaited or iterated before: there is nothing more
-                self._started = True
-                self._source.start()
             if not buffer.ended:
-                await buffer.wait_end()
+                ended = buffer.wait_end()
+                if not self._started:  # else it was awaited or iterated before: there is nothing more
+                    self._started = True
+                    self._source.start()
+                await ended
             if buffer.error is not None and not buffer.ready:
                 raise buffer.error
             got = list(buffer.ready)

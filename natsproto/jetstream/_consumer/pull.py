@@ -77,20 +77,25 @@ class PullSource:
     def start(self) -> None:
         """Starts to pull; messages left over by an earlier reader come first."""
         inbox, buffer, options = self._inbox, self.buffer, self._options
-        now = inbox.loop.time()
         if inbox.leftover:
             most = options.max_messages if options.mode is not PullMode.ENDLESS else options.total or UNBOUNDED_BATCH
             buffer.put_counted(inbox.take_leftover(most))
-        self._start_with(PullState(options, buffer, now, consumer=inbox.consumer), now)
+        self._begin()
 
     def start_ordered(
         self, predecessor: PullState | None, until: float, prefetch: AdaptivePrefetch | None
     ) -> asyncio.Future[ConsumerEnd]:
         """Starts to pull for an ordered reader; returns a future that is done when this consumer has ended."""
+        self._ended = self._inbox.loop.create_future()
+        self._begin(predecessor, until, prefetch)
+        return self._ended
+
+    def _begin(
+        self, predecessor: PullState | None = None, until: float = 0.0, prefetch: AdaptivePrefetch | None = None
+    ) -> None:
         inbox = self._inbox
         now = inbox.loop.time()
-        self._ended = inbox.loop.create_future()
-        state = PullState(
+        self.state = state = PullState(
             self._options,
             self.buffer,
             now,
@@ -99,18 +104,13 @@ class PullSource:
             prefetch=prefetch,
             predecessor=predecessor,
         )
-        self._start_with(state, now)
-        return self._ended
-
-    def _start_with(self, state: PullState, now: float) -> None:
-        self.state = state
         if state.phase is PullPhase.DONE:  # others have left enough
             if self._acking is not None:
                 self._acking.ack_nowait()
             self._end(None)
             return
-        self._replies = self._inbox.join(self)
-        if not self._inbox.connection.is_connected:
+        self._replies = inbox.join(self)
+        if not inbox.connection.is_connected:
             state.on_disconnect()
         self._send_pulls(now)
 
@@ -287,8 +287,8 @@ class PullSource:
         """
         state, buffer, replies, inbox = self.state, self.buffer, self._replies, self._inbox
         assert state is not None
-        refill_at: int | None = None
         while replies is not None and (request := state.next_request(now)) is not None:
+            refill_at, deadline = state.refill_at, state.deadline  # as long as the state is at hand
             body = request.body(inbox.pins.get(request.group, "") if request.group else "")
             acked, self._acking = self._acking, None
             try:
@@ -299,21 +299,20 @@ class PullSource:
             except OutboxFull:
                 self._acking = acked
                 state.on_not_sent(now)
+                refill_at, deadline = None, state.deadline
                 break
             except ConnectionClosed:
                 state.stop()
                 break
-            refill_at = state.refill_at
             if refill_at is None or refill_at > buffer.consumed:
                 break
         else:
-            refill_at = state.refill_at
+            refill_at, deadline = state.refill_at, state.deadline
         if state.phase is PullPhase.DONE:
             if not inbox.is_ending(replies):  # else what is on its way is still to be read
                 self._end(None)
             return
         buffer.refill_at = NEVER_REFILL if refill_at is None else refill_at
-        deadline = state.deadline
         if deadline is not None and replies is not None and (self._timer is None or deadline < self._timer_at):
             if self._timer is not None:
                 self._timer.cancel()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict, Unpack
 
 from natsproto._durations import seconds
 from natsproto.errors import ConfigError
@@ -113,35 +113,25 @@ class PullOptions(NamedTuple):
     priority: PriorityOptions
 
 
-def fetch_options(
-    mode: PullMode,
-    timeout: Duration,
-    search_time: float,
-    *,
-    max_messages: int | None,
-    max_bytes: int | None = None,
-    heartbeat: Duration | None = None,
-    group: str = "",
-    min_pending: int = 0,
-    min_ack_pending: int = 0,
-    priority: int = 0,
-) -> PullOptions:
+class FetchArgs(TypedDict, total=False):
+    """The arguments of ``fetch`` that become options as they are."""
+
+    max_messages: int | None
+    max_bytes: int | None
+    heartbeat: Duration | None
+    group: str
+    min_pending: int
+    min_ack_pending: int
+    priority: int
+
+
+def fetch_options(mode: PullMode, timeout: Duration, search_time: float, **arguments: Unpack[FetchArgs]) -> PullOptions:
     """The options of a fetch. With a timeout of 0 it gets the available messages, and waits ``search_time`` seconds for
     the server's reply. ConfigError, TypeError.
     """
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not 0 < timeout < MAX_TIMEOUT_S:
         timeout = seconds("timeout", timeout)
-    return pull_options(
-        mode if timeout else PullMode.NO_WAIT,
-        max_messages=max_messages,
-        max_bytes=max_bytes,
-        expires=timeout or search_time,
-        heartbeat=heartbeat,
-        group=group,
-        min_pending=min_pending,
-        min_ack_pending=min_ack_pending,
-        priority=priority,
-    )
+    return pull_options(mode if timeout else PullMode.NO_WAIT, expires=timeout or search_time, **arguments)
 
 
 def pull_options(
