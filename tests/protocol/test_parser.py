@@ -91,10 +91,9 @@ class Rig:
         failures: list[RemoteProtocolError] = []
         for chunk in chunks:
             try:
-                while into_room and chunk and self.parser.large.need:
-                    room = self.parser.large.room
-                    count = min(len(room), len(chunk))
-                    room[:count] = chunk[:count]
+                while into_room and chunk and (large := self.parser.large).need:
+                    count = min(len(large.room), len(chunk))
+                    large.room[:count] = chunk[:count]
                     chunk = chunk[count:]
                     self.parser.filled(count)
                 self.parser.feed(chunk)

@@ -389,8 +389,7 @@ class Messages(AsyncForHint):
 
     def take(self) -> JsMessage | None:
         """Takes the next message, if there is one. It counts as consumed when it is released."""
-        ready = self.buffer.ready
-        return ready.popleft() if ready else None
+        return self.buffer.ready.popleft() if self.buffer.ready else None
 
     def release(self, message: JsMessage) -> None:
         """Counts a message as consumed, so that another one may be pulled."""
