@@ -53,7 +53,7 @@ test-all: $(VENV)/.ready-test ## all tests, the slow ones too, with ten times th
 	@$(BIN)/coverage erase
 	@$(COVERED) -m 'not spark_full' --hypothesis-profile=full $(ARGS)
 	@$(BIN)/coverage combine --quiet
-	@$(BIN)/coverage report --skip-covered $(if $(ARGS),,--fail-under=95)
+	@$(BIN)/coverage report --skip-covered $(if $(ARGS),,--fail-under=97)
 
 test-spark-full: $(VENV)/.ready-test ## the long tests on Spark: kill -9 again and again, clusters (ARGS= for pytest)
 	@$(BIN)/python -m tests.spark.java

@@ -55,3 +55,37 @@ def test_total_of_one() -> None:
     assert asked(ledger).batch == 1
     ledger.on_messages(1, 0, 0.0)
     assert ledger.state.is_done
+
+
+@pytest.mark.parametrize(
+    ("expires", "heartbeat", "pulls"),
+    [
+        (60.0, 20.0, [(20, 60), (0.25, 5), (0.5, 5), (1, 5), (2, 5), (4, 8), (8, 16), (16, 32), (20, 60)]),
+        (0.6, 0.3, [(0.3, 0.6), (0.25, 0.6), (0.3, 0.6)]),
+        (0.4, 0.2, [(0.2, 0.4), (0.2, 0.4)]),
+    ],
+)
+def test_pulls_after_losses_have_short_heartbeats(
+    expires: float, heartbeat: float, pulls: list[tuple[float, float]]
+) -> None:
+    """They double with every loss, up to the heartbeat of the options."""
+    for losses, wanted in enumerate(pulls):
+        ledger = Pulling(expires=expires, heartbeat=heartbeat)
+        ledger.state.losses = losses
+        request = asked(ledger)
+        assert (request.idle_heartbeat, request.expires) == wanted
+
+
+def test_refill_is_due_for_endless_reading_alone() -> None:
+    ledger = Pulling(max_messages=10)
+    asked(ledger)
+    seen = [ledger.state.refill_at]
+    ledger.state.stop()
+    seen.append(ledger.state.refill_at)
+    assert seen == [5, None]
+    bounded = Pulling(once=True, max_messages=10)
+    asked(bounded)
+    assert bounded.state.refill_at is None
+    by_bytes = Pulling(max_bytes=100)
+    asked(by_bytes)
+    assert by_bytes.state.refill_at == 0
