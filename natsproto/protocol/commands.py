@@ -17,6 +17,8 @@ PING = b"PING\r\n"
 PONG = b"PONG\r\n"
 
 _MAX_CACHED_SUBJECTS = 4096
+_MAX_MISSED = 4 * _MAX_CACHED_SUBJECTS
+"""Unknown subjects after which a full cache is cleared. Filling it takes as long as validating a subject."""
 _MAX_CACHED_PREFIX_LENGTH = 1024
 """Bytes of verb and subject with which no control line can be too long."""
 _MAX_CACHED_SIZE = 8192
@@ -54,9 +56,10 @@ class ControlLines:
     which also shows that the subject is valid, and small sizes as they are written.
     """
 
-    __slots__ = ("max_payload", "pub_prefixes", "pub_sizes")
+    __slots__ = ("_missed", "max_payload", "pub_prefixes", "pub_sizes")
 
     def __init__(self) -> None:
+        self._missed = 0  # subjects that were not found in the full cache since it was last cleared
         self.max_payload: int = 0
         """Bytes of headers and payload the server accepts; 0 while unknown."""
         self.pub_prefixes: dict[str, bytes] = {}
@@ -77,9 +80,12 @@ class ControlLines:
 
     def _new_pub_prefix(self, subject: str) -> bytes:
         start = b"PUB %b " % publish_subject(subject)
-        if len(start) <= _MAX_CACHED_PREFIX_LENGTH and not subject.startswith(_INBOX_PREFIX):
-            if len(self.pub_prefixes) >= _MAX_CACHED_SUBJECTS:
+        if len(self.pub_prefixes) >= _MAX_CACHED_SUBJECTS:
+            self._missed += 1
+            if self._missed == _MAX_MISSED:
+                self._missed = 0
                 self.pub_prefixes.clear()
+        elif len(start) <= _MAX_CACHED_PREFIX_LENGTH and not subject.startswith(_INBOX_PREFIX):
             self.pub_prefixes[subject] = start
         return start
 
@@ -91,11 +97,13 @@ class ControlLines:
         """Return the line of a message without reply and headers whose subject or size is not cached yet."""
         if size > self.max_payload:
             self.check_size(size)
-        start, end = self.pub_prefixes.get(subject) or self._new_pub_prefix(subject), b"%d\r\n" % size
+        start, end = self.pub_prefixes.get(subject) or self._new_pub_prefix(subject), self.pub_sizes.get(size)
+        if end is None:
+            end = b"%d\r\n" % size
+            if size < _MAX_CACHED_SIZE:
+                self.pub_sizes[size] = end
         if len(start) > _SAFE_LINE_LENGTH:
             self._check_line(len(start) + len(end) - 6, subject)
-        if size < _MAX_CACHED_SIZE:
-            self.pub_sizes[size] = end
         return start + end
 
     def message_line(self, subject: bytes, reply: bytes | None, block: bytes | None, size: int) -> bytes:
