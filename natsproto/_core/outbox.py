@@ -45,19 +45,19 @@ class Outbox:
     __slots__ = (
         "_confirmed",
         "_corked",
-        "fast_limit",
         "_limit",
         "_loop",
         "_notifier",
         "_on_write",
-        "parts",
         "_paused",
         "_running",
         "_wire",
         "bytes_out",
+        "fast_limit",
         "frames_out",
         "is_watched",
         "must_wait",
+        "parts",
         "size",
     )  # fmt: skip
 

@@ -160,6 +160,20 @@ def test_header_bytes_survive_surrogate_escapes() -> None:
 # ---------------------------------------------------------------- the mapping
 
 
+@given(
+    st.lists(st.text(alphabet="aAb:\r\n \t", max_size=8), max_size=6), st.sampled_from(["NATS/1.0", "NATS/1.0 503", ""])
+)
+def test_single_header_is_found_as_in_all(lines: list[str], first: str) -> None:
+    block = "\r\n".join([first, *lines, "", ""]).encode()
+    read = Headers.parse(block)
+    names = ["a", "b", ":", "", "a:", "\r", "\r\n", "aA", *list(read), *(line.partition(":")[0] for line in lines)]
+    for name in names:
+        assert Headers.parse(block).get(name) == (read.get_all(name) or [None])[0]
+        untouched = Headers.parse(block)
+        untouched.get(name)
+        assert (untouched, untouched.invalid_lines) == (read, read.invalid_lines)
+
+
 def test_first_last_all_and_folded_values() -> None:
     headers = Headers([("Tag", "1"), ("tag", "2"), ("Tag", "3")])
     assert headers["Tag"] == "1"
