@@ -61,7 +61,8 @@ class Headers(Mapping[str, str]):
         """Read the whole block."""
         lines, self._unread = self._unread.split("\r\n"), ""
         self._invalid = ()
-        self._known = values = {}
+        values: dict[str, list[str]] = {}
+        self._known = values
         first = lines[0]
         if first == _VERSION:
             del lines[0]
