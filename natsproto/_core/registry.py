@@ -11,7 +11,7 @@ import logging
 import weakref
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 from natsproto._core import events
 from natsproto._core.event_bus import EventBus
@@ -92,23 +92,29 @@ class SubscriptionRegistry:
 
     # ---------------------------------------------------------------- receiving
 
-    def on_messages(self, touched: list[Route]) -> None:
+    def on_messages(self, touched: list[Route]) -> bool:
         """Account for the messages of one chunk in every subscription, and call its ``def`` callback.
 
-        Callbacks run in the order of each subscription's first message in the chunk.
+        Callbacks run in the order of each subscription's first message in the chunk. Returns True if a task has to run
+        before all messages are handled.
         """
+        waiting = False
         deadline = monotonic() + CALLBACK_TIME_SLICE_S if len(touched) > 1 else 0.0
-        for route in touched:
-            assert isinstance(route, SubscriptionEntry)
-            count, nbytes, excess, ended = self.table.take_arrived(route)
+        for entry in cast("list[SubscriptionEntry[Owner]]", touched):
+            ended, excess, owner = False, 0, entry.owner
+            if entry.max_msgs is None:
+                count, nbytes = entry.arrived, entry.nbytes
+                entry.arrived = entry.nbytes = 0
+                entry.received += count
+            else:
+                count, nbytes, excess, ended = self.table.take_arrived(entry)
             self.in_msgs += count
             self.in_bytes += nbytes
-            owner = route.owner
             if isinstance(owner, Subscription):
                 if ended:
                     self._unregister(owner)
-                if count:
-                    owner._account(count, nbytes, excess, deadline)
+                if count and owner._account(count, nbytes, excess, deadline):
+                    waiting = True
                 if ended:
                     owner._close(None)
             elif type(owner) is RequestMux:
@@ -117,6 +123,7 @@ class SubscriptionRegistry:
             else:
                 assert not isinstance(owner, RequestMux)
                 owner.on_batch_end()
+        return waiting
 
     # ---------------------------------------------------------------- subscriptions
 

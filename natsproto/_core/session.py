@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Protocol, TypeVar
 
-from natsproto._core.wire import DialPlan, Runtime, Wire
+from natsproto._core.wire import READ_BUFFER_SIZE, DialPlan, Runtime, Wire
 from natsproto._options import Options
 from natsproto._version import __version__
 from natsproto.errors import (
@@ -73,8 +73,8 @@ deflate uses a window of only 32 KiB anyway."""
 class SessionCallbacks(Protocol):
     """Callbacks that a session needs from the engine."""
 
-    def on_messages(self, touched: list[Route]) -> None:
-        """Messages were put into these routes."""
+    def on_messages(self, touched: list[Route]) -> bool:
+        """Messages were put into these routes. True if a task has to run before they are handled."""
         ...
 
     def on_link_event(self, session: Session, event: LinkEvent) -> None:
@@ -123,6 +123,7 @@ class Session:
         """True if the connection uses TLS."""
         self._is_held = False
         self._is_yielding = False
+        self._was_read_full = False  # in this turn of the event loop
         self._keep_alive: asyncio.TimerHandle | None = None
         self._last_sent_bytes = 0
         self._stuck_ticks = 0
@@ -275,20 +276,21 @@ class Session:
 
     def on_data(self, chunk: bytes) -> None:
         """Bytes were received. An error in handling them ends this session and nothing else."""
-        self._receive(self.link.receive, chunk)
+        self._receive(self.link.receive, chunk, len(chunk))
 
     def on_buffer_filled(self, count: int) -> None:
         """``count`` bytes were written to the buffer given to ``Wire.read_into``."""
-        self._receive(self.link.receive_into_room, count)
+        self._receive(self.link.receive_into_room, count, count)
 
-    def _receive(self, receive: Callable[[T], list[LinkEvent]], what: T) -> None:
+    def _receive(self, receive: Callable[[T], list[LinkEvent]], what: T, size: int) -> None:
         try:
             link = self.link
             events = receive(what)
             parser = link.parser
             if touched := parser.touched:
                 parser.touched = []
-                self._client.on_messages(touched)
+                if self._client.on_messages(touched) and size >= READ_BUFFER_SIZE:
+                    self._on_full_read()
             if events:
                 self._dispatch_events(events)
             if link.pending_pongs:
@@ -298,6 +300,21 @@ class Session:
         except Exception as exc:
             log.exception("receiving from %s failed", self.address)
             self.end(exc)
+
+    def _on_full_read(self) -> None:
+        """Let the readers run after the second full read of a turn.
+
+        uvloop reads up to 32 times in a row, 2 MiB, before any task runs. Messages that wait so long have left the
+        processor's caches, and the garbage collector has visited them.
+        """
+        if self._was_read_full:
+            self.yield_to_readers()
+        else:
+            self._was_read_full = True
+            self._loop.call_soon(self._on_turn_end)
+
+    def _on_turn_end(self) -> None:
+        self._was_read_full = False
 
     def on_disconnect(self, cause: Exception | None) -> None:
         """The wire has ended."""

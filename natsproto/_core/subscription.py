@@ -398,11 +398,12 @@ class Subscription(AsyncForHint, Generic[M]):
 
     # ---------------------------------------------------------------- receiving
 
-    def _account(self, count: int, nbytes: int, excess: int, deadline: float = 0.0) -> None:
+    def _account(self, count: int, nbytes: int, excess: int, deadline: float = 0.0) -> bool:
         """Account for ``count`` messages that one chunk put into the inbox.
 
         The last ``excess`` of them exceed the limit of an auto-unsubscribe and are removed again. A ``def`` callback is
         called here, until the deadline (of time.monotonic; 0: for CALLBACK_TIME_SLICE_S); a task handles the rest.
+        Returns True if a task has to run before all messages are handled.
         """
         inbox = self._inbox
         for _ in range(excess):
@@ -420,7 +421,8 @@ class Subscription(AsyncForHint, Generic[M]):
             self._check_limits()
         if self._on_change is not None:
             self._on_change()
-        elif (callback := self._callback) is None:
+            return True
+        if (callback := self._callback) is None:
             if self._notifier:
                 self._notifier.wake()
         elif callback.task is None and inbox:
@@ -432,6 +434,7 @@ class Subscription(AsyncForHint, Generic[M]):
                     callback.start(self._on_callback_idle, awaitable)
                 elif self._episode_dropped or self._holds_reading:
                     self._on_inbox_read()
+        return bool(inbox)
 
     def _add_chunk(self, count: int, nbytes: int) -> None:
         """Count pending bytes by chunk, since older messages wait: reading a message then costs nothing."""

@@ -11,13 +11,9 @@ import socket
 import ssl
 from typing import cast
 
-from natsproto._core.wire import DialPlan, Wire, WireHandler
+from natsproto._core.wire import READ_BUFFER_SIZE, DialPlan, Wire, WireHandler
 from natsproto.errors import ConfigError
 from natsproto.protocol.addresses import ServerAddress
-
-READ_BUFFER_SIZE = 65_536
-"""A plain Protocol is handed 250 KB objects by uvloop, each above malloc's mmap threshold: page faults cost
-174 to 285 ns a message. One buffer of this size that is reused costs none."""
 
 FIRST_READ_BUFFER_SIZE = 4096
 """Size of the first buffer: the handshake fits, and clearing a large one takes longer than the handshake."""

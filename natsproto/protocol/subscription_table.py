@@ -21,8 +21,8 @@ RESUBSCRIBE_BATCH: Final = 1000
 class SubscriptionEntry(Route, Generic[Owner]):
     """One subscription as the server knows it.
 
-    ``received`` counts all messages that ever arrived for it; ``max_msgs`` is the count at which it ends (None: never).
-    ``owner`` is returned to the caller unchanged.
+    ``received`` counts all messages that ever arrived for it; ``max_msgs`` is the count at which it ends (None: never;
+    0: it has ended). ``owner`` is returned to the caller unchanged.
     """
 
     __slots__ = ("max_msgs", "owner", "queue", "received", "received_before", "sid", "stopped", "subject")
@@ -102,6 +102,7 @@ class SubscriptionTable(Generic[Owner]):
             return b""
         del self.routes[b"%d" % entry.sid]
         entry.deliver = _drop  # for the rest of a chunk that is being read
+        entry.max_msgs = 0
         return commands.unsub(entry.sid)
 
     def limit(self, entry: SubscriptionEntry[Owner], max_msgs: int) -> bytes:
