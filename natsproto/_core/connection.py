@@ -176,16 +176,7 @@ class Connection:
                 start, end = self._pub_prefixes.get(subject), self._pub_sizes.get(size)
             except TypeError:
                 raise _not_a_subject(subject) from None
-            head = start + end if start and end else self._control_lines.pub_line(subject, size)
-            waiting = outbox.size + len(head) + size + 2
-            if waiting > outbox.fast_limit:
-                outbox.put_slow(head, payload, waiting)
-            else:
-                parts = outbox.parts
-                parts.append(head)
-                parts.append(payload)
-                parts.append(b"\r\n")
-                outbox.size = waiting
+            outbox.put(start + end if start and end else self._control_lines.pub_line(subject, size), payload)
         else:
             self._publish_full(subject, payload, reply, headers)
 

@@ -45,19 +45,19 @@ class Outbox:
     __slots__ = (
         "_confirmed",
         "_corked",
+        "_fast_limit",
         "_limit",
         "_loop",
         "_notifier",
         "_on_write",
+        "_parts",
         "_paused",
         "_running",
         "_wire",
         "bytes_out",
-        "fast_limit",
         "frames_out",
         "is_watched",
         "must_wait",
-        "parts",
         "size",
     )  # fmt: skip
 
@@ -81,8 +81,8 @@ class Outbox:
         self._limit = limit
         self._loop, self._running = loop, running
         self._on_write = on_write
-        self.parts: list[bytes] = []
-        self.fast_limit = -1  # the size up to which put() takes the fast path: one comparison instead of three
+        self._parts: list[bytes] = []
+        self._fast_limit = -1  # the size up to which put() takes the fast path: one comparison instead of three
         self._confirmed = 0
         self._wire: Wire | None = None
         self._paused = False
@@ -92,7 +92,7 @@ class Outbox:
     @property
     def frames(self) -> int:
         """Messages waiting."""
-        return len(self.parts) // 3
+        return len(self._parts) // 3
 
     @property
     def unconfirmed(self) -> int:
@@ -108,22 +108,22 @@ class Outbox:
         LocalProtocolError outside of the event loop if it is the first message of a turn.
         """
         size = self.size + len(head) + len(payload) + 2
-        if size > self.fast_limit:
-            self.put_slow(head, payload, size)
+        if size > self._fast_limit:
+            self._put_slow(head, payload, size)
         else:
-            parts = self.parts
+            parts = self._parts
             parts.append(head)
             parts.append(payload)
             parts.append(b"\r\n")
             self.size = size
 
-    def put_slow(self, head: bytes, payload: bytes, size: int) -> None:
+    def _put_slow(self, head: bytes, payload: bytes, size: int) -> None:
         """Add the first message of a turn, to a full outbox, or one that completes a batch."""
         if size > self._limit:
             self._check_room(size - self.size)
         if not self._corked and self._running() is not self._loop:
             raise wrong_loop_error()
-        self.parts += (head, payload, b"\r\n")
+        self._parts += (head, payload, b"\r\n")
         self.size = size
         if not self._corked:
             self.cork()
@@ -137,7 +137,7 @@ class Outbox:
         """Collect further messages, and send them together at the end of this turn of the event loop."""
         if not self._corked and self._limit >= 0:
             self._corked = True
-            self.fast_limit = min(self._limit, FLUSH_SIZE - 1)
+            self._fast_limit = min(self._limit, FLUSH_SIZE - 1)
             self._loop.call_soon(self._end_of_turn)
 
     async def wait_writable(self) -> None:
@@ -166,15 +166,15 @@ class Outbox:
     def flush(self) -> None:
         """Hand everything to the wire, if there is one and it accepts data."""
         wire = self._wire
-        if wire is None or self._paused or not self.parts:
+        if wire is None or self._paused or not self._parts:
             return
         if self.size > CONGESTED_SIZE:
             self._flush_in_chunks(wire)
             return
-        data = b"".join(self.parts)
+        data = b"".join(self._parts)
         self.frames_out += self.frames
         self.bytes_out += len(data)
-        self.parts.clear()
+        self._parts.clear()
         self.size = 0
         wire.write(data)
         if not self.is_watched:
@@ -185,7 +185,7 @@ class Outbox:
 
         In one piece, everything that the kernel does not accept would wait in the transport and die with it.
         """
-        parts, taken = self.parts, 0
+        parts, taken = self._parts, 0
         while taken < len(parts) and not self._paused:
             begin, size = taken, 0
             while taken < len(parts) and size < FLUSH_SIZE:
@@ -201,7 +201,7 @@ class Outbox:
 
     def take_back(self, mark: bytes) -> list[bytes]:
         """Remove the waiting messages that have ``mark`` in their control line or headers; return those in order."""
-        parts = self.parts
+        parts = self._parts
         kept: list[bytes] = []
         taken: list[bytes] = []
         for place in range(0, len(parts), 3):
@@ -219,7 +219,7 @@ class Outbox:
 
         Returns their control lines without line ends, and those bytes.
         """
-        parts = self.parts
+        parts = self._parts
         found: list[tuple[bytes, int]] = []
         kept: list[bytes] = []
         for place in range(0, len(parts), 3):
@@ -260,12 +260,12 @@ class Outbox:
 
     def close(self) -> None:
         """Refuse further messages: put raises ConnectionClosed."""
-        self._limit = self.fast_limit = -1
+        self._limit = self._fast_limit = -1
         self._notifier.wake()
 
     def _end_of_turn(self) -> None:
         self._corked = False
-        self.fast_limit = -1
+        self._fast_limit = -1
         self.flush()
         if self._paused and self.size >= CONGESTED_SIZE:
             self.must_wait = True
