@@ -15,9 +15,9 @@ class JetStreamError(NatsError):
 class ApiError(JetStreamError):
     """The JetStream API replied with an error.
 
-    ``code`` is an HTTP-like status, ``err_code`` the exact reason (``natsproto.jetstream._api_errors.ErrCode`` names
-    them all), ``description`` the text of the server and ``asked`` the operation. ``natsproto.jetstream._api_errors``
-    maps each ``err_code`` to a subclass; other codes raise a plain ApiError.
+    ``code`` is an HTTP-like status, ``err_code`` the exact reason (a number that nats-server lists in its errors.json),
+    ``description`` the text of the server and ``asked`` the operation. Codes with a subclass raise that; others raise a
+    plain ApiError.
     """
 
     code: int

@@ -1,7 +1,8 @@
 """JetStream: streams, consumers and what is built on them. ``Client.jetstream()`` is the way in.
 
-Uses only the public verbs of a connection. The key/value and object stores, partitioned groups and advisories are
-packages and modules of their own (``natsproto.jetstream.kv``, ``.objectstore``, ``.groups``, ``.advisory``).
+It uses the core through its public methods and the few others that ``LAYER_INTERFACE`` in tests/house.py lists. The
+names of the key/value and object stores are in ``natsproto.jetstream.kv`` and ``natsproto.jetstream.objectstore``, all
+others in this package.
 """
 
 from natsproto import _value

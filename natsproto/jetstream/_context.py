@@ -87,11 +87,13 @@ class JetStream(BucketManager):
     ) -> PubAck:
         """Publish a message and wait until a stream has stored it.
 
-        ``timeout`` in seconds for everything (default: the context's). The named arguments are ``msg_id``, the
-        expectations ``expected_stream``, ``expected_last_seq``, ``expected_last_msg_id``,
-        ``expected_last_subject_seq`` and ``expected_last_subject_seq_subject``, ``ttl``, ``rollup``, ``schedule``
-        and ``schedule_target``: see ``natsproto.jetstream._publish.headers.ExpectationArgs``. ``headers`` are sent
-        as they are.
+        ``timeout`` in seconds for everything (default: the context's). ``headers`` are sent as they are. The stream
+        stores a ``msg_id`` once within its ``duplicate_window``. It rejects the message unless ``expected_stream`` is
+        its name, ``expected_last_seq`` its last sequence, ``expected_last_msg_id`` the id of its last message, and
+        ``expected_last_subject_seq`` the last sequence of the subject (0: there is none), or of
+        ``expected_last_subject_seq_subject``, in which wildcards are allowed. ``ttl``: seconds (at least 1) after which
+        the message expires, or "never". ``rollup``: the server removes all earlier messages of its subject ("sub") or
+        of the stream ("all"). ``schedule``: when the stream publishes it to ``schedule_target``.
 
         When no stream has the subject, publishing is retried ``retry_attempts`` times (-1: until the timeout; default:
         twice, with a ``msg_id`` until the timeout), ``retry_wait`` seconds apart (ADR-22); then NoStream. While the

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from natsproto.errors import ConfigError
 from natsproto.jetstream._consumer.pull_limits import NO_PULL_LIMITS
+from natsproto.jetstream._consumer.pull_options import pull_options
 from tests.jetstream.pulling import Pulling
 from tests.jetstream.test_pull_state import asked
 
@@ -42,19 +44,24 @@ def test_available_messages_of_a_lost_consumer(consumed: int, done: bool) -> Non
     assert ledger.state.is_done is done
 
 
-def test_total_counts_what_is_on_its_way() -> None:
-    ledger = Pulling(max_messages=4, total=5)
+def test_stop_after_counts_messages_in_flight() -> None:
+    ledger = Pulling(max_messages=4, stop_after=5)
     assert asked(ledger).batch == 4
     ledger.on_messages(3, 0, 0.0)
     ledger.on_consumed(3, 0)
     assert asked(ledger).batch == 1
 
 
-def test_total_of_one() -> None:
-    ledger = Pulling(max_messages=4, total=1)
+def test_stop_after_one() -> None:
+    ledger = Pulling(max_messages=4, stop_after=1)
     assert asked(ledger).batch == 1
     ledger.on_messages(1, 0, 0.0)
     assert ledger.state.is_done
+
+
+def test_stop_after_is_named_in_its_error() -> None:
+    with pytest.raises(ConfigError, match=r"stop_after.*must be at least 0"):
+        pull_options(stop_after=-1)
 
 
 @pytest.mark.parametrize(

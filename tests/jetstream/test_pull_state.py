@@ -318,7 +318,7 @@ def test_a_sliver_of_bytes_is_not_asked_for() -> None:
 
 
 def test_a_total_is_never_exceeded_and_ends_it() -> None:
-    ledger = Pulling(max_messages=4, total=6)
+    ledger = Pulling(max_messages=4, stop_after=6)
     assert asked(ledger).batch == 4
     assert ledger.on_messages(4, 0, 0.0) is KEEP
     ledger.on_consumed(4, 0)
@@ -1191,7 +1191,7 @@ def test_reading_goes_on_with_another_consumer() -> None:
     assert told(ledger, 409, "Consumer Deleted", {}, 0.0).action is Action.STOP
     ledger.begin_again()
     assert asked(ledger).batch == 6
-    ledger = open_pull(max_messages=10, total=4)
+    ledger = open_pull(max_messages=10, stop_after=4)
     ledger.on_messages(4, 0, 0.0)
     ledger.begin_again()
     assert ledger.is_done

@@ -1,6 +1,7 @@
 """The consumer handle: its info, the calls that change or delete it, and the methods that read its messages.
 
-Owns two names and the last info. ``pull`` pulls messages; ``messages`` and ``consume`` read and handle them.
+Holds the names of the stream and the consumer, and the last info. ``pull`` pulls messages; ``messages`` and
+``consume`` read and handle them.
 """
 
 from __future__ import annotations
@@ -295,7 +296,7 @@ class PullConsumer(Consumer):
             heartbeat=heartbeat,
             threshold_messages=threshold_messages,
             threshold_bytes=threshold_bytes,
-            total=stop_after,
+            stop_after=stop_after,
             group=group,
             min_pending=min_pending,
             min_ack_pending=min_ack_pending,

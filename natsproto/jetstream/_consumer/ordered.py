@@ -199,7 +199,7 @@ class OrderedConsumer:
             heartbeat=heartbeat,
             threshold_messages=threshold_messages,
             threshold_bytes=threshold_bytes,
-            total=stop_after,
+            stop_after=stop_after,
         )
         return self._make_messages(OrderedSource(self._state, options))
 
@@ -296,7 +296,7 @@ class OrderedSource:
             self._until = self._loop.time() + options.expires
             self._timer = self._loop.call_at(self._until + EXPIRY_GRACE_S, self._on_expired)
         if state.leftover:
-            most = options.max_messages if self._is_fetch else options.total or len(state.leftover)
+            most = options.max_messages if self._is_fetch else options.stop_after or len(state.leftover)
             buffer.put_counted(state.take_leftover(most))
             if PullState(options, buffer, 0.0).is_done:
                 self._inbox, self._is_fetch_complete = inbox, True
@@ -383,7 +383,7 @@ class OrderedSource:
                 state.emit_notice(how.error)
             self._drop_consumer()
             ended = None
-            # One that was never heard of had better not be followed too soon.
+            # Back off if the lost consumer never sent anything.
             delay = 0.0 if cursor.is_heard else cursor.on_failed()
 
     @property
@@ -444,7 +444,7 @@ class OrderedSource:
             stream=self._state.stream,
             consumer=config.name,
             heartbeat=config.idle_heartbeat,
-            total=self._options.total,
+            total=self._options.stop_after,
             buffer=self.buffer,
             cursor=self._cursor,
             ended=ended,
@@ -481,8 +481,8 @@ class OrderedSource:
     # ---------------------------------------------------------------- events
 
     def _on_event(self, event: Event) -> None:
-        # A pull consumer may have lived through it and lost nothing: it is asked first, and what it says within a
-        # quarter of a second shows whether that is so. What was pushed meanwhile went nowhere.
+        # A pull consumer may have survived: pull from it first, and its first heartbeat, within HEARTBEAT_AFTER_LOSS_S,
+        # shows a gap. Messages that were pushed meanwhile are lost.
         try:
             if isinstance(event, Disconnected):
                 if not isinstance(self._source, PullSource):

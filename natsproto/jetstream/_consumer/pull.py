@@ -75,17 +75,19 @@ class PullSource:
     # ---------------------------------------------------------------- the interface of a source
 
     def start(self) -> None:
-        """Starts to pull; messages left over by an earlier reader come first."""
+        """Start to pull; messages left over by an earlier reader come first."""
         inbox, buffer, options = self._inbox, self.buffer, self._options
         if inbox.leftover:
-            most = options.max_messages if options.mode is not PullMode.ENDLESS else options.total or UNBOUNDED_BATCH
+            most = (
+                options.max_messages if options.mode is not PullMode.ENDLESS else options.stop_after or UNBOUNDED_BATCH
+            )
             buffer.put_counted(inbox.take_leftover(most))
         self._begin()
 
     def start_ordered(
         self, predecessor: PullState | None, until: float, prefetch: AdaptivePrefetch | None
     ) -> asyncio.Future[ConsumerEnd]:
-        """Starts to pull for an ordered reader; returns a future that is done when this consumer has ended."""
+        """Start to pull for an ordered reader; return a future that is done when this consumer has ended."""
         self._ended = self._inbox.loop.create_future()
         self._begin(predecessor, until, prefetch)
         return self._ended
@@ -115,15 +117,15 @@ class PullSource:
         self._send_pulls(now)
 
     async def wait_created(self) -> None:
-        """Returns at once: the consumer exists already."""
+        """Return at once: the consumer exists already."""
 
     def refill(self) -> None:
-        """Sends the pulls that are due."""
+        """Send the pulls that are due."""
         if self._replies is not None:
             self._send_pulls(self._inbox.loop.time())
 
     async def finish(self) -> None:
-        """Stops pulling and receives the messages that are on their way. When cancelled, the next reader gets those."""
+        """Stop pulling and receive the messages in flight. When cancelled, the next reader gets those."""
         if self.state is not None:
             self.state.stop()
         self._stop_timers()
@@ -134,7 +136,7 @@ class PullSource:
             self.close()
 
     def close(self) -> None:
-        """Ends its pulls on the server. The next reader gets the messages that arrive until then."""
+        """End its pulls on the server. The next reader gets the messages that arrive until then."""
         if self._replies is not None:
             assert self.state is not None
             self.state.stop()
@@ -168,7 +170,7 @@ class PullSource:
             self.fail(exc)
 
     def _split_statuses(self, received: list[JsMessage], prefix: str, now: float) -> None:
-        """Handles messages and statuses in their order."""
+        """Handle messages and statuses in their order."""
         messages: list[JsMessage] = []
         for message in received:
             if not message.is_status:
@@ -222,7 +224,7 @@ class PullSource:
                 self._inbox.pins[self._options.priority.group] = pin
 
     def on_leftover(self, messages: list[JsMessage], now: float) -> int:
-        """Takes messages that arrived for an earlier reader; returns the number it accepts."""
+        """Take messages that arrived for an earlier reader; return the number it accepts."""
         state = self.state
         if self._replies is None or state is None or state.phase is PullPhase.DONE or self._cursor is not None:
             return 0
@@ -234,7 +236,7 @@ class PullSource:
         return len(accepted)
 
     def _on_status(self, message: JsMessage, number: str, now: float) -> None:
-        """Handles a status of the server about a pull."""
+        """Handle a status of the server about a pull."""
         assert self.state is not None
         headers = message.headers
         status = headers.status
@@ -270,19 +272,19 @@ class PullSource:
             self._start_lookup()
 
     def end(self, error: NatsError | None) -> None:
-        """Ends reading: the subscription has ended, or the account may not pull."""
+        """End reading: the subscription has ended, or the account may not pull."""
         if self.state is not None:
             self.state.stop()
         self._end(error)
 
     def fail(self, bug: Exception) -> None:
-        """Ends reading because of an unexpected error."""
+        """End reading because of an unexpected error."""
         self.end(wrap_unexpected(f"reading {self._inbox.what}", bug))
 
     # ---------------------------------------------------------------- internals
 
     def _send_pulls(self, now: float) -> None:
-        """Sends the pulls that are due, then ends or sets the timer. The timer is not moved with every message: it is
+        """Send the pulls that are due, then end or set the timer. The timer is not moved with every message: it is
         checked when it fires.
         """
         state, buffer, replies, inbox = self.state, self.buffer, self._replies, self._inbox
@@ -365,7 +367,7 @@ class PullSource:
         inbox.connection._emit(ConsumerNotice(stream=inbox.stream, consumer=inbox.consumer, error=error))
 
     def _lose_consumer(self, error: NatsError | None) -> None:
-        """Ends reading from this consumer; another one may continue."""
+        """End reading from this consumer; another one may continue."""
         self.close()
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(ConsumerEnd(error, lost=True))
@@ -399,8 +401,8 @@ class PullSource:
         self._lookup_task = self._inbox.loop.create_task(self._lookup(), name="natsproto consumer look-up")
 
     async def _lookup(self) -> None:
-        """Looks up a consumer that takes no pulls: it is gone, or has no leader now. After a reconnect it also tells
-        the last delivery. Without permission, pulling goes on.
+        """Look up a consumer that takes no pulls: it is gone, or has no leader now. After a reconnect it also
+        gives the last delivery. Without permission, pulling goes on.
         """
         inbox = self._inbox
         gone: NatsError | None = None
@@ -425,6 +427,6 @@ class PullSource:
 
 
 def make_buffer(options: PullOptions, prefetch: AdaptivePrefetch | None = None) -> Buffer:
-    """Makes the buffer of a reader with these options."""
+    """Make the buffer of a reader with these options."""
     count_interval = max(1, min(64, options.max_messages // 8))
     return Buffer(counts_bytes=options.max_bytes > 0, count_interval=count_interval, prefetch=prefetch)

@@ -96,8 +96,9 @@ class PullOptions(NamedTuple):
     """The checked arguments of a method that reads.
 
     ``max_messages`` limits the messages that are requested or unread, ``max_bytes`` their bytes (0: no limit). A pull
-    is sent when the rest of one of them is at or below its threshold (None: half, rounded up). ``total`` is the number
-    of messages after which reading ends (0: never). ``is_adaptive``: no limit was given, so it may adapt to the reader.
+    is sent when the rest of one of them is at or below its threshold (None: half, rounded up). ``stop_after``
+    is the number of messages after which reading ends (0: never). ``is_adaptive``: no limit was given, so it may adapt
+    to the reader.
     """
 
     mode: PullMode
@@ -107,7 +108,7 @@ class PullOptions(NamedTuple):
     heartbeat: float
     threshold_messages: int | None
     threshold_bytes: int
-    total: int
+    stop_after: int
     is_adaptive: bool
     is_bytes_only: bool
     priority: PriorityOptions
@@ -143,7 +144,7 @@ def pull_options(
     heartbeat: Duration | None = None,
     threshold_messages: int | None = None,
     threshold_bytes: int | None = None,
-    total: int = 0,
+    stop_after: int = 0,
     group: str = "",
     min_pending: int = 0,
     min_ack_pending: int = 0,
@@ -154,14 +155,14 @@ def pull_options(
     is_adaptive = max_messages is None and not max_bytes and threshold_messages is None
     most = (UNBOUNDED_BATCH if max_bytes else DEFAULT_MAX_MESSAGES) if max_messages is None else max_messages
     most_bytes = max_bytes or 0
-    if most < 1 or most_bytes < 0 or total < 0 or threshold_messages is not None or threshold_bytes is not None:
-        _check_bounds(most, most_bytes, total, threshold_messages, threshold_bytes)
+    if most < 1 or most_bytes < 0 or stop_after < 0 or threshold_messages is not None or threshold_bytes is not None:
+        _check_bounds(most, most_bytes, stop_after, threshold_messages, threshold_bytes)
     if not isinstance(expires, (int, float)) or isinstance(expires, bool) or not 0 < expires < MAX_TIMEOUT_S:
         expires = seconds("expires", expires)
     if heartbeat is not None:
         heartbeat = seconds("heartbeat", heartbeat)
     if expires <= 0:
-        raise ConfigError("expires", expires, "a pull needs some seconds")
+        raise ConfigError("expires", expires, "must be more than 0 seconds")
     if heartbeat is None:
         heartbeat = (
             0.0
@@ -185,7 +186,7 @@ def pull_options(
         heartbeat,
         threshold_messages,
         -(-most_bytes // 2) if threshold_bytes is None else threshold_bytes,
-        total,
+        stop_after,
         is_adaptive,
         is_bytes_only,
         priority_options,
@@ -193,12 +194,12 @@ def pull_options(
 
 
 def _check_bounds(
-    max_messages: int, max_bytes: int, total: int, threshold_messages: int | None, threshold_bytes: int | None
+    max_messages: int, max_bytes: int, stop_after: int, threshold_messages: int | None, threshold_bytes: int | None
 ) -> None:
     for what, bound, least in (
         ("max_messages", max_messages, 1),
         ("max_bytes", max_bytes, 0),
-        ("total", total, 0),
+        ("stop_after", stop_after, 0),
         ("threshold_messages", threshold_messages or 0, 0),
         ("threshold_bytes", threshold_bytes or 0, 0),
     ):

@@ -160,7 +160,7 @@ class PullState:
         self.idle_timeout = 0.0
         """Seconds of silence after which open pulls are lost."""
         self._last_heard = 0.0
-        self._since_probe = 0  # messages since it was last asked whether anybody is there
+        self._since_probe = 0  # messages since the last probe
         self._failures = 0  # in a row
         self._retry_at = 0.0  # when it may be asked again
         if counts.received and (
@@ -225,15 +225,15 @@ class PullState:
         held = counts.received - counts.consumed
         bound = options.max_messages if self._prefetch is None else self._prefetch.decide()
         batch = min(bound if options.is_bytes_only else bound - self.pending - held, limits.batch)
-        if options.total:
-            batch = min(batch, options.total - counts.received - self.pending)
+        if options.stop_after:
+            batch = min(batch, options.stop_after - counts.received - self.pending)
         if batch <= 0:
             return None
         size = 0
         if options.max_bytes:
             free = options.max_bytes - self.pending_bytes - counts.received_bytes + counts.consumed_bytes
             size = min(free, limits.size)
-            # A sliver beside a pull that is open would be refused by the next message, again and again.
+            # Next to an open pull, a few free bytes would only get "message size exceeds" again and again.
             if size <= limits.too_small or (self.pending and free * 4 < options.max_bytes):
                 return None
         expires = self._time_left(now)
@@ -324,7 +324,7 @@ class PullState:
             self._limits = self._limits._replace(too_small=0)
         before, self._since_probe = self._since_probe, self._since_probe + count
         self._reduce_pending(count, size)
-        if (self._until or self._options.total) and self._is_complete():
+        if (self._until or self._options.stop_after) and self._is_complete():
             return self._finish()
         if (self._until or self._options.max_bytes) and not self.pending:
             return REFILL
@@ -428,7 +428,7 @@ class PullState:
         self.no_responders += 1
         self._abandon_pulls()
         self.losses = max(self.losses, 1)
-        seen = "no server took its pull (503 No Responders)"
+        seen = "its pull request had no responders (503)"
         if self.phase is PullPhase.SERVER_SHUTDOWN:
             seen += " after its server shut down (409 Server Shutdown)"
         self._back_off(now)
@@ -450,7 +450,7 @@ class PullState:
         if not self.pending or now < (self.deadline or now):
             return KEEP
         if now < self._last_heard + self.idle_timeout:
-            self._since_probe = 0  # so sudden that it is asked if anybody is there: once for each flow of messages
+            self._since_probe = 0  # a sudden silence: one probe for each burst of messages
             return Decision(Action.PROBE)
         missed = HeartbeatMissed(self.idle_timeout, self.consumer)
         self._abandon_pulls()
@@ -546,7 +546,7 @@ class PullState:
         """True if all messages have arrived."""
         options, counts = self._options, self._counts
         if not self._until:
-            return 0 < options.total <= counts.received
+            return 0 < options.stop_after <= counts.received
         return counts.received - counts.consumed >= options.max_messages or (
             0 < options.max_bytes <= counts.received_bytes - counts.consumed_bytes
         )

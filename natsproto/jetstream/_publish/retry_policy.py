@@ -2,9 +2,9 @@
 
 Three rules decide everything, for one message, for windows and for batches:
 
-* A message that the server rejected, or that had no responders, is not stored and may be sent again (ADR-22). * A
-message without a reply may be stored. It is sent again only if it has a message id. * The caller gets one outcome for
-each message, within its timeout.
+* A message that the server rejected, or that had no responders, is not stored and may be sent again (ADR-22).
+* A message without a reply may be stored. It is sent again only if it has a message id.
+* The caller gets one outcome for each message, within its timeout.
 """
 
 from __future__ import annotations
@@ -109,12 +109,12 @@ class PublishState:
         when it is not sent again.
         """
         failure = error
-        if isinstance(error, RequestTimeout | ConnectionLost | SubscriptionDenied):  # it went, and no answer comes
+        if isinstance(error, RequestTimeout | ConnectionLost | SubscriptionDenied):  # sent, but no reply will come
             self._maybe_stored = self._uncertain(error)
             if isinstance(error, ConnectionLost) and self.has_id and now < self.deadline:
                 return 0.0
             raise self._maybe_stored
-        if self.has_id and now - sent_at >= RESEND_AFTER_S:  # silence had it sent more than once
+        if self.has_id and now - sent_at >= RESEND_AFTER_S:  # it was resent after a silence
             self._maybe_stored = self._maybe_stored or PublishTimeout(self.subject, now - sent_at)
         if isinstance(error, OutboxFull):
             pause = None if self._maybe_stored is None else self._retry_wait
@@ -123,7 +123,7 @@ class PublishState:
             if isinstance(error, NoResponders):
                 failure = self._retry_counter.no_stream_error(self.subject, self._timeout)
             elif pause is None:
-                raise error  # a refusal that does not pass: no copy is stored
+                raise error  # a permanent rejection: no copy is stored
         if pause is not None and self.deadline - now > pause:
             return pause
         if self._maybe_stored is None:
