@@ -121,7 +121,7 @@ class ConsumerManager:
         consumers' names, ``<prefix>_1`` and so on; a number in use by another reader is skipped.
         """
         if push and not fields.get("flow_control", True):
-            raise ConfigError("flow_control", False, "an ordered consumer that is pushed to needs it")
+            raise ConfigError("flow_control", False, "is required for an ordered push consumer")
         config = amended(ConsumerConfig, config, fields)
         if start_sequence is not None:
             start_sequence = check_stream_sequence("start_sequence", start_sequence)

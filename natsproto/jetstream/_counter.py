@@ -58,7 +58,8 @@ def increment(number: object) -> str:
     try:
         return f"{number:+d}"
     except ValueError:
-        raise ConfigError("n", "of thousands of digits", "is longer than Python writes numbers") from None
+        why = "has more digits than Python converts (sys.set_int_max_str_digits)"
+        raise ConfigError("n", "of thousands of digits", why) from None
 
 
 def parse_value(digits: str) -> int:

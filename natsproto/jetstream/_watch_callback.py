@@ -1,6 +1,6 @@
-"""Watching with a callback: a task that gives everything a watch reads to a function, as ``subscribe(cb=...)`` does.
+"""Watching with a callback: a task that passes each entry of a watch to a function, as ``subscribe(cb=...)`` does.
 
-Owns that task. The watcher reads.
+Owns that task. The watcher reads the entries.
 """
 
 from __future__ import annotations
@@ -34,32 +34,33 @@ class Watcher(Protocol[E_co]):
         ...
 
     async def ready(self) -> None:
-        """Wait until what there was at the beginning is complete."""
+        """Wait until the initial entries have arrived."""
         ...
 
     async def stop(self) -> None:
-        """End it."""
+        """End the watch."""
         ...
 
     def _track_task(self, task: asyncio.Task[None]) -> None:
-        """Lets a draining client wait for a task."""
+        """Let a draining client wait for this task."""
         ...
 
     async def __aenter__(self) -> object:
-        """Begin it."""
+        """Start the watch."""
         ...
 
     def __aiter__(self) -> AsyncIterator[E_co]:
-        """All that comes."""
+        """Iterate over the entries."""
         ...
 
 
 class WatchCallback(AwaitHint, Generic[E]):
-    """A watch whose entries go to a callback, one after the other. Enter it, or ``await`` it to run until it ends.
+    """A watch that passes its entries to a callback, one after the other. Enter it, or ``await`` it to run until it
+    ends.
 
-    The callback is ``def`` or ``async def``; one that raises is logged and told by a HandlerFailed event, and the next
-    entry is given to it. An error that ends the watch (its bucket was deleted, the client was closed) is raised by
-    ``wait``, ``ready``, the ``await`` and at the end of the block.
+    The callback is ``def`` or ``async def``; an exception is logged and emitted as a HandlerFailed event, then the next
+    entry follows. An error that ends the watch (its bucket was deleted, the client was closed) is raised by ``wait``,
+    ``ready``, the ``await`` and at the end of the block.
     """
 
     _unused_warning = "watch(cb=...) was never awaited or entered"
@@ -76,9 +77,9 @@ class WatchCallback(AwaitHint, Generic[E]):
         self._begun = False
 
     async def ready(self) -> None:
-        """Wait until the callback has dealt with what there was at the beginning, at once when there was nothing.
+        """Wait until the callback has handled the initial entries; returns at once when there were none.
 
-        Raises what ends the watch; SubscriptionClosed when it was stopped. Cancelling ends the wait.
+        Raises the error that ends the watch; SubscriptionClosed when it was stopped. Cancelling ends only the wait.
         """
         task = self._started()
         await self._watcher.ready()
@@ -94,13 +95,13 @@ class WatchCallback(AwaitHint, Generic[E]):
                 raise SubscriptionClosed(self._watcher.what, "stopped")
 
     async def wait(self) -> None:
-        """Wait until it has ended, and raise why, unless it was stopped. Cancelling ends only the wait."""
+        """Wait until the watch has ended. Raises the error that ended it, if any. Cancelling ends only the wait."""
         task = self._started()
         await asyncio.wait((task,))
         task.result()
 
     async def stop(self) -> None:
-        """Call the callback no more and wait for the call at work. Entries that were not passed to it are dropped.
+        """Stop calling the callback and wait for a running call. Entries that were not passed to it are dropped.
 
         Cancelling cancels that call too.
         """
@@ -142,7 +143,7 @@ class WatchCallback(AwaitHint, Generic[E]):
             await self.wait()
 
     def _started(self) -> asyncio.Task[None]:
-        self._begun = True  # or it is said now
+        self._begun = True  # suppresses the warning about an unused object
         if self._task is None:
             raise LocalProtocolError(f"enter or await the {self._watcher.what} first")
         return self._task

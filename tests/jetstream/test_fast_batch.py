@@ -194,7 +194,7 @@ async def test_refused_message_without_gaps_ends_the_batch(jetstream: JetStream,
     first, *rest = caught.value.failures
     assert (first.number, type(first.error)) == (11, WrongLastSequence)
     assert [failed.number for failed in rest] == list(range(12, 21))
-    assert "message 11 before it was refused" in str(rest[0].error)
+    assert "message 11 (sent earlier) was rejected" in str(rest[0].error)
     assert await numbers(stream) == list(range(10))
     with pytest.raises(LocalProtocolError):
         await pub.publish("f.1")
@@ -209,7 +209,7 @@ async def test_refusal_is_raised_once(jetstream: JetStream, stream: Stream) -> N
                 await pub.publish("f.1", b"2")
                 await asyncio.sleep(0.05)
         assert (caught.value.failures[0].number, type(caught.value.failures[0].error)) == (2, WrongLastSequence)
-        with pytest.raises(LocalProtocolError, match="message 2 was refused"):
+        with pytest.raises(LocalProtocolError, match="message 2 was rejected"):
             await pub.publish("f.1", b"3")
     assert await numbers(stream) == [0]
 

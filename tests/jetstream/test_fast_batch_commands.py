@@ -215,7 +215,7 @@ def test_no_stream_ends_a_publisher_after_its_attempts() -> None:
         assert batch.state.on_no_responders(batch.state.batch) == 0.25
     assert sent(batch) == [(START, 1)]
     assert batch.state.on_no_responders(batch.state.batch) == 0
-    assert "message 1 was refused" in str(batch.messages.end)
+    assert "message 1 was rejected" in str(batch.messages.end)
     errors = batch.errors()
     assert isinstance(errors[1], NoStream)
     assert not isinstance(errors[2], NoStream)

@@ -67,8 +67,8 @@ def test_errors_around_a_refused_message(acked: int) -> None:
     assert [errors[number].subject for number in range(acked + 1, 4)] == [f"s{n}" for n in range(acked + 1, 4)]  # type: ignore[attr-defined]
     assert isinstance(errors[4], ApiError)
     assert type(errors[5]) is JetStreamError
-    assert str(errors[5]) == "not stored, as message 4 before it was refused"
-    assert "message 4 was refused" in str(batch.messages.end)
+    assert str(errors[5]) == "not stored, because message 4 (sent earlier) was rejected"
+    assert "message 4 was rejected" in str(batch.messages.end)
 
 
 def test_refusal_of_a_first_message_is_its_own() -> None:

@@ -113,7 +113,7 @@ def test_heartbeats_are_half_of_the_time_within_bounds(expires: float, heartbeat
     [
         ({"max_messages": 0}, "max_messages"),
         ({"max_bytes": -1}, "max_bytes"),
-        ({"total": -1}, "total"),
+        ({"stop_after": -1}, "stop_after"),
         ({"expires": 0.0}, "expires"),
         ({"expires": 1.0, "heartbeat": 0.6}, "heartbeat"),
         ({"heartbeat": -1.0}, "heartbeat"),

@@ -258,7 +258,7 @@ async def test_digest_mismatch_of_a_chunk_deleted_meanwhile(
     ("changes", "complaint"),
     [
         ({"size": 299_999}, "digest"),
-        ({"size": 200_000}, "there are chunks behind its 200000 bytes"),
+        ({"size": 200_000}, "there are chunks after its 200000 bytes"),
         ({"size": 300_001}, "bytes are missing"),
         ({"size": 10**9}, "bytes are missing"),
         ({"chunks": 2}, "37856 bytes are missing"),

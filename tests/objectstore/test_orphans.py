@@ -146,7 +146,7 @@ async def test_orphans_stay_with_unreadable_metadata(jetstream: JetStream, nats_
         await store.sweep(older_than=0)
     assert await chunks(store) == {"orphan": 1}
     await jetstream.create_stream(name="OBJ_copy", mirror=StreamSource(name="OBJ_files"))
-    with pytest.raises(ConfigError, match="copy of others"):
+    with pytest.raises(ConfigError, match="is a mirror or has sources"):
         await (await jetstream.object_store("copy")).sweep(older_than=0)
     for wrong in (-1, float("nan"), True):
         with pytest.raises(ConfigError, match="older_than"):

@@ -236,8 +236,8 @@ class HandlerTasks:
             return MAX_NAK_DELAY_S
 
     def _on_ack_failed(self, how: OnSuccess | OnError, error: NatsError) -> None:
-        if not isinstance(error, AlreadyAcked):  # which is the handler's own doing, in another task
-            # No connection: the server delivers it again, and whoever listens is told.
+        if not isinstance(error, AlreadyAcked):  # which another task of the handler caused
+            # Without a connection the server redelivers it; log and emit the failure.
             where = f"{how} of a message of {self._what}"
             log.warning("%s failed: %s", where, error)
             self._connection._emit(HandlerFailed(where=where, error=error))
@@ -249,7 +249,7 @@ class HandlerTasks:
             if not message.is_acked:
                 message.nak_nowait()
         except NatsError:
-            return  # the server delivers it again after ack_wait
+            return  # the server redelivers it after ack_wait
 
 
 class ConsumeContext(AwaitHint):
@@ -364,7 +364,7 @@ class ConsumeContext(AwaitHint):
                 task.cancel()
 
     def _check_started(self) -> None:
-        self._begun = True  # or it is said now
+        self._begun = True  # suppresses the warning about an unused object
         if not self._tasks:
             raise LocalProtocolError(f"enter or await consume() of {self._what} first")
 

@@ -81,7 +81,7 @@ class Buffer:
     # ---------------------------------------------------------------- the source's side
 
     def put(self, messages: list[JsMessage], size: int = 0) -> None:
-        """Appends received messages of ``size`` bytes in total (0 unless ``counts_bytes``)."""
+        """Append received messages of ``size`` bytes in total (0 unless ``counts_bytes``)."""
         if self.prefetch is not None:
             self.prefetch.on_messages(messages, self.received - self.consumed, monotonic())
         self.received += len(messages)
@@ -97,16 +97,16 @@ class Buffer:
                     waiter.set_result(None)
 
     def put_counted(self, messages: list[JsMessage]) -> None:
-        """Appends received messages and counts their bytes."""
+        """Append received messages and count their bytes."""
         self.put(messages, sum(message.counted_size for message in messages) if self.counts_bytes else 0)
 
     def drop_after(self, last_known: int) -> None:
-        """Drops unread messages after this consumer sequence, the last one that the server knows: it redelivers the
+        """Drop unread messages after this consumer sequence, the last one that the server knows: it redelivers the
         rest. A server that was killed may have lost its last deliveries. It repeats them with the same sequences, and
         ignores acknowledgements of the first ones until then.
         """
         for queue in self._queues:
-            # Messages wait in the order of their delivery, but for what was put back in front.
+            # Messages wait in the order of their delivery, except those put back in front.
             waiting = [(message, consumer_seq(message) > last_known) for message in queue]
             unknown = [message for message, is_unknown in waiting if is_unknown]
             if unknown:
@@ -117,7 +117,7 @@ class Buffer:
                     self.received_bytes -= sum(message.counted_size for message in unknown)
 
     def end(self, error: NatsError | None) -> None:
-        """Ends the buffer: no more messages will arrive."""
+        """End the buffer: no more messages will arrive."""
         self.ended, self.error = True, error
         waiters = [*self._waiters, *self._end_waiters]
         self._waiters, self._end_waiters = [], []
@@ -142,7 +142,7 @@ class Buffer:
         if running_loop() is not self._loop:
             raise wrong_loop_error()
         waiter: asyncio.Future[None] = self._loop.create_future()
-        if len(self._waiters) > 8:  # who was cancelled has left one behind
+        if len(self._waiters) > 8:  # cancelled readers leave theirs behind
             self._waiters = [one for one in self._waiters if not one.done()]
         self._waiters.append(waiter)
         return waiter
@@ -156,13 +156,13 @@ class Buffer:
         return waiter
 
     def wake(self) -> None:
-        """Wakes all waiting readers."""
+        """Wake all waiting readers."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             release(waiter)
 
     def stop(self) -> list[JsMessage]:
-        """Stops reading. Returns the list of unread messages, to which messages that arrive later are added."""
+        """Stop reading; return the list of unread messages, to which messages that arrive later are added."""
         self.unread = unread = [message for queue in reversed(self._queues) for message in queue]
         for queue in self._queues:
             queue.clear()
@@ -170,7 +170,7 @@ class Buffer:
         return unread
 
     def add_queues(self, queues: list[deque[JsMessage]]) -> None:
-        """Adds queues of messages that were taken and are not handled yet; ``drop_after`` drops from them as well."""
+        """Add queues of messages that were taken and are not handled yet; ``drop_after`` drops from them as well."""
         self._queues += queues
 
 
@@ -183,11 +183,11 @@ class MessageSource(Protocol):
     """The connection it comes from."""
 
     def start(self) -> None:
-        """Starts to fill the buffer."""
+        """Start to fill the buffer."""
         ...
 
     async def wait_created(self) -> None:
-        """Waits until the server confirms that the consumer exists, or the source ends. Cancelling ends the wait."""
+        """Wait until the server confirms that the consumer exists, or the source ends. Cancelling ends the wait."""
         ...
 
     def refill(self) -> None:
@@ -195,11 +195,11 @@ class MessageSource(Protocol):
         ...
 
     async def finish(self) -> None:
-        """Stops pulling, receives the messages that are on their way, and ends. Raises only when cancelled."""
+        """Stop pulling, receive the messages that are in flight, and end. Raises only when cancelled."""
         ...
 
     def close(self) -> None:
-        """Ends at once; nothing more is added to the buffer. A source that has ended the buffer is closed."""
+        """End at once; nothing more is added to the buffer. A source that has ended the buffer is closed."""
         ...
 
 
@@ -222,7 +222,7 @@ class Messages(AsyncForHint):
         """Its description in errors."""
         self._return_unread = return_unread
         self._tasks: ReaderTasks | None = None
-        self._released = self._released_bytes = 0  # and not counted yet
+        self._released = self._released_bytes = 0  # not counted yet
         self._started = False
 
     # ---------------------------------------------------------------- properties
@@ -277,7 +277,7 @@ class Messages(AsyncForHint):
                 self._add_consumed(count, size)
 
     def batches(self, max_messages: int | None = None) -> AsyncIterator[list[JsMessage]]:
-        """Yields lists of the messages that have arrived, at most ``max_messages`` at a time: one wake-up for many."""
+        """Yield lists of the messages that have arrived, at most ``max_messages`` at a time: one wake-up for many."""
         return self._each_batch(max_messages or 0)
 
     async def _each_batch(self, most: int) -> AsyncGenerator[list[JsMessage]]:
@@ -304,9 +304,9 @@ class Messages(AsyncForHint):
             self._reader_tasks.leave(task)
 
     async def next(self, timeout: Duration | None = None) -> JsMessage:
-        """The next message; waits at most ``timeout`` seconds (None: for ever).
+        """Return the next message; wait at most ``timeout`` seconds (None: for ever).
 
-        RequestTimeout when none came in time; SubscriptionClosed when none will come any more, or what ended it.
+        RequestTimeout when none came in time; SubscriptionClosed when no more will come, or the error that ended it.
         """
         self._check_started()
         wait = None if timeout is None else seconds("timeout", timeout)
@@ -335,7 +335,7 @@ class Messages(AsyncForHint):
     # ---------------------------------------------------------------- leaving
 
     async def stop(self) -> None:
-        """Stops now. Unread messages return to the server, or, without acknowledgements, to the consumer handle, whose
+        """Stop now. Unread messages return to the server, or, without acknowledgements, to the consumer handle, whose
         next reader gets them first. Never raises.
         """
         if not self._started or self.buffer.unread is not None:
@@ -348,7 +348,7 @@ class Messages(AsyncForHint):
             self._return_unread(unread)
 
     async def drain(self) -> None:
-        """Stops pulling. Messages that have arrived or are on their way can still be read, then reading ends. Never
+        """Stop pulling. Messages that have arrived or are in flight can still be read, then reading ends. Never
         raises.
         """
         if not self._started or self.buffer.ended:
@@ -382,17 +382,17 @@ class Messages(AsyncForHint):
         return self._tasks
 
     def start(self) -> None:
-        """Starts reading, as entering does."""
+        """Start reading, as entering does."""
         if not self._started:
             self._started = True
             self._source.start()
 
     def take(self) -> JsMessage | None:
-        """Takes the next message, if there is one. It counts as consumed when it is released."""
+        """Take the next message, if there is one. It counts as consumed when it is released."""
         return self.buffer.ready.popleft() if self.buffer.ready else None
 
     def release(self, message: JsMessage) -> None:
-        """Counts a message as consumed, so that another one may be pulled."""
+        """Count a message as consumed, so that another one may be pulled."""
         buffer = self.buffer
         self._released += 1
         if buffer.counts_bytes:
@@ -403,7 +403,7 @@ class Messages(AsyncForHint):
             self._add_consumed(count, size)
 
     def take_all(self) -> list[JsMessage]:
-        """Takes all messages that have arrived and counts them as consumed."""
+        """Take all messages that have arrived and count them as consumed."""
         buffer = self.buffer
         taken = list(buffer.ready)
         if taken:
@@ -412,30 +412,30 @@ class Messages(AsyncForHint):
         return taken
 
     def put_back(self, messages: list[JsMessage]) -> None:
-        """Returns messages that were taken and not handled: they are the next ones again."""
+        """Return messages that were taken and not handled: they are the next ones again."""
         if self.buffer.unread is not None:
             self._return_unread(messages)
         else:
             self.buffer.ready.extendleft(reversed(messages))
 
     def _end(self) -> None:
-        """Ends it now; pending messages can still be read."""
+        """End it now; pending messages can still be read."""
         self._source.close()
         self.buffer.end(self.buffer.error)
 
     def _return_waiting(self) -> None:
-        """Ends it, and returns unread messages as ``stop`` does, but without waiting for those on their way."""
+        """End it, and return unread messages as ``stop`` does, but do not wait for those in flight."""
         unread = self.buffer.stop()
         self._end()
         self._return_unread(unread)
 
     def fail(self, error: NatsError) -> None:
-        """Ends it with this error, which readers get after the pending messages."""
+        """End it with this error, which readers get after the pending messages."""
         self._source.close()
         self.buffer.end(error)
 
     async def wait(self) -> bool:
-        """Waits until a message may be taken. False when no more will arrive."""
+        """Wait until a message may be taken. False when no more will arrive."""
         buffer = self.buffer
         if not buffer.ready and not buffer.is_finished:
             await buffer.next_change()
@@ -444,7 +444,7 @@ class Messages(AsyncForHint):
     # ---------------------------------------------------------------- internals
 
     def _add_consumed(self, count: int, size: int) -> None:
-        """Counts consumed messages and refills the buffer when it is due."""
+        """Count consumed messages and refill the buffer when it is due."""
         buffer = self.buffer
         buffer.consumed += count
         buffer.consumed_bytes += size
@@ -490,18 +490,18 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
         self._begun = True
         return self._collect().__await__()
 
-    # As a coroutine, for create_task() and what else insists on one.
+    # It is a coroutine for create_task() and others that require one.
 
     def send(self, value: None) -> object:
-        """Resumes the coroutine, as an event loop does."""
+        """Resume the coroutine, as an event loop does."""
         return self._coroutine().send(value)
 
     def throw(self, *exception: Any) -> object:
-        """Raises in the coroutine, as an event loop does to cancel."""
+        """Raise in the coroutine, as an event loop does to cancel."""
         return self._coroutine().throw(*exception)
 
     def close(self) -> None:
-        """Closes the coroutine."""
+        """Close the coroutine."""
         self._begun = True
         if self._running is not None:
             self._running.close()
@@ -517,7 +517,7 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
         try:
             if not buffer.ended:
                 ended = buffer.wait_end()
-                if not self._started:  # else it was awaited or iterated before: there is nothing more
+                if not self._started:  # else it was awaited or iterated before: there are no more
                     self._started = True
                     self._source.start()
                 await ended
@@ -534,7 +534,7 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
         return FetchIterator(self, self._buffer.ready)
 
     async def next_message(self) -> JsMessage | None:
-        """Returns the next message; None after the last one. Raises the error that ended the pull."""
+        """Return the next message; None after the last one. Raises the error that ended the pull."""
         if not self._started:
             self._started = True
             self._source.start()
@@ -548,12 +548,12 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
         return buffer.ready.popleft()
 
     def put_back(self, messages: list[JsMessage]) -> None:
-        """Returns messages that were read and not handled, for the next reader. For layers on top."""
+        """Return messages that were read and not handled, for the next reader. For layers on top."""
         self._begun = True
         self._put_back(messages)
 
     def end(self) -> None:
-        """Ends the pull; unread messages go to the next reader."""
+        """End the pull; unread messages go to the next reader."""
         buffer = self._buffer
         self._started = True
         if not buffer.ended:
@@ -574,12 +574,12 @@ class FetchIterator(AsyncIterator[JsMessage]):
         self._thread = get_ident()
 
     async def __anext__(self) -> JsMessage:
-        if self._ready:  # as nearly always, without another coroutine
+        if self._ready:  # the usual case, without another coroutine
             return self._ready.popleft()
         try:
             message = await self._fetch.next_message()
         except BaseException:
-            self._fetch.end()  # not when this is collected: a cancelled task that somebody keeps holds its frames
+            self._fetch.end()  # now, not in __del__: a kept reference to a cancelled task keeps this alive
             raise
         if message is None:
             self._fetch.end()
@@ -587,7 +587,7 @@ class FetchIterator(AsyncIterator[JsMessage]):
         return message
 
     async def aclose(self) -> None:
-        """Ends it, for contextlib.aclosing()."""
+        """End it, for contextlib.aclosing()."""
         self._fetch.end()
 
     def __del__(self) -> None:

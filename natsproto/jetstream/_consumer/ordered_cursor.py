@@ -102,17 +102,15 @@ class OrderedCursor:
         return config
 
     def on_created(self, info: ConsumerInfo) -> None:
-        """Records the created consumer. The start of "new" is kept in case the consumer is lost before its first
+        """Record the created consumer. The start of "new" is kept in case the consumer is lost before its first
         message.
         """
         if self._base.deliver_policy == DeliverPolicy.NEW and not self.stream_seq and not self._begin:
             self._begin = info.delivered.stream_seq + 1
 
     def on_failed(self) -> float:
-        """Records that no consumer could be created, or that one was lost before it sent anything; returns the seconds
-        to wait.
-
-        0.1 at first, 4 % of the time that it has failed for, 10 at most.
+        """Record that no consumer could be created, or that one was lost before it sent anything; return the seconds
+        to wait: 0.1 at first, then 4 % of the time since the first failure, at most 10.
         """
         wait = retry_wait(self._failures)
         self._failures += 1

@@ -43,9 +43,9 @@ the elapsed time.
 """
 MIN_CREATE_TIMEOUT_S, FIRST_CREATE_TIMEOUT_S, MAX_CREATE_TIMEOUT_S = 0.15, 1.0, 5.0
 CREATE_TIMEOUT_GROWTH, CREATE_TIMEOUT_FACTOR = 1.25, 5.0
-"""Seconds before a consumer that is not created is abandoned for another one: a metadata leader that has not noticed
-the death of a server places one in three there, and no reply ever comes. The shortest applies after the loss of a
-consumer that was created quickly; it grows with each failure.
+"""Seconds to wait for a creation before trying another consumer. A meta leader that has not noticed a dead server
+places a third of the consumers there, and those never reply. The shortest wait applies after the loss of a consumer
+that was created quickly; it grows with each failure.
 """
 
 
@@ -81,8 +81,8 @@ class OrderedState:
         self._idle: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[ConsumerInfo]] = []
         self._create_error: NatsError | None = None
-        self._undeleted: list[str] = []  # deleted, but nobody said so
-        self._create_time = 0.0  # how long the making of the last consumer took
+        self._undeleted: list[str] = []  # deletion requested, not confirmed
+        self._create_time = 0.0  # seconds that creating the last consumer took
 
     def put_back(self, messages: list[JsMessage]) -> None:
         """Return unread messages: the next reader gets them first."""
@@ -102,7 +102,7 @@ class OrderedState:
         if self.reader is not None:
             raise LocalProtocolError(f"{self.what} is being read already: it can have one reader at a time")
         self.reader = reader
-        self._create_error = None  # this one may have more luck
+        self._create_error = None  # a new reader tries again
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
@@ -162,7 +162,7 @@ class OrderedState:
         self.info = info
         self.cursor.on_created(info)
         for name in self._undeleted:
-            self._delete(name)  # whoever was to delete it may have been on its way out
+            self._delete(name)  # the server that got the first request may have been stopping
         self._undeleted.clear()
         for waiter in self._waiters:
             if not waiter.done():
@@ -193,7 +193,7 @@ class OrderedState:
             self._waiters.remove(waiter)
 
     def fail_creation(self, error: NatsError) -> None:
-        """Records that no consumer can be created, and fails those that wait for one."""
+        """Record that no consumer can be created, and fail the calls that wait for one."""
         self._create_error = error
         for waiter in self._waiters:
             if not waiter.done():

@@ -52,14 +52,14 @@ class AdaptivePrefetch:
         self._mean_size = 0  # bytes of a message
 
     def on_messages(self, messages: Sequence[HasPayload], waiting: int, now: float) -> None:
-        """Records received messages; ``waiting`` others are unread."""
+        """Record received messages; ``waiting`` others are unread."""
         if not waiting:
             self._since = now
         sample = messages[:: -(-len(messages) // SAMPLES_PER_BATCH)]
         self._mean_size = sum(map(len, map(_data_of, sample))) // len(sample)
 
     def on_consumed(self, count: int, now: float) -> None:
-        """Records consumed messages."""
+        """Record consumed messages."""
         self._busy += now - self._since
         self._since = now
         self._consumed += count

@@ -150,7 +150,7 @@ class PushSource:
             if subscription is not None and not subscription.closed and self.connection.is_connected:
                 await subscription.drain(DRAIN_TIMEOUT_S)
         except NatsError:
-            return  # the server did not confirm: what it still sends is delivered again, if it is to be answered
+            return  # not confirmed: a message in flight is redelivered if the consumer has acknowledgements
         finally:
             self.close()
 
@@ -206,7 +206,7 @@ class PushSource:
         if not self._is_open:
             return
         if self._reconnected and (first := consumer_seq(messages[0])):
-            # What a restarted server does not know of it repeats with the same sequences.
+            # A restarted server repeats deliveries it has no record of, with the same sequences.
             self._reconnected = False
             buffer.drop_after(first - 1)
         room = self._total - buffer.received if self._total else len(messages)
@@ -420,7 +420,7 @@ class PushConsumer(Consumer):
             except (ConsumerNotFound, StreamNotFound):
                 raise
             except NatsError:
-                return  # whoever may not ask, or cannot now, does not know
+                return  # no permission or no reply: unknown
             if info.push_bound == wanted:
                 return
             if wait is not None:

@@ -43,13 +43,13 @@ class StreamIdentity:
         """True if the stream may have been recreated since the previous consumer."""
         self._api, self._stream, self._asked = api, stream, asked
         self._created = created
-        self._first_consumer_created: Timestamp | None = None  # when the first consumer was made
+        self._first_consumer_created: Timestamp | None = None  # creation time of the first consumer
         self._may_ask = True
-        self._first: StreamInfo | None = None  # the first answer of a stream that ends before what was read
-        self._polls = 0  # how many such answers there were
+        self._first: StreamInfo | None = None  # the first info with a last sequence before the one read
+        self._polls = 0  # the number of such infos
 
     def on_consumer(self, created: Timestamp) -> None:
-        """Records a created consumer; after the first one the stream is unverified."""
+        """Record a created consumer; after the first one the stream is unverified."""
         if self._first_consumer_created is None:
             self._first_consumer_created = created
         else:
@@ -66,7 +66,7 @@ class StreamIdentity:
             try:
                 await self._check_once(seen)
             except (RequestTimeout, ConnectionLost, JetStreamNotEnabled, JetStreamUnavailable):
-                await asyncio.sleep(INFO_TIMEOUT_S)  # answers that came before are not forgotten
+                await asyncio.sleep(INFO_TIMEOUT_S)  # earlier infos still count
             except StreamNotFound:
                 raise
             except PermissionDenied:

@@ -20,7 +20,7 @@ class AckFuture:
     asyncio.Future, because it schedules no callbacks and parses the server's reply at its first use.
     """
 
-    # There is no __init__, which would take as long as all the rest of making it: who makes it gives it both.
+    # No __init__, which would double the cost of creation: the window sets ``subject`` and ``outcome``.
     __slots__ = ("_deadline", "_head", "_payload", "_seen", "outcome", "subject")
 
     subject: str

@@ -34,7 +34,7 @@ class BatchMessages:
         """The acknowledgement of the last batch."""
         self.end: NatsError | None = None
         """The error that ended the publisher."""
-        self._last_subject = ""  # of those that are settled
+        self._last_subject = ""  # of the settled messages
         self._failed: list[FailedMessage] = []
         self._is_end_raised = False  # the end was raised
 
@@ -98,8 +98,8 @@ class BatchMessages:
         return self.end
 
     def refusal(self, number: int) -> NatsError | None:
-        """Return the error to raise when this one of the first messages was rejected."""
-        if self.end is None:  # others may be taken: of them others are told
+        """Return the error to raise if this message, one of the first, was rejected."""
+        if self.end is None:  # the publisher continues; other calls report the other failures
             own = [failed for failed in self._failed if failed.number == number]
             self._failed = [failed for failed in self._failed if failed.number != number]
             return own[0].error if own else None

@@ -4,12 +4,12 @@
 next message to send and ``on_sent`` records it; ``on_reply`` takes a reply and returns the seconds to pause sending;
 ``on_tick`` counts the time without replies. The module does no I/O and reads no clock.
 
-The state of a message is told by its place: ``pending`` begins behind what is stored, the first ``sent - acked`` of it
-were sent in the batch in progress, the rest waits. One batch follows another as need be; numbers count through.
+A message's position is its state: ``pending`` starts after the settled messages; its first ``sent - acked`` were sent
+in the current batch, the rest wait. Message numbers continue from batch to batch.
 
-How a batch goes on when something is lost. The server counts a batch's messages and says where one is missing. With
-``gap="fail"`` it ends the batch there, so that it holds exactly what came before; the rest is sent again in a new
-batch, and what the stream holds is in order and complete. With ``gap="ok"`` it goes on, and the loss is counted.
+The server counts a batch's messages and reports a missing one. With ``gap="fail"`` it ends the batch there and has
+stored the messages before the gap. The others are sent again in a new batch, so the stream is complete and in order.
+With ``gap="ok"`` the batch continues, and lost messages are counted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FATAL_CODES = frozenset(
 
 
 class BatchOperation(IntEnum):
-    """The part of a message in its batch, as its reply subject says it."""
+    """The operation that a message requests, as in its reply subject."""
 
     START = 0
     APPEND = 1
@@ -54,25 +54,25 @@ class BatchOperation(IntEnum):
 
 
 class BatchPhase(Enum):
-    """Where the batch in progress is."""
+    """The phase of the current batch."""
 
-    IDLE = "there is none"
-    STARTING = "its first message is out, and not answered"
-    OPEN = "it takes messages"
-    PINGING = "it takes messages again when the stream has said how far it is"
-    BROKEN = "the stream has ended it, and will say with how much"
-    COMMITTING = "the message that commits it is out"
-    SINGLE = "that is its only message"
-    ENDING = "its end without a message is out"
+    IDLE = "no batch"
+    STARTING = "first message sent, no reply yet"
+    OPEN = "the stream accepts messages"
+    PINGING = "waiting for the stream to report the last sequence"
+    BROKEN = "the stream ended it and will report the last sequence"
+    COMMITTING = "committing message sent"
+    SINGLE = "committed with its only message"
+    ENDING = "end marker sent"
 
 
 class BatchEvent(Enum):
-    """Something that happens to a batch, beside messages that are sent."""
+    """Something that happens to a batch, other than a sent message."""
 
-    ACKED = "the stream takes messages"
-    LATER = "a message was not taken that may be taken later"
-    BROKEN = "a message is missing or was refused, where none may be missing"
-    OVER = "the stream has ended it, or knows nothing of it"
+    ACKED = "the stream stored messages"
+    LATER = "a message was rejected for now"
+    BROKEN = "a message is missing or was rejected, and gaps are not allowed"
+    OVER = "the stream has ended the batch, or does not know it"
 
 
 _STARTED = frozenset(BatchPhase) - {BatchPhase.IDLE}
@@ -86,7 +86,7 @@ TRANSITIONS: Mapping[tuple[BatchPhase, BatchOperation | BatchEvent], BatchPhase]
     (BatchPhase.PINGING, BatchOperation.END): BatchPhase.ENDING,
     (BatchPhase.STARTING, BatchEvent.ACKED): BatchPhase.OPEN,
     (BatchPhase.PINGING, BatchEvent.ACKED): BatchPhase.OPEN,
-    (BatchPhase.STARTING, BatchEvent.LATER): BatchPhase.IDLE,  # nothing of it is stored: it is begun again
+    (BatchPhase.STARTING, BatchEvent.LATER): BatchPhase.IDLE,  # none of its messages is stored: start it again
     (BatchPhase.SINGLE, BatchEvent.LATER): BatchPhase.IDLE,
     (BatchPhase.OPEN, BatchEvent.LATER): BatchPhase.PINGING,
     **{(phase, BatchEvent.BROKEN): BatchPhase.BROKEN for phase in _STARTED},
@@ -98,12 +98,12 @@ RESEND_OPERATIONS: Mapping[BatchPhase, BatchOperation] = {
     BatchPhase.OPEN: BatchOperation.PING,
     BatchPhase.PINGING: BatchOperation.PING,
     BatchPhase.BROKEN: BatchOperation.PING,
-    # Starts no batch: a stream that has ended this one answers that it does not know it.
+    # A ping starts no batch: a stream that has ended this one replies that it is unknown.
     BatchPhase.COMMITTING: BatchOperation.COMMIT,
     BatchPhase.SINGLE: BatchOperation.COMMIT,
     BatchPhase.ENDING: BatchOperation.END,
 }
-"""The message that asks for the reply that the stream owes."""
+"""The operation that requests a missing reply."""
 
 
 class Command(NamedTuple):
@@ -127,17 +127,17 @@ class FastOptions(NamedTuple):
 
     @property
     def tick(self) -> float:
-        """Seconds of silence after which the stream is asked; after two, and without need, the batch is committed."""
+        """Seconds of silence after which the stream is pinged. An idle batch is committed after two ticks."""
         return min(1.0, self.timeout / 4)
 
     @property
     def max_pending(self) -> int:
-        """Messages of which it may be unknown what became of them."""
+        """The most messages without a known outcome."""
         return self.flow * self.outstanding
 
 
 class FastBatchState:
-    """The batch in progress, of the messages of one publisher. ``name`` begins the ids of the batches."""
+    """The current batch of a publisher. ``name`` is the prefix of the batch ids."""
 
     __slots__ = (
         *("_acked", "_commits", "_limits", "_ack_flow", "_name", "_number", "_retry_counter", "_refused", "_repeat"),
@@ -151,43 +151,43 @@ class FastBatchState:
         self.sent = 0
         """The sequence of the last message sent in the batch."""
         self.append_until = 0
-        """Messages can be sent at once, and be taken with ``append``, up to this sequence; 0 for none."""
+        """Up to this sequence, messages can be sent at once and recorded with ``append``; 0 for none."""
         self._number = 1
-        self._acked = 0  # the sequence behind which the pending messages begin
-        self._ack_flow = 0  # the stream's flow; 0 as long as no stream has ever taken a message
-        self._commits = 0  # how often the end of the batch was sent
+        self._acked = 0  # the sequence before the first pending message
+        self._ack_flow = 0  # messages per acknowledgement, set by the stream; 0 until it has accepted one
+        self._commits = 0  # how often a commit or an end was sent
         self._is_commit_wanted = False
-        self._repeat = False  # to ask for the reply that the stream owes
-        self._silent_ticks = 0  # ticks since the stream said something
+        self._repeat = False  # a missing reply is to be requested
+        self._silent_ticks = 0  # ticks since the last reply
         self._retry_counter = self._new_retry_counter()
-        self._refused: dict[int, NatsError] = {}  # by the sequence that the stream will miss, and rightly
+        self._refused: dict[int, NatsError] = {}  # by sequence; the stream rejected these, and reports them as missing
 
     def _new_retry_counter(self) -> RetryCounter:
         return RetryCounter(self._limits.retry_attempts, self._limits.retry_wait)
 
     @property
     def batch(self) -> bytes:
-        """The id of the batch in progress, or of the next."""
+        """The id of the current or next batch."""
         return b"%b-%d" % (self._name, self._number)
 
     @property
     def accepted_once(self) -> bool:
-        """True once the stream has taken a message."""
+        """True once the stream has accepted a message."""
         return self._ack_flow > 0
 
     @property
     def idle(self) -> bool:
-        """True if neither side owes anything."""
+        """True if no batch is open and nothing is pending."""
         return self.phase is BatchPhase.IDLE and not self.messages.pending
 
     @property
     def has_too_many_failures(self) -> bool:
-        """True if as many messages have failed, untold, as may be pending."""
+        """True if there are as many unreported failures as there may be pending messages."""
         return self.messages.failures >= self._limits.max_pending
 
     @property
     def full(self) -> bool:
-        """True if room has to be waited for before the next message."""
+        """True if the next message must wait for room."""
         limits, messages = self._limits, self.messages
         full = len(messages.pending) >= limits.max_pending or messages.nbytes >= limits.max_pending_bytes
         return full or self.has_too_many_failures
@@ -195,7 +195,7 @@ class FastBatchState:
     # ------------------------------------------------------------ publishing
 
     def append(self, subject: str, payload: bytes, block: bytes | None) -> int:
-        """Records a message that was just sent, up to ``append_until``, and returns its number."""
+        """Record a message that was just sent, up to ``append_until``, and return its number."""
         messages = self.messages
         self.sent += 1
         messages.pending.append((subject, payload, block))
@@ -205,11 +205,11 @@ class FastBatchState:
         return messages.settled + len(messages.pending)
 
     def commit(self) -> None:
-        """The batch is to end with what was taken so far, or with the message that is taken next."""
+        """Commit the batch after the accepted messages, or with the next one."""
         self._is_commit_wanted, self.append_until = True, 0
 
     def commit_if_short(self) -> None:
-        """Somebody waits for room: a batch that is full of bytes may hold too few messages for an acknowledgement."""
+        """To be called when a caller waits for room: commit if too few messages fit to be acknowledged."""
         if self.phase is BatchPhase.OPEN and self._in_flight == len(self.messages.pending) < self._ack_flow:
             self.commit()
 
@@ -224,7 +224,7 @@ class FastBatchState:
         return self._acked + self._ack_flow * self._limits.outstanding
 
     def next_command(self) -> Command | None:
-        """The message to send now; None when there is nothing before something else happens."""
+        """Return the command to send now; None when there is none before the next event."""
         pending, phase = self.messages.pending, self.phase
         if self.messages.end is not None:
             return None
@@ -248,12 +248,12 @@ class FastBatchState:
         empty = (self.messages.subject, b"", None)
         if operation is BatchOperation.PING and self.sent > 1:
             return Command(operation, self.sent, empty)
-        # Also instead of a ping of the first message: nats-server 2.14 begins a batch with that where it has forgotten
-        # this one, and says that it misses the message. And where a commit lacks nothing but its own reply.
+        # END also replaces a ping for the first message: a nats-server 2.14 that has forgotten the batch would start a
+        # new one with the ping, and report a gap. It is also sent if only the reply to a commit is missing.
         return Command(BatchOperation.END, self.sent + 1, empty)
 
     def on_sent(self, command: Command) -> None:
-        """It has been handed over."""
+        """Record a sent command."""
         operation = command.operation
         if operation is BatchOperation.COMMIT or operation is BatchOperation.END:
             self._commits += 1
@@ -263,7 +263,7 @@ class FastBatchState:
         self._transition(operation)
 
     def allow_append(self) -> None:
-        """No command is due: the next message can go out as soon as it is taken, if the batch takes it."""
+        """Allow ``append`` if the open batch has room. To be called when no command is due."""
         in_step = self.phase is BatchPhase.OPEN and self._in_flight == len(self.messages.pending)
         if in_step and not self.full and not self._is_commit_wanted and self.messages.end is None:
             self.append_until = min(self._limit, self._acked + self._limits.max_pending)
@@ -271,22 +271,22 @@ class FastBatchState:
             self.append_until = 0
 
     def resend(self) -> None:
-        """The stream owes a reply: decides what is sent again for it.
+        """Decide how to request a missing reply.
 
-        A first message is, if it has an id: a stream that has stored it, and ended the batch, begins a batch with the
-        copy. Of what follows the stream knows that it has it, or that it does not know the batch.
+        The first message is resent only with an id, since a stream that has already ended the batch would start another
+        with the copy. For later messages the stream can say that it has them, or that the batch is unknown.
         """
         if self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE) and not has_msg_id(self.messages.pending[0][2]):
             return
         if self.phase is BatchPhase.STARTING:
-            self._transition(BatchEvent.OVER)  # begun again; a reply to it that comes late is not heard
+            self._transition(BatchEvent.OVER)  # started again; late replies to the old batch are ignored
         else:
             self._repeat = self.phase is not BatchPhase.IDLE
 
     # ------------------------------------------------------------ the connection and the clock
 
     def on_disconnect(self, unsent: Iterable[BatchOperation], reason: str) -> None:
-        """The connection is lost, and these had not left: they are as if they had never been sent."""
+        """The connection was lost. ``unsent`` are the operations that were not written; they count as not sent."""
         self._retry_counter = self._new_retry_counter()
         self.append_until = 0
         if self.phase is BatchPhase.IDLE:
@@ -295,7 +295,7 @@ class FastBatchState:
             if operation is BatchOperation.COMMIT or operation is BatchOperation.END:
                 self._commits -= 1
                 if self._commits:
-                    continue  # sent again in vain: it may have left the first time
+                    continue  # an earlier copy may have been written
                 self.phase = BatchPhase.OPEN
             if operation in (BatchOperation.START, BatchOperation.APPEND, BatchOperation.COMMIT):
                 self.sent -= 1
@@ -305,24 +305,24 @@ class FastBatchState:
             self._on_batch_unknown(reason)
 
     def on_reconnect(self) -> None:
-        """There is a connection again; replies may have been lost on the way."""
+        """There is a connection again; replies may have been lost."""
         self._silent_ticks = 0
         self.resend()
 
     def on_pause_end(self) -> None:
-        """The pause that a reply has asked for is over."""
+        """The pause after a reply is over."""
         if self.phase not in (BatchPhase.OPEN, BatchPhase.BROKEN):
             self.resend()
 
     def on_tick(self, *, can_send: bool) -> None:
-        """Nothing was heard for a tick. In the end it is given up."""
+        """There was no reply for a tick. Gives up at the timeout."""
         self._silent_ticks += 1
         limits = self._limits
         if self._silent_ticks > int(limits.timeout / limits.tick):
-            if self._retry_counter.no_stream and self.phase is BatchPhase.IDLE:  # a stream that there was is gone
+            if self._retry_counter.no_stream and self.phase is BatchPhase.IDLE:  # the stream has disappeared
                 self._stop(1, NoStream(self.messages.pending[0][0]))
             else:
-                self.give_up("no answer", RequestTimeout("fast ingest", limits.timeout))
+                self.give_up("no reply", RequestTimeout("fast ingest", limits.timeout))
         elif can_send:
             if self.phase is not BatchPhase.OPEN or self.full or self._is_commit_wanted:
                 self.resend()
@@ -332,12 +332,12 @@ class FastBatchState:
     # ------------------------------------------------------------ replies of the stream
 
     def on_reply(self, batch: bytes, sequence: int, payload: bytes) -> float:
-        """A reply to this message of this batch; returns for how many seconds to send nothing."""
+        """Handle the reply to a message of a batch; return the seconds to pause sending."""
         if batch != self.batch or self.phase is BatchPhase.IDLE:
-            return 0  # of a batch that is over
+            return 0  # a reply to an earlier batch
         self._silent_ticks = 0
         try:
-            reply = parse(payload, "answer to fast ingest")
+            reply = parse(payload, "reply to fast ingest")
             kind = reply.get("type")
             if kind == "ack":
                 self._on_ack(_count_field(reply, "seq"), _count_field(reply, "msgs"))
@@ -349,17 +349,17 @@ class FastBatchState:
                 return self._on_error(sequence, api_error(reply, f"fast ingest to {self.messages.subject!r}"))
             else:
                 self._on_end(decode_pub_ack(reply))
-        except NatsError as exc:  # it cannot be read
+        except NatsError as exc:  # the reply is invalid
             self.give_up(str(exc), exc)
         return 0
 
     def on_no_responders(self, batch: bytes) -> float:
-        """No stream listened to some message: there is none, or it has no leader right now. As ``on_reply``."""
+        """A message had no responders: there is no stream, or it has no leader now. Returns as ``on_reply``."""
         if batch != self.batch or self.phase is BatchPhase.IDLE:
             return 0
         subject = self.messages.subject
         pause = self._retry_counter.pause_after(NoStream(subject))
-        # With a stream that there was an election is waited for; and in a batch what was sent before may be stored.
+        # If the stream has replied before, wait for its election; in an open batch, earlier messages may be stored.
         if pause is None and self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE) and not self.accepted_once:
             self._stop(self._acked + 1, NoStream(subject))
             return 0
@@ -367,7 +367,7 @@ class FastBatchState:
         return self._limits.retry_wait
 
     def _on_ack(self, sequence: int, msgs: int) -> None:
-        """Everything up to a sequence is stored (with gaps allowed: or lost); this covers all acks before it."""
+        """All messages up to a sequence are stored (or lost, with gaps allowed); earlier acks are included."""
         self._transition(BatchEvent.ACKED)
         self._repeat = False
         self._retry_counter = self._new_retry_counter()
@@ -375,15 +375,15 @@ class FastBatchState:
         self._ack_flow = max(1, msgs)
 
     def _on_gap(self, first: int, following: int) -> None:
-        """The stream has missed what is from ``first`` up to ``following``."""
+        """The stream lacks the messages from ``first`` to the one before ``following``."""
         if self._limits.gap_ok:
             missed = range(max(first, self._acked + 1), min(following, self.sent + 1))
             self.messages.lost += len(missed) - sum(1 for sequence in self._refused if sequence in missed)
         else:
-            self._transition(BatchEvent.BROKEN)  # it says next what it has
+            self._transition(BatchEvent.BROKEN)  # its next reply reports the last sequence
 
     def _on_header_error(self, sequence: int, error: NatsError) -> None:
-        """One message is not stored, because of what its headers say."""
+        """The stream rejected a message because of its headers."""
         if self._limits.gap_ok:
             self._fail(sequence, error)
             self._refused[sequence] = error
@@ -392,10 +392,10 @@ class FastBatchState:
             self._transition(BatchEvent.BROKEN)
 
     def _on_error(self, sequence: int, error: ApiError) -> float:
-        """The stream did not take a message into the batch at all."""
+        """The stream did not add a message to the batch."""
         code, gap_ok = error.err_code, self._limits.gap_ok
         if code == ErrCode.BATCH_PUBLISH_UNKNOWN_BATCH_ID:
-            self._on_batch_unknown("the stream knows nothing of the batch any more")
+            self._on_batch_unknown("the stream does not know the batch any more")
         elif code in TRANSIENT_CODES:
             self._transition(BatchEvent.LATER)
             return self._retry_counter.pause_after(error) or 0
@@ -410,11 +410,11 @@ class FastBatchState:
         else:
             self._refused = {sequence: error}
             self._transition(BatchEvent.BROKEN)
-            self._repeat = True  # the stream will miss it, notice and say what it has
+            self._repeat = True  # the stream will notice the gap and report the last sequence
         return 0
 
     def _on_end(self, ack: PubAck) -> None:
-        """The batch has ended; ``ack`` tells the number of its messages."""
+        """The batch has ended; ``ack`` has the number of its messages."""
         if not ack.batch:
             self._settle_up_to(1)
             reason = f"stream {ack.stream!r} stored the message alone (nats-server 2.14 is needed)"
@@ -426,7 +426,7 @@ class FastBatchState:
         self._is_commit_wanted = False
         count = ack.count
         while self._limits.gap_ok and count + 1 in self._refused:
-            count += 1  # the message that was to commit it: it has failed and is not sent again
+            count += 1  # the committing message has failed and is not resent
         self._settle_up_to(count)
         if self._refused and not self._limits.gap_ok:
             self._stop(*self._refused.popitem())
@@ -434,7 +434,7 @@ class FastBatchState:
             self._transition(BatchEvent.OVER)
 
     def _on_batch_unknown(self, reason: str) -> None:
-        """The stream cannot tell how far the batch came. With ids everything may be sent again."""
+        """The last stored message is unknown. Messages with ids can all be sent again."""
         maybe_stored = self.messages.pending[: self._in_flight]
         if not all(has_msg_id(block) for _, _, block in maybe_stored):
             if not self._limits.gap_ok:
@@ -445,8 +445,8 @@ class FastBatchState:
         self._transition(BatchEvent.OVER)
 
     def _transition(self, event: BatchOperation | BatchEvent) -> None:
-        """The one place where the phase changes, but for what had not left. A batch that is over is followed by
-        another: what was not settled is sent in that.
+        """Change the phase (only ``on_disconnect`` also does). After a batch has ended, unsettled messages go into the
+        next one.
         """
         phase = TRANSITIONS.get((self.phase, event), self.phase)
         if phase is not self.phase:
@@ -470,23 +470,23 @@ class FastBatchState:
             self.append_until = 0
 
     def _stop(self, sequence: int, error: NatsError) -> None:
-        """One message was refused where none may be missing: those behind it are not stored either."""
+        """End the publisher: a message was rejected and gaps are not allowed, so later ones are not stored either."""
         refused = max(0, sequence - self._acked - 1)
         number = self.messages.settled + refused + 1
-        behind = JetStreamError(f"not stored, as message {number} before it was refused")
+        behind = JetStreamError(f"not stored, because message {number} (sent earlier) was rejected")
         errors: list[NatsError] = [
             PublishUncertain(subject, str(error)) if place < refused else error if place == refused else behind
             for place, (subject, _, _) in enumerate(self.messages.pending)
         ]
-        self._finish(errors, LocalProtocolError(f"the publisher has ended: message {number} was refused: {error}"))
+        self._finish(errors, LocalProtocolError(f"the publisher has ended: message {number} was rejected: {error}"))
 
     def on_permission_error(self, error: PermissionDenied) -> None:
-        """The server refuses messages to a subject."""
+        """The server rejects messages to a subject."""
         if any(subject == error.subject for subject, _, _ in self.messages.pending):
             self.give_up(str(error), error)
 
     def give_up(self, reason: str, end: NatsError) -> None:
-        """End everything: whatever was sent and not acknowledged may be stored. Nothing, if it has ended before."""
+        """End the publisher, unless it has ended: sent messages without an acknowledgement may be stored."""
         if self.messages.end is not None:
             return
         in_doubt = 0 if self.phase is BatchPhase.IDLE else self._in_flight
@@ -516,5 +516,5 @@ class FastBatchState:
 def _count_field(reply: dict[str, object], name: str) -> int:
     value = reply.get(name)
     if type(value) is not int or value < 0:
-        raise InvalidReply("answer to fast ingest", name, value, "must be a number")
+        raise InvalidReply("reply to fast ingest", name, value, "must be a number")
     return value

@@ -54,48 +54,48 @@ class PublisherOptions(NamedTuple):
 
 
 class Failures:
-    """Messages whose failure was not reported yet, and the error that ended the publisher."""
+    """The failed messages that were not reported yet, and the error that ended the publisher."""
 
     __slots__ = ("_unreported", "bug", "count", "end")
 
     def __init__(self) -> None:
         self.count = 0
-        """All of them so far."""
+        """The number of failures so far, reported or not."""
         self.end: NatsError | None = LocalProtocolError(
             "a publisher publishes inside its block: async with js.publisher() as pub"
         )
-        """Why no message is taken."""
+        """The error of calls that publish; None while the publisher is open."""
         self.bug: NatsError | None = None
-        """The bug that has ended the window."""
+        """The unexpected error that ended the window."""
         self._unreported: dict[int, tuple[AckFuture, int]] = {}
 
     def __len__(self) -> int:
-        """Those that nobody was told of."""
+        """The number of unreported failures."""
         return len(self._unreported)
 
     def add(self, number: int, future: AckFuture, size: int) -> None:
-        """``size`` is that of the payload, in bytes."""
+        """Add a failed message; ``size`` is that of its payload, in bytes."""
         self.count += 1
         self._unreported[number] = future, size
 
     def take(self) -> list[FailedMessage]:
-        """In the order of publishing, those whose future was not read."""
-        untold, self._unreported = self._unreported, {}
+        """Return the failures whose futures were not examined, in publishing order, and forget them."""
+        unreported, self._unreported = self._unreported, {}
         return [
             FailedMessage(number, future.subject, size, error)
-            for number, (future, size) in sorted(untold.items())
+            for number, (future, size) in sorted(unreported.items())
             if (error := future.unseen_error()) is not None
         ]
 
 
 @dataclass(slots=True)
 class RetryState:
-    """The failures of a message that is not acknowledged yet. Hardly any message has one."""
+    """The failures of a message that is not acknowledged yet. Few messages have a RetryState."""
 
     retry_counter: RetryCounter
     """Its temporary failures."""
     error: NatsError | None = None
-    """The last description."""
+    """The last error."""
     refused_since_check: bool = False
     """It was rejected since the last check for missing replies."""
     maybe_stored: bool = False

@@ -112,8 +112,8 @@ class Schedule(Value):
             if self.time_zone and pattern not in PREDEFINED_SCHEDULES:
                 raise ConfigError("time_zone", self.time_zone, f"goes with a crontab line, not with {pattern!r}")
             if pattern not in PREDEFINED_SCHEDULES and not pattern.startswith(("@at ", "@every ")):
-                known = ", ".join(PREDEFINED_SCHEDULES)
-                raise ConfigError("schedule", pattern, f"must be @at TIME, @every DURATION, six fields, or of {known}")
+                forms = f"@at TIME, @every DURATION, six fields, or one of {', '.join(PREDEFINED_SCHEDULES)}"
+                raise ConfigError("schedule", pattern, f"must be {forms}")
         elif len(pattern.split()) != 6:
             raise ConfigError("schedule", pattern, "must have six fields: second minute hour day month weekday")
         for what, subject in (("target", self.target), ("source", self.source)):

@@ -178,5 +178,5 @@ def _from_base64(token: str) -> str:
     except ValueError as exc:
         raise InvalidPayload("decode", f"key token {token!r}", str(exc)) from None
     if _to_base64(text) != token:
-        raise InvalidPayload("decode", f"key token {token!r}", "is not the base64 of anything")
+        raise InvalidPayload("decode", f"key token {token!r}", "is not valid base64")
     return text

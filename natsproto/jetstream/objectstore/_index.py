@@ -128,7 +128,7 @@ class ObjectIndex:
             except StreamNotFound:
                 return BucketNotFound(self.bucket)
             except NatsError:
-                pass  # nobody can tell
+                pass  # unknown
         return error
 
     # ---------------------------------------------------------------- changing
@@ -167,7 +167,7 @@ class ObjectIndex:
                     raise
             now = await self.find(name, timeout=timeout)
             if now is not None and now.info.replace(mtime=new.mtime) == new:
-                return before, now  # it had been heard, and only the word of it was lost
+                return before, now  # it was stored; only the reply was lost
             before = now
 
     async def _publish(self, name: str, info: ObjectInfo, expected: int, wait: float) -> IndexEntry:
@@ -201,7 +201,7 @@ class ObjectIndex:
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, NatsError):  # a bug; of other errors whoever waits hears
+        if error is not None and not isinstance(error, NatsError):  # a bug; other errors reach the waiting caller
             log.error("object store %r: a step in the background failed: %r", self.bucket, error, exc_info=error)
 
     # ---------------------------------------------------------------- chunks

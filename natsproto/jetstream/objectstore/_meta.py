@@ -110,7 +110,7 @@ class ObjectInfo(Record):
 
 
 def read_info(data: bytes, mtime: Timestamp) -> ObjectInfo:
-    """The description in a message that was stored then. InvalidReply when it is none."""
+    """Return the info in a message stored at ``mtime``; InvalidReply if it is not one."""
     return loads(ObjectInfo, data).replace(mtime=mtime)
 
 
@@ -156,7 +156,7 @@ def chunk_subject(bucket: str, nuid: str) -> str:
 
 
 def digest_text(raw: bytes) -> str:
-    """A SHA-256 as an object's description has it."""
+    """Format a SHA-256 as in an ObjectInfo."""
     return _DIGEST_PREFIX + urlsafe_b64encode(raw).decode()
 
 

@@ -25,7 +25,7 @@ async def find_orphans(index: ObjectIndex, older_than: float, timeout: Duration 
     stream, bucket = index.stream, index.bucket
     info = await stream.info(timeout=timeout)
     if info.config.mirror is not None or info.config.sources:
-        why = "is a copy of others: what describes these chunks may be on its way"
+        why = "is a mirror or has sources: the infos of these chunks may not have arrived yet"
         raise ConfigError("object store", bucket, why)
     now = Timestamp.now(UTC) if info.ts == NEVER else info.ts  # the clock that stamps the chunks
     stored = {subject async for subject, _ in stream.subjects(all_chunk_subjects(bucket), timeout=timeout)}

@@ -104,12 +104,12 @@ class ObjectReader(AsyncForHint):
         self._info: ObjectInfo | None = None
         self._messages: Messages | None = None
         self._digest = sha256()
-        self._whole = False  # whether everything is read, so that the digest can be held against what was put
-        self._resumed_bytes = 0  # bytes that were had before, and are in the digest
-        self._bytes_left = 0  # bytes to be given out
-        self._skip_bytes = 0  # bytes of the next chunk that are not
-        self._chunks_left = 0  # chunks to come
-        self._is_exhausted = False  # whether the consumer says that there is none
+        self._whole = False  # the whole object is read, so the digest can be checked
+        self._resumed_bytes = 0  # bytes from an earlier read, already in the digest
+        self._bytes_left = 0  # bytes left to return
+        self._skip_bytes = 0  # bytes to skip in the next chunk
+        self._chunks_left = 0  # chunks left to receive
+        self._is_exhausted = False  # the consumer reports too few pending chunks
         self._entered = False
 
     def resume(self, offset: int, digest: Hash) -> None:
@@ -217,7 +217,7 @@ class ObjectReader(AsyncForHint):
             except StreamNotFound as exc:
                 raise BucketNotFound(self._index.bucket) from exc
         self._chunks_left -= 1
-        # With others behind it here it is not the last one; metadata costs as much as a tenth of the digest.
+        # With others in the buffer it is not the last one; metadata costs a tenth of the digest.
         self._is_exhausted = self._chunks_left > 0 and not messages.pending and message.metadata.num_pending == 0
         return message
 
@@ -238,7 +238,7 @@ class ObjectReader(AsyncForHint):
         if self._bytes_left:
             raise self._mismatch(f"{self._bytes_left} bytes are missing")
         if self._chunks_left:
-            raise self._mismatch(f"there are chunks behind its {info.size} bytes")
+            raise self._mismatch(f"there are chunks after its {info.size} bytes")
         expected = digest_bytes(info)
         if expected and self._digest.digest() != expected:
             raise self._mismatch("")
