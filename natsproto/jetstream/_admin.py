@@ -12,7 +12,7 @@ from natsproto.errors import ApiError, ConfigError, JetStreamNotEnabled, LocalPr
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import ErrCode, api_error
 from natsproto.jetstream._codec import Duration, decode, dumps, nanoseconds, parse
-from natsproto.jetstream._config import Placement, consumer_name, stream_name
+from natsproto.jetstream._config import Placement, check_consumer_name, check_stream_name
 from natsproto.jetstream._info import AccountPurge, MetaRescue, StreamInfo
 from natsproto.protocol.subject import publish_subject
 
@@ -38,7 +38,7 @@ class Admin:
         self, stream: str, *, placement: Placement | None = None, timeout: Duration | None = None
     ) -> None:
         """Make another server the leader of the stream: any, or (server 2.11) one that ``placement`` describes."""
-        name = stream_name(stream)
+        name = check_stream_name(stream)
         await self._do(
             f"STREAM.LEADER.STEPDOWN.{name}", _placement_body(placement), f"step down leader of {name!r}", timeout
         )
@@ -47,28 +47,28 @@ class Admin:
         self, stream: str, consumer: str, *, placement: Placement | None = None, timeout: Duration | None = None
     ) -> None:
         """Make another server the leader of the consumer."""
-        names = f"{stream_name(stream)}.{consumer_name(consumer)}"
+        names = f"{check_stream_name(stream)}.{check_consumer_name(consumer)}"
         await self._do(
             f"CONSUMER.LEADER.STEPDOWN.{names}", _placement_body(placement), f"step down leader of {names!r}", timeout
         )
 
     async def remove_stream_peer(self, stream: str, peer: str, *, timeout: Duration | None = None) -> None:
         """Remove a server (by name or peer id) from the stream and its consumers at once; another one replaces it."""
-        name = stream_name(stream)
+        name = check_stream_name(stream)
         await self._do(
             f"STREAM.PEER.REMOVE.{name}", {"peer": peer}, f"remove peer {peer!r} from stream {name!r}", timeout
         )
 
     async def evacuate_stream_peer(self, stream: str, peer: str, *, timeout: Duration | None = None) -> None:
         """Move the stream and its consumers off a server, after another one has caught up. Server 2.15."""
-        name = stream_name(stream)
+        name = check_stream_name(stream)
         asked = f"evacuate stream {name!r} from {peer!r}"
         await self._api.require_api_level(5, "2.15", asked, timeout)
         await self._do(f"STREAM.PEER.EVACUATE.{name}", {"peer": peer}, asked, timeout)
 
     async def cancel_stream_move(self, stream: str, *, timeout: Duration | None = None) -> None:
         """Cancel an unfinished move, scaling or change of retention. Server 2.15."""
-        name = stream_name(stream)
+        name = check_stream_name(stream)
         asked = f"cancel move of stream {name!r}"
         await self._api.require_api_level(5, "2.15", asked, timeout)
         await self._call(f"STREAM.CANCEL_MOVE.{name}", {}, asked, timeout)
@@ -109,7 +109,7 @@ class Admin:
         """Move a stream off ``server``, or to servers with ``cluster`` and ``tags``; return its new info."""
         body: dict[str, object] = {"server": server, "cluster": cluster, "domain": domain, "tags": list(tags)}
         payload = await self._system_call(
-            f"ACCOUNT.STREAM.MOVE.{_account(account)}.{stream_name(stream)}",
+            f"ACCOUNT.STREAM.MOVE.{_account(account)}.{check_stream_name(stream)}",
             {key: value for key, value in body.items() if value},
             f"move stream {stream!r} of account {account!r}",
             timeout,
@@ -119,7 +119,7 @@ class Admin:
     async def cancel_account_stream_move(self, account: str, stream: str, *, timeout: Duration | None = None) -> None:
         """As ``cancel_stream_move``, for a stream of any account."""
         await self._system_call(
-            f"ACCOUNT.STREAM.CANCEL_MOVE.{_account(account)}.{stream_name(stream)}",
+            f"ACCOUNT.STREAM.CANCEL_MOVE.{_account(account)}.{check_stream_name(stream)}",
             {},
             f"cancel move of stream {stream!r} of account {account!r}",
             timeout,

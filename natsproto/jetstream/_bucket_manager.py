@@ -19,8 +19,8 @@ from natsproto.jetstream._config import (
     OBJECT_SUBJECTS,
     KeyValueConfig,
     ObjectStoreConfig,
-    bucket_name,
     check_bucket,
+    check_bucket_name,
 )
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._stream import create_or_update_stream, write_stream
@@ -254,13 +254,13 @@ class BucketManager(StreamManager):
             return await write_stream(self._api, verb, config.to_stream(), False, timeout)
 
     async def _bucket_info(self, prefix: str, subjects: str, bucket: str, timeout: Duration | None) -> StreamInfo:
-        endpoint = f"STREAM.INFO.{prefix}{bucket_name(bucket)}"
+        endpoint = f"STREAM.INFO.{prefix}{check_bucket_name(bucket)}"
         with bucket_errors(bucket):
             info = await self._api.get(StreamInfo, endpoint, asked=f"{_KINDS[prefix]} {bucket!r}", timeout=timeout)
         check_bucket(bucket, info.config, prefix, subjects)
         return info
 
     async def _delete_bucket(self, prefix: str, bucket: str, timeout: Duration | None) -> None:
-        endpoint = f"STREAM.DELETE.{prefix}{bucket_name(bucket)}"
+        endpoint = f"STREAM.DELETE.{prefix}{check_bucket_name(bucket)}"
         with bucket_errors(bucket):
             await self._api.do(endpoint, asked=f"delete {_KINDS[prefix]} {bucket!r}", timeout=timeout)

@@ -58,17 +58,17 @@ _SAMPLING = re.compile(r"[0-9]+%?")
 # ---------------------------------------------------------------- names (ADR-6)
 
 
-def stream_name(name: str) -> str:
+def check_stream_name(name: str) -> str:
     """Return a valid name, or raise InvalidSubject: a server does not reply to some invalid names."""
     return _asset_name("stream name", name)
 
 
-def consumer_name(name: str) -> str:
+def check_consumer_name(name: str) -> str:
     """Return a valid name, or raise InvalidSubject with the rule it breaks."""
     return _asset_name("consumer name", name)
 
 
-def bucket_name(name: str) -> str:
+def check_bucket_name(name: str) -> str:
     """Return a valid name of a key/value bucket or object store, or raise InvalidSubject."""
     if not isinstance(name, str):
         raise TypeError(f"bucket name must be a str, not {type(name).__name__}")
@@ -94,7 +94,7 @@ def check_bucket(bucket: str, config: StreamConfig, prefix: str, subjects: str) 
         raise BucketNotFound(bucket, f"stream {config.name!r} holds {', '.join(held) or 'no subjects'}, not {wanted}>")
 
 
-def priority_group(name: str) -> str:
+def check_priority_group(name: str) -> str:
     """Return a valid name of a priority group (ADR-42), or raise InvalidSubject."""
     if not isinstance(name, str):
         raise TypeError(f"priority group must be a str, not {type(name).__name__}")
@@ -331,12 +331,12 @@ class StreamConfig(Record):
 
     def check(self) -> None:
         """ConfigError (InvalidSubject for names) on what a server would answer badly or not at all."""
-        stream_name(self.name)
+        check_stream_name(self.name)
         for subject in self.subjects:
             subscribe_subject(subject, "subjects")
         for source in (self.mirror, *self.sources):
             if source is not None:
-                stream_name(source.name)
+                check_stream_name(source.name)
                 if source.filter_subject:
                     subscribe_subject(source.filter_subject, "filter_subject")
                 if source.external is not None:
@@ -400,7 +400,7 @@ class ConsumerConfig(Record):
         """ConfigError (InvalidSubject for names) on what a server would answer badly or not at all."""
         for name in (self.name, self.durable_name):
             if name:
-                consumer_name(name)
+                check_consumer_name(name)
         if self.name and self.durable_name and self.name != self.durable_name:
             raise ConfigError("name", self.name, f"differs from durable_name {self.durable_name!r}: give one of them")
         if self.filter_subject and self.filter_subjects:
@@ -412,7 +412,7 @@ class ConsumerConfig(Record):
         if self.sample_freq and not _SAMPLING.fullmatch(self.sample_freq):
             raise ConfigError("sample_freq", self.sample_freq, 'must be a percentage such as "30%"')
         for group in self.priority_groups:
-            priority_group(group)
+            check_priority_group(group)
         _check_words(self.description, self.metadata)
 
 
@@ -455,7 +455,7 @@ class KeyValueConfig(Record):
 
     def to_stream(self) -> StreamConfig:
         """Return the configuration of the bucket's stream. ConfigError when a value is invalid."""
-        bucket_name(self.bucket)
+        check_bucket_name(self.bucket)
         if 0 < self.limit_marker_ttl < 1:
             raise ConfigError("limit_marker_ttl", self.limit_marker_ttl, "must be at least one second")
         if self.mirror and self.sources:
@@ -549,7 +549,7 @@ class ObjectStoreConfig(Record):
 
     def to_stream(self) -> StreamConfig:
         """Return the configuration of the store's stream. ConfigError when a value is invalid."""
-        bucket = bucket_name(self.bucket)
+        bucket = check_bucket_name(self.bucket)
         config = StreamConfig(
             name=OBJECT_STREAM + bucket,
             description=self.description,

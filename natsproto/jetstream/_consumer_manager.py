@@ -12,7 +12,7 @@ from natsproto._async_hints import items
 from natsproto.errors import ConfigError, ConsumerExists, NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import NEVER, Duration, amended
-from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, stream_name
+from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, check_stream_name
 from natsproto.jetstream._consumer.handle import PullConsumer, check_stream_sequence, create_endpoint
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.ordered_cursor import PUSH_HEARTBEAT_S
@@ -44,11 +44,11 @@ class ConsumerManager:
 
     # The classes of consumers; an instrumented stream has its own.
     _ordered: ClassVar[type[OrderedConsumer]] = OrderedConsumer
-    _pushed: ClassVar[type[PushConsumer]] = PushConsumer
+    _push_consumer_class: ClassVar[type[PushConsumer]] = PushConsumer
 
     def __init__(self, api: Api, name: str, info: StreamInfo | None = None) -> None:
         self._api = api
-        self.name: str = stream_name(name)
+        self.name: str = check_stream_name(name)
         """The name of the stream."""
         self._info = info
 
@@ -156,7 +156,7 @@ class ConsumerManager:
             if unknown:
                 raise ConfigError(unknown[0], config, "cannot be given for an existing consumer: update it instead")
             info = None if "deliver_subject" in fields else await self.consumer_info(config, timeout=timeout)
-            return self._pushed(
+            return self._push_consumer_class(
                 self._api,
                 self.name,
                 config,
@@ -171,7 +171,7 @@ class ConsumerManager:
             if "idle_heartbeat" not in fields and not config.idle_heartbeat:
                 config = config.replace(idle_heartbeat=PUSH_HEARTBEAT_S)
         info = await self._put_consumer("create", config, False, timeout)
-        return self._pushed(self._api, self.name, info.name, info)
+        return self._push_consumer_class(self._api, self.name, info.name, info)
 
     async def delete_consumer(self, name: str, *, timeout: Duration | None = None) -> None:
         """Delete a consumer. ConsumerNotFound."""

@@ -16,7 +16,7 @@ from natsproto._old_names import JETSTREAM, explain_missing
 from natsproto.errors import ConfigError
 from natsproto.jetstream._bucket_manager import BucketManager
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import stream_name
+from natsproto.jetstream._config import check_stream_name
 from natsproto.jetstream._counter import INCREMENT_HEADER, CounterValue, increment, parse_value
 from natsproto.jetstream._info import AccountInfo, PubAck, StreamInfo
 from natsproto.jetstream._message import JsMessage
@@ -235,7 +235,7 @@ class JetStream(BucketManager):
         ``no_ack``, which sends no acknowledgements: use ``nc.publish``.
         """
         info = await self._api.get(
-            StreamInfo, f"STREAM.INFO.{stream_name(stream)}", asked=f"stream {stream!r}", timeout=timeout
+            StreamInfo, f"STREAM.INFO.{check_stream_name(stream)}", asked=f"stream {stream!r}", timeout=timeout
         )
         if info.config.no_ack:
             raise ConfigError("stream", stream, "acknowledges nothing (no_ack): use nc.publish")

@@ -266,7 +266,7 @@ class JsMessage(Message):
 
     def ack_next_nowait(self, request: bytes, reply: str) -> None:
         """Acknowledge the message and pull the next with one command, for ``PullConsumer.next(acking=…)``."""
-        self._check_unanswered(b"+ACK")
+        self._check_unacked(b"+ACK")
         subject = self._ack_subject().decode("utf-8", "surrogateescape")
         self._connection().publish_nowait(subject, b"+NXT " + request, reply=reply)
         self._note = b"+ACK"
@@ -328,18 +328,18 @@ class JsMessage(Message):
         self._send_ack_nowait(words)
 
     def _send_ack_nowait(self, words: bytes) -> None:
-        self._check_unanswered(words)
+        self._check_unacked(words)
         reply = self._ack_subject()
         self._connection()._send_reply_nowait(reply, words)
         self._note = words
 
     def _claim(self, words: bytes) -> float | bytes | None:
         """Mark the message as acknowledged; return the previous state."""
-        self._check_unanswered(words)
+        self._check_unacked(words)
         before, self._note = self._note, words
         return before
 
-    def _check_unanswered(self, words: bytes) -> None:
+    def _check_unacked(self, words: bytes) -> None:
         if type(self._note) is bytes:
             raise AlreadyAcked(self.subject, _ack_name(self._note), _ack_name(words))
 

@@ -139,7 +139,7 @@ class TracedStream(Stream):
     """A stream whose consumers are traced."""
 
     _ordered = TracedOrderedConsumer
-    _pushed = TracedPushConsumer
+    _push_consumer_class = TracedPushConsumer
 
     def _consumer(self, name: str, info: ConsumerInfo | None) -> PullConsumer:
         return TracedConsumer(self._api, self.name, name, info)

@@ -18,7 +18,7 @@ from math import ceil, sqrt
 from natsproto._value import Value
 from natsproto.errors import ConfigError, DataLost
 from natsproto.jetstream._codec import UINT64
-from natsproto.jetstream._config import stream_name
+from natsproto.jetstream._config import check_stream_name
 from natsproto.jetstream._info import StreamInfo
 
 log = logging.getLogger("natsproto.spark")
@@ -227,7 +227,7 @@ class SeqRange(Value):
     earliest: bool = False
 
     def _check(self) -> None:
-        stream_name(self.stream)
+        check_stream_name(self.stream)
         for name, least in (("start", 1), ("end", self.start)):
             value = getattr(self, name)
             if type(value) is not int or not least <= value <= UINT64:

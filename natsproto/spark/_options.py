@@ -21,7 +21,7 @@ from natsproto._options import DEFAULT_SERVER, OptionArgs, Options, Text
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidCredentials
 from natsproto.errors._base import HIDDEN
-from natsproto.jetstream._config import stream_name
+from natsproto.jetstream._config import check_stream_name
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.addresses import parse_servers
 from natsproto.protocol.subject import publish_subject, subscribe_subject
@@ -334,7 +334,7 @@ class SinkOptions(Value):
         guarantee = given.get("exactlyOnce", _one_of("msgid", "atomic", "none"), "msgid")
         settings = cls(
             nats=_nats(given),
-            stream=given.required("stream", stream_name),
+            stream=given.required("stream", check_stream_name),
             subject=given.get("subject", _subject, ""),
             guarantee=cast("Guarantee", guarantee),
             recovery_window=given.get("recoveryWindow", _seconds, 900.0),
@@ -491,7 +491,7 @@ def _seconds(name: str, text: str) -> float:
 def _streams(text: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in found:
-        stream_name(name.replace("*", "x"))
+        check_stream_name(name.replace("*", "x"))
     return found
 
 

@@ -26,9 +26,9 @@ from natsproto.errors import (
     RequestTimeout,
     UnsupportedByServer,
 )
-from natsproto.jetstream._config import bucket_name
+from natsproto.jetstream._config import check_bucket_name
 from natsproto.jetstream.kv._bucket import KeyValue
-from natsproto.jetstream.kv._keys import key_name
+from natsproto.jetstream.kv._keys import check_key_name
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.subject import publish_subject
 from natsproto.spark._client import CLEANUP_TIMEOUT_S, exchange, stop_and_wait, take_rows, worker
@@ -363,7 +363,7 @@ def kv_lookup(
     Fast in buckets that allow direct get, as new ones do (nats-server 2.11); in others each key is a request, 64 at
     a time. ConfigError for wrong arguments; BucketNotFound and the errors of every call of the JetStream API.
     """
-    bucket_name(bucket)
+    check_bucket_name(bucket)
     if type(chunk) is not int or not 1 <= chunk <= MAX_KEYS_PER_REQUEST:
         raise ConfigError("chunk", chunk, f"must be from 1 to {MAX_KEYS_PER_REQUEST} rows")
     if missing not in ("null", "drop", "error"):
@@ -399,7 +399,7 @@ def kv_lookup_udf(config: SparkNats, bucket: str) -> Callable[[Column | str], Co
     import pandas as pd
     from pyspark.sql.pandas.functions import pandas_udf
 
-    bucket_name(bucket)
+    check_bucket_name(bucket)
 
     def look_up(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
         sizes: deque[int] = deque()
@@ -446,7 +446,7 @@ async def _answers(
 def _is_key(key: str) -> bool:
     """True for a valid key: a wildcard in a row must not find values of other keys."""
     try:
-        key_name(key)
+        check_key_name(key)
     except InvalidSubject:
         return False
     return True

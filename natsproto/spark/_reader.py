@@ -27,7 +27,7 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream._codec import UINT64
-from natsproto.jetstream._config import RetentionPolicy, stream_name
+from natsproto.jetstream._config import RetentionPolicy, check_stream_name
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._message import JsMessage
@@ -77,7 +77,7 @@ def plan_ranges(
 
     ConfigError for wrong arguments; StreamNotFound and the errors of every call of the JetStream API.
     """
-    stream_name(stream)
+    check_stream_name(stream)
     wanted = _subjects(subjects)
     _check_place("start", start)
     _check_place("end", end)

@@ -33,10 +33,10 @@ from natsproto.jetstream._config import (
     StreamSource,
     StreamSourceConsumer,
     SubjectTransform,
-    bucket_name,
-    consumer_name,
-    priority_group,
-    stream_name,
+    check_bucket_name,
+    check_consumer_name,
+    check_priority_group,
+    check_stream_name,
 )
 from natsproto.jetstream._info import ConsumerInfo, StreamInfo
 from natsproto.jetstream._timestamp import Timestamp
@@ -75,14 +75,14 @@ def given_fields(asked: Record, answered: Record) -> dict[str, tuple[object, obj
 # ---------------------------------------------------------------- names
 
 
-@pytest.mark.parametrize("check", [stream_name, consumer_name])
+@pytest.mark.parametrize("check", [check_stream_name, check_consumer_name])
 @pytest.mark.parametrize("name", ["", "a.b", "a*", ">", "a b", "a\tb", "a\r\nb", "a/b", "a\\b", "x" * 256, "é" * 128])
 def test_invalid_name_is_refused_before_sending(check: type, name: str) -> None:
     with pytest.raises(InvalidSubject):
         check(name)
 
 
-@pytest.mark.parametrize("check", [stream_name, consumer_name, bucket_name, priority_group])
+@pytest.mark.parametrize("check", [check_stream_name, check_consumer_name, check_bucket_name, check_priority_group])
 def test_a_name_is_a_string(check: type) -> None:
     with pytest.raises(TypeError, match="must be a str"):
         check(None)
@@ -90,19 +90,19 @@ def test_a_name_is_a_string(check: type) -> None:
 
 @pytest.mark.parametrize("name", ["ORDERS", "a-b_c", "x" * 255, "größe", "$G", "a:b|c?"])
 def test_valid_name_is_taken_by_the_server(raw: RawClient, name: str) -> None:
-    assert create_stream(raw, StreamConfig(name=stream_name(name), subjects=["a"], storage="memory")).name == name
+    assert create_stream(raw, StreamConfig(name=check_stream_name(name), subjects=["a"], storage="memory")).name == name
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "a b", "é", "a" * 256, "$x", "a/b"])
 def test_a_bucket_name_has_few_characters(name: str) -> None:
     with pytest.raises(InvalidSubject):
-        bucket_name(name)
+        check_bucket_name(name)
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "a b", "x" * 17])
 def test_a_priority_group_is_short(name: str) -> None:
     with pytest.raises(InvalidSubject):
-        priority_group(name)
+        check_priority_group(name)
     with pytest.raises(InvalidSubject):
         ConsumerConfig(priority_groups=[name]).check()
 
@@ -110,7 +110,7 @@ def test_a_priority_group_is_short(name: str) -> None:
 @given(st.text(max_size=12))
 def test_any_text_is_a_name_or_is_refused_as_one(name: str) -> None:
     try:
-        taken = stream_name(name)
+        taken = check_stream_name(name)
     except InvalidSubject:
         taken = name
     assert taken == name

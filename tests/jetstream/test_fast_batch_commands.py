@@ -158,7 +158,7 @@ def test_silence_of_an_open_batch_is_a_timeout() -> None:
     batch.state.on_no_responders(batch.state.batch)
     for _ in range(11):
         batch.state.on_tick(can_send=True)
-    assert isinstance(batch.messages.end, RequestTimeout)
+    assert isinstance(batch.messages.fatal_error, RequestTimeout)
     assert {number: type(failure) for number, failure in batch.errors().items()} == {2: PublishTimeout}
 
 
@@ -215,7 +215,7 @@ def test_no_stream_ends_a_publisher_after_its_attempts() -> None:
         assert batch.state.on_no_responders(batch.state.batch) == 0.25
     assert sent(batch) == [(START, 1)]
     assert batch.state.on_no_responders(batch.state.batch) == 0
-    assert "message 1 was rejected" in str(batch.messages.end)
+    assert "message 1 was rejected" in str(batch.messages.fatal_error)
     errors = batch.errors()
     assert isinstance(errors[1], NoStream)
     assert not isinstance(errors[2], NoStream)
@@ -243,7 +243,7 @@ def test_batch_of_which_nothing_left_is_begun_again() -> None:
     batch.messages.add("s", b"1", None)
     assert sent(batch) == [(START, 1)]
     batch.state.on_disconnect([START], "connection lost")
-    assert (batch.state.phase, batch.messages.end) == (BatchPhase.IDLE, None)
+    assert (batch.state.phase, batch.messages.fatal_error) == (BatchPhase.IDLE, None)
     assert sent(batch) == [(START, 1)]
 
 
@@ -276,11 +276,11 @@ def test_end_of_a_batch_that_left_is_not_taken_back(operation: BatchOperation) -
 def test_first_message_lost_on_its_way_is_uncertain() -> None:
     batch = Batch(2, acked=0)
     batch.state.on_disconnect([], "connection lost")
-    assert isinstance(batch.messages.end, LocalProtocolError)
+    assert isinstance(batch.messages.fatal_error, LocalProtocolError)
     errors = batch.errors()
     assert isinstance(errors[1], PublishUncertain)
-    assert errors[1].__cause__ is batch.messages.end
-    assert errors[2] is batch.messages.end, "it was never sent"
+    assert errors[1].__cause__ is batch.messages.fatal_error
+    assert errors[2] is batch.messages.fatal_error, "it was never sent"
 
 
 # ---------------------------------------------------------------- refusals, where gaps are allowed
@@ -291,7 +291,7 @@ def test_unknown_batch_without_ids_is_lost() -> None:
     batch.reply({**error(10071), "type": "err", "seq": 3}, sequence=3)
     batch.reply(error(ErrCode.BATCH_PUBLISH_UNKNOWN_BATCH_ID), sequence=4)
     assert batch.messages.lost == 2, "the second and the fourth"
-    assert (batch.messages.pending, batch.messages.end, batch.state.batch) == ([], None, b"B-2")
+    assert (batch.messages.pending, batch.messages.fatal_error, batch.state.batch) == ([], None, b"B-2")
     assert list(batch.errors()) == [3]
 
 
@@ -300,7 +300,7 @@ def test_unknown_batch_without_ids_and_gaps_ends_it() -> None:
     batch.reply(error(ErrCode.BATCH_PUBLISH_UNKNOWN_BATCH_ID), sequence=4)
     assert batch.messages.lost == 0
     assert list(batch.errors()) == [2, 3, 4]
-    assert isinstance(batch.messages.end, LocalProtocolError)
+    assert isinstance(batch.messages.fatal_error, LocalProtocolError)
 
 
 def test_refused_first_message_costs_its_batch() -> None:
@@ -313,7 +313,7 @@ def test_refused_first_message_costs_its_batch() -> None:
     assert isinstance(batch.errors()[1], ApiError)
     assert sent(batch) == [(START, 1)]
     batch.reply({"type": "ack", "seq": 1, "msgs": 4})
-    assert batch.messages.outcome() is None, "what was refused is not counted in the next batch"
+    assert batch.messages.take_error() is None, "what was refused is not counted in the next batch"
 
 
 def test_refusals_of_one_batch_are_not_of_the_next() -> None:
@@ -361,5 +361,5 @@ def test_what_has_ended_a_publisher_stays() -> None:
     first = LocalProtocolError("first")
     batch.state.give_up("first", first)
     batch.state.give_up("second", LocalProtocolError("second"))
-    assert batch.messages.end is first
+    assert batch.messages.fatal_error is first
     assert sent(batch) == []

@@ -51,7 +51,7 @@ class Batch:
 
     def errors(self) -> dict[int, NatsError]:
         """What became of those that failed."""
-        outcome = self.messages.outcome()
+        outcome = self.messages.take_error()
         assert isinstance(outcome, PublishFailed)
         return {failed.number: failed.error for failed in outcome.failures}
 
@@ -68,13 +68,13 @@ def test_errors_around_a_refused_message(acked: int) -> None:
     assert isinstance(errors[4], ApiError)
     assert type(errors[5]) is JetStreamError
     assert str(errors[5]) == "not stored, because message 4 (sent earlier) was rejected"
-    assert "message 4 was rejected" in str(batch.messages.end)
+    assert "message 4 was rejected" in str(batch.messages.fatal_error)
 
 
 def test_refusal_of_a_first_message_is_its_own() -> None:
     batch = Batch(3, acked=0)
     batch.reply(error(10077), sequence=1)
-    refusal = batch.messages.refusal(1)
+    refusal = batch.messages.take_error_of(1)
     assert isinstance(refusal, ApiError)
     assert refusal.err_code == 10077
 
@@ -85,9 +85,9 @@ def test_silence_ends_a_batch_after_its_timeout(timeout: float, ticks: int) -> N
     for _ in range(ticks):
         batch.state.on_tick(can_send=True)
         batch.send()
-        assert batch.messages.end is None
+        assert batch.messages.fatal_error is None
     batch.state.on_tick(can_send=True)
-    assert isinstance(batch.messages.end, RequestTimeout)
+    assert isinstance(batch.messages.fatal_error, RequestTimeout)
 
 
 def test_any_reply_ends_silence() -> None:
@@ -96,7 +96,7 @@ def test_any_reply_ends_silence() -> None:
         batch.state.on_tick(can_send=True)
     batch.reply({"type": "ack", "seq": 1, "msgs": 4})
     batch.state.on_tick(can_send=True)
-    assert batch.messages.end is None
+    assert batch.messages.fatal_error is None
 
 
 def test_silence_of_a_stream_that_is_gone() -> None:
@@ -110,7 +110,7 @@ def test_silence_of_a_stream_that_is_gone() -> None:
     for _ in range(12):
         batch.send()
         batch.state.on_no_responders(batch.state.batch)
-        if batch.state.phase is BatchPhase.IDLE and batch.messages.end is None:
+        if batch.state.phase is BatchPhase.IDLE and batch.messages.fatal_error is None:
             batch.state.on_tick(can_send=False)
     errors = batch.errors()
     assert (sorted(errors), type(errors[3])) == ([3, 4], NoStream)
@@ -183,8 +183,8 @@ def test_own_refusal_is_told_alone() -> None:
     batch = Batch(4, gap_ok=True)
     for number in (2, 3, 4):
         batch.reply({**error(10071), "type": "err", "seq": number}, sequence=number)
-    assert batch.messages.refusal(1) is None
-    refusal = batch.messages.refusal(3)
+    assert batch.messages.take_error_of(1) is None
+    refusal = batch.messages.take_error_of(3)
     assert isinstance(refusal, ApiError)
     assert sorted(batch.errors()) == [2, 4]
 

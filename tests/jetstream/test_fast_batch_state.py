@@ -170,7 +170,7 @@ class Stage:
 
     def take(self) -> None:
         state, number = self.state, self.messages.count + 1
-        if state.full or self.messages.end is not None:
+        if state.full or self.messages.fatal_error is not None:
             return
         message = ("s", b"%d" % number, msg_id_block(str(number)) if self._ids else None)
         if state.sent < state.append_until:
@@ -182,7 +182,7 @@ class Stage:
 
     def last(self) -> None:
         """The next message ends the batch, as publisher.commit() has it."""
-        if not self.state.full and self.messages.end is None:
+        if not self.state.full and self.messages.fatal_error is None:
             self.state.commit()
             self.take()
 
@@ -281,7 +281,7 @@ class Stage:
         assert len(self.messages.pending) <= 2 * MAX_FLOW
         assert len(set(stored)) == len(stored), "stored twice"
         assert stored == sorted(stored), "out of order"
-        outcome = self.messages.outcome()
+        outcome = self.messages.take_error()
         if isinstance(outcome, PublishFailed):
             assert self.failed.keys().isdisjoint(failed.number for failed in outcome.failures), "told twice"
             self.failed |= {failed.number: failed.error for failed in outcome.failures}
@@ -295,7 +295,7 @@ class Stage:
     def flush(self) -> None:
         """As the end of the block: everything is settled, or it ends."""
         for _ in range(400):
-            if self.state.idle or self.messages.end is not None:
+            if self.state.idle or self.messages.fatal_error is not None:
                 return
             self.resume()
             self.state.commit()
@@ -336,7 +336,7 @@ def test_without_faults_everything_is_stored_in_order(actions: list[str], gap_ok
     stage = Stage(gap_ok=gap_ok, ids=ids)
     play(stage, actions)
     assert stage.stream.stored == list(range(1, stage.messages.count + 1))
-    assert (stage.messages.end, stage.messages.lost, stage.messages.pending) == (None, 0, [])
+    assert (stage.messages.fatal_error, stage.messages.lost, stage.messages.pending) == (None, 0, [])
 
 
 FAULTS = ["cut", "lose", "deafen", "restart", "forget", "elect", "leaderless", "busy", "resume"]
@@ -350,7 +350,7 @@ def test_with_ids_messages_arrive_once_and_in_order(actions: list[str]) -> None:
     play(stage, actions)
     if isinstance(stage.failed.get(1), NoStream):
         return  # a stream that never was there
-    assert stage.messages.end is None
+    assert stage.messages.fatal_error is None
     assert stage.stream.stored == list(range(1, stage.messages.count + 1))
 
 
@@ -378,7 +378,8 @@ def test_with_gaps_allowed_the_losses_are_counted(actions: list[str], ids: bool)
     stage = Stage(gap_ok=True, ids=ids)
     play(stage, actions)
     messages = stage.messages
-    assert messages.end is None or isinstance(messages.end, RequestTimeout | LocalProtocolError), "a first message only"
+    error = messages.fatal_error
+    assert error is None or isinstance(error, RequestTimeout | LocalProtocolError), "a first message only"
     assert len(stage.stream.stored) + messages.lost + len(stage.failed) + stage.unheard >= messages.count
 
 
@@ -409,7 +410,7 @@ def test_numbers_that_no_stream_says_do_no_harm(gap_ok: bool) -> None:
         other = Stage(gap_ok=gap_ok, ids=False)
         other.take()
         other.state.on_reply(other.state.batch, 1, payload)
-        assert other.messages.end is not None
+        assert other.messages.fatal_error is not None
         assert other.messages.pending == []
 
 
@@ -430,6 +431,6 @@ def test_commit_sent_twice_and_withdrawn_once() -> None:
     stage.arrive()
     stage.answer()
     assert stage.stream.stored == [1, 2]
-    assert isinstance(stage.messages.end, LocalProtocolError)
+    assert isinstance(stage.messages.fatal_error, LocalProtocolError)
     stage.check()
     assert {type(error) for error in stage.failed.values()} == {PublishUncertain}

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from natsproto.codecs import JSON, Codec, msgpack, msgspec, pydantic
 from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject, KeyDeleted
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream.kv._keys import Base64Keys, KeyChain, KeyCodec, PathKeys, key_filter, key_name, without_covered
+from natsproto.jetstream.kv._keys import (
+    Base64Keys,
+    KeyChain,
+    KeyCodec,
+    PathKeys,
+    check_key_filter,
+    check_key_name,
+    without_covered,
+)
 from natsproto.protocol.subject import matches
 
 _TERM = st.text(st.sampled_from("abzAZ09-/_="), min_size=1)
@@ -104,7 +112,7 @@ async def test_a_key_codec_needs_all_its_methods(jetstream: JetStream) -> None:
 @given(st.text(st.characters(exclude_characters=".", exclude_categories=["Cs"]), min_size=1))
 def test_any_text_is_a_key_in_base64(token: str) -> None:
     codec = Base64Keys()
-    key = key_name(codec.encode(token))
+    key = check_key_name(codec.encode(token))
     assert codec.decode(key) == token
 
 
@@ -113,12 +121,12 @@ def test_paths_come_back(parts: list[str], rooted: bool) -> None:
     path = ("/" if rooted else "") + "/".join(parts)
     if parts[0] == "_root_" and not rooted:
         return
-    assert PathKeys().decode(key_name(PathKeys().encode(path))) == path
+    assert PathKeys().decode(check_key_name(PathKeys().encode(path))) == path
 
 
 @given(_KEYS)
 def test_a_valid_key_is_a_valid_filter(key: str) -> None:
-    assert key_filter(key_name(key)) == key
+    assert check_key_filter(check_key_name(key)) == key
 
 
 _PATTERNS = st.lists(st.sampled_from(["a", "b", "*", ">"]), min_size=1, max_size=3).map(
@@ -145,7 +153,7 @@ def test_key_that_is_invalid_is_refused(text: str) -> None:
     allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-/_=.")
     valid = bool(text) and set(text) <= allowed and all(text.split("."))
     try:
-        assert key_name(text) == text
+        assert check_key_name(text) == text
         assert valid
     except InvalidSubject:
         assert not valid

@@ -16,7 +16,7 @@ from natsproto._durations import seconds
 from natsproto.errors import ConfigError, ConnectionClosed, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import UINT64, Duration
-from natsproto.jetstream._config import AckPolicy, ConsumerConfig, consumer_name, priority_group
+from natsproto.jetstream._config import AckPolicy, ConsumerConfig, check_consumer_name, check_priority_group
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, NakDelay, OnError, OnSuccess
 from natsproto.jetstream._consumer.messages import Fetch, Messages, MessageSource
 from natsproto.jetstream._consumer.pull import PullSource
@@ -46,7 +46,7 @@ class Consumer:
         self._info = info
         self.stream_name = stream
         """The stream it belongs to."""
-        self.name: str = consumer_name(name)
+        self.name: str = check_consumer_name(name)
         """The name, which is the durable name if it has one."""
 
     @property
@@ -92,7 +92,7 @@ class Consumer:
 
         Needs nats-server 2.11, else UnsupportedByServer.
         """
-        body = {"group": priority_group(group)}
+        body = {"group": check_priority_group(group)}
         asked = f"unpin {self._what}"
         await self._api.require_api_level(1, "2.11", asked, timeout)
         await self._api.call(self._endpoint("UNPIN"), body, asked=asked, timeout=timeout)

@@ -22,7 +22,7 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream._api import Api
-from natsproto.jetstream._config import ConsumerConfig, consumer_name
+from natsproto.jetstream._config import ConsumerConfig, check_consumer_name
 from natsproto.jetstream._consumer.handle import create_endpoint
 from natsproto.jetstream._consumer.messages import ConsumerNotice, MessageSource
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
@@ -65,7 +65,7 @@ class OrderedState:
         self.api, self.connection = api, api.connection
         self.stream, self.push = stream, push
         unique = api.connection._new_id()
-        self.prefix = consumer_name(name_prefix) if name_prefix else unique
+        self.prefix = check_consumer_name(name_prefix) if name_prefix else unique
         if name_prefix:  # another reader's consumer of this name is not taken for ours then
             config = config.replace(metadata={**config.metadata, READER_ID_METADATA: unique})
         self.is_named = bool(name_prefix)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypedDict, Unpack
 from natsproto._durations import seconds
 from natsproto.errors import ConfigError
 from natsproto.jetstream._codec import Duration, Record, integer, text
-from natsproto.jetstream._config import priority_group
+from natsproto.jetstream._config import check_priority_group
 
 UNBOUNDED_BATCH: Final = 1_000_000
 """The batch of a pull that only bytes limit; without a batch the server delivers one message (ADR-37)."""
@@ -126,13 +126,15 @@ class FetchArgs(TypedDict, total=False):
     priority: int
 
 
-def fetch_options(mode: PullMode, timeout: Duration, search_time: float, **arguments: Unpack[FetchArgs]) -> PullOptions:
-    """The options of a fetch. With a timeout of 0 it gets the available messages, and waits ``search_time`` seconds for
-    the server's reply. ConfigError, TypeError.
+def fetch_options(
+    mode: PullMode, timeout: Duration, reply_timeout: float, **arguments: Unpack[FetchArgs]
+) -> PullOptions:
+    """The options of a fetch. With a timeout of 0 it gets the available messages, and waits ``reply_timeout`` seconds
+    for the server's reply. ConfigError, TypeError.
     """
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not 0 < timeout < MAX_TIMEOUT_S:
         timeout = seconds("timeout", timeout)
-    return pull_options(mode if timeout else PullMode.NO_WAIT, expires=timeout or search_time, **arguments)
+    return pull_options(mode if timeout else PullMode.NO_WAIT, expires=timeout or reply_timeout, **arguments)
 
 
 def pull_options(
@@ -177,7 +179,7 @@ def pull_options(
             group=group, min_pending=min_pending, min_ack_pending=min_ack_pending, priority=priority
         )
         if priority_options.group:
-            priority_group(priority_options.group)
+            check_priority_group(priority_options.group)
     return PullOptions(
         mode,
         most,

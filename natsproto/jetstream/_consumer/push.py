@@ -39,9 +39,9 @@ from natsproto.protocol.subject import queue_group, subscribe_subject
 
 MAX_MISSED_HEARTBEATS: Final = 3
 """Missed heartbeats that mean a loss: more than for pulls, as nothing else reveals it (ADR-15)."""
-UNBOUND_WAITS_S = (0.02, 0.05, 0.1, 0.2)
+WAITS_FOR_UNBIND_S = (0.02, 0.05, 0.1, 0.2)
 """Waits, in seconds, for a server to notice that the previous reader has left."""
-BOUND_WAITS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+WAITS_FOR_BIND_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Waits, in seconds, for a server to notice a new reader."""
 
 
@@ -414,7 +414,7 @@ class PushConsumer(Consumer):
 
     async def _check_bound(self, wanted: bool) -> None:
         """Wait until the consumer has a reader, or has none: AlreadyBound when another reader stays."""
-        for wait in (*(BOUND_WAITS_S if wanted else UNBOUND_WAITS_S), None):
+        for wait in (*(WAITS_FOR_BIND_S if wanted else WAITS_FOR_UNBIND_S), None):
             try:
                 info = await self.info()
             except (ConsumerNotFound, StreamNotFound):

@@ -21,7 +21,7 @@ from natsproto.errors import (
     WrongRevision,
 )
 from natsproto.jetstream._codec import Duration, decode, dumps, encode, loads, parse
-from natsproto.jetstream._config import ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, consumer_name
+from natsproto.jetstream._config import ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, check_consumer_name
 from natsproto.jetstream._consumer.consume import HandlerOptions
 from natsproto.jetstream._groups.member import Member, MemberHandler
 from natsproto.jetstream._groups.partitions import (
@@ -101,7 +101,7 @@ class Group(Generic[C]):
 
         ConfigError for fields that a group sets itself, and for an unknown member of a static group.
         """
-        consumer_name(member)
+        check_consumer_name(member)
         if isinstance(self.config, StaticGroupConfig) and not self.config.partitions(member):
             raise ConfigError("member", member, f"has no partition of the static group {self.name!r}")
         options = HandlerOptions(
@@ -171,7 +171,7 @@ class StaticGroup(Group[StaticGroupConfig]):
         """
         config = StaticGroupConfig(
             max_members=max_members,
-            members=[consumer_name(member) for member in members],
+            members=[check_consumer_name(member) for member in members],
             member_mappings=make_mappings(mappings or {}),
             filters=filters,
         )
@@ -263,7 +263,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
     async def open(cls, js: JetStream, stream: str, name: str) -> ElasticGroup:
         """The group of that name. GroupNotFound."""
         bucket = await js.key_value(cls._bucket_name, bind=True)
-        work_queue = await js.stream(f"{stream}-{consumer_name(name)}", bind=True)
+        work_queue = await js.stream(f"{stream}-{check_consumer_name(name)}", bind=True)
         group = cls(js, stream, name, ElasticGroupConfig(max_members=1), bucket, work_queue)
         await group.info()
         return group
@@ -274,7 +274,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         ConfigError when partitions are mapped explicitly; GroupNotFound. Members that keep their partitions are not
         interrupted.
         """
-        new = {consumer_name(name) for name in names}
+        new = {check_consumer_name(name) for name in names}
         return await self._change_members(lambda members: members | new)
 
     async def drop_members(self, *names: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 
 from natsproto.errors import ConfigError
 from natsproto.jetstream._codec import Many, Record, Strings, integer, integers, many, strings, text
-from natsproto.jetstream._config import StreamSource, SubjectTransform, consumer_name
+from natsproto.jetstream._config import StreamSource, SubjectTransform, check_consumer_name
 from natsproto.protocol.subject import subscribe_subject
 
 PRIORITY_GROUP: Final = "PCG"
@@ -169,11 +169,11 @@ class ElasticGroupConfig(GroupConfig):
 
 def config_key(stream: str, group: str) -> str:
     """The bucket key of a configuration."""
-    return f"{stream}.{consumer_name(group)}"
+    return f"{stream}.{check_consumer_name(group)}"
 
 
 def make_mappings(given: Mapping[str, Iterable[int]]) -> tuple[MemberMapping, ...]:
     """Convert explicit mappings into the form of the configuration."""
     return tuple(
-        MemberMapping(member=consumer_name(name), partitions=tuple(numbers)) for name, numbers in given.items()
+        MemberMapping(member=check_consumer_name(name), partitions=tuple(numbers)) for name, numbers in given.items()
     )

@@ -19,7 +19,10 @@ PendingMessage: TypeAlias = tuple[str, bytes, bytes | None]
 class BatchMessages:
     """The messages of a publisher, and the state of each."""
 
-    __slots__ = ("_failed", "_is_end_raised", "_last_subject", "ack", "end", "lost", "nbytes", "pending", "settled")
+    __slots__ = (
+        *("_failed", "_is_fatal_error_raised", "_last_subject"),
+        *("ack", "fatal_error", "lost", "nbytes", "pending", "settled"),
+    )
 
     def __init__(self) -> None:
         self.pending: list[PendingMessage] = []
@@ -32,11 +35,11 @@ class BatchMessages:
         """Messages that the stream did not or may not have stored, with gaps allowed."""
         self.ack: PubAck | None = None
         """The acknowledgement of the last batch."""
-        self.end: NatsError | None = None
+        self.fatal_error: NatsError | None = None
         """The error that ended the publisher."""
         self._last_subject = ""  # of the settled messages
         self._failed: list[FailedMessage] = []
-        self._is_end_raised = False  # the end was raised
+        self._is_fatal_error_raised = False
 
     @property
     def count(self) -> int:
@@ -56,7 +59,7 @@ class BatchMessages:
     @property
     def is_reported(self) -> bool:
         """True if all failures were raised before."""
-        return not self._failed and self._is_end_raised
+        return not self._failed and self._is_fatal_error_raised
 
     def add(self, subject: str, payload: bytes, block: bytes | None) -> int:
         """Accept a message and return its number."""
@@ -79,29 +82,29 @@ class BatchMessages:
             subject, payload, _ = self.pending[place]
             self._failed.append(FailedMessage(self.settled + place + 1, subject, len(payload), error))
 
-    def finish(self, errors: Iterable[NatsError | None], end: NatsError) -> None:
+    def finish(self, errors: Iterable[NatsError | None], fatal_error: NatsError) -> None:
         """End the publisher with an error for each pending message, and one for all later calls."""
         for place, error in enumerate(errors):
             if error is not None:
                 self.fail(place, error)
         self.settle(len(self.pending))
-        self.end = end
+        self.fatal_error = fatal_error
 
-    def outcome(self) -> NatsError | None:
+    def take_error(self) -> NatsError | None:
         """Return the error to raise: for messages that failed since the last call, or for the end of the publisher."""
         failed, self._failed = self._failed, []
-        self._is_end_raised = True
+        self._is_fatal_error_raised = True
         if failed:
             error = PublishFailed(failed)
             error.__cause__ = failed[0].error
             return error
-        return self.end
+        return self.fatal_error
 
-    def refusal(self, number: int) -> NatsError | None:
+    def take_error_of(self, number: int) -> NatsError | None:
         """Return the error to raise if this message, one of the first, was rejected."""
-        if self.end is None:  # the publisher continues; other calls report the other failures
+        if self.fatal_error is None:  # the publisher continues; other calls report the other failures
             own = [failed for failed in self._failed if failed.number == number]
             self._failed = [failed for failed in self._failed if failed.number != number]
             return own[0].error if own else None
-        error = self.outcome()
+        error = self.take_error()
         return error.failures[0].error if isinstance(error, PublishFailed) else error

@@ -76,7 +76,7 @@ class FastBatchSender:
         state = self.state
         if self._outbox.must_wait:
             await self._outbox.wait_writable()
-        while state.full and self.messages.end is None and not state.has_too_many_failures:
+        while state.full and self.messages.fatal_error is None and not state.has_too_many_failures:
             state.commit_if_short()
             self.send_due()
             await self._waiters.wait()
@@ -110,7 +110,7 @@ class FastBatchSender:
 
     async def wait_accepted(self, number: int) -> None:
         """Wait until the stream has accepted a first message, or has rejected it."""
-        while not self.state.accepted_once and self.messages.end is None and number > self.messages.settled:
+        while not self.state.accepted_once and self.messages.fatal_error is None and number > self.messages.settled:
             await self._waiters.wait()
 
     async def settle(self, *, finish: bool = False) -> None:
@@ -119,7 +119,7 @@ class FastBatchSender:
         With ``finish`` it also ends a batch whose messages are all acknowledged.
         """
         messages = self.messages
-        while (messages.pending or (finish and not self.state.idle)) and messages.end is None:
+        while (messages.pending or (finish and not self.state.idle)) and messages.fatal_error is None:
             self.state.commit()
             self.send_due()
             await self._waiters.wait()
@@ -127,7 +127,7 @@ class FastBatchSender:
     def send_due(self) -> None:
         """Send the messages and commands that are due."""
         state, lines = self.state, self._control_lines
-        if self.messages.end is not None:
+        if self.messages.fatal_error is not None:
             self._stop()
             return
         if self._tick_timer is None and not state.idle:
@@ -304,7 +304,7 @@ class FastPublisher:
         number = self._sender.add(subject, as_bytes(payload), self._block(subject, msg_id, headers, args))
         if not self._state.accepted_once:
             await self._sender.wait_accepted(number)
-            if not self._state.accepted_once and (refusal := self._messages.refusal(number)) is not None:
+            if not self._state.accepted_once and (refusal := self._messages.take_error_of(number)) is not None:
                 self._sender.on_batch_end()  # a reported failure makes room
                 raise refusal
         return number
@@ -362,16 +362,16 @@ class FastPublisher:
             raise LocalProtocolError("a publisher publishes inside its block: async with js.fast_publisher() as pub")
 
     async def _ready(self) -> None:
-        """Wait until another message is accepted. Raises the end of the publisher, and unreported failures."""
+        """Wait until there is room for a message. Raises unreported failures, and the error that ended it."""
         self._check_entered()
         if self._state.full or self._outbox.must_wait:
             await self._sender.wait_for_room()
-        if self._state.has_too_many_failures or self._messages.end is not None:
+        if self._state.has_too_many_failures or self._messages.fatal_error is not None:
             self._raise_outcome()
 
     def _raise_outcome(self) -> None:
         """Raise PublishFailed for messages that failed since the last call, or the error that ended the publisher."""
-        error = self._messages.outcome()
+        error = self._messages.take_error()
         self._sender.on_batch_end()  # reported failures make room
         if error is not None:
             raise error.with_traceback(None)

@@ -60,9 +60,9 @@ class BatchPhase(Enum):
     STARTING = "first message sent, no reply yet"
     OPEN = "the stream accepts messages"
     PINGING = "waiting for the stream to report the last sequence"
-    BROKEN = "the stream ended it and will report the last sequence"
+    GAP_FOUND = "the stream ended it and will report the last sequence"
     COMMITTING = "committing message sent"
-    SINGLE = "committed with its only message"
+    SINGLE_MESSAGE = "committed with its only message"
     ENDING = "end marker sent"
 
 
@@ -70,37 +70,37 @@ class BatchEvent(Enum):
     """Something that happens to a batch, other than a sent message."""
 
     ACKED = "the stream stored messages"
-    LATER = "a message was rejected for now"
-    BROKEN = "a message is missing or was rejected, and gaps are not allowed"
-    OVER = "the stream has ended the batch, or does not know it"
+    RETRY_LATER = "a message was rejected for now"
+    GAP_FOUND = "a message is missing or was rejected, and gaps are not allowed"
+    ENDED = "the stream has ended the batch, or does not know it"
 
 
 _STARTED = frozenset(BatchPhase) - {BatchPhase.IDLE}
 
 TRANSITIONS: Mapping[tuple[BatchPhase, BatchOperation | BatchEvent], BatchPhase] = {
     (BatchPhase.IDLE, BatchOperation.START): BatchPhase.STARTING,
-    (BatchPhase.IDLE, BatchOperation.COMMIT): BatchPhase.SINGLE,
+    (BatchPhase.IDLE, BatchOperation.COMMIT): BatchPhase.SINGLE_MESSAGE,
     (BatchPhase.OPEN, BatchOperation.COMMIT): BatchPhase.COMMITTING,
     (BatchPhase.OPEN, BatchOperation.END): BatchPhase.ENDING,
     (BatchPhase.OPEN, BatchOperation.PING): BatchPhase.PINGING,
     (BatchPhase.PINGING, BatchOperation.END): BatchPhase.ENDING,
     (BatchPhase.STARTING, BatchEvent.ACKED): BatchPhase.OPEN,
     (BatchPhase.PINGING, BatchEvent.ACKED): BatchPhase.OPEN,
-    (BatchPhase.STARTING, BatchEvent.LATER): BatchPhase.IDLE,  # none of its messages is stored: start it again
-    (BatchPhase.SINGLE, BatchEvent.LATER): BatchPhase.IDLE,
-    (BatchPhase.OPEN, BatchEvent.LATER): BatchPhase.PINGING,
-    **{(phase, BatchEvent.BROKEN): BatchPhase.BROKEN for phase in _STARTED},
-    **{(phase, BatchEvent.OVER): BatchPhase.IDLE for phase in _STARTED},
+    (BatchPhase.STARTING, BatchEvent.RETRY_LATER): BatchPhase.IDLE,  # none of its messages is stored: start it again
+    (BatchPhase.SINGLE_MESSAGE, BatchEvent.RETRY_LATER): BatchPhase.IDLE,
+    (BatchPhase.OPEN, BatchEvent.RETRY_LATER): BatchPhase.PINGING,
+    **{(phase, BatchEvent.GAP_FOUND): BatchPhase.GAP_FOUND for phase in _STARTED},
+    **{(phase, BatchEvent.ENDED): BatchPhase.IDLE for phase in _STARTED},
 }
 """The next phase of a batch. A pair that is not listed changes nothing."""
 
 RESEND_OPERATIONS: Mapping[BatchPhase, BatchOperation] = {
     BatchPhase.OPEN: BatchOperation.PING,
     BatchPhase.PINGING: BatchOperation.PING,
-    BatchPhase.BROKEN: BatchOperation.PING,
+    BatchPhase.GAP_FOUND: BatchOperation.PING,
     # A ping starts no batch: a stream that has ended this one replies that it is unknown.
     BatchPhase.COMMITTING: BatchOperation.COMMIT,
-    BatchPhase.SINGLE: BatchOperation.COMMIT,
+    BatchPhase.SINGLE_MESSAGE: BatchOperation.COMMIT,
     BatchPhase.ENDING: BatchOperation.END,
 }
 """The operation that requests a missing reply."""
@@ -226,7 +226,7 @@ class FastBatchState:
     def next_command(self) -> Command | None:
         """Return the command to send now; None when there is none before the next event."""
         pending, phase = self.messages.pending, self.phase
-        if self.messages.end is not None:
+        if self.messages.fatal_error is not None:
             return None
         if self._repeat:
             return self._resend_command(RESEND_OPERATIONS[phase])
@@ -265,7 +265,7 @@ class FastBatchState:
     def allow_append(self) -> None:
         """Allow ``append`` if the open batch has room. To be called when no command is due."""
         in_step = self.phase is BatchPhase.OPEN and self._in_flight == len(self.messages.pending)
-        if in_step and not self.full and not self._is_commit_wanted and self.messages.end is None:
+        if in_step and not self.full and not self._is_commit_wanted and self.messages.fatal_error is None:
             self.append_until = min(self._limit, self._acked + self._limits.max_pending)
         else:
             self.append_until = 0
@@ -276,10 +276,11 @@ class FastBatchState:
         The first message is resent only with an id, since a stream that has already ended the batch would start another
         with the copy. For later messages the stream can say that it has them, or that the batch is unknown.
         """
-        if self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE) and not has_msg_id(self.messages.pending[0][2]):
+        is_first = self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE_MESSAGE)
+        if is_first and not has_msg_id(self.messages.pending[0][2]):
             return
         if self.phase is BatchPhase.STARTING:
-            self._transition(BatchEvent.OVER)  # started again; late replies to the old batch are ignored
+            self._transition(BatchEvent.ENDED)  # started again; late replies to the old batch are ignored
         else:
             self._repeat = self.phase is not BatchPhase.IDLE
 
@@ -300,8 +301,8 @@ class FastBatchState:
             if operation in (BatchOperation.START, BatchOperation.APPEND, BatchOperation.COMMIT):
                 self.sent -= 1
         if self.sent == 0:
-            self._transition(BatchEvent.OVER)
-        elif self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE):
+            self._transition(BatchEvent.ENDED)
+        elif self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE_MESSAGE):
             self._on_batch_unknown(reason)
 
     def on_reconnect(self) -> None:
@@ -311,7 +312,7 @@ class FastBatchState:
 
     def on_pause_end(self) -> None:
         """The pause after a reply is over."""
-        if self.phase not in (BatchPhase.OPEN, BatchPhase.BROKEN):
+        if self.phase not in (BatchPhase.OPEN, BatchPhase.GAP_FOUND):
             self.resend()
 
     def on_tick(self, *, can_send: bool) -> None:
@@ -360,10 +361,10 @@ class FastBatchState:
         subject = self.messages.subject
         pause = self._retry_counter.pause_after(NoStream(subject))
         # If the stream has replied before, wait for its election; in an open batch, earlier messages may be stored.
-        if pause is None and self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE) and not self.accepted_once:
+        if pause is None and self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE_MESSAGE) and not self.accepted_once:
             self._stop(self._acked + 1, NoStream(subject))
             return 0
-        self._transition(BatchEvent.LATER)
+        self._transition(BatchEvent.RETRY_LATER)
         return self._limits.retry_wait
 
     def _on_ack(self, sequence: int, msgs: int) -> None:
@@ -380,7 +381,7 @@ class FastBatchState:
             missed = range(max(first, self._acked + 1), min(following, self.sent + 1))
             self.messages.lost += len(missed) - sum(1 for sequence in self._refused if sequence in missed)
         else:
-            self._transition(BatchEvent.BROKEN)  # its next reply reports the last sequence
+            self._transition(BatchEvent.GAP_FOUND)  # its next reply reports the last sequence
 
     def _on_header_error(self, sequence: int, error: NatsError) -> None:
         """The stream rejected a message because of its headers."""
@@ -389,7 +390,7 @@ class FastBatchState:
             self._refused[sequence] = error
         else:
             self._refused = {sequence: error}
-            self._transition(BatchEvent.BROKEN)
+            self._transition(BatchEvent.GAP_FOUND)
 
     def _on_error(self, sequence: int, error: ApiError) -> float:
         """The stream did not add a message to the batch."""
@@ -397,7 +398,7 @@ class FastBatchState:
         if code == ErrCode.BATCH_PUBLISH_UNKNOWN_BATCH_ID:
             self._on_batch_unknown("the stream does not know the batch any more")
         elif code in TRANSIENT_CODES:
-            self._transition(BatchEvent.LATER)
+            self._transition(BatchEvent.RETRY_LATER)
             return self._retry_counter.pause_after(error) or 0
         elif code in _FATAL_CODES or (sequence == 1 and not gap_ok):
             self._stop(sequence, error)
@@ -406,10 +407,10 @@ class FastBatchState:
             self._refused[sequence] = error
             if sequence == 1:
                 self._settle_up_to(1)
-                self._transition(BatchEvent.OVER)
+                self._transition(BatchEvent.ENDED)
         else:
             self._refused = {sequence: error}
-            self._transition(BatchEvent.BROKEN)
+            self._transition(BatchEvent.GAP_FOUND)
             self._repeat = True  # the stream will notice the gap and report the last sequence
         return 0
 
@@ -431,7 +432,7 @@ class FastBatchState:
         if self._refused and not self._limits.gap_ok:
             self._stop(*self._refused.popitem())
         else:
-            self._transition(BatchEvent.OVER)
+            self._transition(BatchEvent.ENDED)
 
     def _on_batch_unknown(self, reason: str) -> None:
         """The last stored message is unknown. Messages with ids can all be sent again."""
@@ -442,7 +443,7 @@ class FastBatchState:
                 return
             self.messages.lost += len(maybe_stored) - sum(sequence > self._acked for sequence in self._refused)
             self._settle_up_to(self.sent)
-        self._transition(BatchEvent.OVER)
+        self._transition(BatchEvent.ENDED)
 
     def _transition(self, event: BatchOperation | BatchEvent) -> None:
         """Change the phase (only ``on_disconnect`` also does). After a batch has ended, unsettled messages go into the
@@ -485,32 +486,32 @@ class FastBatchState:
         if any(subject == error.subject for subject, _, _ in self.messages.pending):
             self.give_up(str(error), error)
 
-    def give_up(self, reason: str, end: NatsError) -> None:
+    def give_up(self, reason: str, fatal_error: NatsError) -> None:
         """End the publisher, unless it has ended: sent messages without an acknowledgement may be stored."""
-        if self.messages.end is not None:
+        if self.messages.fatal_error is not None:
             return
         in_doubt = 0 if self.phase is BatchPhase.IDLE else self._in_flight
         errors = [
-            self._error_of(subject, reason, end) if place < in_doubt else end
+            self._error_of(subject, reason, fatal_error) if place < in_doubt else fatal_error
             for place, (subject, _, _) in enumerate(self.messages.pending)
         ]
-        self._finish(errors, end)
+        self._finish(errors, fatal_error)
 
-    def _error_of(self, subject: str, reason: str, end: NatsError) -> NatsError:
-        if isinstance(end, PermissionDenied) and subject == end.subject:
-            return end
-        if isinstance(end, RequestTimeout):
+    def _error_of(self, subject: str, reason: str, fatal_error: NatsError) -> NatsError:
+        if isinstance(fatal_error, PermissionDenied) and subject == fatal_error.subject:
+            return fatal_error
+        if isinstance(fatal_error, RequestTimeout):
             return PublishTimeout(subject, self._limits.timeout)
         uncertain = PublishUncertain(subject, reason)
-        uncertain.__cause__ = end
+        uncertain.__cause__ = fatal_error
         return uncertain
 
-    def _finish(self, errors: list[NatsError], end: NatsError) -> None:
+    def _finish(self, errors: list[NatsError], fatal_error: NatsError) -> None:
         failed = self._refused if self._limits.gap_ok else ()
         remaining = [None if self._acked + place in failed else error for place, error in enumerate(errors, 1)]
-        self.messages.finish(remaining, end)
+        self.messages.finish(remaining, fatal_error)
         self.append_until = 0
-        self._transition(BatchEvent.OVER)
+        self._transition(BatchEvent.ENDED)
 
 
 def _count_field(reply: dict[str, object], name: str) -> int:

@@ -12,7 +12,7 @@ from typing import Literal, TypedDict
 from natsproto._value import did_you_mean
 from natsproto.errors import ConfigError
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import stream_name
+from natsproto.jetstream._config import check_stream_name
 from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._publish.schedule import Schedule, ttl_text
 from natsproto.protocol.headers import Headers, HeadersLike, block_of, encode_headers
@@ -87,11 +87,11 @@ def header_pairs(subject: str, headers: HeadersLike | None, args: Mapping[str, o
     own = Headers(headers)
     for name, _ in named:
         if name in own:
-            raise _said_twice(name)
+            raise _duplicate_header_error(name)
     return [*own.pairs(), *named]
 
 
-def _said_twice(name: str) -> ConfigError:
+def _duplicate_header_error(name: str) -> ConfigError:
     return ConfigError("headers", name, "is also set by a named argument: use one of them")
 
 
@@ -113,7 +113,7 @@ def message_block(
     block = None if headers is None else block_of(headers)
     if has_msg_id(block):
         if msg_id is not None:
-            raise _said_twice(MSG_ID_HEADER)
+            raise _duplicate_header_error(MSG_ID_HEADER)
         return block
     msg_id = auto_id if msg_id is None else msg_id
     if msg_id is None:
@@ -189,7 +189,7 @@ def _number(name: str, value: object) -> str:
 
 
 def _stream(name: str, value: object) -> str:
-    return stream_name(_text(name, value))
+    return check_stream_name(_text(name, value))
 
 
 def _pattern(name: str, value: object) -> str:

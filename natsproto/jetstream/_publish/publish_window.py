@@ -56,16 +56,16 @@ class PublisherOptions(NamedTuple):
 class Failures:
     """The failed messages that were not reported yet, and the error that ended the publisher."""
 
-    __slots__ = ("_unreported", "bug", "count", "end")
+    __slots__ = ("_unreported", "count", "fatal_error", "unexpected_error")
 
     def __init__(self) -> None:
         self.count = 0
         """The number of failures so far, reported or not."""
-        self.end: NatsError | None = LocalProtocolError(
+        self.fatal_error: NatsError | None = LocalProtocolError(
             "a publisher publishes inside its block: async with js.publisher() as pub"
         )
         """The error of calls that publish; None while the publisher is open."""
-        self.bug: NatsError | None = None
+        self.unexpected_error: NatsError | None = None
         """The unexpected error that ended the window."""
         self._unreported: dict[int, tuple[AckFuture, int]] = {}
 
@@ -134,7 +134,7 @@ class PublishWindow:
         """Start to accept messages. ConnectionClosed when the client is closed."""
         self._connection._add_reply_handler(self)
         self._time = asyncio.get_running_loop().time
-        self._failures.end = None
+        self._failures.fatal_error = None
 
     @property
     def subject(self) -> str:
@@ -166,7 +166,7 @@ class PublishWindow:
         if self._outbox.must_wait:
             await self._outbox.wait_writable()
         self._wake_waiters()  # what was acknowledged while nobody waited
-        while self.full and self._failures.end is None:
+        while self.full and self._failures.fatal_error is None:
             if self._has_too_many_failures:
                 self.raise_failures()
             else:
@@ -184,8 +184,8 @@ class PublishWindow:
         self._wake_waiters()
         if failures:
             raise PublishFailed(failures) from failures[0].error
-        if self._failures.bug is not None:
-            raise self._failures.bug.with_traceback(None)
+        if self._failures.unexpected_error is not None:
+            raise self._failures.unexpected_error.with_traceback(None)
 
     def close(self) -> None:
         """Accept no more messages, and stop waiting for replies."""
@@ -233,8 +233,8 @@ class PublishWindow:
 
     def _check_open(self) -> None:
         """Raise the error that has ended it."""
-        if self._failures.end is not None:
-            raise self._failures.end.with_traceback(None)
+        if self._failures.fatal_error is not None:
+            raise self._failures.fatal_error.with_traceback(None)
         self._sending = self._can_send and not self._waiting
 
     def _cache_start(self, subject: str) -> bytes:
@@ -304,7 +304,7 @@ class PublishWindow:
 
     def on_unexpected_error(self, bug: Exception) -> None:
         """An unexpected error ends the publisher."""
-        self._failures.bug = error = wrap_unexpected("publishing", bug)
+        self._failures.unexpected_error = error = wrap_unexpected("publishing", bug)
         self._finish(error, str(error))
 
     # ------------------------------------------------------------ outcomes
@@ -401,7 +401,7 @@ class PublishWindow:
 
     @property
     def _can_send(self) -> bool:
-        return self._pause is None and self._failures.end is None and self._connection.is_connected
+        return self._pause is None and self._failures.fatal_error is None and self._connection.is_connected
 
     # ------------------------------------------------------------ time
 
@@ -456,7 +456,7 @@ class PublishWindow:
             if self._changed:
                 self._outbox.cork()  # they are about to go on
         if self._changed and (
-            not self.full or self._has_too_many_failures or self._failures.end is not None or not self._pending
+            not self.full or self._has_too_many_failures or self._failures.fatal_error is not None or not self._pending
         ):
             self._changed.wake()
 
@@ -473,8 +473,8 @@ class PublishWindow:
 
     def _finish(self, error: NatsError, reason: str) -> None:
         """End the window: every message sent without a reply may be stored."""
-        if self._failures.end is None:
-            self._failures.end = error
+        if self._failures.fatal_error is None:
+            self._failures.fatal_error = error
         self._sending = False
         self._replies.close()
         if self._pause is not None:

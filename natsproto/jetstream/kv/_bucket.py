@@ -28,7 +28,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import KV_STREAM, bucket_name
+from natsproto.jetstream._config import KV_STREAM, check_bucket_name
 from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
@@ -76,7 +76,7 @@ class KeyValue(Generic[V]):
     @classmethod
     def of(cls, api: Api, bucket: str, info: StreamInfo | None, key_codec: KeyCodec | None) -> KeyValue[bytes]:
         """Create the handle of a bucket whose stream has this info; None when it is unknown."""
-        stream = Stream(api, KV_STREAM + bucket_name(bucket), info)
+        stream = Stream(api, KV_STREAM + check_bucket_name(bucket), info)
         subjects = BucketSubjects[bytes](bucket, None if info is None else info.config, api.prefix, key_codec)
         return KeyValue(BucketStream(api, stream, subjects))
 

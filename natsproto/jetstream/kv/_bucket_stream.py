@@ -33,7 +33,7 @@ from natsproto.jetstream._publish.headers import MessageArgs, as_bytes
 from natsproto.jetstream._publish.publish import publish
 from natsproto.jetstream._publish.retry_policy import RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
-from natsproto.jetstream.kv._keys import KeyCodec, key_filter, key_name
+from natsproto.jetstream.kv._keys import KeyCodec, check_key_filter, check_key_name
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers ship it; TypeVar defaults are new in Python 3.13
@@ -113,12 +113,12 @@ class BucketSubjects(Generic[V]):
 
     def encode_key(self, key: str) -> str:
         """Return the key as stored in the bucket. InvalidSubject."""
-        return key_name(key if self.key_codec is None else self.key_codec.encode(key))
+        return check_key_name(key if self.key_codec is None else self.key_codec.encode(key))
 
     def filter_subject(self, pattern: str) -> str:
         """Return the subject filter of a consumer for a key pattern. InvalidSubject."""
         encoded = pattern if self.key_codec is None else self.key_codec.encode_filter(pattern)
-        return self.read_prefix + key_filter(encoded)
+        return self.read_prefix + check_key_filter(encoded)
 
 
 class BucketStream(Generic[V]):
@@ -142,7 +142,7 @@ class BucketStream(Generic[V]):
         try:
             return self._gets[encoded]
         except (KeyError, TypeError):  # TypeError for a key that is not hashable
-            get = LastGet(self.api, self.stream.name, subjects.read_prefix + key_name(encoded))
+            get = LastGet(self.api, self.stream.name, subjects.read_prefix + check_key_name(encoded))
         if len(self._gets) >= MAX_CACHED_GETS:
             self._gets.clear()
         self._gets[encoded] = get

@@ -20,7 +20,7 @@ _RULE = "only A-Z, a-z, 0-9, '-', '/', '_', '=' and single dots between them"
 _ROOT = "_root_"
 
 
-def key_name(key: str) -> str:
+def check_key_name(key: str) -> str:
     """Return a valid key, or raise InvalidSubject."""
     if not isinstance(key, str):
         raise TypeError(f"key must be a str, not {type(key).__name__}")
@@ -34,7 +34,7 @@ def _is_key(key: str) -> bool:
     return _KEY.fullmatch(key) is not None
 
 
-def key_filter(pattern: str) -> str:
+def check_key_filter(pattern: str) -> str:
     """Return a valid key or pattern (``*`` for one token, a final ``>`` for the rest), or raise InvalidSubject."""
     if not isinstance(pattern, str):
         raise TypeError(f"key filter must be a str, not {type(pattern).__name__}")

@@ -117,7 +117,7 @@ def read_info(data: bytes, mtime: Timestamp) -> ObjectInfo:
 # ---------------------------------------------------------------- names
 
 
-def object_name(name: str) -> str:
+def check_object_name(name: str) -> str:
     """Return a valid name: any non-empty text that UTF-8 can encode. ConfigError."""
     if not isinstance(name, str):
         raise TypeError(f"the name of an object must be a str, not {type(name).__name__}")

@@ -26,11 +26,17 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import bucket_name
+from natsproto.jetstream._config import check_bucket_name
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream.objectstore._index import TRANSIENT_ERRORS, ObjectIndex
-from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, digest_bytes, digest_text, object_name
+from natsproto.jetstream.objectstore._meta import (
+    ObjectInfo,
+    check_object_name,
+    chunk_subject,
+    digest_bytes,
+    digest_text,
+)
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
@@ -53,9 +59,9 @@ async def resolve(
     circular links.
     """
     if isinstance(wanted, ObjectInfo):
-        index, name, info = index.index_of(bucket_name(wanted.bucket)), wanted.name, wanted
+        index, name, info = index.index_of(check_bucket_name(wanted.bucket)), wanted.name, wanted
     else:
-        name, info = object_name(wanted), await _existing(index, wanted, timeout)
+        name, info = check_object_name(wanted), await _existing(index, wanted, timeout)
     passed: set[tuple[str, str]] = set()
     while (link := info.link) is not None:
         if not link.name:
@@ -63,7 +69,7 @@ async def resolve(
         passed.add((index.bucket, name))
         if (link.bucket, link.name) in passed:
             raise ObjectLinkError(index.bucket, name, "is a link that leads back to itself")
-        index, name = index.index_of(bucket_name(link.bucket)), link.name
+        index, name = index.index_of(check_bucket_name(link.bucket)), link.name
         info = await _existing(index, name, timeout)
     if info.deleted:
         raise ObjectNotFound(index.bucket, name)

@@ -29,7 +29,7 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._codec import NEVER, Duration, dumps
-from natsproto.jetstream._config import OBJECT_STREAM, DeliverPolicy, bucket_name
+from natsproto.jetstream._config import OBJECT_STREAM, DeliverPolicy, check_bucket_name
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._watch_callback import WatchCallback
@@ -42,7 +42,7 @@ from natsproto.jetstream.objectstore._meta import (
     ObjectLink,
     ObjectOptions,
     all_meta_subjects,
-    object_name,
+    check_object_name,
     read_info,
 )
 from natsproto.jetstream.objectstore._orphans import find_orphans
@@ -75,7 +75,7 @@ class ObjectStore:
         __getattr__ = explain_missing(OBJECT_STORE)
 
     def __init__(self, api: Api, bucket: str, info: StreamInfo | None = None) -> None:
-        self.bucket: str = bucket_name(bucket)
+        self.bucket: str = check_bucket_name(bucket)
         """The name of the store."""
         self._api = api
         self._stream = Stream(api, OBJECT_STREAM + bucket, info)
@@ -248,7 +248,7 @@ class ObjectStore:
         """Get the info of an object, or of a link itself. ObjectNotFound, also for a deleted object, unless
         ``deleted``.
         """
-        found = await self._index.find(object_name(name), timeout=timeout)
+        found = await self._index.find(check_object_name(name), timeout=timeout)
         if found is None or (found.info.deleted and not deleted):
             raise ObjectNotFound(self.bucket, name)
         return found.info
@@ -302,7 +302,7 @@ class ObjectStore:
 
         ObjectNotFound when there never was one. A cancelled call may have deleted it.
         """
-        await self._index.run_shielded(self._delete(object_name(name), timeout))
+        await self._index.run_shielded(self._delete(check_object_name(name), timeout))
 
     async def _delete(self, name: str, timeout: Duration | None) -> None:
         def update(existing: IndexEntry | None) -> ObjectInfo | None:
@@ -337,8 +337,8 @@ class ObjectStore:
             changes["headers"] = headers
         if metadata is not None:
             changes["metadata"] = metadata
-        object_name(name)
-        if rename is not None and object_name(rename) != name:
+        check_object_name(name)
+        if rename is not None and check_object_name(rename) != name:
             return await self._index.run_shielded(self._rename(name, rename, changes, timeout))
 
         def update(existing: IndexEntry | None) -> ObjectInfo:
@@ -399,9 +399,9 @@ class ObjectStore:
         link; ObjectExists when ``name`` is an object. A cancelled call may have created it.
         """
         bucket, goal = (self.bucket, target) if isinstance(target, str) else (target.bucket, target.name)
-        if (bucket, object_name(goal)) == (self.bucket, name):
+        if (bucket, check_object_name(goal)) == (self.bucket, name):
             raise ObjectLinkError(self.bucket, name, "cannot be a link to itself")
-        found = await self._index.index_of(bucket_name(bucket)).find(goal, timeout=timeout)
+        found = await self._index.index_of(check_bucket_name(bucket)).find(goal, timeout=timeout)
         if found is None or found.info.deleted:
             raise ObjectNotFound(bucket, goal)
         if found.info.link is not None:
@@ -420,7 +420,7 @@ class ObjectStore:
         timeout: Duration | None = None,
     ) -> ObjectInfo:
         """Create a link to a whole store, which need not exist; otherwise as ``add_link``."""
-        link = ObjectLink(bucket=bucket_name(store.bucket if isinstance(store, ObjectStore) else store))
+        link = ObjectLink(bucket=check_bucket_name(store.bucket if isinstance(store, ObjectStore) else store))
         return await self._link(self._new_info(name, description, headers, metadata, ObjectOptions(link=link)), timeout)
 
     async def _link(self, made: ObjectInfo, timeout: Duration | None) -> ObjectInfo:
@@ -454,7 +454,7 @@ class ObjectStore:
     ) -> ObjectInfo:
         """Return the info of a new object or link, without content."""
         info = ObjectInfo(
-            name=object_name(name),
+            name=check_object_name(name),
             description=description,
             metadata={} if metadata is None else metadata,
             options=options,
