@@ -32,7 +32,7 @@ class WarnIfUnused:
 
 
 class AwaitHint(WarnIfUnused):
-    """Is started by ``await`` or ``async with``; until then a missing attribute names the missing word.
+    """Is started by ``await`` or ``async with``; until then, reading a missing attribute suggests them in an error.
 
     Not for classes whose attributes are read for every message: with ``__getattr__`` every read takes longer.
     """

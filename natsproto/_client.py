@@ -76,7 +76,7 @@ class Client(Connection):
             domain, prefix = options.jetstream_domain, options.jetstream_api_prefix
         return JetStream(self, domain=domain, prefix=prefix, timeout=timeout, trace=trace, inbox_prefix=inbox_prefix)
 
-    # ---------------------------------------------------------------- looking
+    # ---------------------------------------------------------------- diagnostics
 
     async def health(
         self,

@@ -120,7 +120,7 @@ def _selected(path: str) -> str:
     except (OSError, ValueError):
         name = ""
     if not name:
-        raise ConfigError("context", None, f"none is selected: no name was given and {path} holds none")
+        raise ConfigError("context", None, f"no context given, and none selected in {path}")
     return name
 
 

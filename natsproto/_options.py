@@ -146,7 +146,7 @@ class Options(Value):
     callable, sync or async, that returns one. ``creds`` as a str is the text if it holds a ``BEGIN`` line, and a path
     otherwise; any other str is the secret itself. Alternatively ``auth``, a callable that gets an AuthChallenge and
     returns Credentials. User info in a URL is used when ``user``, ``token`` and ``auth`` are not set.
-    ``auth_abort_after_repeat`` (True) gives a server up that repeats a rejection for two seconds.
+    ``auth_abort_after_repeat`` (True) gives up on a server that still rejects the credentials after two seconds.
 
     TLS: ``tls`` (an ssl.SSLContext, True, or a callable that returns a context at every attempt), ``tls_first``
     (handshake before INFO) or a tls/wss URL require it. ``tls_hostname`` is verified instead of the host name.
@@ -433,7 +433,7 @@ class Options(Value):
         """
         return cls(**cast("dict[str, Any]", read_context(name, environ)))
 
-    # ------------------------------------------------------------ how
+    # ------------------------------------------------------------ internals
 
     def _check_together(self) -> None:
         made = self.__dict__

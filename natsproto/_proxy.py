@@ -1,6 +1,6 @@
 """Connections through a proxy: SOCKS5, over the package python-socks, and HTTP CONNECT.
 
-Owns the URL of a proxy, the HTTP CONNECT handshake and the texts of its errors. It returns a socket that is connected
+Owns the URL of a proxy, the HTTP CONNECT handshake and its error messages. It returns a socket that is connected
 to the server; the caller adds TLS and WebSocket.
 
 python-socks is not used for HTTP CONNECT, because it reads the proxy's response together with the data after it: NATS
@@ -52,7 +52,7 @@ async def connect_through(proxy: str, host: str, port: int, timeout: float) -> s
         return await by_scheme(parts, host, port, timeout)
     except OSError as exc:
         reason = exc.strerror or str(exc) or type(exc).__name__
-        raise ConnectionLost(f"the proxy {parts.hostname}:{parts.port} does not connect us: {reason}") from exc
+        raise ConnectionLost(f"the proxy {parts.hostname}:{parts.port} did not connect: {reason}") from exc
 
 
 async def _socks_connect(parts: SplitResult, host: str, port: int, timeout: float) -> socket.socket:
@@ -88,7 +88,8 @@ async def _http_connect(parts: SplitResult, host: str, port: int, timeout: float
         while not head.endswith((b"\r\n\r\n", b"\n\n")):
             byte = await loop.sock_recv(sock, 1)
             if not byte or len(head) > _MAX_HEAD:
-                raise ConnectionRefusedError("it ended the connection" if not byte else "its answer has no end")
+                reason = "it ended the connection" if not byte else "its response header is too long"
+                raise ConnectionRefusedError(reason)
             head += byte
         status = _STATUS.match(head)
         if status is None:
@@ -116,7 +117,7 @@ async def _dial(host: str, port: int) -> socket.socket:
                 raise
         else:
             return sock
-    raise OSError("its name has no address")
+    raise OSError("its host name does not resolve")
 
 
 def _login(parts: SplitResult) -> tuple[str | None, str | None]:

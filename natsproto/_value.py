@@ -1,4 +1,4 @@
-"""Frozen values: classes of named fields; and signatures that name the fields of others.
+"""Frozen values: classes of named fields; and signatures that list the keys of a TypedDict.
 
 A dataclass would do the same, but compiles six methods for each class at import: 0.5 ms a class, half of the time of
 ``import natsproto``. This base has one set of methods for all; type checkers see a dataclass (PEP 681).

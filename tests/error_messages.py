@@ -10,6 +10,7 @@ from pathlib import Path
 
 from natsproto import errors
 from natsproto.jetstream._api_errors import api_error
+from natsproto.protocol.subject import publish_subject
 
 PAGE = Path(__file__).parent.parent / "docs/errors.md"
 _TABLE = re.compile(r"(?<=<!-- messages: begin -->\n).*?(?=<!-- messages: end -->)", re.DOTALL)
@@ -24,6 +25,15 @@ def api(err_code: int, description: str, asked: str, code: int = 400) -> errors.
     return api_error({"code": code, "err_code": err_code, "description": description}, asked)
 
 
+def invalid_subject(subject: str) -> errors.InvalidSubject:
+    """The error for publishing to this subject."""
+    try:
+        publish_subject(subject)
+    except errors.InvalidSubject as error:
+        return error
+    raise AssertionError(f"{subject} is valid")
+
+
 def examples() -> list[errors.NatsError]:
     """One error of each public class."""
     lost = errors.ConnectionLost("closed by the server", SERVER)
@@ -31,7 +41,7 @@ def examples() -> list[errors.NatsError]:
     uncertain = errors.PublishUncertain("orders.eu", "the connection was lost")
     return [
         errors.ConfigError("ping_interval", -1, "must be a finite number of seconds, 0 or more"),
-        errors.InvalidSubject("subject", "orders..eu", "must not have empty tokens"),
+        invalid_subject("orders..eu"),
         errors.InvalidHeader("header name", "Bad Name", "must be printable ASCII without spaces and colons"),
         errors.InvalidCredentials("password", "needs a user"),
         errors.LocalProtocolError("cannot respond to message on 'orders': it has no reply subject"),

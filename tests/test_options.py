@@ -663,12 +663,12 @@ def test_empty_context_means_the_defaults(contexts: Contexts) -> None:
 
 def test_no_name_means_the_selected_context(contexts: Contexts) -> None:
     contexts.write("c", url="nats://selected")
-    with pytest.raises(ConfigError, match="none is selected"):
+    with pytest.raises(ConfigError, match="none selected"):
         contexts.read(None)
     (contexts.folder / "context.txt").write_text("c\n")
     assert contexts.read(None).addresses[0].host == "selected"
     (contexts.folder / "context.txt").write_text(" \n")
-    with pytest.raises(ConfigError, match="none is selected"):
+    with pytest.raises(ConfigError, match="none selected"):
         contexts.read(None)
 
 

@@ -1,7 +1,7 @@
-"""The connection: the verbs of core NATS.
+"""The public methods of core NATS.
 
-Validates arguments, documents each verb, and passes the work to the engine. It has no state of its own except shortcuts
-into the engine for hot paths.
+Validates arguments, documents each method, and passes the work to the engine. It has no state of its own except
+shortcuts into the engine for hot paths.
 """
 
 from __future__ import annotations
@@ -364,11 +364,15 @@ class Connection:
     ) -> AsyncGenerator[Message]:
         """Publish a message and yield every reply until the first of these (ADR-47):
 
-        ``max_wait`` seconds have passed since the request (default: the option ``request_timeout``, 5 s); replies that
-        came in time are yielded even to a slow reader. ``stall`` seconds passed without another reply after the first
-        (None and 0: no limit); the time of the reader does not count. ``max_msgs`` replies came. ``sentinel`` returned
-        True for a reply, which is not yielded ("empty": a reply without payload). A status of the server came instead
-        of a reply: it is yielded as the last one. Getting no reply at all is not an error.
+        * ``max_wait`` seconds have passed since the request (default: the option ``request_timeout``, 5 s).
+        * ``stall`` seconds have passed without another reply after the first (None and 0: no limit).
+        * ``max_msgs`` replies have come.
+        * ``sentinel`` has returned True for a reply ("empty": a reply without payload has come).
+        * A status of the server has come instead of a reply.
+
+        Replies that came within ``max_wait`` are yielded even to a slow reader, whose own time does not count for
+        ``stall``. The reply that meets ``sentinel`` is not yielded; a status is, as the last reply. Getting no reply at
+        all is not an error.
 
         The request is sent when the first reply is awaited. NoResponders at once when the subject has no subscribers;
         PermissionDenied when the server rejects the subject; ConnectionLost after the received replies when the
@@ -496,10 +500,10 @@ class Connection:
         return self._engine.event_bus.open_stream().read()
 
     def listen(self, callback: Callable[[Event], object]) -> Callable[[], None]:
-        """Call ``callback`` for every event, in the step in which it happens; return a function that stops it.
+        """Call ``callback`` for every event, synchronously, before the code that caused it continues.
 
-        For code that must react at once; otherwise read ``events()``. Errors of the callback are logged. TypeError for
-        an object that is not callable.
+        Returns a function that stops it. For code that must react at once; otherwise read ``events()``. Errors of the
+        callback are logged. TypeError for an object that is not callable.
         """
         if not callable(callback):
             raise TypeError(f"callback must be callable with one event, not {type(callback).__name__}")

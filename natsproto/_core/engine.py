@@ -1,8 +1,8 @@
 """The engine: the life of a client, over all its connections.
 
-Owns the state and the session in use. The supervisor finds the sessions; any end of a session is a disconnect, so the
-client is never "connected" without a reader. The registry owns the receivers of messages, which every new connection
-gets. The guarantees of the public verbs are the Connection's.
+Owns the state and the session in use. Whenever that session ends the client is disconnected; the supervisor finds the
+sessions, and its task always watches the one in use. The registry owns the receivers of messages, which every new
+connection gets. ``Connection`` documents the guarantees of the public methods.
 
 ::
 

@@ -70,7 +70,10 @@ class EventBus:
         self.emit(events.HandlerFailed(where=where, error=error))
 
     def listen(self, callback: Callable[[events.Event], object]) -> Callable[[], None]:
-        """Call ``callback`` for every event, in the step in which it happens; return a function that stops it."""
+        """Call ``callback`` for every event, synchronously, before the code that caused it continues.
+
+        Returns a function that stops it.
+        """
         self._listeners.append(callback)
 
         def unlisten() -> None:

@@ -69,7 +69,7 @@ class Reconnecting(Event):
     delay: float
 
     level = logging.DEBUG
-    line = "attempt %(attempt)d to reconnect: to %(server)s in %(delay).3f s"
+    line = "connect attempt %(attempt)d: %(server)s in %(delay).3f s"
 
 
 class AttemptFailed(Event):

@@ -1,6 +1,6 @@
 """The callback of a subscription: called with every message, in order, one call after the other.
 
-Owns the task that runs it and its context. A ``def`` callback is called in the step in which its messages arrive; an
+Owns the task that runs it and its context. A ``def`` callback is called synchronously from the read callback; an
 ``async def``, a slow ``def`` and the awaitable that a ``def`` returns run in a task, which ends with the last message:
 an idle subscription has no task.
 """

@@ -77,7 +77,7 @@ class Outbox:
         self.must_wait: bool = False
         """True if coroutines must ``await wait_writable()`` before the next put."""
         self.is_watched: bool = False
-        """True while somebody waits for what is written to be confirmed; until then ``on_write`` is called."""
+        """True while a confirmation is scheduled; otherwise every write calls ``on_write``."""
         self._limit = limit
         self._loop, self._running = loop, running
         self._on_write = on_write

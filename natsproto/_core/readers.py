@@ -1,4 +1,4 @@
-"""Handlers and loops that read in a layer above: a draining client waits for them.
+"""Tasks of higher layers (JetStream, key/value) that still handle messages; ``drain`` waits for them.
 
 ReaderTasks owns the tasks of one reader, and Readers the readers that have tasks. Subscriptions wait for their own.
 """

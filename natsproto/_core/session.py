@@ -56,10 +56,12 @@ _PHASE_OF_STATE = {
 _OPEN_PHASE = "open"
 _TLS_HANDSHAKE = "in the TLS handshake"
 _NO_INFO_HINT = (
-    "a server with handshake_first sends nothing before TLS: use tls_first=True; or this is not a NATS server: an "
-    "HTTP server, as on the monitoring port, waits for a request"
+    "if the server has handshake_first, use tls_first=True; otherwise this may not be a NATS client port: the HTTP "
+    "monitoring port also sends nothing first"
 )
-_CLIENT_CERTIFICATE_HINT = "the server may require a client certificate, or another one than the tls context has"
+_CLIENT_CERTIFICATE_HINT = (
+    "the server may require a client certificate, or a different one from that in the tls context"
+)
 
 _KERNEL_KEEPALIVE_S = 7200.0
 """Seconds of silence after which TCP keep-alive probes the peer. Pings are usually more frequent; turning it on anyway
@@ -90,7 +92,7 @@ class SessionCallbacks(Protocol):
         ...
 
     def on_wire_closed(self, session: Session) -> None:
-        """Data written to the wire from now on is lost."""
+        """The session has ended; nothing written from now on is sent."""
         ...
 
 
@@ -170,7 +172,7 @@ class Session:
 
     async def _handshake(self) -> ServerInfo:
         options, address = self._options, self.address
-        self._phase = "asking for the context of TLS and the headers of WebSocket"
+        self._phase = "getting the TLS context and WebSocket headers"
         first = options.tls_context_for(address) if options.tls_first or address.scheme == "wss" else None
         hostname = options.tls_hostname_for(address)
         plan = DialPlan(
@@ -350,6 +352,8 @@ class Session:
         if self._handshake_events and self._handshake_waiter is not None and not self._handshake_waiter.done():
             self._handshake_waiter.set_result(None)
 
+    # ---------------------------------------------------------------- reading
+
     def yield_to_readers(self) -> None:
         """Stop reading until the readers that were woken have had a turn of the event loop."""
         if not self._is_yielding and not self._is_held and self.wire is not None and not self.ended.done():
@@ -361,6 +365,18 @@ class Session:
         self._is_yielding = False
         if not self._is_held and not self.ended.done() and self.wire is not None:
             self.wire.resume_reading()
+
+    def hold_reading(self, wanted: bool) -> None:
+        """Stop or resume reading, for subscriptions with the policy ``pause``."""
+        if wanted == self._is_held or self.wire is None or self.ended.done():
+            return
+        self._is_held = wanted
+        if wanted:
+            self.wire.pause_reading()
+        else:
+            self.wire.resume_reading()
+
+    # ---------------------------------------------------------------- diagnostics
 
     def _server_refusal(self) -> NatsError | None:
         """Return the last -ERR, if the server closes the connection after it."""
@@ -407,16 +423,6 @@ class Session:
         return f" (so far {begun!r}{'' if begun.startswith(b'INFO') else f': {describe_peer(begun)}'})"
 
     # ---------------------------------------------------------------- keep-alive
-
-    def hold_reading(self, wanted: bool) -> None:
-        """Stop or resume reading, for subscriptions with the policy ``pause``."""
-        if wanted == self._is_held or self.wire is None or self.ended.done():
-            return
-        self._is_held = wanted
-        if wanted:
-            self.wire.pause_reading()
-        else:
-            self.wire.resume_reading()
 
     def ping(self, token: object) -> None:
         """Send PING; its PONG comes as PongFor(token)."""

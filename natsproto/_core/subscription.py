@@ -522,7 +522,7 @@ class Subscription(AsyncForHint, Generic[M]):
         self._discarded += 1
         self._drop_read_chunks()
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- internals
 
     def _check_readable(self) -> None:
         if self._callback is not None:

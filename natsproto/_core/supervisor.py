@@ -98,10 +98,10 @@ class Supervisor:
     # ---------------------------------------------------------------- the task
 
     async def first(self) -> Session | None:
-        """Return the first session of one pass over the pool, and of more passes for ``retry_connect_for`` seconds.
+        """Try every server once, then keep trying for ``retry_connect_for`` seconds; return the first session.
 
-        Without one: ConnectFailed with the last cause of every server, or None with retry_on_failed_connect, and
-        ``run`` goes on.
+        If all fail, raise ConnectFailed with the last cause of every server, or return None with
+        ``retry_on_failed_connect``, and ``run`` keeps trying.
         """
         started = self._loop.time()
         deadline = started + self._options.retry_connect_for

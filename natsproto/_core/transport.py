@@ -84,7 +84,7 @@ async def _take_over(sock: object, plan: DialPlan, handler: WireHandler) -> Sock
 
 
 def _no_plain_socket(made: object) -> ConfigError:
-    return ConfigError("what dialer returned", made, "must be the socket of a stream, connected and not encrypted")
+    return ConfigError("what dialer returned", made, "must be a connected, unencrypted stream socket")
 
 
 class SocketWire(asyncio.BufferedProtocol):

@@ -106,7 +106,7 @@ class WebSocketWire:
             for start in range(0, len(data), piece):
                 self._protocol.send_binary(data[start : start + piece])
         except InvalidState:
-            return  # the end is reported through lost()
+            return  # on_disconnect reports the end
         self._flush()
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class WebSocketWire:
 
     async def start_tls(self, context: ssl.SSLContext, hostname: str) -> None:
         """A WebSocket is encrypted from the first byte or never."""
-        raise AssertionError("TLS of a WebSocket comes from its URL")
+        raise AssertionError("start_tls on a WebSocket: its URL decides about TLS")
 
     # ---------------------------------------------------------------- callbacks of the SocketWire
 
@@ -182,7 +182,7 @@ class WebSocketWire:
 
     def on_buffer_filled(self, count: int) -> None:
         """Never called."""
-        raise AssertionError("a WebSocket reads into no room")
+        raise AssertionError("WebSocketWire never uses read_into")
 
     def on_disconnect(self, cause: Exception | None) -> None:
         """The socket has ended."""
@@ -200,7 +200,7 @@ class WebSocketWire:
         """Passed on."""
         self._handler.on_write_resumed()
 
-    # ---------------------------------------------------------------- how
+    # ---------------------------------------------------------------- internals
 
     def _resume(self) -> None:
         self._deliver()

@@ -115,7 +115,8 @@ def parse_servers(servers: str | Sequence[str]) -> list[ServerAddress]:
         raise ConfigError(what, shown, rule)  # here, so that the traceback does not contain the cause
     addresses = list(found.values())
     if len({address.websocket for address in addresses}) == 2:
-        raise ConfigError("servers", ", ".join(address.scheme for address in addresses), "mix WebSocket and plain NATS")
+        schemes = ", ".join(address.scheme for address in addresses)
+        raise ConfigError("servers", schemes, "must not mix WebSocket and plain NATS URLs")
     return addresses
 
 
@@ -157,7 +158,7 @@ def _read_url(text: str) -> ServerAddress:
         raise MalformedUrl("the path must be percent-encoded", host)
     name, colon, password = userinfo.partition(":")
     if at and not name:
-        raise MalformedUrl("nothing stands before the @, or the user name is empty", host)
+        raise MalformedUrl("the user name or token before @ is empty", host)
     user, token = (name, None) if colon else (None, name)
     return ServerAddress(
         scheme=scheme,
@@ -221,7 +222,9 @@ def _ipv6(text: str) -> str:
 
 def _unescape(text: str) -> str:
     if _BROKEN_ESCAPE.search(text):
-        raise MalformedUrl("the user name, password or token has a % that starts no escape: write it as %25")
+        raise MalformedUrl(
+            "the user name, password or token contains a % that is not part of a percent escape: write it as %25"
+        )
     try:
         return _ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()), text.encode()).decode()
     except UnicodeError:

@@ -71,9 +71,9 @@ def parse_creds(text: str) -> Credentials:
     blocks = _blocks(text)
     jwt, seed = blocks.get("JWT"), blocks.get("SEED")
     if jwt is None:
-        raise InvalidCredentials("creds", "no block BEGIN NATS USER JWT … END NATS USER JWT is in it")
+        raise InvalidCredentials("creds", "has no BEGIN NATS USER JWT … END NATS USER JWT block")
     if seed is None:
-        raise InvalidCredentials("creds", "no block BEGIN USER NKEY SEED … END USER NKEY SEED is in it")
+        raise InvalidCredentials("creds", "has no BEGIN USER NKEY SEED … END USER NKEY SEED block")
     return Credentials(jwt=jwt, seed=_ascii(seed))
 
 

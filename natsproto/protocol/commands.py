@@ -20,7 +20,7 @@ _MAX_CACHED_SUBJECTS = 4096
 _MAX_MISSED = 4 * _MAX_CACHED_SUBJECTS
 """Unknown subjects after which a full cache is cleared. Filling it takes as long as validating a subject."""
 _MAX_CACHED_PREFIX_LENGTH = 1024
-"""Bytes of verb and subject with which no control line can be too long."""
+"""Longest prefix that is cached, in bytes; no control line that adds a size to one can be too long."""
 _MAX_CACHED_SIZE = 8192
 """Formatting a size takes 60 ns more than a look-up: 8 % of a small message, nothing for a large one."""
 _INBOX_PREFIX = "_INBOX."
@@ -63,7 +63,7 @@ class ControlLines:
         self.max_payload: int = 0
         """Bytes of headers and payload the server accepts; 0 while unknown."""
         self.pub_prefixes: dict[str, bytes] = {}
-        """``PUB subject `` by the subject; cleared when full. No control line with such a prefix is too long."""
+        """``PUB subject `` by the subject; cleared when full. No control line of one and a size is too long."""
         self.pub_sizes: dict[int, bytes] = {}
         """The end of a control line by payload size. The publish path reads both dictionaries directly."""
 

@@ -1,7 +1,7 @@
 """Frames of a server: messages, and the control frames between them.
 
-``Message`` is the one mutable, slotted, positional class of the package, because a thousand are created for each chunk
-that is read. Reply subject and headers stay bytes until they are used.
+``Message`` is mutable and slotted, with positional arguments: a chunk can hold a thousand of them. Its reply subject
+and headers stay bytes until they are used.
 """
 
 from __future__ import annotations

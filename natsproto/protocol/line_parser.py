@@ -1,7 +1,7 @@
 """Parsing of control lines: the rules for a single line, and its fields.
 
-Owns every rule about a single line and the texts for breaking it. It keeps no state: the parser calls it for each line
-whose parts it has not seen before, or that looks unusual.
+Owns the rules for a single line and their error messages. It keeps no state: the parser calls it for each line whose
+parts it has not seen before, or that looks unusual.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _size(digits: bytes, position: int, line: bytes, limits: Limits) -> int:
         raise _fault("size is not a number", position, line)
     size = int(digits)
     if size > limits.message:
-        raise _fault(f"message of {size} bytes; at most {limits.message} are taken", position, line)
+        raise _fault(f"message of {size} bytes exceeds max_message_size ({limits.message})", position, line)
     return size
 
 

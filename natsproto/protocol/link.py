@@ -136,9 +136,9 @@ LinkEvent: TypeAlias = UpgradeTls | NeedCredentials | Ready | InfoChanged | Pong
 class Link:
     """One connection to one server.
 
-    ``tls_required``: the user requires TLS whatever INFO says. ``secured``: the transport is responsible for encryption
-    (TLS first, WebSocket), and INFO is ignored. ``route``, ``max_message`` and ``inbox_prefix`` go to the Parser; no
-    message is routed before the server has accepted us.
+    ``tls_required``: the user requires TLS whatever INFO says. ``secured``: TLS, if any, is the transport's business
+    (TLS first, WebSocket), and the TLS fields of INFO are ignored. ``max_message`` and ``inbox_prefix`` go to the
+    Parser at once, ``routes`` when the server has accepted us: no message is routed before.
     """
 
     def __init__(

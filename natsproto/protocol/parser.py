@@ -72,7 +72,7 @@ class Parser:
         self.routes: Mapping[bytes, Route] = routes
         """sid → route. Messages of other sids are dropped. May be replaced at any time."""
         self.max_payload: int = 0
-        """Bytes of headers and payload that the server has announced to take: no larger buffer is made in advance."""
+        """INFO's max_payload; no buffer for a larger message is allocated in advance."""
         self._limits = Limits(max_line, max_info, max_message)
         self._prefix = inbox_prefix
         self._subjects: dict[bytes, str] = {}
@@ -82,7 +82,7 @@ class Parser:
         self._tail = bytearray()
         self._need = 0  # bytes the waiting frame has in all; 0: its control line is not complete yet
         self.large: LargeMessage = LargeMessage()  # the waiting frame is here or in _tail
-        """While it needs bytes, those written to the beginning of its ``room`` are announced with ``filled``."""
+        """While ``large.need`` > 0, a transport may write into ``large.room``, then call ``filled(count)``."""
         self._offset = 0  # bytes of the stream in front of what is being walked
         self._failure: RemoteProtocolError | None = None
 

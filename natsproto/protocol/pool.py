@@ -81,9 +81,9 @@ class _Entry:
         self.address, self.discovered = address, discovered
         self.attempts = 0  # dials since the last success of any server
         self.round = -1  # the round it was last tried in
-        self.refusal = ""  # the server's last word on our credentials; empty when the last dial ended otherwise
-        self.refused_at = 0.0  # when these words came first
-        self.given_up = False  # went on refusing with the same words
+        self.refusal = ""  # text of the last rejection of the credentials; empty if the last dial ended otherwise
+        self.refused_at = 0.0  # when that text was first seen
+        self.given_up = False  # repeated that text for REFUSAL_CONFIRM_S
 
 
 class ServerPool:
@@ -92,8 +92,8 @@ class ServerPool:
     A server that is tried goes to the back. The servers of a round follow each other at once; when all have been tried,
     the next attempt waits: ``wait`` seconds, doubled after every round up to ``wait_cap``, plus a random part of
     ``jitter`` (``jitter_tls`` with TLS), or what ``delay(rounds)`` says. A connection ends the outage and resets the
-    counters and the back-off, unless it is the fourth in a row that lasts less than the back-off and STABLE_AFTER_S; so
-    a server that accepts and drops connections does not cause a busy loop.
+    counters. It also resets the back-off, unless it and at least three before it in a row were each shorter than both
+    the back-off and STABLE_AFTER_S: a server that accepts and drops connections does not cause a busy loop.
 
     ``max_attempts_per_server`` bounds the attempts of one outage, -1 for ever. ``shuffle`` orders servers at random,
     None keeps the order. Unless ``ignore_auth_abort``, a server that still rejects the credentials with the same text

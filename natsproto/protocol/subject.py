@@ -44,7 +44,7 @@ def queue_group(name: str) -> bytes:
     if not isinstance(name, str):
         raise TypeError(f"queue group must be a str, not {type(name).__name__}")
     if not _NAME.fullmatch(name):
-        raise InvalidSubject("queue group", name, "must not be empty nor contain spaces or control characters")
+        raise InvalidSubject("queue group", name, "must not be empty or contain spaces or control characters")
     return _encoded(name, "queue group")
 
 

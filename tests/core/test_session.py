@@ -84,7 +84,7 @@ async def test_the_client_says_who_it_is_and_what_it_can() -> None:
 
 
 _SILENCES: Mapping[str, tuple[Behaviour, str]] = {
-    "no INFO": (Behaviour(greeting=None, answer_ping=False), "waiting for INFO (a server with handshake_first"),
+    "no INFO": (Behaviour(greeting=None, answer_ping=False), "waiting for INFO (if the server has handshake_first"),
     "half an INFO": (Behaviour(greeting=b'INFO {"server', answer_ping=False), "(so far b'INFO {\"server')"),
     "half of something else": (
         Behaviour(greeting=b"SSH-2.0", answer_ping=False),

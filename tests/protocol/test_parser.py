@@ -168,7 +168,7 @@ def read_frame(rest: bytes, position: int, limits: Limits, outcome: Outcome) -> 
         if not re.fullmatch(rb"[0-9]{1,10}", digits):
             raise Wrong("size is not a number", position, line)
         if int(digits) > limits.message:
-            raise Wrong(f"message of {int(digits)} bytes; at most {limits.message} are taken", position, line)
+            raise Wrong(f"message of {int(digits)} bytes exceeds max_message_size ({limits.message})", position, line)
         return int(digits)
 
     if len(arguments) > 3 and not arguments[2]:
@@ -871,8 +871,8 @@ def test_excerpt_of_long_line_is_limited() -> None:
 )
 def test_message_size_limit_is_exact(line: bytes, payload: bytes) -> None:
     assert Rig(SMALL).feed([line + b"\r\n" + payload + b"\r\n"]).counts[b"1"][0] == 1
-    bigger = line.replace(b"100", b"101")
-    assert Rig(SMALL).feed([bigger + b"\r\n"]).failure == ("message of 101 bytes; at most 100 are taken", 0, bigger)
+    over = line.replace(b"100", b"101")
+    assert Rig(SMALL).feed([over + b"\r\n"]).failure == ("message of 101 bytes exceeds max_message_size (100)", 0, over)
 
 
 def test_too_big_message_fails_before_payload() -> None:

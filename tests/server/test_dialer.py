@@ -141,8 +141,12 @@ def _returns(make: Callable[[], object]) -> Dialer:
     [
         (_raises(OSError(113, "No route to host")), OSError, "No route to host"),
         (_raises(ValueError("s3cret")), ConfigError, "the callable failed with ValueError"),
-        (_returns(lambda: None), ConfigError, "returned None: must be the socket of a stream"),
-        (_returns(lambda: socket.socket(type=socket.SOCK_DGRAM)), ConfigError, "must be the socket of a stream"),
+        (_returns(lambda: None), ConfigError, "returned None: must be a connected, unencrypted stream socket"),
+        (
+            _returns(lambda: socket.socket(type=socket.SOCK_DGRAM)),
+            ConfigError,
+            "must be a connected, unencrypted stream",
+        ),
         (_returns(socket.socket), OSError, ""),
     ],
     ids=["OSError", "another error", "nothing", "a datagram socket", "a socket that is not connected"],

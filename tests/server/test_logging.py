@@ -65,7 +65,7 @@ async def test_log_at_debug_has_tracebacks(nats_server: Server, caplog: pytest.L
         await nc.flush()
     traced = [record.levelname for record in caplog.records if record.exc_info]
     assert traced == ["WARNING"], "the disconnection"
-    assert any(line.startswith("attempt 1 to reconnect") for _, line in lines(caplog))
+    assert any(line.startswith("connect attempt 1: ") for _, line in lines(caplog))
 
 
 @also_uvloop
