@@ -122,7 +122,7 @@ class SubscriptionRegistry:
                     self._outbox.cork()  # the requesters are about to send again
             else:
                 assert not isinstance(owner, RequestMux)
-                owner.on_batch_end()
+                owner.on_replies_handled()
         return waiting
 
     # ---------------------------------------------------------------- subscriptions

@@ -28,7 +28,7 @@ class ReplyHandler(Protocol):
         """A reply came."""
         ...
 
-    def on_batch_end(self) -> None:
+    def on_replies_handled(self) -> None:
         """All replies of one chunk were passed to on_message; wake waiters now."""
         ...
 

@@ -168,7 +168,7 @@ class Admin:
     # ---------------------------------------------------------------- internals
 
     async def _do(self, endpoint: str, body: Mapping[str, object], asked: str, timeout: Duration | None) -> None:
-        await self._api.do(endpoint, body or b"", asked=asked, timeout=timeout)
+        await self._api.call_expecting_success(endpoint, body or b"", asked=asked, timeout=timeout)
 
     async def _call(
         self, endpoint: str, body: Mapping[str, object], asked: str, timeout: Duration | None

@@ -116,13 +116,13 @@ class Api:
         asked: str,
         timeout: Duration | None = None,
         level: int = 0,
-        once: bool = False,
+        retry: bool = True,
     ) -> dict[str, object]:
         """Send a request to ``<prefix>.<endpoint>`` and return the reply's JSON object.
 
         ``asked`` describes the request in errors. ``level`` is the API level that the request requires; servers before
         2.12 ignore it. A cluster without a leader drops requests, so idempotent ones are repeated while there is no
-        reply, or while the reply says that JetStream is temporarily unavailable; ``once`` prevents that.
+        reply, or while the reply says that JetStream is temporarily unavailable; ``retry=False`` prevents that.
 
         Raises ApiError (or the subclass for its code) when the server rejects it; JetStreamNotEnabled at once when no
         server answers on the prefix: JetStream is off, the account may not use it, or the domain does not exist;
@@ -132,7 +132,7 @@ class Api:
         data = body if isinstance(body, bytes) else dumps(body)
         headers = {REQUIRED_LEVEL_HEADER: str(level)} if level else None
         wait = self.timeout if timeout is None else positive_seconds("timeout", timeout)
-        is_idempotent = not once and endpoint.startswith(IDEMPOTENT_ENDPOINTS)
+        is_idempotent = retry and endpoint.startswith(IDEMPOTENT_ENDPOINTS)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         while True:
@@ -241,7 +241,7 @@ class Api:
             return True  # perhaps without permission; the next request will show it
         return decode(AccountInfo, found).api.level >= level
 
-    async def get(
+    async def call_for(
         self,
         kind: type[R],
         endpoint: str,
@@ -250,12 +250,12 @@ class Api:
         asked: str,
         timeout: Duration | None = None,
         level: int = 0,
-        once: bool = False,
+        retry: bool = True,
     ) -> R:
         """``call``, and decode the reply as a record."""
-        return decode(kind, await self.call(endpoint, body, asked=asked, timeout=timeout, level=level, once=once))
+        return decode(kind, await self.call(endpoint, body, asked=asked, timeout=timeout, level=level, retry=retry))
 
-    async def do(
+    async def call_expecting_success(
         self,
         endpoint: str,
         body: Record | Mapping[str, object] | bytes = b"",
@@ -282,7 +282,7 @@ class Api:
         """Yield every page of a paged reply; ``size`` and ``total`` return the size of a page and of the whole."""
         offset = 0
         while True:
-            page = await self.get(kind, endpoint, {**body, "offset": offset}, asked=asked, timeout=timeout)
+            page = await self.call_for(kind, endpoint, {**body, "offset": offset}, asked=asked, timeout=timeout)
             yield page
             offset += size(page)
             if size(page) == 0 or offset >= total(page):

@@ -116,7 +116,7 @@ async def _begin(
     api: Api, stream: str, body: dict[str, object], asked: str, timeout: Duration | None
 ) -> SnapshotStarted:
     try:
-        return await api.get(SnapshotStarted, f"STREAM.SNAPSHOT.{stream}", body, asked=asked, timeout=timeout)
+        return await api.call_for(SnapshotStarted, f"STREAM.SNAPSHOT.{stream}", body, asked=asked, timeout=timeout)
     except ApiError as exc:
         if exc.err_code == ErrCode.STREAM_SNAPSHOT and "no impl" in exc.description:
             raise UnsupportedByServer(asked, "a stream in memory can be saved by nats-server 2.15 or newer") from exc
@@ -182,7 +182,9 @@ async def restore(
             config = config.replace(first_seq=0)  # nats-server 2.10 would begin anew behind the messages it restored
         body = {"config": config, "state": saved.state}
         async with _TransferInbox(api, asked, timeout) as transfer:
-            started = await api.get(RestoreStarted, f"STREAM.RESTORE.{config.name}", body, asked=asked, timeout=timeout)
+            started = await api.call_for(
+                RestoreStarted, f"STREAM.RESTORE.{config.name}", body, asked=asked, timeout=timeout
+            )
             return await _send(transfer, file, started.deliver_subject, total, progress)
 
 

@@ -265,14 +265,15 @@ class ConsumerManager:
         await self._api.require_api_level(level, version, f"{asked} with {what}", timeout)
         try:
             with translate_unknown_field(asked):
-                info = await self._api.get(
+                info = await self._api.call_for(
                     ConsumerInfo,
                     create_endpoint(self.name, config),
                     body,
                     asked=asked,
                     timeout=timeout,
                     level=level,
-                    once=not name or action != "create",  # a second request would create another one, or undo a change
+                    # Repeating it without a name would create another consumer; repeating an update may undo a change.
+                    retry=bool(name) and action == "create",
                 )
         except ConsumerExists as exc:
             raise await self._explain(exc, name, config, timeout) from None

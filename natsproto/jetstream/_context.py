@@ -70,7 +70,7 @@ class JetStream(BucketManager):
 
     async def account_info(self, *, timeout: Duration | None = None) -> AccountInfo:
         """Get the usage and the limits of the account. Raises the errors of every API call; see Stream."""
-        return await self._api.get(AccountInfo, "INFO", asked="account info", timeout=timeout)
+        return await self._api.call_for(AccountInfo, "INFO", asked="account info", timeout=timeout)
 
     # ---------------------------------------------------------------- publishing
 
@@ -108,7 +108,7 @@ class JetStream(BucketManager):
         """
         check_server = None
         if (new := required_feature(args)) is not None:
-            asked = f"publish to {subject!r} with {new.what}"
+            asked = f"publish to {subject!r} with {new.description}"
             check_server = partial(self._api.require_api_level, new.level, new.version, asked, timeout)
             await check_server()
         return await publish(
@@ -234,7 +234,7 @@ class JetStream(BucketManager):
         Both have ``publish``, ``flush``, ``published`` and ``pending``. StreamNotFound; ConfigError for a stream with
         ``no_ack``, which sends no acknowledgements: use ``nc.publish``.
         """
-        info = await self._api.get(
+        info = await self._api.call_for(
             StreamInfo, f"STREAM.INFO.{check_stream_name(stream)}", asked=f"stream {stream!r}", timeout=timeout
         )
         if info.config.no_ack:

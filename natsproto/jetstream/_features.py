@@ -39,7 +39,7 @@ CONSUMER_FEATURES: Features = {
 class RequiredFeature(NamedTuple):
     """A feature that older servers ignore: the first server that knows it, and the level of its API."""
 
-    what: str
+    description: str
     version: str
     level: int
 
@@ -47,7 +47,7 @@ class RequiredFeature(NamedTuple):
         """Return the error for a server that lacks the feature; None for others, and before any server is known."""
         if not server.version or api_level(server) >= self.level:
             return None
-        return UnsupportedByServer(self.what, f"nats-server {self.version} is needed, this is {server.version}")
+        return UnsupportedByServer(self.description, f"nats-server {self.version} is needed, this is {server.version}")
 
 
 @contextmanager
@@ -62,19 +62,19 @@ def translate_unknown_field(asked: str) -> Iterator[None]:
         raise
 
 
-def newest_feature(asked: Record, features: Features) -> tuple[str, str, int]:
+def newest_feature(wanted: Record, features: Features) -> tuple[str, str, int]:
     """Return the newest requested feature, the first server that knows it and its API level (ADR-44); 0 for none."""
-    plain = type(asked)()
-    wanted = [(name, *need) for name, need in features.items() if getattr(asked, name) != getattr(plain, name)]
-    return max(wanted, key=itemgetter(2), default=("", "", 0))
+    plain = type(wanted)()
+    requested = [(name, *need) for name, need in features.items() if getattr(wanted, name) != getattr(plain, name)]
+    return max(requested, key=itemgetter(2), default=("", "", 0))
 
 
-def check_features_kept(asked: Record, got: Record, features: Features, what: str) -> None:
+def check_features_kept(wanted: Record, got: Record, features: Features, asked: str) -> None:
     """Raise UnsupportedByServer for a requested field that is missing in the reply. Servers before 2.12, if their
     level is unknown, drop such fields silently.
     """
-    plain = type(asked)()
+    plain = type(wanted)()
     for name, (version, _) in features.items():
         default = getattr(plain, name)
-        if getattr(asked, name) != default and getattr(got, name) == default:
-            raise UnsupportedByServer(what, f"the server ignored {name}, which needs nats-server {version} or newer")
+        if getattr(wanted, name) != default and getattr(got, name) == default:
+            raise UnsupportedByServer(asked, f"the server ignored {name}, which needs nats-server {version} or newer")

@@ -173,7 +173,7 @@ class Stream(ConsumerManager):
             body["keep"] = check_stream_sequence("keep", keep)
         if sequence:
             body["seq"] = check_stream_sequence("sequence", sequence)
-        done = await self._api.get(
+        done = await self._api.call_for(
             Purged, f"STREAM.PURGE.{self.name}", body or b"", asked=f"purge {self._what}", timeout=timeout
         )
         return done.purged
@@ -185,7 +185,7 @@ class Stream(ConsumerManager):
         """
         body = {"seq": check_stream_sequence("sequence", sequence), "no_erase": not erase}
         asked = f"delete message {sequence} of {self._what}"
-        await self._api.do(f"STREAM.MSG.DELETE.{self.name}", body, asked=asked, timeout=timeout)
+        await self._api.call_expecting_success(f"STREAM.MSG.DELETE.{self.name}", body, asked=asked, timeout=timeout)
 
     async def backup(
         self,
@@ -386,7 +386,7 @@ async def write_stream(
     what, version, level = newest_feature(config, STREAM_FEATURES)
     await api.require_api_level(level, version, f"{asked} with {what}", timeout)
     with translate_unknown_field(asked):
-        info = await api.get(
+        info = await api.call_for(
             StreamInfo, f"STREAM.{verb}.{config.name}", body, asked=asked, timeout=timeout, level=level
         )
     check_features_kept(config, info.config, STREAM_FEATURES, asked)

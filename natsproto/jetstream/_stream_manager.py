@@ -108,7 +108,9 @@ class StreamManager:
     async def delete_stream(self, name: str, *, timeout: Duration | None = None) -> None:
         """Delete a stream with its messages and consumers. StreamNotFound."""
         stream = self._stream(name, None)
-        await self._api.do(f"STREAM.DELETE.{stream.name}", asked=f"delete stream {name!r}", timeout=timeout)
+        await self._api.call_expecting_success(
+            f"STREAM.DELETE.{stream.name}", asked=f"delete stream {name!r}", timeout=timeout
+        )
 
     def streams(self, *, subject: str = "", timeout: Duration | None = None) -> Listing[StreamInfo]:
         """Return the info of every stream, or of streams with ``subject``: read it with ``async for``."""
@@ -153,7 +155,7 @@ class StreamManager:
     async def stream_name_by_subject(self, subject: str, *, timeout: Duration | None = None) -> str:
         """Return the name of the stream that stores messages on this subject; NoStream when there is none."""
         body = _filter(subject)
-        page = await self._api.get(
+        page = await self._api.call_for(
             StreamNamesPage, "STREAM.NAMES", body, asked=f"stream that listens on {subject!r}", timeout=timeout
         )
         if not page.streams:

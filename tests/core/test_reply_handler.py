@@ -36,7 +36,7 @@ class Box:
         token = message.subject.rpartition(".")[2].encode()
         self.told.append(("reply", token, message.data, *message.headers.pairs()))
 
-    def on_batch_end(self) -> None:
+    def on_replies_handled(self) -> None:
         self.told.append(("settled",))
 
     def on_disconnect(self, error: ConnectionLost) -> None:

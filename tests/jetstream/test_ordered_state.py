@@ -92,7 +92,7 @@ def test_leftover_messages_are_read_in_order() -> None:
 def test_name_prefix_marks_the_reader() -> None:
     named, unnamed = state(FakeApi(), name_prefix="shop"), state(FakeApi())
     assert (named.prefix, named.is_named, unnamed.prefix, unnamed.is_named) == ("shop", True, "unique", False)
-    assert named.what == "ordered consumer 'shop' of stream 'S'"
+    assert named.description == "ordered consumer 'shop' of stream 'S'"
     assert named.cursor.next_consumer().metadata == {"m": "1", READER_ID_METADATA: "unique"}
     assert unnamed.cursor.next_consumer().metadata == {"m": "1"}
     with pytest.raises(errors.ConfigError):

@@ -74,7 +74,7 @@ class Streams:
         """Any of the answers so far, once more."""
         if self.answers:
             self.window.on_message(self.answers[-1 - place % len(self.answers)])
-            self.window.on_batch_end()
+            self.window.on_replies_handled()
 
     def check(self) -> None:
         for payload, future in self.futures:
@@ -126,7 +126,7 @@ def test_acks_in_any_order_settle_all(places: list[int]) -> None:
             if len(streams.answers) > 6:  # never in order, and something is always pending
                 for _ in range(2):
                     streams.window.on_message(streams.answers.pop(place % 6))
-                streams.window.on_batch_end()
+                streams.window.on_replies_handled()
         for answer in streams.answers:
             streams.window.on_message(answer)
         streams.check()

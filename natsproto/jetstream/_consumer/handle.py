@@ -58,14 +58,14 @@ class Consumer:
 
     async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
         """Get the configuration and state of the consumer."""
-        self._info = await self._api.get(
+        self._info = await self._api.call_for(
             ConsumerInfo, self._endpoint("INFO"), asked=f"info of {self._what}", timeout=timeout
         )
         return self._info
 
     async def delete(self, *, timeout: Duration | None = None) -> None:
         """Delete the consumer with its acknowledgement state."""
-        await self._api.do(self._endpoint("DELETE"), asked=f"delete {self._what}", timeout=timeout)
+        await self._api.call_expecting_success(self._endpoint("DELETE"), asked=f"delete {self._what}", timeout=timeout)
 
     async def pause(self, until: datetime, *, timeout: Duration | None = None) -> ConsumerPause:
         """Pause delivery until an aware datetime. ConfigError for a naive one.
@@ -79,13 +79,13 @@ class Consumer:
         asked = f"pause {self._what}"
         await self._api.require_api_level(1, "2.11", asked, timeout)
         body = {"pause_until": moment.rfc3339()}
-        return await self._api.get(ConsumerPause, self._endpoint("PAUSE"), body, asked=asked, timeout=timeout)
+        return await self._api.call_for(ConsumerPause, self._endpoint("PAUSE"), body, asked=asked, timeout=timeout)
 
     async def resume(self, *, timeout: Duration | None = None) -> ConsumerPause:
         """End a pause; does nothing when there is none. Needs nats-server 2.11, else UnsupportedByServer."""
         asked = f"resume {self._what}"
         await self._api.require_api_level(1, "2.11", asked, timeout)
-        return await self._api.get(ConsumerPause, self._endpoint("PAUSE"), asked=asked, timeout=timeout)
+        return await self._api.call_for(ConsumerPause, self._endpoint("PAUSE"), asked=asked, timeout=timeout)
 
     async def unpin(self, group: str, *, timeout: Duration | None = None) -> None:
         """Unpin a priority group from its client (ADR-42).
@@ -106,7 +106,7 @@ class Consumer:
         body = {} if sequence is None else {"seq": check_stream_sequence("sequence", sequence)}
         asked = f"reset {self._what}"
         await self._api.require_api_level(4, "2.14", asked, timeout)
-        reset = await self._api.get(ConsumerReset, self._endpoint("RESET"), body, asked=asked, timeout=timeout)
+        reset = await self._api.call_for(ConsumerReset, self._endpoint("RESET"), body, asked=asked, timeout=timeout)
         self._info = reset
         return reset
 

@@ -116,7 +116,7 @@ class OrderedConsumer:
         is gone.
         """
         self.cached_info  # noqa: B018  # raises
-        return await self._state.api.get(
+        return await self._state.api.call_for(
             ConsumerInfo,
             f"CONSUMER.INFO.{self.stream_name}.{self.name}",
             asked=f"info of {self._what}",
@@ -254,11 +254,11 @@ class OrderedConsumer:
 
     def _make_messages(self, source: MessageSource) -> Messages:
         """Create every Messages."""
-        return Messages(source, self._state.what, self._state.put_back)
+        return Messages(source, self._state.description, self._state.put_back)
 
     @property
     def _what(self) -> str:
-        return self._state.what
+        return self._state.description
 
 
 class OrderedSource:
@@ -289,7 +289,7 @@ class OrderedSource:
         """Start where the last reader ended, with the kept consumer or a new one. ConnectionClosed."""
         state, options, buffer = self._state, self._options, self.buffer
         if state.connection.state is State.CLOSED:
-            raise ConnectionClosed(f"read {state.what}")
+            raise ConnectionClosed(f"read {state.description}")
         inbox = state.attach(self)
         self._unlisten = state.connection.listen(self._on_event)
         if self._is_fetch:
@@ -362,8 +362,9 @@ class OrderedSource:
             error = await self._read(delay, ended)
         except Exception as exc:
             self._drop_consumer()
-            error = None if isinstance(exc, ConnectionClosed) else wrap_unexpected(f"reading {self._state.what}", exc)
-            self._state.fail_creation(wrap_unexpected(f"reading {self._state.what}", exc))
+            unexpected = wrap_unexpected(f"reading {self._state.description}", exc)
+            error = None if isinstance(exc, ConnectionClosed) else unexpected
+            self._state.fail_creation(unexpected)
         self._task = None
         self._end(error)
 
@@ -444,7 +445,7 @@ class OrderedSource:
             stream=self._state.stream,
             consumer=config.name,
             heartbeat=config.idle_heartbeat,
-            total=self._options.stop_after,
+            stop_after=self._options.stop_after,
             buffer=self.buffer,
             cursor=self._cursor,
             ended=ended,
@@ -476,7 +477,7 @@ class OrderedSource:
             self._verify_task = None
             if isinstance(exc, StreamNotFound):
                 self._drop_consumer()
-            self._end(wrap_unexpected(f"reading {self._state.what}", exc))
+            self._end(wrap_unexpected(f"reading {self._state.description}", exc))
 
     # ---------------------------------------------------------------- events
 
@@ -493,10 +494,10 @@ class OrderedSource:
                     self._drop_consumer()
                     self._schedule_run(0.0)
             elif isinstance(event, Closed) and self._source is None:
-                self._state.fail_creation(ConnectionClosed(f"read {self._state.what}"))
+                self._state.fail_creation(ConnectionClosed(f"read {self._state.description}"))
                 self._end(None)  # there will be no consumer that could say so
         except Exception as exc:
-            self._end(wrap_unexpected(f"reading {self._state.what}", exc))
+            self._end(wrap_unexpected(f"reading {self._state.description}", exc))
 
     def _on_expired(self) -> None:
         """End a fetch whose time is over while there is no consumer."""

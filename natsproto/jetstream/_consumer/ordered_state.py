@@ -69,10 +69,10 @@ class OrderedState:
         if name_prefix:  # another reader's consumer of this name is not taken for ours then
             config = config.replace(metadata={**config.metadata, READER_ID_METADATA: unique})
         self.is_named = bool(name_prefix)
-        self.what = f"ordered consumer {self.prefix!r} of stream {stream!r}"
+        self.description = f"ordered consumer {self.prefix!r} of stream {stream!r}"
         """Its description in errors."""
         self.cursor = OrderedCursor(self.prefix, config, push=push)
-        self.identity = StreamIdentity(api, stream, stream_created, asked=f"go on with {self.what}")
+        self.identity = StreamIdentity(api, stream, stream_created, asked=f"go on with {self.description}")
         self.info: ConsumerInfo | None = None
         self.leftover: deque[JsMessage] = deque()
         self.reader: MessageSource | None = None
@@ -100,7 +100,7 @@ class OrderedState:
         there is another reader.
         """
         if self.reader is not None:
-            raise LocalProtocolError(f"{self.what} is being read already: it can have one reader at a time")
+            raise LocalProtocolError(f"{self.description} is being read already: it can have one reader at a time")
         self.reader = reader
         self._create_error = None  # a new reader tries again
         if self._idle is not None:
@@ -142,13 +142,13 @@ class OrderedState:
         """Create this consumer, the cursor's next one. Repeats the request while there is no reply, as it is
         idempotent. RequestTimeout after ``timeout`` seconds.
         """
-        endpoint, asked = create_endpoint(self.stream, config), f"create {self.what}"
+        endpoint, asked = create_endpoint(self.stream, config), f"create {self.description}"
         body = {"stream_name": self.stream, "config": config, "action": "create"}
         loop = asyncio.get_running_loop()
 
         async def ask(_: float) -> ConsumerInfo:
             started_at = loop.time()
-            info = await self.api.get(ConsumerInfo, endpoint, body, asked=asked, once=True)
+            info = await self.api.call_for(ConsumerInfo, endpoint, body, asked=asked, retry=False)
             self._create_time = loop.time() - started_at
             return info
 

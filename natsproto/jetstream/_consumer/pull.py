@@ -279,7 +279,7 @@ class PullSource:
 
     def fail(self, bug: Exception) -> None:
         """End reading because of an unexpected error."""
-        self.end(wrap_unexpected(f"reading {self._inbox.what}", bug))
+        self.end(wrap_unexpected(f"reading {self._inbox.description}", bug))
 
     # ---------------------------------------------------------------- internals
 
@@ -408,7 +408,7 @@ class PullSource:
         gone: NatsError | None = None
         try:
             endpoint, asked = f"CONSUMER.INFO.{inbox.stream}.{inbox.consumer}", f"info of consumer {inbox.consumer!r}"
-            info = await inbox.api.get(ConsumerInfo, endpoint, asked=asked)
+            info = await inbox.api.call_for(ConsumerInfo, endpoint, asked=asked)
             if self._reconnected:
                 self._reconnected = False
                 self.buffer.drop_after(info.delivered.consumer_seq)
@@ -420,7 +420,7 @@ class PullSource:
         except NatsError:
             pass
         except Exception as exc:
-            gone = wrap_unexpected(f"reading {inbox.what}", exc)
+            gone = wrap_unexpected(f"reading {inbox.description}", exc)
         self._lookup_task = None
         if gone is not None:
             self.end(gone)

@@ -130,7 +130,7 @@ class PullInbox:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """Its description in errors."""
         return f"consumer {self.consumer!r} of stream {self.stream!r}"
 

@@ -142,7 +142,8 @@ class PullState:
         predecessor: PullState | None = None,
     ) -> None:
         self._options, self._counts, self._prefetch, self.consumer = options, counts, prefetch, consumer
-        self._until = (until or now + options.expires) if options.mode is not PullMode.ENDLESS else 0.0
+        self._is_bounded = options.mode is not PullMode.ENDLESS
+        self._until = (until or now + options.expires) if self._is_bounded else 0.0
         self.phase = PullPhase.PULLING
         self.pending = self.pending_bytes = 0
         """Messages, and their bytes, that were requested and have not arrived."""
@@ -178,7 +179,7 @@ class PullState:
     @property
     def capacity(self) -> int:
         """The number of messages that still fit, beyond the requested ones if other readers left messages over."""
-        if not self._until:
+        if not self._is_bounded:
             return UNBOUNDED_BATCH
         left = self._options.max_messages - self._counts.received + self._counts.consumed
         return max(left, 0) if self.phase is not PullPhase.DONE else 0
@@ -186,7 +187,7 @@ class PullState:
     @property
     def refill_at(self) -> int | None:
         """The number of consumed messages at which the next pull is due; None for never."""
-        if self._until or self.phase is PullPhase.DONE:
+        if self._is_bounded or self.phase is PullPhase.DONE:
             return None
         if self._options.max_bytes:
             return 0
@@ -199,7 +200,7 @@ class PullState:
             return None
         if self.phase is PullPhase.DISCONNECTED:
             return self._until or None
-        due = self._until + END_GRACE_S if self._until else 0.0
+        due = self._until + END_GRACE_S if self._is_bounded else 0.0
         if self._retry_at and (not due or self._retry_at < due):
             due = self._retry_at
         if self.pending:
@@ -280,7 +281,7 @@ class PullState:
 
     def _needs_pull(self) -> bool:
         """True if one of the bounds is at its threshold and the reader keeps up."""
-        if self._until:
+        if self._is_bounded:
             return not self.pending
         counts, options, threshold = self._counts, self._options, self._threshold()
         held = counts.received - counts.consumed
@@ -293,7 +294,7 @@ class PullState:
 
     def _time_left(self, now: float) -> float | None:
         """Seconds for the next pull: ``expires``, or the rest of a bounded pull's time; None when none is left."""
-        if not self._until:
+        if not self._is_bounded:
             return min(self._options.expires, self._limits.expires)
         left = self._until - now
         if not self.number:
@@ -324,9 +325,9 @@ class PullState:
             self._limits = self._limits._replace(too_small=0)
         before, self._since_probe = self._since_probe, self._since_probe + count
         self._reduce_pending(count, size)
-        if (self._until or self._options.stop_after) and self._is_complete():
+        if (self._is_bounded or self._options.stop_after) and self._is_complete():
             return self._finish()
-        if (self._until or self._options.max_bytes) and not self.pending:
+        if (self._is_bounded or self._options.max_bytes) and not self.pending:
             return REFILL
         return ARM if before < MIN_MESSAGES_BETWEEN_PROBES <= self._since_probe else KEEP
 
@@ -387,7 +388,7 @@ class PullState:
     def _on_message_too_big(self, left_bytes: int, code: int, description: str) -> Decision:
         """The next message needs more bytes than were free; the same request would fail again."""
         most = min(self._options.max_bytes, self._limits.size)
-        if self._until:
+        if self._is_bounded:
             held_bytes = self._counts.received_bytes - self._counts.consumed_bytes
             free = min(self._options.max_bytes - held_bytes, self._limits.size)
             return REFILL if left_bytes < free else self._finish()
@@ -402,7 +403,7 @@ class PullState:
     def _on_pull_end(self, code: int, now: float) -> Decision:
         """A pull ended normally. A bounded reading is over, unless a learned limit split it into several pulls."""
         self._failures = 0
-        if not self._until:
+        if not self._is_bounded:
             return REFILL
         in_pieces = (
             self._limits.expires < self._options.expires if code == 408 else code == 409 and not self._is_complete()
@@ -417,11 +418,11 @@ class PullState:
             assert learned is not None
             self._limits = learned
             return Decision(Action.REFILL, notice=notice)
-        if learned is None and self._until and "exceeded maxwaiting" not in description.lower():
+        if learned is None and self._is_bounded and "exceeded maxwaiting" not in description.lower():
             return self._stop(notice)
         is_first = not self._failures
         self._back_off(now)
-        return Decision(Action.REFILL, notice=notice if is_first or not self._until else None)
+        return Decision(Action.REFILL, notice=notice if is_first or not self._is_bounded else None)
 
     def _on_no_responders(self, now: float) -> Decision:
         """There are no responders: the consumer is gone or has no leader now. The driver looks it up."""
@@ -440,13 +441,13 @@ class PullState:
         """To be called at ``deadline``. Missed heartbeats abandon the open pulls and pull again."""
         if self.phase is PullPhase.DONE:
             return KEEP
-        if self._until and now >= self._until + (0.0 if self.phase is PullPhase.DISCONNECTED else END_GRACE_S):
+        if self._is_bounded and now >= self._until + (0.0 if self.phase is PullPhase.DISCONNECTED else END_GRACE_S):
             return self._finish()
         if self.phase is PullPhase.DISCONNECTED:
             return KEEP
         if self._retry_at and now >= self._retry_at:
             self._retry_at = 0.0
-            return self._finish() if self._until and self._time_left(now) is None else REFILL
+            return self._finish() if self._is_bounded and self._time_left(now) is None else REFILL
         if not self.pending or now < (self.deadline or now):
             return KEEP
         if now < self._last_heard + self.idle_timeout:
@@ -455,7 +456,7 @@ class PullState:
         missed = HeartbeatMissed(self.idle_timeout, self.consumer)
         self._abandon_pulls()
         self.losses += 1
-        if self._until and (self._time_left(now) is None or self._has_available()):
+        if self._is_bounded and (self._time_left(now) is None or self._has_available()):
             return self._finish()
         return Decision(Action.REFILL, notice=missed)
 
@@ -482,7 +483,7 @@ class PullState:
         if self.phase is PullPhase.DONE:
             return KEEP
         self.phase = PullPhase.PULLING
-        if self._until and self._time_left(now) is None:
+        if self._is_bounded and self._time_left(now) is None:
             return self._finish()
         return REFILL
 
@@ -519,7 +520,7 @@ class PullState:
         """End one pull before it was served in full; return the bytes that were left."""
         left, left_bytes = (_parse_count(headers.get(f"Nats-Pending-{what}")) for what in ("Messages", "Bytes"))
         pull = next((pull for pull in self._open_pulls if pull.number == number), None)
-        if left is None and self._until:
+        if left is None and self._is_bounded:
             self._clear_pulls()
         else:
             if pull is not None:
@@ -545,7 +546,7 @@ class PullState:
     def _is_complete(self) -> bool:
         """True if all messages have arrived."""
         options, counts = self._options, self._counts
-        if not self._until:
+        if not self._is_bounded:
             return 0 < options.stop_after <= counts.received
         return counts.received - counts.consumed >= options.max_messages or (
             0 < options.max_bytes <= counts.received_bytes - counts.consumed_bytes
@@ -565,7 +566,7 @@ class PullState:
     def _back_off(self, now: float) -> None:
         self._retry_at = now + retry_wait(self._failures)
         self._failures = min(self._failures + 1, _MAX_FAILURES)
-        if self._until:
+        if self._is_bounded:
             self._retry_at = min(self._retry_at, self._until)
 
     def _finish(self) -> Decision:

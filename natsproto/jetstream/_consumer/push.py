@@ -51,8 +51,8 @@ class PushSource:
     With flow control the server stops sending until its request is answered, which happens when all earlier messages
     were consumed: a slow reader slows the server down. ``heartbeat`` in seconds (0: the consumer sends none); when
     three are missed ``lookup`` is called, which returns the error if the consumer is gone. ``leftover`` holds earlier
-    unread messages; ``total`` is the number of messages after which it ends. ``check_bound``, if given, is awaited
-    before it subscribes (False) and afterwards (True).
+    unread messages; ``stop_after`` is the number of messages after which it ends. ``wait_push_bound``, if given, is
+    awaited before it subscribes (False) and afterwards (True).
 
     An ordered reader passes its ``cursor``, which checks the order, and ``ended``, a future that is resolved when this
     consumer has ended or its heartbeats are missed. The buffer stays open then.
@@ -68,22 +68,22 @@ class PushSource:
         queue: str = "",
         heartbeat: float = 0.0,
         ack_wait: float | None = None,
-        total: int = 0,
+        stop_after: int = 0,
         buffer: Buffer | None = None,
         cursor: OrderedCursor | None = None,
         ended: asyncio.Future[ConsumerEnd] | None = None,
         lookup: Callable[[], Awaitable[NatsError | None]] | None = None,
         leftover: deque[JsMessage] | None = None,
-        check_bound: Callable[[bool], Awaitable[None]] | None = None,
+        wait_push_bound: Callable[[bool], Awaitable[None]] | None = None,
     ) -> None:
         self.buffer = Buffer() if buffer is None else buffer
         self.connection = connection
         self._subject, self._queue, self._ack_wait = subject, queue, ack_wait
         self._stream, self._consumer = stream, consumer
         self._idle_timeout = MAX_MISSED_HEARTBEATS * heartbeat
-        self._total, self._leftover = total, leftover
+        self._stop_after, self._leftover = stop_after, leftover
         self._cursor, self._ended = cursor, ended
-        self._lookup, self._check_bound = lookup, check_bound
+        self._lookup, self._wait_push_bound = lookup, wait_push_bound
         self._loop = asyncio.get_running_loop()
         self._is_open = False
         self._is_connected = True
@@ -101,9 +101,9 @@ class PushSource:
     # ---------------------------------------------------------------- the interface of a source
 
     def start(self) -> None:
-        """Subscribe, unless ``check_bound`` comes first."""
+        """Subscribe, unless ``wait_push_bound`` comes first."""
         self._is_open = True
-        if self._check_bound is None:
+        if self._wait_push_bound is None:
             self._subscribe()
 
     def _subscribe(self) -> None:
@@ -128,12 +128,12 @@ class PushSource:
             self._receive(ready)
 
     async def wait_created(self) -> None:
-        """Subscribe after ``check_bound``, and raise its errors. The stream keeps the messages until then."""
-        if self._check_bound is not None:
-            await self._check_bound(False)
+        """Subscribe after ``wait_push_bound``, and raise its errors. The stream keeps the messages until then."""
+        if self._wait_push_bound is not None:
+            await self._wait_push_bound(False)
             if self._is_open:
                 self._subscribe()
-                await self._check_bound(True)
+                await self._wait_push_bound(True)
 
     def refill(self) -> None:
         """Answer the flow control requests whose earlier messages were consumed."""
@@ -209,7 +209,7 @@ class PushSource:
             # A restarted server repeats deliveries it has no record of, with the same sequences.
             self._reconnected = False
             buffer.drop_after(first - 1)
-        room = self._total - buffer.received if self._total else len(messages)
+        room = self._stop_after - buffer.received if self._stop_after else len(messages)
         if len(messages) > room:
             if self._leftover is not None:
                 self._leftover += messages[room:]
@@ -219,7 +219,7 @@ class PushSource:
             buffer.put(messages if expected == len(messages) else messages[:expected])
         if expected < len(messages):
             self._lose_consumer(None)
-        elif self._total and buffer.received >= self._total:
+        elif self._stop_after and buffer.received >= self._stop_after:
             self._end(None)
 
     def _on_status(self, message: JsMessage) -> None:
@@ -378,10 +378,10 @@ class PushConsumer(Consumer):
             queue=self.deliver_group,
             heartbeat=self._heartbeat,
             ack_wait=self._ack_wait,
-            total=stop_after,
+            stop_after=stop_after,
             lookup=self._lookup,
             leftover=self._unread,
-            check_bound=None if self.deliver_group or self._info is None else self._check_bound,
+            wait_push_bound=None if self.deliver_group or self._info is None else self._wait_push_bound,
         )
         return self._make_messages(source, self._return_unread)
 
@@ -412,20 +412,20 @@ class PushConsumer(Consumer):
         messages = self.messages(stop_after=stop_after)
         return ConsumeContext(self._api.connection, self._what, messages, handler, options)
 
-    async def _check_bound(self, wanted: bool) -> None:
-        """Wait until the consumer has a reader, or has none: AlreadyBound when another reader stays."""
-        for wait in (*(WAITS_FOR_BIND_S if wanted else WAITS_FOR_UNBIND_S), None):
+    async def _wait_push_bound(self, is_bound: bool) -> None:
+        """Wait until the consumer has a reader (``is_bound``) or none; AlreadyBound when another reader stays."""
+        for wait in (*(WAITS_FOR_BIND_S if is_bound else WAITS_FOR_UNBIND_S), None):
             try:
                 info = await self.info()
             except (ConsumerNotFound, StreamNotFound):
                 raise
             except NatsError:
                 return  # no permission or no reply: unknown
-            if info.push_bound == wanted:
+            if info.push_bound == is_bound:
                 return
             if wait is not None:
                 await asyncio.sleep(wait)
-        if not wanted:
+        if not is_bound:
             raise AlreadyBound(self.stream_name, self.name)
 
     def _return_unread(self, messages: list[JsMessage]) -> None:

@@ -78,7 +78,7 @@ class StreamIdentity:
         endpoint, begun = f"STREAM.INFO.{self._stream}", self._first_consumer_created or NEVER
         while self._polls < MAX_POLLS:
             read = seen()
-            found = await self._api.get(StreamInfo, endpoint, asked=self._asked, timeout=INFO_TIMEOUT_S)
+            found = await self._api.call_for(StreamInfo, endpoint, asked=self._asked, timeout=INFO_TIMEOUT_S)
             if found.created not in (self._created, NEVER) and found.created > begun:
                 break
             if found.state.last_seq >= read:

@@ -180,7 +180,7 @@ class FastBatchSender:
             self._pause_sending(pause)
         self.send_due()
 
-    def on_batch_end(self) -> None:
+    def on_replies_handled(self) -> None:
         """Continue after all replies of one chunk, a timer, or a change of the connection."""
         if self._waiters:
             self._waiters.wake()
@@ -192,7 +192,7 @@ class FastBatchSender:
         heads = self._outbox.take_back(self._inbox + self.state.batch + b".")
         self.state.on_disconnect([self._operation_of(head) for head in heads], str(error))
         self.send_due()
-        self.on_batch_end()
+        self.on_replies_handled()
 
     @fail_on_unexpected
     def on_reconnect(self) -> None:
@@ -201,7 +201,7 @@ class FastBatchSender:
             self.state.give_up(str(refusal), refusal)
         self.state.on_reconnect()
         self.send_due()
-        self.on_batch_end()
+        self.on_replies_handled()
 
     @fail_on_unexpected
     def on_permission_error(self, error: PermissionDenied) -> None:
@@ -238,7 +238,7 @@ class FastBatchSender:
         self._pause = None
         self.state.on_pause_end()
         self.send_due()
-        self.on_batch_end()
+        self.on_replies_handled()
 
     @fail_on_unexpected
     def _on_tick(self) -> None:
@@ -247,14 +247,14 @@ class FastBatchSender:
         if not self.state.idle:
             self.state.on_tick(can_send=self._can_send)
             self.send_due()
-            self.on_batch_end()
+            self.on_replies_handled()
 
     def _stop(self) -> None:
         for timer in (self._tick_timer, self._pause):
             if timer is not None:
                 timer.cancel()
         self._tick_timer = self._pause = None
-        self.on_batch_end()
+        self.on_replies_handled()
 
 
 class FastPublisher:
@@ -305,7 +305,7 @@ class FastPublisher:
         if not self._state.accepted_once:
             await self._sender.wait_accepted(number)
             if not self._state.accepted_once and (refusal := self._messages.take_error_of(number)) is not None:
-                self._sender.on_batch_end()  # a reported failure makes room
+                self._sender.on_replies_handled()  # a reported failure makes room
                 raise refusal
         return number
 
@@ -372,7 +372,7 @@ class FastPublisher:
     def _raise_outcome(self) -> None:
         """Raise PublishFailed for messages that failed since the last call, or the error that ended the publisher."""
         error = self._messages.take_error()
-        self._sender.on_batch_end()  # reported failures make room
+        self._sender.on_replies_handled()  # reported failures make room
         if error is not None:
             raise error.with_traceback(None)
 

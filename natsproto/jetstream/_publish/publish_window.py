@@ -263,7 +263,7 @@ class PublishWindow:
             self.on_unexpected_error(exc)
 
     @fail_on_unexpected
-    def on_batch_end(self) -> None:
+    def on_replies_handled(self) -> None:
         """All replies of one chunk were handled."""
         if self._changed:
             self._wake_waiters()
