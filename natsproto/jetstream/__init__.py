@@ -1,4 +1,4 @@
-"""JetStream: streams, consumers and what is built on them. ``Client.jetstream()`` is the way in.
+"""JetStream: streams, consumers and the stores on top of them. Begin with ``Client.jetstream()``.
 
 It uses the core through its public methods and the few others that ``LAYER_INTERFACE`` in tests/house.py lists. The
 names of the key/value and object stores are in ``natsproto.jetstream.kv`` and ``natsproto.jetstream.objectstore``, all

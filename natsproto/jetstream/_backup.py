@@ -104,7 +104,7 @@ async def save(
 def _replace(partial: Path, target: Path) -> None:
     """Give the backup its name. An older one stands aside first, as a folder cannot be replaced in one step."""
     if not (target / META_FILE).is_file():
-        os.replace(partial, target)  # nothing is there, or an empty folder; refused for all else
+        os.replace(partial, target)  # no file or an empty folder; OSError for others
         return
     older = partial.with_suffix(".older")
     os.replace(target, older)
@@ -179,7 +179,7 @@ async def restore(
         config.check()
         asked = f"restore of stream {config.name!r}"
         if config.first_seq and saved.state.last_seq and not await api.supports_api_level(1, asked, timeout):
-            config = config.replace(first_seq=0)  # nats-server 2.10 would begin anew behind the messages it restored
+            config = config.replace(first_seq=0)  # nats-server 2.10 would start after the restored messages
         body = {"config": config, "state": saved.state}
         async with _TransferInbox(api, asked, timeout) as transfer:
             started = await api.call_for(

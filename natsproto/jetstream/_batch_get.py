@@ -113,7 +113,7 @@ class PageCursor:
 
 
 class StoredMessages(AsyncForHint):
-    """Many stored messages, in the order of the stream: ``async for`` gives one at a time, ``batches()`` what is there.
+    """Many stored messages, in the order of the stream: ``async for`` yields one at a time, ``batches()`` lists.
 
     Sends nothing before it is read, and can be read once; leaving the loop early ends it.
     """
@@ -175,7 +175,7 @@ class BatchGet:
         """Pages requested so far."""
 
     async def batches(self) -> AsyncGenerator[list[RawMessage]]:
-        """Yield what has arrived as a list, whenever something has.
+        """Yield lists of the messages that have arrived.
 
         RequestTimeout when nothing came for ``timeout`` seconds; BadRequest, LimitReached, StreamNotFound,
         PermissionDenied, ConnectionClosed; UnsupportedByServer when the stream or its server cannot do it.
@@ -306,7 +306,7 @@ class BatchGet:
         if headers.status == 404 and self._can_get_single:
             if not cursor.pending:
                 return None
-            # The reply is from another server than the last page, which is behind.
+            # The reply is from another server than the last page, and that server lags.
             message = await self._get_from_leader()
             self._needs_page = message is not None
             return message

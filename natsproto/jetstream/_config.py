@@ -330,7 +330,7 @@ class StreamConfig(Record):
     metadata: Mapping[str, str] = labels(default=None)
 
     def check(self) -> None:
-        """ConfigError (InvalidSubject for names) on what a server would answer badly or not at all."""
+        """ConfigError (InvalidSubject for names) for values that a server would reject unclearly, or not reply to."""
         check_stream_name(self.name)
         for subject in self.subjects:
             subscribe_subject(subject, "subjects")
@@ -397,7 +397,7 @@ class ConsumerConfig(Record):
         return self.filter_subjects or ((self.filter_subject,) if self.filter_subject else ())
 
     def check(self) -> None:
-        """ConfigError (InvalidSubject for names) on what a server would answer badly or not at all."""
+        """ConfigError (InvalidSubject for names) for values that a server would reject unclearly, or not reply to."""
         for name in (self.name, self.durable_name):
             if name:
                 check_consumer_name(name)

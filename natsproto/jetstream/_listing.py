@@ -1,6 +1,6 @@
 """Lists that the server sends in pages.
 
-Owns their view as one list, and the names of the assets that did not answer.
+Owns their view as one list, and the names of the assets that did not reply.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Page = tuple[Iterable[T], Iterable[str], Mapping[str, str]]
 class Listing(AsyncForHint, Generic[T]):
     """The streams of an account, or the consumers of a stream: iterate it with ``async for``, once.
 
-    The server is asked for one page at a time. ``missing`` has the names of those that did not answer in time,
+    It requests one page at a time. ``missing`` has the names of those that did not reply in time,
     ``offline`` those that no running server can serve, with the reason. Both grow while the list is read.
     """
 

@@ -463,4 +463,4 @@ def nak_all(messages: list[JsMessage]) -> None:
         try:
             message.nak_nowait()
         except NatsError:
-            return  # nobody takes it now; the server delivers all of them again after ack_wait
+            return  # it cannot be sent now; the server redelivers them all after ack_wait

@@ -210,7 +210,7 @@ class Stream(ConsumerManager):
         server before 2.15; RequestTimeout; ConnectionLost; OSError of the files. No folder is left after a failure or
         when cancelled.
         """
-        from natsproto.jetstream import _backup as backup  # hardly anybody needs it
+        from natsproto.jetstream import _backup as backup  # rarely needed
 
         return await backup.save(
             self._api,
@@ -284,7 +284,7 @@ class Stream(ConsumerManager):
             try:
                 return await direct_get(self._api, self.name, body, key=key, asked=asked, timeout=timeout)
             except NoResponders:
-                pass  # not allowed, or no stream: the leader's reply tells which
+                pass  # not allowed, or no stream: the leader's reply shows which
             message = await leader_get(self._api, self.name, body, asked=asked, timeout=timeout)
             self.reads_directly = False  # until the next info says otherwise
             return message

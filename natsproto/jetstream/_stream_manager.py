@@ -178,7 +178,7 @@ class StreamManager:
         cannot use the backup; RequestTimeout; ConnectionLost; OSError of the files. Cancelling leaves no stream, once
         the server has noticed (5 s).
         """
-        from natsproto.jetstream import _backup as backup  # hardly anybody needs it
+        from natsproto.jetstream import _backup as backup  # rarely needed
 
         info = await backup.restore(
             self._api, path, lambda config: config.replace(**changes), progress=progress, timeout=timeout

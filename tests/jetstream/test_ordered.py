@@ -480,7 +480,7 @@ async def test_old_server_that_is_behind_ends_no_reader(jetstream: JetStream, mo
             return told.pop(0)
 
         with monkeypatch.context() as patched:
-            patched.setattr(ordered._state.api, "get", get)
+            patched.setattr(ordered._state.api, "call_for", get)
             await identity.verify(lambda: ordered.last_sequence)
         assert (told, identity.unverified) == ([], False)
 

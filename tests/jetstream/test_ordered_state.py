@@ -48,8 +48,8 @@ class FakeApi:
         if self.publish_error is not None:
             raise self.publish_error
 
-    async def get(self, kind: type[ConsumerInfo], endpoint: str, body: Any, **options: Any) -> ConsumerInfo:
-        assert options["once"], "the caller repeats it"
+    async def call_for(self, kind: type[ConsumerInfo], endpoint: str, body: Any, **options: Any) -> ConsumerInfo:
+        assert options["retry"] is False, "the caller repeats it"
         self.asked.append((asyncio.get_running_loop().time(), endpoint, body))
         delay = self.delays.pop(0) if len(self.delays) > 1 else self.delays[0]
         if delay is None:

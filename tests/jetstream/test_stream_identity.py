@@ -26,7 +26,7 @@ class Server:
         self.asked = 0
         self._fault = fault
 
-    async def get(self, kind: type[StreamInfo], endpoint: str, *, asked: str, timeout: float) -> StreamInfo:
+    async def call_for(self, kind: type[StreamInfo], endpoint: str, *, asked: str, timeout: float) -> StreamInfo:
         self.asked += 1
         if self.asked % 3 == 0:
             raise self._fault

@@ -42,7 +42,7 @@ class ConsumerNotice(Event):
 
 
 class Buffer:
-    """Messages on their way from one source to one reader.
+    """The messages between one source and one reader.
 
     With ``counts_bytes`` the source needs the sizes of messages. Consumed messages are counted ``count_interval`` at a
     time. ``prefetch`` measures the reader, if given.

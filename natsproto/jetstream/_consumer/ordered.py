@@ -320,7 +320,7 @@ class OrderedSource:
             self._source.refill()
 
     async def finish(self) -> None:
-        """Stop pulling and receive the messages that are on their way."""
+        """Stop pulling and receive the messages in flight."""
         self._cancel()
         try:
             if self._source is not None:
@@ -417,7 +417,7 @@ class OrderedSource:
                 self._loop.call_later(DELETE_RETRY_S, state.delete, config.name)  # it may be there in a moment
                 raise
             except Exception as exc:
-                if not isinstance(exc, ConsumerExists):  # which is somebody else's
+                if not isinstance(exc, ConsumerExists):  # of another reader
                     state.delete(config.name)
                 if not isinstance(exc, NatsError) or state.is_final(exc):
                     raise

@@ -121,7 +121,7 @@ class OrderedCursor:
         self.is_heard = True
         try:
             consumer, consumer_seq, stream_seq = messages[-1].position
-            # A consumer numbers what it sends one after the other and a connection keeps their order. So when the last
+            # A consumer numbers its messages consecutively and a connection keeps their order. So when the last
             # of n messages is n further than the one before them, none of them is missing, doubled or out of order.
             count = len(messages)
             if (
@@ -132,7 +132,7 @@ class OrderedCursor:
                 self.consumer_seq, self.stream_seq, self._failures = consumer_seq, stream_seq, 0
                 return count
         except LocalProtocolError:
-            pass  # somebody else wrote to our inbox
+            pass  # another sender used our inbox
         for count, message in enumerate(messages):
             try:
                 if not self.on_message(*message.position):

@@ -207,7 +207,7 @@ class OrderedState:
             return False
         if isinstance(error, ConsumerExists) and self.is_named:
             return False  # another reader has the same prefix: the next number may be free
-        # A server that took this configuration before does not refuse it for good, whatever it says now.
+        # A server that accepted this configuration before will accept it again: the error is temporary.
         return self.info is None
 
     def emit_notice(self, error: NatsError) -> None:

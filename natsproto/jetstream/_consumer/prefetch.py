@@ -32,7 +32,7 @@ class HasPayload(Protocol):
 
 
 class AdaptivePrefetch:
-    """The number of messages that may be on their way or unread, adapted to the reader.
+    """The number of messages that may be in flight or unread, adapted to the reader.
 
     It is as many as the reader consumes within PREFETCH_SPAN_S, from DEFAULT_MAX_MESSAGES to MAX_PREFETCH, and about
     MAX_PREFETCH_BYTES of payload at most. With too few a fast reader waits for the server; with too many a slow one

@@ -32,7 +32,7 @@ from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.jetstream._unexpected import wrap_unexpected
 
 LOOKUP_INTERVAL_S: Final = 1.0
-"""Seconds between two lookups of a consumer that takes no pulls."""
+"""Seconds between two lookups of a consumer without responders."""
 _head_of = attrgetter("_head")
 
 
@@ -66,7 +66,7 @@ class PullSource:
         self._ended: asyncio.Future[ConsumerEnd] | None = None
         self._replies: PullSubscription | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0  # not timer.when(): uvloop's handles for what is due already have none
+        self._timer_at = 0.0  # not timer.when(), which uvloop lacks for handles that are due
         self._lookup_task: asyncio.Task[None] | None = None
         self._next_lookup = 0.0
         self._may_lookup = True
@@ -207,7 +207,7 @@ class PullSource:
                 self._remember_pin(messages)
             size = sum(message.counted_size for message in messages) if options.max_bytes else 0
             buffer.put(messages, size)
-            if state.phase is not PullPhase.DONE:  # or it is finishing, and these were on their way
+            if state.phase is not PullPhase.DONE:  # else it is finishing, and these were in flight
                 decision = state.on_messages(len(messages), size, now)
                 if decision is DONE:
                     self._end(None)
@@ -311,7 +311,7 @@ class PullSource:
         else:
             refill_at, deadline = state.refill_at, state.deadline
         if state.phase is PullPhase.DONE:
-            if not inbox.is_ending(replies):  # else what is on its way is still to be read
+            if not inbox.is_ending(replies):  # else messages in flight are still to be read
                 self._end(None)
             return
         buffer.refill_at = NEVER_REFILL if refill_at is None else refill_at
@@ -401,7 +401,7 @@ class PullSource:
         self._lookup_task = self._inbox.loop.create_task(self._lookup(), name="natsproto consumer look-up")
 
     async def _lookup(self) -> None:
-        """Look up a consumer that takes no pulls: it is gone, or has no leader now. After a reconnect it also
+        """Look up a consumer without responders: it is gone, or has no leader now. After a reconnect it also
         gives the last delivery. Without permission, pulling goes on.
         """
         inbox = self._inbox

@@ -169,11 +169,11 @@ class PullInbox:
             self._wait_idle()
 
     def is_ending(self, replies: PullSubscription | None) -> bool:
-        """True while messages on their way to it are received."""
+        """True while the messages in flight to it are received."""
         return replies in self._ending
 
     def end(self, replies: PullSubscription) -> asyncio.Task[None] | None:
-        """End a subscription and its pulls. Returns the task that receives the messages on their way, if any."""
+        """End a subscription and its pulls. Returns the task that receives the messages in flight, if any."""
         if replies in self._ending:
             return self._ending[replies]
         if replies not in self._open:
@@ -190,7 +190,7 @@ class PullInbox:
         try:
             await replies.subscription.drain(DRAIN_TIMEOUT_S)
         except NatsError:
-            return  # it did not confirm; whatever it still sends is delivered again after ack_wait
+            return  # not confirmed; messages in flight are redelivered after ack_wait
         finally:
             self.remove(replies)
 
@@ -246,7 +246,7 @@ class PullInbox:
         self._offer_leftover()
 
     def put_back(self, messages: list[JsMessage]) -> None:
-        """Return messages that were taken and not delivered: they are the next ones again."""
+        """Put back messages that were taken and not delivered: they are the next ones again."""
         self.leftover.extendleft(reversed(messages))
         self._offer_leftover()
 
@@ -265,7 +265,7 @@ class PullInbox:
                 return
             if replies.reader is not None:
                 offered = list(leftover)
-                leftover.clear()  # a reader that ends with them gives back what is left over
+                leftover.clear()  # a reader that ends with them puts the rest back
                 accepted = replies.reader.on_leftover(offered, now)
                 leftover.extendleft(reversed(offered[accepted:]))
         if leftover and not self._is_in_use and self._timer is None:

@@ -127,7 +127,7 @@ class PullState:
     with ``max_bytes``; the server counts before it adds a ``Nats-Pin-Id`` header, so leave that one out.
 
     A pull WITH a heartbeat that finds the consumer's waiting queue full (``max_waiting``) is dropped by the server
-    without a 409: only missed heartbeats tell.
+    without a 409: only missed heartbeats reveal it.
     """
 
     def __init__(
@@ -337,7 +337,7 @@ class PullState:
             self._finish()
 
     def on_status(self, number: int, code: int, description: str, headers: Mapping[str, str], now: float) -> Decision:
-        """A status arrived for a pull (0: for a probe); ``headers`` may tell the pending messages (ADR-37)."""
+        """A status arrived for a pull (0: for a probe); ``headers`` may have the pending messages (ADR-37)."""
         said = description.lower()
         if code == 409 and ("deleted" in said or "push based" in said):
             return self._stop(ConsumerGone(description, self.consumer))
@@ -512,7 +512,7 @@ class PullState:
         sized = self._options.max_bytes > 0
         if sized:
             self.pending_bytes = max(self.pending_bytes - size, 0)
-        # A pull whose bytes are used up to the last one ends without a word, and what it had left in messages with it.
+        # A pull whose bytes are used up ends without a status; its remaining messages are not pending any more.
         if not self.pending or (sized and not self.pending_bytes):
             self._clear_pulls()
 

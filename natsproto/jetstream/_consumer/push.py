@@ -92,11 +92,9 @@ class PushSource:
         self._timer: asyncio.TimerHandle | None = None
         self._lookup_task: asyncio.Task[None] | None = None
         self._last_heard = 0.0
-        self._flow_control_requests: deque[tuple[int, str]] = (
-            deque()
-        )  # (how many came before it, where the answer goes)
+        self._flow_control_requests: deque[tuple[int, str]] = deque()  # (messages before it, reply subject)
         self._stalled = ""  # the last request that a heartbeat repeated
-        self._reconnected = False  # and no message has come since
+        self._reconnected = False  # and no message has arrived since
 
     # ---------------------------------------------------------------- the interface of a source
 
@@ -143,7 +141,7 @@ class PushSource:
         self.buffer.refill_at = requests[0][0] if requests else NEVER_REFILL
 
     async def finish(self) -> None:
-        """End the subscription and receive the messages that are on their way."""
+        """End the subscription and receive the messages in flight."""
         subscription = self._subscription
         self._stop_timers()
         try:
@@ -233,7 +231,7 @@ class PushSource:
             self._queue_request(message.reply)
             return
         stalled = headers.last("Nats-Consumer-Stalled")
-        if stalled and stalled != self._stalled:  # the request itself was lost, or the answer
+        if stalled and stalled != self._stalled:  # the request or its reply was lost
             self._stalled = stalled
             self._queue_request(stalled)
         last = headers.last("Nats-Last-Consumer")

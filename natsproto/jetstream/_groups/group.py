@@ -316,7 +316,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
             written = parse(entry.data) | change(loads(ElasticGroupConfig, entry.data))
             config = decode(ElasticGroupConfig, written)
             config.check()
-            with suppress(WrongRevision):  # somebody else was faster
+            with suppress(WrongRevision):  # another client was faster
                 await self._bucket.update(self._key, dumps(written), entry.revision)
                 self.config = config
                 return config

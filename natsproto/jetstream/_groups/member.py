@@ -218,7 +218,7 @@ class Member(AwaitHint):
             lost = False
             try:
                 while True:
-                    if self._context is None and not lost:  # or whoever took it is about to say why
+                    if self._context is None and not lost:  # after a loss, wait for the change that explains it
                         await self._join()
                     lost = False
                     waiting: set[asyncio.Future[object]] = {change}  # type: ignore[arg-type]
@@ -310,7 +310,7 @@ class Member(AwaitHint):
             return  # in a moment
         except ApiError as exc:
             if exc.err_code == ErrCode.CONSUMER_WQ_CONSUMER_NOT_UNIQUE:
-                return  # whoever had one of the partitions has not left it yet
+                return  # another member has not left one of the partitions yet
             raise
         context = self._work.consume(self._consumer, max(config.ack_wait / 2, MIN_PULL_S))
         await context.__aenter__()
@@ -339,7 +339,7 @@ class Member(AwaitHint):
             ended.cancel()
             await asyncio.wait({ended})
             if not ended.cancelled():
-                ended.exception()  # was told before, or is of no interest any more
+                ended.exception()  # retrieve it: reported before, or not needed any more
 
     async def _delete_consumer(self) -> None:
         await self._leave()

@@ -98,7 +98,7 @@ class AckFuture:
     def _settle(self, outcome: bytes | NatsError) -> None:
         """Set the outcome and wake the waiters. For the window."""
         waiters, self.outcome = self.outcome, outcome
-        if type(waiters) is list:  # nobody waits for most of them
+        if type(waiters) is list:  # most have no waiters
             for waiter in waiters:
                 release(waiter)
 

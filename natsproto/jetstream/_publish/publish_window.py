@@ -165,7 +165,7 @@ class PublishWindow:
         """
         if self._outbox.must_wait:
             await self._outbox.wait_writable()
-        self._wake_waiters()  # what was acknowledged while nobody waited
+        self._wake_waiters()  # acknowledgements may have arrived without a waiter
         while self.full and self._failures.fatal_error is None:
             if self._has_too_many_failures:
                 self.raise_failures()
@@ -351,7 +351,7 @@ class PublishWindow:
             if not self.acknowledged:
                 self._fail(token, future, error)
                 return
-            # Once a stream has answered, its silence is an election: that ends, and the message has its timeout.
+            # If the stream has replied before, there is an election: wait for its end, up to the timeout.
             pause = self._limits.retry_wait
         self._waiting[token] = None
         self._pause_sending(pause)

@@ -63,7 +63,7 @@ class KeyValue(Generic[V]):
     Values are bytes unless the handle is ``typed``. Every call takes ``timeout`` in seconds (default: that of the
     JetStream context). Invalid keys (ADR-8) raise InvalidSubject before anything is sent.
 
-    Values are read from any server that has the bucket, which may be slightly behind; with ``direct=False`` from the
+    Values are read from any server that has the bucket, which may lag slightly; with ``direct=False`` from the
     stream's leader, which has every acknowledged write.
     """
 
@@ -362,7 +362,7 @@ class KeyValue(Generic[V]):
         removed = 0
         for first in range(0, len(marks), MAX_CONCURRENT_PURGES):
             # By sequence: everything before the mark, and with it the mark itself if it is old. A value that was
-            # written behind it stays.
+            # written after it stays.
             removed += sum(
                 await asyncio.gather(
                     *(

@@ -153,7 +153,7 @@ class Lock:
             async with self._write_lock:
                 try:
                     await self._purge(revision)
-                except WrongRevision:  # the last renewal was stored, and nobody heard of it
+                except WrongRevision:  # the last renewal was stored, but its reply was lost
                     last = await self._last_entry()
                     if last is not None and self._is_mine(last):
                         await self._purge(last.revision)
@@ -197,7 +197,7 @@ class Lock:
         lost = not self._revision
         await self.release()
         if self._cancelled and task is not None and task.uncancel() > self._cancelling:
-            return  # somebody else has cancelled it too
+            return  # it was also cancelled by others
         if lost and (kind is None or (self._cancelled and kind is asyncio.CancelledError)):
             raise LockLost(self._bucket.bucket, self._key, self._token) from exc
 
@@ -257,7 +257,7 @@ class Lock:
                 if last is None or not self._is_mine(last):
                     self._lose()
                 else:
-                    self._revision = last.revision  # of a renewal that nobody heard of
+                    self._revision = last.revision  # of a renewal whose reply was lost
 
     # ---------------------------------------------------------------- the key
 

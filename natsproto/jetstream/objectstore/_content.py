@@ -160,7 +160,7 @@ def _view(piece: object) -> memoryview:
 
 def _read_chunk(file: BinaryReader, size: int) -> bytes:
     """Read ``size`` bytes, or less at the end; a raw file or a pipe may return less at once."""
-    got: object = file.read(size)  # whatever somebody's read() returns
+    got: object = file.read(size)  # a caller's read() may return anything
     chunk = got if isinstance(got, bytes) else bytes(_view(got))
     while 0 < len(chunk) < size and (more := file.read(size - len(chunk))):
         chunk += more

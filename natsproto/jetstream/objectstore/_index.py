@@ -88,7 +88,7 @@ class ObjectIndex:
     async def find(self, name: str, *, timeout: Duration | None = None) -> IndexEntry | None:
         """Find the info of an object, deleted or not.
 
-        The leader is asked, and other servers only without permission for the leader: one that is behind would return a
+        The leader is asked, and other servers only without permission for the leader: one that lags would return a
         version whose chunks are being purged.
         """
         try:

@@ -55,7 +55,7 @@ def _mtime() -> Timestamp:
 
 
 def _texts(values: object) -> tuple[str, ...]:
-    if type(values) is str:  # as nats-py writes what it was given
+    if type(values) is str:  # as nats-py writes a given str
         return (values,)
     if type(values) is not list or not all(type(one) is str for one in values):
         raise TypeError("must be lists of strings")
