@@ -74,7 +74,7 @@ LAYER_INTERFACE = {
     "Connection": {
         *["_emit", "_new_id", "_outbox", "_request_timeout", "_send_reply_nowait", "_yield_if_needed"],
         *["_request_encoded", "_request_literal", "_request_resending"],
-        *["_add_reply_handler", "_remove_reply_handler", "_stop_interest_nowait", "_unsubscribe_nowait"],
+        *["_add_reply_handler", "_remove_reply_handler", "_stop_delivery_nowait", "_unsubscribe_nowait"],
     },
     "Client": {"_connect", "_start"},
     "Subscription": {"_inbox", "_on_change", "_read_batch", "_read_batch_nowait", "_track_task", "_wake_reader"},

@@ -17,7 +17,7 @@ from natsproto._async_hints import items
 from natsproto._core.engine import Engine, State
 from natsproto._core.events import Event
 from natsproto._core.handler import Handler
-from natsproto._core.readers import Reader, ReaderTasks
+from natsproto._core.readers import MessageHolder, ReaderTasks
 from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.request_many import RequestMany, Sentinel
 from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription
@@ -214,10 +214,10 @@ class Connection:
         if not subscription.closed:
             self._registry.unsubscribe(subscription, None)
 
-    def _stop_interest_nowait(self, subscription: Subscription) -> None:
+    def _stop_delivery_nowait(self, subscription: Subscription) -> None:
         """Send UNSUB now; ``drain`` then receives the remaining messages and ends the subscription."""
         if not subscription.closed:
-            self._registry.stop_interest(subscription)
+            self._registry.stop_delivery(subscription)
 
     def _add_reply_handler(self, inbox: ReplyHandler) -> None:
         """Subscribe a handler for many replies, each to a message of its own.
@@ -230,9 +230,9 @@ class Connection:
         """Unsubscribe a handler. Does nothing if it has ended."""
         self._registry.remove_reply_handler(inbox)
 
-    def _reader_tasks(self, reader: Reader) -> ReaderTasks:
-        """Return the registry for the tasks of a reader: ``drain`` waits for them."""
-        return ReaderTasks(self._engine.readers, reader)
+    def _reader_tasks(self, holder: MessageHolder) -> ReaderTasks:
+        """Return the registry for the tasks that read from a holder: ``drain`` waits for them."""
+        return ReaderTasks(self._engine.readers, holder)
 
     async def _yield_if_needed(self) -> None:
         """Let the event loop run if it is due, and wait for room while the connection is congested.
@@ -275,10 +275,10 @@ class Connection:
         ``publish``. After a timeout or a lost connection the request may have been handled. Cancelling drops a late
         reply.
         """
-        wire = self._control_lines.encode_subject(subject)
+        encoded_subject = self._control_lines.encode_subject(subject)
         if self._outbox.must_wait:
             await self._outbox.wait_writable()
-        return await self._send_request(subject, wire, payload, timeout, headers)
+        return await self._send_request(subject, encoded_subject, payload, timeout, headers)
 
     def _request_resending(
         self,
@@ -294,10 +294,12 @@ class Connection:
 
         Await the result at once.
         """
-        wire = self._control_lines.encode_subject(subject)
+        encoded_subject = self._control_lines.encode_subject(subject)
         if self._outbox.must_wait:
-            return self._in_turn(partial(self._send_request, subject, wire, payload, timeout, headers, interval))
-        return self._send_request(subject, wire, payload, timeout, headers, interval)
+            return self._in_turn(
+                partial(self._send_request, subject, encoded_subject, payload, timeout, headers, interval)
+            )
+        return self._send_request(subject, encoded_subject, payload, timeout, headers, interval)
 
     @property
     def _request_timeout(self) -> float:
@@ -318,16 +320,18 @@ class Connection:
         Await the result at once: the request was sent unless the connection is congested. Bad arguments raise at the
         call.
         """
-        wire = subscribe_subject(subject)
+        encoded_subject = subscribe_subject(subject)
         if self._outbox.must_wait:
-            return self._in_turn(partial(self._send_request, subject, wire, payload, timeout, headers))
-        return self._send_request(subject, wire, payload, timeout, headers)
+            return self._in_turn(partial(self._send_request, subject, encoded_subject, payload, timeout, headers))
+        return self._send_request(subject, encoded_subject, payload, timeout, headers)
 
-    def _request_encoded(self, subject: str, wire: bytes, timeout: float | timedelta) -> Awaitable[Message]:
-        """``_request_literal`` without payload and validation; ``wire`` is the encoded subject."""
+    def _request_encoded(self, subject: str, encoded_subject: bytes, timeout: float | timedelta) -> Awaitable[Message]:
+        """``_request_literal`` without payload and validation."""
         if self._outbox.must_wait:
-            return self._in_turn(partial(self._send_request, subject, wire, b"", timeout, None))
-        return self._registry.request_mux().send_request(subject, wire, b"", None, positive_seconds("timeout", timeout))
+            return self._in_turn(partial(self._send_request, subject, encoded_subject, b"", timeout, None))
+        return self._registry.request_mux().send_request(
+            subject, encoded_subject, b"", None, positive_seconds("timeout", timeout)
+        )
 
     async def _in_turn(self, send: Callable[[], asyncio.Future[Message]]) -> Message:
         await self._outbox.wait_writable()
@@ -336,7 +340,7 @@ class Connection:
     def _send_request(
         self,
         subject: str,
-        wire: bytes,
+        encoded_subject: bytes,
         payload: Payload,
         timeout: float | timedelta | None,
         headers: HeadersLike | None,
@@ -348,7 +352,7 @@ class Connection:
         block = None if headers is None else block_of(headers)
         # Checked here already: a message that is too large must not subscribe the inbox.
         self._control_lines.check_size(len(payload) + (0 if block is None else len(block)))
-        return self._registry.request_mux().send_request(subject, wire, payload, block, wait, resend_after)
+        return self._registry.request_mux().send_request(subject, encoded_subject, payload, block, wait, resend_after)
 
     @items
     def request_many(
@@ -390,14 +394,16 @@ class Connection:
         if sentinel is not None and sentinel != "empty" and not callable(sentinel):
             raise ConfigError("sentinel", sentinel, 'must be "empty" or a callable with one message')
         payload = _payload(payload)
-        wire = self._control_lines.encode_subject(subject)
+        encoded_subject = self._control_lines.encode_subject(subject)
         block = None if headers is None else block_of(headers)
 
         def open_inbox() -> Subscription:
             return self.subscribe(self.new_inbox(), max_msgs=max_msgs, slow_policy=SlowPolicy.ERROR)
 
         def send(inbox: str) -> None:
-            self._outbox.put(self._control_lines.message_line(wire, inbox.encode(), block, len(payload)), payload)
+            self._outbox.put(
+                self._control_lines.message_line(encoded_subject, inbox.encode(), block, len(payload)), payload
+            )
 
         request = RequestMany(self._engine, subject, max_wait=wait, stall=pause, max_msgs=max_msgs, sentinel=sentinel)
         return request.replies(open_inbox, send)

@@ -18,12 +18,12 @@ from enum import StrEnum
 
 from natsproto._core import events
 from natsproto._core.event_bus import EventBus
-from natsproto._core.limit_check import LimitProbe
 from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
 from natsproto._core.outbox import Outbox
 from natsproto._core.pending_replies import RequestMux
-from natsproto._core.readers import Readers
+from natsproto._core.readers import ActiveReaders
 from natsproto._core.registry import SubscriptionRegistry
+from natsproto._core.rejected_subs import RejectionProbe
 from natsproto._core.session import Session
 from natsproto._core.supervisor import Supervisor
 from natsproto._core.wire import Runtime, nuid
@@ -105,7 +105,7 @@ class Engine:
         self.registry = SubscriptionRegistry(self, self.outbox, self.event_bus, origin)
         self.on_messages = self.registry.on_messages
         """An attribute, because the session calls it for every chunk."""
-        self.readers = Readers()
+        self.readers = ActiveReaders()
         self.session: Session | None = None
         """The connection in use; None while there is none."""
         self._new_session: Session | None = None
@@ -136,10 +136,10 @@ class Engine:
         except BaseException as exc:
             self._finish(exc if isinstance(exc, Exception) else None)
             if isinstance(exc, Exception):
-                await self.event_bus.handled(CLOSE_TIMEOUT_S)
+                await self.event_bus.wait_handled(CLOSE_TIMEOUT_S)
             raise
         if session is None or not await self.on_connected(session):
-            self._move(State.RECONNECTING)
+            self._set_state(State.RECONNECTING)
         elif self.event_bus.wants(events.Connected):
             self.event_bus.emit(events.Connected(server=str(session.address)))
         self.supervisor.run(session)
@@ -195,7 +195,7 @@ class Engine:
         if self.state in (State.DRAINING, State.OPEN):  # OPEN: after a move between servers
             self._changed.wake()
         else:
-            self._move(State.OPEN)
+            self._set_state(State.OPEN)
         session.start_events()
         for handler in list(self.registry.reply_handlers):
             handler.on_reconnect()
@@ -249,7 +249,7 @@ class Engine:
         for handler in list(self.registry.reply_handlers):
             handler.on_disconnect(_lost_error(session))
         if self.state is State.OPEN:
-            self._move(State.RECONNECTING)
+            self._set_state(State.RECONNECTING)
         self.event_bus.emit(
             events.Disconnected(
                 server=server, cause=cause, in_flight=self.outbox.unconfirmed, waiting=self.outbox.frames
@@ -298,8 +298,8 @@ class Engine:
                     self.supervisor.end_old_session(event.token.session)
             elif isinstance(event.token, FlushToken):
                 self._on_flush_pong(session, event.token)
-            elif isinstance(event.token, LimitProbe) and session is self.session:
-                self.registry.limit_check.on_pong(event.token)
+            elif isinstance(event.token, RejectionProbe) and session is self.session:
+                self.registry.rejected_subs.on_pong(event.token)
         elif isinstance(event, InfoChanged):
             if session is self.session:
                 self._on_info(session, event.info)
@@ -307,7 +307,7 @@ class Engine:
             if not isinstance(event.error, TooManySubscriptions):
                 self.registry.on_server_error(event.error)
             elif session is self.session:
-                self.registry.limit_check.on_error()
+                self.registry.rejected_subs.on_error()
 
     def on_write_paused(self, session: Session) -> None:
         """The wire accepts no data for now."""
@@ -319,7 +319,7 @@ class Engine:
         if session is self.session and self._old_session is None:
             self.outbox.resume()
 
-    def on_wire_closed(self, session: Session) -> None:
+    def on_session_ended(self, session: Session) -> None:
         """Report the end of the connection in this step, so that requests from now on wait for the next one."""
         if session is self.session:
             if self.state is State.CLOSED:
@@ -330,7 +330,7 @@ class Engine:
     def _on_flush_pong(self, session: Session, token: FlushToken) -> None:
         if session is self.session:
             self.outbox.confirm(token.frames_out)
-            self.registry.limit_check.accepted(token.last_sid)
+            self.registry.rejected_subs.accepted(token.last_sid)
             if token.answered is None:
                 self._cancel_confirm_ping()
                 if self.outbox.unconfirmed:
@@ -344,20 +344,20 @@ class Engine:
         """
         if self._confirm_timer is None:
             self._confirm_timer = self._loop.call_later(CONFIRM_INTERVAL_S, self._send_confirm_ping)
-            self.outbox.is_watched = True
+            self.outbox.confirm_scheduled = True
 
     def _send_confirm_ping(self) -> None:
         if self.session is not None and self.outbox.unconfirmed:
             self.session.ping(FlushToken(None, self.outbox.frames_out, self.registry.table.last_sid))
         else:
             self._confirm_timer = None
-            self.outbox.is_watched = False
+            self.outbox.confirm_scheduled = False
 
     def _cancel_confirm_ping(self) -> None:
         if self._confirm_timer is not None:
             self._confirm_timer.cancel()
             self._confirm_timer = None
-            self.outbox.is_watched = False
+            self.outbox.confirm_scheduled = False
 
     def _on_info(self, session: Session, info: ServerInfo) -> None:
         self.info = info
@@ -455,7 +455,7 @@ class Engine:
             await self._drain(deadline, left)
         else:
             await self._close()
-        unhandled = await self.event_bus.handled(max(CLOSE_TIMEOUT_S, deadline - self._loop.time()))
+        unhandled = await self.event_bus.wait_handled(max(CLOSE_TIMEOUT_S, deadline - self._loop.time()))
         if unhandled:
             left.append(f"{unhandled} events not handled by on_event")
         if left:
@@ -465,11 +465,11 @@ class Engine:
         """drain() up to the end of the client; adds unfinished work to ``left``."""
         self.check_loop()
         if self.state is not State.DRAINING:
-            self._move(State.DRAINING)
+            self._set_state(State.DRAINING)
         try:
             draining = self.registry.subscriptions
             for subscription in draining:
-                self.registry.stop_interest(subscription)
+                self.registry.stop_delivery(subscription)
             failure = await self._flush_by(deadline) if draining else None
             if failure is not None:
                 left.append(f"the server did not confirm the end of {len(draining)} subscriptions ({failure})")
@@ -507,7 +507,7 @@ class Engine:
         events.
         """
         await self._close()
-        unhandled = await self.event_bus.handled(CLOSE_TIMEOUT_S)
+        unhandled = await self.event_bus.wait_handled(CLOSE_TIMEOUT_S)
         if unhandled:
             log.warning("closed with %d events that on_event has not handled", unhandled)
 
@@ -554,7 +554,7 @@ class Engine:
 
     def _end_all(self, reason: Exception | None) -> None:
         """Refuse new work and tell all waiters: the client was closed, or the reason."""
-        self._move(State.CLOSED)
+        self._set_state(State.CLOSED)
         self.outbox.close()
         if self.session is not None:
             self._fail_flush_tokens(self.session, ConnectionClosed("flush"))
@@ -585,7 +585,7 @@ class Engine:
         end = _CLOSED if reason is None else events.Closed(reason=reason)
         self.event_bus.emit(end, level=None if self.supervisor.started and not quiet else logging.INFO)
 
-    def _move(self, state: State) -> None:
+    def _set_state(self, state: State) -> None:
         """Change the state. Nothing else assigns it."""
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
         self.state = state

@@ -107,7 +107,7 @@ class EventBus:
                 self._worker = asyncio.get_running_loop().create_task(self._work(), name="natsproto on_event")
                 self._worker.add_done_callback(self._stopped)
 
-    async def handled(self, timeout: float) -> int:
+    async def wait_handled(self, timeout: float) -> int:
         """Wait until asynchronous callbacks have handled every event, at most ``timeout`` seconds.
 
         Returns the number of unhandled events. Returns at once for a callback that waits for itself. Cancelling changes

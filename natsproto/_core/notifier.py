@@ -37,7 +37,7 @@ class Notifier:
         """True if a coroutine is waiting."""
         return bool(self._waiters)
 
-    def join(self) -> asyncio.Future[None]:
+    def next_wake(self) -> asyncio.Future[None]:
         """Return a future for the next wake(). A caller that gives up must call wake(). LocalProtocolError as for
         wait().
         """

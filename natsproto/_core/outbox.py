@@ -55,8 +55,8 @@ class Outbox:
         "_running",
         "_wire",
         "bytes_out",
+        "confirm_scheduled",
         "frames_out",
-        "is_watched",
         "must_wait",
         "size",
     )  # fmt: skip
@@ -76,7 +76,7 @@ class Outbox:
         """Bytes handed to a wire."""
         self.must_wait: bool = False
         """True if coroutines must ``await wait_writable()`` before the next put."""
-        self.is_watched: bool = False
+        self.confirm_scheduled: bool = False
         """True while a confirmation is scheduled; otherwise every write calls ``on_write``."""
         self._limit = limit
         self._loop, self._running = loop, running
@@ -103,27 +103,29 @@ class Outbox:
         """The server has handled everything up to this count of frames_out."""
         self._confirmed = max(self._confirmed, frames_out)
 
-    def put(self, head: bytes, payload: bytes) -> None:
-        """Add one message. OutboxFull when the limit would be exceeded, ConnectionClosed after close(),
-        LocalProtocolError outside of the event loop if it is the first message of a turn.
+    def put(self, control: bytes, payload: bytes) -> None:
+        """Add one message; ``control`` is its control line and header block.
+
+        OutboxFull when the limit would be exceeded, ConnectionClosed after close(), LocalProtocolError outside of the
+        event loop if it is the first message of a turn.
         """
-        size = self.size + len(head) + len(payload) + 2
+        size = self.size + len(control) + len(payload) + 2
         if size > self._fast_limit:
-            self._put_slow(head, payload, size)
+            self._put_slow(control, payload, size)
         else:
             parts = self._parts
-            parts.append(head)
+            parts.append(control)
             parts.append(payload)
             parts.append(b"\r\n")
             self.size = size
 
-    def _put_slow(self, head: bytes, payload: bytes, size: int) -> None:
+    def _put_slow(self, control: bytes, payload: bytes, size: int) -> None:
         """Add the first message of a turn, to a full outbox, or one that completes a batch."""
         if size > self._limit:
             self._check_room(size - self.size)
         if not self._corked and self._running() is not self._loop:
             raise wrong_loop_error()
-        self._parts += (head, payload, b"\r\n")
+        self._parts += (control, payload, b"\r\n")
         self.size = size
         if not self._corked:
             self.cork()
@@ -177,7 +179,7 @@ class Outbox:
         self._parts.clear()
         self.size = 0
         wire.write(data)
-        if not self.is_watched:
+        if not self.confirm_scheduled:
             self._on_write()
 
     def _flush_in_chunks(self, wire: Wire) -> None:
@@ -196,7 +198,7 @@ class Outbox:
             self.size -= size
             wire.write(b"".join(parts[begin:taken]))
         del parts[:taken]
-        if not self.is_watched:
+        if not self.confirm_scheduled:
             self._on_write()
 
     def take_back(self, mark: bytes) -> list[bytes]:

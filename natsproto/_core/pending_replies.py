@@ -148,25 +148,33 @@ class RequestMux:
         return sum(not future.done() for future, *_ in self._pending.values())
 
     def send_request(
-        self, subject: str, wire: bytes, payload: bytes, block: bytes | None, timeout: float, resend_after: float = 0.0
+        self,
+        subject: str,
+        encoded_subject: bytes,
+        payload: bytes,
+        block: bytes | None,
+        timeout: float,
+        resend_after: float = 0.0,
     ) -> asyncio.Future[Message]:
         """Send a request, and return the future of its reply.
 
-        ``wire`` is the encoded subject and ``block`` the encoded headers; both, and the size, have been checked. The
-        future ends with the reply, NoResponders, RequestTimeout after ``timeout`` seconds, or the error of ``fail``;
-        cancel it to give up. Errors of ``put`` are raised, and no request is pending then. The request is sent again
-        every ``resend_after`` seconds (0: never) until a reply to any of the copies comes.
+        ``block`` is the encoded headers; they, the subject and the size have been checked. The future ends with the
+        reply, NoResponders, RequestTimeout after ``timeout`` seconds, or the error of ``fail``; cancel it to give up.
+        Errors of ``put`` are raised, and no request is pending then. The request is sent again every ``resend_after``
+        seconds (0: never) until a reply to any of the copies comes.
         """
         replies, pending = self._replies, self._pending
         replies.count = count = replies.count + 1
         token = str(count)
-        head = self._control_lines.message_line(wire, b"%b%d" % (replies.prefix, count), block, len(payload))
+        control = self._control_lines.message_line(
+            encoded_subject, b"%b%d" % (replies.prefix, count), block, len(payload)
+        )
         loop = self._loop
         future: asyncio.Future[Message] = loop.create_future()
         due = loop.time() + timeout
         resend = None
         if 0 < resend_after < timeout:
-            resend = head, payload, resend_after, due
+            resend = control, payload, resend_after, due
             due += resend_after - timeout
         pending[token] = future, subject, timeout, due, resend
         if due < replies.next_deadline:
@@ -174,7 +182,7 @@ class RequestMux:
         if len(pending) > self._cleanup_at:
             self._remove_cancelled()
         try:
-            self._put(head, payload)
+            self._put(control, payload)
         except BaseException:
             pending.pop(token, None)
             raise
@@ -224,10 +232,10 @@ class RequestMux:
                 del self._pending[token]
                 future.set_exception(RequestTimeout(f"request to {subject!r}", timeout))
             else:
-                head, payload, interval, deadline = resend
+                control, payload, interval, deadline = resend
                 self._replies.postpone(token, min(now + interval, deadline))
                 try:
-                    self._put(head, payload)
+                    self._put(control, payload)
                 except OutboxFull:
                     pass  # sent again when there is room
         self._cleanup_at = max(_CLEANUP_THRESHOLD, min(self._cleanup_at, 2 * len(self._pending)))

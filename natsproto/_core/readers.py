@@ -1,6 +1,7 @@
 """Tasks of higher layers (JetStream, key/value) that still handle messages; ``drain`` waits for them.
 
-ReaderTasks owns the tasks of one reader, and Readers the readers that have tasks. Subscriptions wait for their own.
+ReaderTasks owns the tasks that read from one MessageHolder, and ActiveReaders the ReaderTasks that have any.
+Subscriptions wait for their own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Waiting(Protocol):
         ...
 
 
-class Reader(Protocol):
+class MessageHolder(Protocol):
     """Holds the messages that its tasks read."""
 
     what: str
@@ -42,18 +43,18 @@ class Reader(Protocol):
         ...
 
 
-class Readers:
-    """The readers of a client that have tasks."""
+class ActiveReaders:
+    """Every ReaderTasks of a client that has tasks."""
 
     def __init__(self) -> None:
         self._open: dict[ReaderTasks, None] = {}
 
     def add(self, tasks: ReaderTasks) -> None:
-        """Registers a reader with its first task."""
+        """Registers ``tasks`` when the first one begins."""
         self._open[tasks] = None
 
     def remove(self, tasks: ReaderTasks) -> None:
-        """Unregisters a reader after its last task."""
+        """Unregisters ``tasks`` after the last one."""
         del self._open[tasks]
 
     async def join(self, subscriptions: Sequence[Subscription], deadline: float) -> list[str]:
@@ -62,9 +63,9 @@ class Readers:
         """
         readers = list(self._open)
         for tasks in readers:
-            tasks.reader._end()
+            tasks.holder._end()
         unhandled = [(await ended._join(deadline), repr(ended.subject)) for ended in subscriptions]
-        unhandled += [(await tasks.join(deadline), tasks.reader.what) for tasks in readers]
+        unhandled += [(await tasks.join(deadline), tasks.holder.what) for tasks in readers]
         return [f"{number} messages of {what} not handled" for number, what in unhandled if number]
 
     def cancel(self) -> list[asyncio.Task[None]]:
@@ -76,12 +77,12 @@ class Readers:
 
 
 class ReaderTasks:
-    """The tasks that read from one reader: running loops of the application, and handlers in tasks of their own."""
+    """The tasks that read from one holder: running loops of the application, and handlers in tasks of their own."""
 
-    __slots__ = ("_handlers", "_left", "_loops", "_readers", "reader")
+    __slots__ = ("_handlers", "_left", "_loops", "_readers", "holder")
 
-    def __init__(self, readers: Readers, reader: Reader) -> None:
-        self.reader = reader
+    def __init__(self, readers: ActiveReaders, holder: MessageHolder) -> None:
+        self.holder = holder
         self._readers = readers
         self._left = Notifier()
         self._loops: list[asyncio.Task[object] | None] = []
@@ -113,7 +114,7 @@ class ReaderTasks:
         loop, me = asyncio.get_running_loop(), asyncio.current_task()
         while busy := self._count_busy(me):
             if loop.time() >= deadline:
-                return busy + self.reader.buffer.waiting
+                return busy + self.holder.buffer.waiting
             await self._left.wait(deadline)
         return 0
 
@@ -125,7 +126,7 @@ class ReaderTasks:
         others = [handler for handler in self._handlers if handler is not me and not handler.cancelling()]
         for handler in others:
             handler.cancel()
-        self.reader._return_waiting()
+        self.holder._return_waiting()
         return others
 
     def _count_busy(self, me: asyncio.Task[object] | None) -> int:

@@ -16,9 +16,9 @@ from typing import Protocol, TypeAlias, cast
 from natsproto._core import events
 from natsproto._core.event_bus import EventBus
 from natsproto._core.handler import CALLBACK_TIME_SLICE_S
-from natsproto._core.limit_check import LimitCheck, LimitProbe
 from natsproto._core.outbox import Outbox
 from natsproto._core.pending_replies import RequestMux
+from natsproto._core.rejected_subs import RejectedSubFinder, RejectionProbe
 from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.session import Session
 from natsproto._core.subscription import Subscription
@@ -82,7 +82,7 @@ class SubscriptionRegistry:
         self.in_msgs = 0
         self.in_bytes = 0
         self.reply_handlers: dict[ReplyHandler, SubscriptionEntry[Owner]] = {}
-        self.limit_check = LimitCheck(self.table, self._send_limit_probes, self._on_subscription_refused)
+        self.rejected_subs = RejectedSubFinder(self.table, self._send_rejection_probes, self._on_subscription_refused)
         self._engine, self._outbox, self._event_bus, self._origin = engine, outbox, event_bus, origin
         self._subscriptions: dict[Subscription, SubscriptionEntry[Owner]] = {}
         self._callback_subscriptions: weakref.WeakSet[Subscription] | None = None  # slow to create and to iterate
@@ -142,7 +142,7 @@ class SubscriptionRegistry:
     ) -> None:
         """Register a subscription. SUB is sent now, or with the next connection."""
         self._engine.check_open("subscribe")
-        entry, wire = self.table.add(
+        entry, sub_line = self.table.add(
             subscription.subject,
             subscription.queue,
             subscription._inbox.append,
@@ -156,7 +156,7 @@ class SubscriptionRegistry:
             if self._callback_subscriptions is None:
                 self._callback_subscriptions = weakref.WeakSet()
             self._callback_subscriptions.add(subscription)
-        self._engine.send_control_line(wire)
+        self._engine.send_control_line(sub_line)
 
     def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
         """End a subscription now, or after ``max_msgs`` messages in all."""
@@ -173,7 +173,7 @@ class SubscriptionRegistry:
             self._unregister(subscription)
             subscription._close(None)
 
-    def stop_interest(self, subscription: Subscription) -> None:
+    def stop_delivery(self, subscription: Subscription) -> None:
         """Send UNSUB; messages that the server has already sent are still received."""
         entry = self._subscriptions.get(subscription)
         if entry is not None:
@@ -241,11 +241,11 @@ class SubscriptionRegistry:
         """Return the request inbox, subscribed at its first use. ConnectionClosed if the client is closed."""
         if self._request_mux is None:
             request_mux = self._engine.make_request_mux()
-            _, wire = self.table.add(
+            _, sub_line = self.table.add(
                 request_mux.subject, None, request_mux.on_message, request_mux, origin=self._origin
             )
             self._request_mux = request_mux
-            self._engine.send_control_line(wire)
+            self._engine.send_control_line(sub_line)
         return self._request_mux
 
     def fail_requests(self, error: Callable[[str], NatsError], subject: str | None = None) -> bool:
@@ -258,9 +258,9 @@ class SubscriptionRegistry:
     def add_reply_handler(self, handler: ReplyHandler) -> None:
         """Subscribe a handler; it gets its replies and events of the connection from now on."""
         self._engine.check_open("publish", may_drain=True)
-        entry, wire = self.table.add(handler.subject, None, handler.on_message, handler, origin=self._origin)
+        entry, sub_line = self.table.add(handler.subject, None, handler.on_message, handler, origin=self._origin)
         self.reply_handlers[handler] = entry
-        self._engine.send_control_line(wire)
+        self._engine.send_control_line(sub_line)
 
     def remove_reply_handler(self, handler: ReplyHandler) -> None:
         """Unsubscribe a handler. Does nothing if it has ended."""
@@ -277,7 +277,7 @@ class SubscriptionRegistry:
 
     def on_connected(self, session: Session) -> None:
         """A new session is in use and has the whole table."""
-        self.limit_check.reset()
+        self.rejected_subs.reset()
         if self._reading_held_by:
             session.hold_reading(True)
 
@@ -339,7 +339,7 @@ class SubscriptionRegistry:
             del self.reply_handlers[entry.owner]
             entry.owner.on_end(error)
 
-    def _send_limit_probes(self, steps: Sequence[tuple[bytes, LimitProbe]]) -> None:
+    def _send_rejection_probes(self, steps: Sequence[tuple[bytes, RejectionProbe]]) -> None:
         session = self._engine.session
         if session is not None and session.wire is not None:
             session.wire.write(b"".join(line + session.link.ping(probe) for line, probe in steps))

@@ -91,7 +91,7 @@ class SessionCallbacks(Protocol):
         """The wire accepts data again."""
         ...
 
-    def on_wire_closed(self, session: Session) -> None:
+    def on_session_ended(self, session: Session) -> None:
         """The session has ended; nothing written from now on is sent."""
         ...
 
@@ -100,7 +100,7 @@ class Session:
     """One connection to ``address``: ``open`` it, write to ``wire``, and wait for ``ended``."""
 
     def __init__(
-        self, address: ServerAddress, options: Options, runtime: Runtime, client: SessionCallbacks, link: Link
+        self, address: ServerAddress, options: Options, runtime: Runtime, engine: SessionCallbacks, link: Link
     ) -> None:
         loop = asyncio.get_running_loop()
         self.address = address
@@ -113,7 +113,7 @@ class Session:
         self._loop = loop
         self._options = options
         self._runtime = runtime
-        self._client = client
+        self._engine = engine
         self.write_paused = False
         """True while the wire wants no more data."""
         self._is_live = False
@@ -179,7 +179,7 @@ class Session:
             context=first,
             hostname=hostname,
             timeout=options.connect_timeout,
-            probed=options.ping_interval >= _KERNEL_KEEPALIVE_S,
+            tcp_keepalive=options.ping_interval >= _KERNEL_KEEPALIVE_S,
             shuffle=self._runtime.rng.shuffle if options.randomize else None,
             dialer=options.dialer_for(address),
             headers=await options.websocket_headers_for(address),
@@ -291,7 +291,7 @@ class Session:
             parser = link.parser
             if touched := parser.touched:
                 parser.touched = []
-                if self._client.on_messages(touched) and size >= READ_BUFFER_SIZE:
+                if self._engine.on_messages(touched) and size >= READ_BUFFER_SIZE:
                     self._on_full_read()
             if events:
                 self._dispatch_events(events)
@@ -328,13 +328,13 @@ class Session:
     def on_write_paused(self) -> None:
         """The wire accepts no data for now."""
         self.write_paused = True
-        self._client.on_write_paused(self)
+        self._engine.on_write_paused(self)
 
     def on_write_resumed(self) -> None:
         """The wire accepts data again."""
         self.write_paused = False
         self._send_pongs()
-        self._client.on_write_resumed(self)
+        self._engine.on_write_resumed(self)
 
     def _send_pongs(self) -> None:
         """Answer PINGs unless the wire is busy: a peer that does not read must not fill our memory with PONGs."""
@@ -344,7 +344,7 @@ class Session:
     def _dispatch_events(self, events: list[LinkEvent]) -> None:
         for event in events:
             if self._is_live:
-                self._client.on_link_event(self, event)
+                self._engine.on_link_event(self, event)
             else:
                 self._handshake_events.append(event)
             if isinstance(event, LinkFailed):
@@ -466,7 +466,7 @@ class Session:
             self.wire.abort()
         if not self.ended.done():
             self.ended.set_result(cause)
-            self._client.on_wire_closed(self)
+            self._engine.on_session_ended(self)
         if self._handshake_waiter is not None and not self._handshake_waiter.done():
             self._handshake_waiter.set_result(None)
 

@@ -65,7 +65,7 @@ class SubscriptionCallbacks(HandlerCallbacks, Protocol):
         """Unsubscribe now (None), or after ``max_msgs`` messages in all."""
         ...
 
-    def stop_interest(self, subscription: Subscription) -> None:
+    def stop_delivery(self, subscription: Subscription) -> None:
         """Send UNSUB; messages that the server has already sent are still received."""
         ...
 
@@ -202,7 +202,7 @@ class Subscription(AsyncForHint, Generic[M]):
                     yield inbox.popleft()
                 if self._is_finished():
                     return
-                await self._notifier.join()
+                await self._notifier.next_wake()
         finally:
             self._reader_tasks.remove(task)
             self._notifier.wake()
@@ -307,7 +307,7 @@ class Subscription(AsyncForHint, Generic[M]):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         if self._close_reason is None:
-            self._registry.stop_interest(self)
+            self._registry.stop_delivery(self)
             try:
                 await self._registry.flush(wait)
             finally:

@@ -82,11 +82,11 @@ class SupervisorCallbacks(SessionCallbacks, Protocol):
 class Supervisor:
     """Keeps the engine connected, from the first server to the last."""
 
-    def __init__(self, options: Options, runtime: Runtime, client: SupervisorCallbacks, event_bus: EventBus) -> None:
+    def __init__(self, options: Options, runtime: Runtime, engine: SupervisorCallbacks, event_bus: EventBus) -> None:
         self.pool: ServerPool = options.server_pool(runtime.rng.shuffle)
         self.reconnects = 0
         self._loop = asyncio.get_running_loop()
-        self._options, self._runtime, self._client, self._event_bus = options, runtime, client, event_bus
+        self._options, self._runtime, self._engine, self._event_bus = options, runtime, engine, event_bus
         self._task: asyncio.Task[None] | None = None
         self._wait_skipped: asyncio.Future[None] | None = None
         self._attention: asyncio.Future[None] = self._loop.create_future()
@@ -145,7 +145,7 @@ class Supervisor:
             self._loop.time(),
             self._runtime.rng.random(),
             choose=self._options.reconnect_to_server,
-            info=self._client.info,
+            info=self._engine.info,
         )
         if plan is not None and plan.fault is not None:
             self._event_bus.on_handler_error("reconnect callback", plan.fault)
@@ -169,9 +169,9 @@ class Supervisor:
 
     def _on_task_done(self, _: asyncio.Task[None]) -> None:
         """Give up if the task was cancelled from outside, as event loops do at their end."""
-        if self._client.wants_connection:
+        if self._engine.wants_connection:
             reason = ConnectionLost("the task of the client was cancelled, as at the end of a program")
-            self._client.on_give_up(reason, quiet=True)
+            self._engine.on_give_up(reason, quiet=True)
 
     @property
     def running(self) -> bool:
@@ -206,7 +206,7 @@ class Supervisor:
                         reason = failure or reason
                         break
                 session = await self._watch(session)
-                if not self._client.wants_connection:
+                if not self._engine.wants_connection:
                     return
                 reason = session.ended.result()
                 session = None
@@ -215,8 +215,8 @@ class Supervisor:
         except Exception as exc:
             log.exception("the supervisor failed")
             reason = exc
-        if self._client.wants_connection:
-            self._client.on_give_up(reason)
+        if self._engine.wants_connection:
+            self._engine.on_give_up(reason)
 
     # ---------------------------------------------------------------- one connection
 
@@ -224,11 +224,11 @@ class Supervisor:
         """Open a session with this server."""
         deadline = self._loop.time() + self._options.connect_timeout
         options = self._options
-        link = self._client.make_link(
+        link = self._engine.make_link(
             tls_required=self._requires_tls or options.tls_required_for(address),
             secured=options.tls_first or address.websocket,
         )
-        session = Session(address, options, self._runtime, self._client, link)
+        session = Session(address, options, self._runtime, self._engine, link)
         try:
             await session.open(deadline)
         except asyncio.CancelledError as exc:
@@ -286,11 +286,11 @@ class Supervisor:
             session = await self._connect_after(plan.delay, number, plan.address, failures)
             if session is None:
                 continue
-            if not self._client.wants_connection:  # closed by a callable in the options
+            if not self._engine.wants_connection:  # closed by a callable in the options
                 session.end(ConnectionClosed())
                 return None, None
-            first = self._client.info is NO_INFO
-            if not await self._client.on_connected(session):
+            first = self._engine.info is NO_INFO
+            if not await self._engine.on_connected(session):
                 failures[server] = session.ended.result()
                 self._record_failure(plan.address, failures[server])
                 continue
@@ -334,7 +334,7 @@ class Supervisor:
         wait = min(LAME_DUCK_SPREAD_S * self._runtime.rng.random(), self._options.ping_interval)
         await asyncio.wait((session.ended,), timeout=wait)
         for address in self.pool.one_pass():
-            if session.ended.done() or not self._client.can_move:
+            if session.ended.done() or not self._engine.can_move:
                 break
             if str(address) == str(session.address):
                 continue
@@ -349,7 +349,7 @@ class Supervisor:
         wanted = False
         try:
             await asyncio.wait((attempt, session.ended), return_when=asyncio.FIRST_COMPLETED)
-            wanted = not session.ended.done() and self._client.can_move
+            wanted = not session.ended.done() and self._engine.can_move
         finally:
             if not wanted:
                 attempt.cancel()
@@ -364,11 +364,11 @@ class Supervisor:
 
     async def _switch(self, old: Session, new: Session) -> Session:
         """Make ``new`` the current session while ``old`` still works; return the current one."""
-        self._client.on_move_started(old)
+        self._engine.on_move_started(old)
         self._old_sessions.add(old)
         self._loop.call_later(OLD_CONNECTION_TIMEOUT_S, self.end_old_session, old)
         old.ended.add_done_callback(lambda _: self._remove_old_session(old))
-        if not await self._client.on_connected(new):
+        if not await self._engine.on_connected(new):
             old.end(new.ended.result())  # its subscriptions were ended
             return old
         self._event_bus.emit(events.Moved(left=str(old.address), server=str(new.address)))
@@ -381,7 +381,7 @@ class Supervisor:
 
     def _remove_old_session(self, session: Session) -> None:
         self._old_sessions.discard(session)
-        self._client.on_old_session_ended(session)
+        self._engine.on_old_session_ended(session)
 
 
 def _end_late_session(attempt: asyncio.Task[Session]) -> None:

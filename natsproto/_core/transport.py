@@ -92,7 +92,7 @@ class SocketWire(asyncio.BufferedProtocol):
 
     def __init__(self, plan: DialPlan, handler: WireHandler) -> None:
         self._handler = handler
-        self._probed = plan.probed
+        self._tcp_keepalive = plan.tcp_keepalive
         self._view = memoryview(bytearray(FIRST_READ_BUFFER_SIZE))
         self._room: memoryview | None = None
         self._transport: asyncio.Transport | None = None
@@ -182,6 +182,6 @@ class SocketWire(asyncio.BufferedProtocol):
         # not in asyncio's buffer, which is lost with the socket. So the buffer counts as full as soon as it holds
         # anything. (Not high=0: asyncio's TLS transport would report an empty buffer as full, forever.)
         transport.set_write_buffer_limits(high=1, low=0)
-        sock = transport.get_extra_info("socket") if self._probed else None
+        sock = transport.get_extra_info("socket") if self._tcp_keepalive else None
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -38,10 +38,10 @@ def connect(fields: Mapping[str, object]) -> bytes:
 def sub(subject: str, queue: str | None, sid: int) -> bytes:
     """Return SUB; InvalidSubject for an invalid subject or queue group."""
     line = b"SUB %b %b %d" if queue is not None else b"SUB %b%b %d"
-    wire = line % (subscribe_subject(subject), queue_group(queue) if queue is not None else b"", sid)
-    if len(wire) - 4 > MAX_CONTROL_LINE:
+    sub_line = line % (subscribe_subject(subject), queue_group(queue) if queue is not None else b"", sid)
+    if len(sub_line) - 4 > MAX_CONTROL_LINE:
         raise InvalidSubject("subject", subject, f"makes a control line longer than {MAX_CONTROL_LINE} bytes")
-    return wire + CRLF
+    return sub_line + CRLF
 
 
 def unsub(sid: int, max_msgs: int | None = None) -> bytes:

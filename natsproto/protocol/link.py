@@ -198,12 +198,12 @@ class Link:
 
     def secured(self) -> NeedCredentials:
         """The TLS handshake is done."""
-        self._move(Trigger.TLS_DONE)
+        self._change_state(Trigger.TLS_DONE)
         return NeedCredentials(info=self.info)
 
     def authenticate(self, fields: Mapping[str, object]) -> bytes:
         """Return CONNECT with these fields, and the PING whose PONG shows that the server accepted it."""
-        self._move(Trigger.CONNECT_SENT)
+        self._change_state(Trigger.CONNECT_SENT)
         return commands.connect(fields) + commands.PING
 
     def ping(self, token: object = None) -> bytes:
@@ -223,7 +223,7 @@ class Link:
 
     def take_pending_pings(self) -> list[object]:
         """Return the tokens of unanswered pings; the connection has ended."""
-        self._move(Trigger.FAILURE)
+        self._change_state(Trigger.FAILURE)
         tokens = list(self._pings)
         self._pings.clear()
         return tokens
@@ -260,7 +260,7 @@ class Link:
             events.append(ServerErr(error=self.server_err))
         elif isinstance(frame, Pong):
             if self.state is LinkState.AUTHENTICATING:
-                self._move(Trigger.PONG)
+                self._change_state(Trigger.PONG)
                 self.parser.routes = self._routes
                 events.append(Ready(info=self.info))
             elif self._pings:
@@ -272,7 +272,7 @@ class Link:
         self.parser.max_payload = info.max_payload
         self.info_in_clear = False
         if self.state is not LinkState.AWAIT_INFO:
-            self._move(Trigger.INFO)
+            self._change_state(Trigger.INFO)
             events.append(InfoChanged(info=info))
             return None
         if self._secured:
@@ -289,10 +289,10 @@ class Link:
             upgrade = info.tls_required
         self.info_in_clear = upgrade
         if upgrade:
-            self._move(Trigger.INFO_THEN_TLS)
+            self._change_state(Trigger.INFO_THEN_TLS)
             events.append(UpgradeTls())
         else:
-            self._move(Trigger.INFO)
+            self._change_state(Trigger.INFO)
             events.append(NeedCredentials(info=info))
         return None
 
@@ -307,10 +307,10 @@ class Link:
         ):
             reason = f"{error.reason} ({describe_peer(error.excerpt)})"
             error = RemoteProtocolError(reason, error.position, error.excerpt)
-        self._move(Trigger.FAILURE)
+        self._change_state(Trigger.FAILURE)
         return LinkFailed(error=error)
 
-    def _move(self, trigger: Trigger) -> None:
+    def _change_state(self, trigger: Trigger) -> None:
         """Change the state. Nothing else assigns it."""
         following = TRANSITIONS.get((self.state, trigger))
         if following is None:

@@ -89,12 +89,12 @@ class SubscriptionTable(Generic[Owner]):
         The other arguments are as for a Route.
         """
         sid = self._last_sid + 1
-        wire = commands.sub(subject, queue, sid)
+        sub_line = commands.sub(subject, queue, sid)
         self._last_sid = sid
         entry = SubscriptionEntry(sid, subject, queue, deliver, owner, message_class, origin, note)
         self._entries[sid] = entry
         self.routes[b"%d" % sid] = entry
-        return entry, wire
+        return entry, sub_line
 
     def remove(self, entry: SubscriptionEntry[Owner]) -> bytes:
         """Remove a subscription; return the UNSUB to send, or nothing when it has ended."""

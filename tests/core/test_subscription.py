@@ -50,8 +50,8 @@ class SubscriptionCallbacks:
         if max_msgs is None:
             subscription._close(None, discard=True)
 
-    def stop_interest(self, subscription: Subscription) -> None:
-        self.trace.append("stop_interest")
+    def stop_delivery(self, subscription: Subscription) -> None:
+        self.trace.append("stop_delivery")
 
     def remove(self, subscription: Subscription) -> None:
         self.trace.append("forget")
@@ -800,7 +800,7 @@ async def test_drain_sends_unsub_and_flushes() -> None:
     engine.confirmed = asyncio.get_running_loop().create_future()
     draining = asyncio.create_task(sub.drain(timeout=5))
     await turns(3)
-    assert engine.trace == ["stop_interest", ("confirm", 5.0)]
+    assert engine.trace == ["stop_delivery", ("confirm", 5.0)]
     sent = feed(sub, 1, 1)  # the server had sent it before it heard of the end
     engine.confirmed.set_result(None)
     await draining

@@ -100,9 +100,9 @@ async def test_max_subscriptions_random() -> None:
                         await nc.flush()
                     elif rng.random() < 0.1:
                         await asyncio.sleep(0)
-                await until(lambda: not nc._engine.registry.limit_check._is_checking)
+                await until(lambda: not nc._engine.registry.rejected_subs._is_checking)
                 await nc.flush()
-                await until(lambda: not nc._engine.registry.limit_check._is_checking)
+                await until(lambda: not nc._engine.registry.rejected_subs._is_checking)
                 live = [sub for sub in subs if not sub.closed]
                 assert len(live) <= LIMIT
                 for sub in live:

@@ -18,7 +18,7 @@ from natsproto.protocol.subscription_table import SubscriptionEntry, Subscriptio
 Owner = TypeVar("Owner")
 
 
-class LimitProbe:
+class RejectionProbe:
     """A PING after a subscription that was sent again, or (sid 0) before the first one. ``ends`` marks the last of a
     round.
     """
@@ -29,7 +29,7 @@ class LimitProbe:
         self.sid, self.ends = sid, ends
 
 
-class LimitCheck(Generic[Owner]):
+class RejectedSubFinder(Generic[Owner]):
     """Checks subscriptions after the server has rejected some.
 
     ``send`` writes lines, each followed by a PING for its probe. ``refused`` is called for each subscription that the
@@ -39,7 +39,7 @@ class LimitCheck(Generic[Owner]):
     def __init__(
         self,
         table: SubscriptionTable[Owner],
-        send: Callable[[Sequence[tuple[bytes, LimitProbe]]], None],
+        send: Callable[[Sequence[tuple[bytes, RejectionProbe]]], None],
         refused: Callable[[SubscriptionEntry[Owner] | None], None],
     ) -> None:
         self._table, self._send, self._refused = table, send, refused
@@ -69,9 +69,9 @@ class LimitCheck(Generic[Owner]):
         self._refused_count += 1
         if not self._is_checking:
             self._is_checking = True
-            self._send([(b"", LimitProbe(ends=True))])  # more errors may come; count them first
+            self._send([(b"", RejectionProbe(ends=True))])  # more errors may come; count them first
 
-    def on_pong(self, probe: LimitProbe) -> None:
+    def on_pong(self, probe: RejectionProbe) -> None:
         """The server has handled everything before this probe."""
         if not self._is_checking:
             return  # of an earlier connection
@@ -94,8 +94,8 @@ class LimitCheck(Generic[Owner]):
         ]
         chosen = suspects[-self._refused_count :] if self._refused_count > 0 else []
         if chosen:
-            steps = [(b"", LimitProbe())]
-            steps += [(self._table.resubscribe_one(entry), LimitProbe(entry.sid)) for entry in chosen]
+            steps = [(b"", RejectionProbe())]
+            steps += [(self._table.resubscribe_one(entry), RejectionProbe(entry.sid)) for entry in chosen]
             steps[-1][1].ends = True
             self._send(steps)
             return
