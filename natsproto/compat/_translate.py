@@ -77,14 +77,14 @@ def _translate(error: NatsError) -> BaseException:
     return errors.Error(f"nats: {error}")
 
 
-def translate_errors(verb: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+def translate_errors(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
     """Decorate a coroutine function to raise the errors of nats-py."""
 
-    @wraps(verb)
-    async def translated_verb(*args: P.args, **kwargs: P.kwargs) -> T:
+    @wraps(method)
+    async def translated_method(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return await verb(*args, **kwargs)
+            return await method(*args, **kwargs)
         except NatsError as exc:
             raise translate_error(exc) from exc
 
-    return translated_verb
+    return translated_method

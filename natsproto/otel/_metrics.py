@@ -27,7 +27,7 @@ class ClientMetrics:
         self._lock = threading.RLock()  # the metric reader has its own thread
         for name, unit, description in _COUNTERS:
             meter.create_observable_counter(name, [self._observer(name)], unit, description)
-        for name, unit, description in _GAUGES:
+        for name, unit, description in _UP_DOWN_COUNTERS:
             meter.create_observable_up_down_counter(name, [self._observer(name)], unit, description)
         self._retry_counters: dict[type[Event], Counter] = {
             MessageRetried: meter.create_counter(
@@ -59,7 +59,7 @@ class ClientMetrics:
 
     def _observer(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(options: CallbackOptions) -> Iterable[Observation]:
-            read = _gauge_values if name in _GAUGE_NAMES else _counter_values
+            read = _up_down_values if name in _UP_DOWN_NAMES else _counter_values
             with self._lock:
                 total = self._closed_totals[name] + sum(read(_stats(client))[name] for client in list(self._clients))
             return [Observation(total, {"messaging.system": "nats"})]
@@ -75,11 +75,11 @@ _COUNTERS = (
     ("natsproto.client.reconnects", "{reconnect}", "Connections that replaced a lost one"),
     ("natsproto.client.dropped.messages", "{message}", "Messages lost because their reader was too slow"),
 )
-_GAUGES = (
+_UP_DOWN_COUNTERS = (
     ("natsproto.client.waiting.messages", "{message}", "Messages waiting to be sent"),
     ("natsproto.client.waiting.bytes", "By", "Bytes waiting to be sent"),
 )
-_GAUGE_NAMES = frozenset(name for name, _, _ in _GAUGES)
+_UP_DOWN_NAMES = frozenset(name for name, _, _ in _UP_DOWN_COUNTERS)
 
 
 def _consumer_attributes(event: MessageRetried | MessageDeadLettered) -> dict[str, str]:
@@ -103,7 +103,7 @@ def _counter_values(stats: Stats) -> dict[str, int]:
     }
 
 
-def _gauge_values(stats: Stats) -> dict[str, int]:
+def _up_down_values(stats: Stats) -> dict[str, int]:
     return {
         "natsproto.client.waiting.messages": stats.waiting_msgs,
         "natsproto.client.waiting.bytes": stats.waiting_bytes,

@@ -282,13 +282,13 @@ class MessageColumns(NamedTuple):
             before = crc32(payload, crc32(subject.encode("utf-8", "surrogateescape"), before))
         return before
 
-    def at(self, places: Sequence[int]) -> MessageColumns:
+    def at(self, indexes: Sequence[int]) -> MessageColumns:
         """The messages at these indexes."""
         return MessageColumns(
-            [self.subjects[place] for place in places],
-            [self.payloads[place] for place in places],
-            [self.headers[place] for place in places] if self.headers else (),
-            [self.ids[place] for place in places] if self.ids else (),
+            [self.subjects[index] for index in indexes],
+            [self.payloads[index] for index in indexes],
+            [self.headers[index] for index in indexes] if self.headers else (),
+            [self.ids[index] for index in indexes] if self.ids else (),
         )
 
 
@@ -318,20 +318,20 @@ def batches_from_rows(
     rows: Iterable[Sequence[object]], columns: Sequence[tuple[str, str]], size: int
 ) -> Iterator[pa.RecordBatch]:
     """Rows as batches of up to ``size``: before 4.1 Spark gives rows to a stream writer, not batches."""
-    chunk: list[Sequence[object]] = []
+    waiting: list[Sequence[object]] = []
     for row in rows:
-        chunk.append(row)
-        if len(chunk) == size:
-            yield _batch_from_rows(chunk, columns)
-            chunk = []
-    if chunk:
-        yield _batch_from_rows(chunk, columns)
+        waiting.append(row)
+        if len(waiting) == size:
+            yield _batch_from_rows(waiting, columns)
+            waiting = []
+    if waiting:
+        yield _batch_from_rows(waiting, columns)
 
 
 def _batch_from_rows(rows: list[Sequence[object]], columns: Sequence[tuple[str, str]]) -> pa.RecordBatch:
     arrays = []
-    for place, (_, kind) in enumerate(columns):
-        values = [row[place] for row in rows]
+    for index, (_, kind) in enumerate(columns):
+        values = [row[index] for row in rows]
         if kind.startswith("map"):
             values = [list(value.items()) if isinstance(value, dict) else value for value in values]
         arrays.append(pa.array(values, _ARROW[kind]))

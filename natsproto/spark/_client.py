@@ -33,7 +33,7 @@ CLEANUP_TIMEOUT_S = 5.0
 """Seconds that a task waits for the clean-up of its coroutines."""
 
 
-class Worker(blocking.Client):
+class WorkerClient(blocking.Client):
     """The client of this process for one config, as a blocking client and as the async client below it."""
 
     def reach(self) -> tuple[Portal, Client]:
@@ -48,16 +48,16 @@ class Worker(blocking.Client):
         return self._closed or (connection is not None and connection.client.state is State.CLOSED)
 
 
-_WORKERS: dict[SparkNats, Worker] = {}
+_CLIENTS: dict[SparkNats, WorkerClient] = {}
 
 
-def worker(config: SparkNats) -> Worker:
+def shared_client(config: SparkNats) -> WorkerClient:
     """The client of this process for this config. It connects at its first use, and again after a fork."""
     if not isinstance(config, SparkNats):
         raise TypeError(f"config must be a SparkNats, not {type(config).__name__}")
-    found = _WORKERS.get(config)
+    found = _CLIENTS.get(config)
     if found is None or found.ended:
-        found = _WORKERS[config] = Worker(config.options())
+        found = _CLIENTS[config] = WorkerClient(config.options())
     return found
 
 
@@ -68,24 +68,24 @@ def worker_client(config: SparkNats) -> Iterator[blocking.Client]:
     All tasks of a process that use the same config share it, so leaving the block does not close it. Connects at its
     first use in a process: ConnectFailed and what else ``natsproto.connect`` raises.
     """
-    yield worker(config)
+    yield shared_client(config)
 
 
 def close_workers() -> None:
     """Closes the clients of this process, for a driver that no longer needs them; their next use connects again."""
-    while _WORKERS:
-        _WORKERS.popitem()[1].close()
+    while _CLIENTS:
+        _CLIENTS.popitem()[1].close()
 
 
-def call(
+def run_on_loop(
     config: SparkNats, function: Callable[Concatenate[Client, P], Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
 ) -> R:
     """Runs an async function on the loop with the client of this process and returns its result."""
-    portal, client = worker(config).reach()
+    portal, client = shared_client(config).reach()
     return portal.call(function, client, *args, **kwargs)
 
 
-def stream(config: SparkNats, make: Callable[[Client], AsyncIterator[R]], *, ahead: int = 1) -> Generator[R]:
+def iterate_on_loop(config: SparkNats, make: Callable[[Client], AsyncIterator[R]], *, ahead: int = 1) -> Generator[R]:
     """Turns the async iterator ``make(client)``, run on the loop, into a generator that reads ``ahead`` items ahead.
 
     The loop runs on while the reader is busy. Closing the generator cancels the iterator and waits until it
@@ -95,10 +95,10 @@ def stream(config: SparkNats, make: Callable[[Client], AsyncIterator[R]], *, ahe
     def produce(client: Client, _: AsyncIterator[object]) -> AsyncIterator[R]:
         return make(client)
 
-    return exchange(config, produce, (), ahead=ahead)
+    return run_with_rows(config, produce, (), ahead=ahead)
 
 
-def exchange(
+def run_with_rows(
     config: SparkNats,
     produce: Callable[[Client, AsyncIterator[T]], AsyncIterator[R]],
     rows: Iterable[T],
@@ -108,28 +108,28 @@ def exchange(
     """Runs ``produce(client, rows)`` on the loop and yields its results; ``rows`` are iterated in this thread.
 
     At most ``ahead`` results wait here and ``ahead`` rows there; no row is taken before ``produce``
-    asks for it. Closing it is as in ``stream``.
+    asks for it. Closing it is as in ``iterate_on_loop``.
     """
     if type(ahead) is not int or ahead < 1:
         raise ConfigError("ahead", ahead, "must be a positive number")
-    portal, client = worker(config).reach()
-    exchanger: RowExchange[T, R] = RowExchange(ahead)
-    portal.run(exchanger.start, produce, client)
+    portal, client = shared_client(config).reach()
+    bridge: RowBridge[T, R] = RowBridge(ahead)
+    portal.run(bridge.start, produce, client)
     source = iter(rows)
     try:
         while True:
-            item = exchanger.from_loop.get()
+            item = bridge.from_loop.get()
             if isinstance(item, list):
-                portal.post(partial(exchanger.taken, len(item)))
+                portal.post(partial(bridge.taken, len(item)))
                 yield from item
             elif isinstance(item, _RowsWanted):
-                portal.post(partial(exchanger.feed, *take_rows(source, ahead)))
+                portal.post(partial(bridge.feed, *take_rows(source, ahead)))
             elif isinstance(item, BaseException):
                 raise item
             else:
                 return
     finally:
-        stop_and_wait(portal, exchanger.stop)
+        stop_and_wait(portal, bridge.stop)
 
 
 def is_retry() -> bool:
@@ -173,7 +173,7 @@ class _RowsWanted:
 _ROWS_WANTED = _RowsWanted()
 
 
-class RowExchange(Generic[T, R]):
+class RowBridge(Generic[T, R]):
     """Exchanges rows and results between an async generator on the loop and one thread.
 
     The loop's thread calls everything but ``from_loop``. Results cross as lists, with all that one turn of the loop

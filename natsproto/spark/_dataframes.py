@@ -1,7 +1,7 @@
 """Whole DataFrames: a stream as one, the micro-batches of a streaming query into a stream, and ``register``.
 
 Works on Spark 3.5 too, which has no data sources in Python; importing it does not need Spark. From Spark 4 on
-``register`` adds the data source, whose queries keep their place in a stream and whose sink checks the target.
+``register`` adds the data source, whose queries keep their position in a stream and whose sink checks the target.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from natsproto._durations import positive_seconds
 from natsproto.errors import ConfigError
 from natsproto.spark._offsets import SeqRange
-from natsproto.spark._options import Method, Place, SparkNats
+from natsproto.spark._options import Bound, Method, SparkNats
 from natsproto.spark._partitions import PartitionFunction
 from natsproto.spark._publish import PublishPlan, publish_rows
 from natsproto.spark._reader import check_reading, plan_ranges, read_range
@@ -46,8 +46,8 @@ def stream_dataframe(
     config: SparkNats,
     stream: str,
     *,
-    start: Place = "earliest",
-    end: Place = "latest",
+    start: Bound = "earliest",
+    end: Bound = "latest",
     subjects: Sequence[str] = (),
     num_partitions: int | None = None,
     method: Method = "auto",
@@ -118,9 +118,9 @@ def _rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
     for batch in batches:
         make = Row(*batch.schema.names)
         columns = [column.to_pylist() for column in batch.columns]
-        for place, field in enumerate(batch.schema):
+        for index, field in enumerate(batch.schema):
             if str(field.type).startswith("map<"):
-                columns[place] = [None if pairs is None else dict(pairs) for pairs in columns[place]]
+                columns[index] = [None if pairs is None else dict(pairs) for pairs in columns[index]]
         for values in zip(*columns, strict=True):
             yield make(*values)
 
@@ -172,25 +172,25 @@ def foreach_batch_writer(
         window=window,
         timeout=positive_seconds("timeout", timeout),
     )
-    repeated = True  # the first batch of this run may have been written by another one
+    may_be_stored = True  # the first batch of this run may have been written by another one
 
     def write(frame: DataFrame, batch: int) -> None:
         import pyarrow as pa
 
-        nonlocal repeated
+        nonlocal may_be_stored
         context = getattr(frame.sparkSession, "sparkContext", None)  # Spark Connect has none
         query = write_id or (context and context.getLocalProperty("sql.streaming.queryId"))
         if not query:
             raise ConfigError("write_id", "", "is needed: Spark Connect, and a second thread, do not know the query")
         summary = pa.schema([("published", pa.int64()), ("duplicates", pa.int64())])
-        now = plan.but(write_id=query, epoch=batch, repeated=repeated)
+        now = plan.but(write_id=query, epoch=batch, may_be_stored=may_be_stored)
         function = arrow_partition(partial(publish_rows, now, config), summary)
         written = frame.mapInArrow(function, "published long, duplicates long").collect()
         log.info(
             "batch %d of %s: %d rows published, %d of them were stored before",
             *(batch, query, sum(one.published for one in written), sum(one.duplicates for one in written)),
         )
-        repeated = False
+        may_be_stored = False
 
     return write
 

@@ -41,7 +41,7 @@ class StreamBounds(Value):
     last_seq: int
     messages: int = 0
     nbytes: int = 0
-    supersedes: bool = False
+    only_replaces: bool = False
     """True if messages are only replaced by newer ones of their subject, as in a bucket: that is no data loss."""
 
     @classmethod
@@ -55,7 +55,7 @@ class StreamBounds(Value):
             last_seq=state.last_seq,
             messages=state.messages,
             nbytes=state.bytes,
-            supersedes=config.max_msgs_per_subject > 0 and not limited,
+            only_replaces=config.max_msgs_per_subject > 0 and not limited,
         )
 
     def bytes_of(self, sequences: int) -> int:
@@ -102,14 +102,14 @@ class Offset(Value):
 
     def get(self, stream: str) -> StreamOffset | None:
         """The position in a stream; None if the query has not found the stream yet."""
-        return next((place for place in self.streams if place.stream == stream), None)
+        return next((offset for offset in self.streams if offset.stream == stream), None)
 
     def json(self) -> dict[str, object]:
         """The offset in Spark's checkpoint; the order of the keys is part of the format."""
         return {
             "v": VERSION,
-            "s": {place.stream: {"seq": place.seq, "created": place.created} for place in self.streams},
-            "base": {place.stream: place.base for place in self.streams},
+            "s": {offset.stream: {"seq": offset.seq, "created": offset.created} for offset in self.streams},
+            "base": {offset.stream: offset.base for offset in self.streams},
             "n": self.partitions,
         }
 
@@ -120,13 +120,13 @@ class Offset(Value):
             raise ConfigError(
                 "checkpoint", saved, f"is no offset of version {VERSION}: it was written by something else"
             )
-        places, bases, partitions = saved.get("s"), saved.get("base", {}), saved.get("n", 0)
-        if not isinstance(places, dict) or not isinstance(bases, dict) or not _is_count(partitions):
+        offsets, bases, partitions = saved.get("s"), saved.get("base", {}), saved.get("n", 0)
+        if not isinstance(offsets, dict) or not isinstance(bases, dict) or not _is_count(partitions):
             raise ConfigError("checkpoint", saved, "is no offset: its fields cannot be read")
         found = []
-        for stream in sorted(places):
-            place, base = places[stream], bases.get(stream, 0)
-            seq, created = (place.get("seq"), place.get("created")) if isinstance(place, dict) else (None, None)
+        for stream in sorted(offsets):
+            offset, base = offsets[stream], bases.get(stream, 0)
+            seq, created = (offset.get("seq"), offset.get("created")) if isinstance(offset, dict) else (None, None)
             if not isinstance(created, str) or not _is_count(seq) or not _is_count(base):
                 raise ConfigError("checkpoint", saved, "is no offset: its fields cannot be read")
             found.append(StreamOffset(stream=stream, seq=int(str(seq)), created=created, base=base))
@@ -164,15 +164,15 @@ def advance(
     *,
     max_count: int | None = None,
     until: int | None = None,
-    from_front: bool = False,
+    from_first_message: bool = False,
 ) -> StreamOffset:
     """The end of the next batch: at most ``max_count`` sequences later, and not after the sequence ``until``.
 
     ``start`` itself if there is nothing new. A recreated stream is read from its first message. With
-    ``from_front`` the first batch starts at the first message that the stream still has.
+    ``from_first_message`` the first batch starts at the first message that the stream still has.
     """
     last = now.last_seq if until is None else min(now.last_seq, until)
-    if from_front and start.initial and start.seq < now.first_seq <= last:
+    if from_first_message and start.initial and start.seq < now.first_seq <= last:
         start = start.but(base=now.first_seq, seq=now.first_seq)
     if start.created != now.created:
         base = now.first_seq
@@ -185,7 +185,7 @@ def advance(
 
 def lost_range(start: StreamOffset, now: StreamBounds) -> tuple[int, int] | None:
     """The unread sequences that the stream has removed, both inclusive; None if there are none."""
-    if start.created != now.created or start.seq >= now.first_seq or start.seq > now.last_seq or now.supersedes:
+    if start.created != now.created or start.seq >= now.first_seq or start.seq > now.last_seq or now.only_replaces:
         return None
     return start.seq, now.first_seq - 1
 
@@ -291,7 +291,7 @@ class DataLossCheck:
         return now.first_seq <= self._range.end and now.last_seq >= self._range.start
 
     @property
-    def front_moves(self) -> bool:
+    def first_seq_moves(self) -> bool:
         """True if the stream has removed messages of the range since it was planned, and none was read yet."""
         return self._unread and self._next > self._range.start
 
@@ -309,7 +309,7 @@ class DataLossCheck:
         now = StreamBounds.of(info)
         if self._range.created and self._range.created != now.created:
             self._missing(f"the stream was created anew at {now.created}")
-        elif now.first_seq > self._next and not now.supersedes:
+        elif now.first_seq > self._next and not now.only_replaces:
             if self._unread:
                 log.info("stream %s begins at %d now: it is read from there", self._range.stream, now.first_seq)
                 self._next = now.first_seq

@@ -266,8 +266,8 @@ class SourceOptions(Value):
     nats: SparkNats
     streams: tuple[str, ...]
     subjects: tuple[str, ...] = ()
-    start: Place = "earliest"
-    end: Place = "latest"
+    start: Bound = "earliest"
+    end: Bound = "latest"
     max_sequences: int | None = None
     max_bytes: int | None = None
     min_sequences: int | None = None
@@ -287,8 +287,8 @@ class SourceOptions(Value):
             nats=_nats(given),
             streams=given.required("stream", _streams),
             subjects=given.get("subjects", _subjects, ()),
-            start=_place(given, "starting", "earliest"),
-            end=_place(given, "ending", "latest"),
+            start=_bound(given, "starting", "earliest"),
+            end=_bound(given, "ending", "latest"),
             max_sequences=given.get("maxOffsetsPerTrigger", _positive, None),
             max_bytes=given.get("maxBytesPerTrigger", _positive, None),
             min_sequences=given.get("minOffsetsPerTrigger", _positive, None),
@@ -303,9 +303,9 @@ class SourceOptions(Value):
         given.check_all_known()
         if settings.max_sequences is not None and (settings.min_sequences or 0) > settings.max_sequences:
             raise ConfigError("minOffsetsPerTrigger", settings.min_sequences, "is more than maxOffsetsPerTrigger")
-        for name, place in (("startingOffsets", settings.start), ("endingOffsets", settings.end)):
-            if isinstance(place, int) and (len(settings.streams) > 1 or any("*" in one for one in settings.streams)):
-                raise ConfigError(name, place, "is a sequence of one stream: give a time for several streams")
+        for name, bound in (("startingOffsets", settings.start), ("endingOffsets", settings.end)):
+            if isinstance(bound, int) and (len(settings.streams) > 1 or any("*" in one for one in settings.streams)):
+                raise ConfigError(name, bound, "is a sequence of one stream: give a time for several streams")
         if settings.end == "earliest" or (isinstance(settings.end, int) and settings.end < 1):
             raise ConfigError("endingOffsets", settings.end, 'must be "latest" or a sequence')
         return settings
@@ -439,7 +439,7 @@ def _reference(field: str, value: str) -> str | SecretRef:
     return value
 
 
-def _place(given: _OptionReader, which: str, default: Literal["earliest", "latest"]) -> Place:
+def _bound(given: _OptionReader, which: str, default: Literal["earliest", "latest"]) -> Bound:
     offsets, moment = given.text(f"{which}Offsets"), given.text(f"{which}Timestamp")
     if offsets is not None and moment is not None:
         raise ConfigError(f"{which}Timestamp", moment, f"cannot be given together with {which}Offsets")
@@ -528,4 +528,4 @@ def _one_of(*words: str) -> Callable[[str, str], str]:
 
 
 Method: TypeAlias = Literal["auto", "consumer", "direct"]
-Place: TypeAlias = Literal["earliest", "latest"] | int | datetime
+Bound: TypeAlias = Literal["earliest", "latest"] | int | datetime

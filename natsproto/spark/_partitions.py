@@ -31,7 +31,7 @@ from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._keys import check_key_name
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.subject import publish_subject
-from natsproto.spark._client import CLEANUP_TIMEOUT_S, exchange, stop_and_wait, take_rows, worker
+from natsproto.spark._client import CLEANUP_TIMEOUT_S, run_with_rows, shared_client, stop_and_wait, take_rows
 from natsproto.spark._options import SparkNats
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def run_partition(
 def _run(
     function: Callable[[Client, AsyncIterator[T]], AsyncIterator[R]], config: SparkNats, ahead: int, rows: Iterable[T]
 ) -> Iterator[R]:
-    return exchange(config, function, rows, ahead=ahead)
+    return run_with_rows(config, function, rows, ahead=ahead)
 
 
 def map_async(
@@ -113,7 +113,7 @@ def _map(
     on_error: OnError[T, R],
     rows: Iterable[T],
 ) -> Iterator[R | None]:
-    portal, client = worker(config).reach()
+    portal, client = shared_client(config).reach()
     source = iter(rows)
     calls: Calls[T, R] = Calls(partial(function, client), concurrency, ordered, timeout, on_error)
     ahead = 2 * concurrency  # rows wait on the loop, so that a call begins when another ends
@@ -293,7 +293,7 @@ def column(what: str | Callable[[T], R], *, optional: bool = False) -> Callable[
     """A function that takes a value out of a row: by the name of its column, or the caller's own.
 
     An ``optional`` column gives None in rows without it. A Row finds a column by its name in Python code, which took a
-    third of the time of publishing one; so its place is kept, as long as the rows have the same columns.
+    third of the time of publishing one; so its index is kept, as long as the rows have the same columns.
     """
     if not isinstance(what, str):
         return what
@@ -305,15 +305,15 @@ def column(what: str | Callable[[T], R], *, optional: bool = False) -> Callable[
         if names is None:
             mapping = cast("Mapping[str, R]", row)
             return cast("R", None) if optional and what not in mapping else mapping[what]
-        columns, place = known
+        columns, index = known
         if names != columns:
-            place = next((index for index, name in enumerate(names) if name == what), None)
-            known = names, place
-        if place is None:
+            index = next((i for i, name in enumerate(names) if name == what), None)
+            known = names, index
+        if index is None:
             if optional:
                 return cast("R", None)
             raise KeyError(what)
-        return cast("R", tuple.__getitem__(cast("tuple[object, ...]", row), place))
+        return cast("R", tuple.__getitem__(cast("tuple[object, ...]", row), index))
 
     return value
 
@@ -382,7 +382,7 @@ def _look_up(
             asked.append(some)
             yield [key_of(row) for row in some]
 
-    with closing(exchange(config, partial(_answers, bucket), questions(), ahead=2)) as answers:
+    with closing(run_with_rows(config, partial(_answers, bucket), questions(), ahead=2)) as answers:
         for values in answers:
             for row, value in zip(asked.popleft(), values, strict=True):
                 if value is not None or missing == "null":

@@ -27,11 +27,11 @@ from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import publish_subject
-from natsproto.spark._client import exchange, is_retry
+from natsproto.spark._client import is_retry, run_with_rows
 from natsproto.spark._offsets import SeqRange
 from natsproto.spark._options import SparkNats
 from natsproto.spark._partitions import PartitionFunction, column, to_payload
-from natsproto.spark._reader import Chunk, RangeReader
+from natsproto.spark._reader import MessageList, RangeReader
 from natsproto.spark._schema import HeaderFilter, check_server_headers, no_id, warn_of_stripped
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def publish_partition(
 class PublishPlan(Value):
     """The checked arguments of ``publish_partition``; for a micro-batch of a streaming query also its number.
 
-    ``repeated`` says that the rows may have been stored before, longer ago than the duplicate window.
+    ``may_be_stored`` says that the rows may have been stored before, longer ago than the duplicate window.
     """
 
     write_id: str
@@ -127,7 +127,7 @@ class PublishPlan(Value):
     window: int
     timeout: float
     epoch: int | None = None
-    repeated: bool = False
+    may_be_stored: bool = False
 
     def _check(self) -> None:
         if not isinstance(self.write_id, str) or not self.write_id or not self.write_id.isprintable():
@@ -148,9 +148,9 @@ def publish_rows(plan: PublishPlan, config: SparkNats, rows: Iterable[T]) -> Ite
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    plan = plan.but(repeated=plan.repeated or is_retry())
+    plan = plan.but(may_be_stored=plan.may_be_stored or is_retry())
     publish = partial(_publish, plan, 0 if context is None else context.partitionId())
-    (summary,) = exchange(config, publish, rows, ahead=min(plan.window, 1024))
+    (summary,) = run_with_rows(config, publish, rows, ahead=min(plan.window, 1024))
     warn_of_stripped(f"partition {summary.partition} of {plan.write_id}", "server_headers", summary.stripped)
     return iter((summary,))
 
@@ -159,11 +159,11 @@ async def _publish(
     plan: PublishPlan, partition: int, client: Client, rows: AsyncIterator[T]
 ) -> AsyncIterator[WriteSummary]:
     headers = HeaderFilter(plan.server_headers)
-    message = _reader(plan, partition, headers)
+    message = _message_builder(plan, partition, headers)
     number = duplicates = 0
     waiting: list[AckFuture] = []
     stored: StoredRows | None = None
-    must_look_up, prefix = plan.repeated, plan.id_prefix(partition)
+    must_look_up, prefix = plan.may_be_stored, plan.id_prefix(partition)
     async with client.jetstream().publisher(max_pending=plan.window, timeout=plan.timeout) as publisher:
         publish = publisher.publish
         async for row in rows:
@@ -198,8 +198,8 @@ async def _look_up(client: Client, plan: PublishPlan, subject: str) -> StoredRow
     js = client.jetstream()
     try:
         info = (await js.stream(await js.stream_name_by_subject(subject))).cached_info
-        supersedes = info.config.max_msgs_per_subject > 0
-        stored = StoredRows(plan.write_id, plan.epoch, keep_ids=True, supersedes=supersedes)
+        has_subject_limit = info.config.max_msgs_per_subject > 0
+        stored = StoredRows(plan.write_id, plan.epoch, keep_ids=True, has_subject_limit=has_subject_limit)
         check_window(info, RECOVERY_WINDOW_S, "Widen the window")
         await stored.look_up(client, info, recovery_window=RECOVERY_WINDOW_S, after=0)
     except PermissionDenied as exc:
@@ -208,10 +208,12 @@ async def _look_up(client: Client, plan: PublishPlan, subject: str) -> StoredRow
     return stored
 
 
-Message = tuple[str, Payload, "list[tuple[str, str]] | None", str]
+OutgoingMessage = tuple[str, Payload, "list[tuple[str, str]] | None", str]
 
 
-def _reader(plan: PublishPlan, partition: int, headers: HeaderFilter) -> Callable[[object, int], Message]:
+def _message_builder(
+    plan: PublishPlan, partition: int, headers: HeaderFilter
+) -> Callable[[object, int], OutgoingMessage]:
     """A function that turns a row into a message."""
     fixed = plan.subject if isinstance(plan.subject, str) else ""
     subject_of = column(cast("str | Callable[[object], str]", plan.subject or "subject"))
@@ -222,7 +224,7 @@ def _reader(plan: PublishPlan, partition: int, headers: HeaderFilter) -> Callabl
     data_of: Callable[[object], Payload | str] = column("data")
     prefix = plan.id_prefix(partition)
 
-    def message(row: object, number: int) -> Message:
+    def message(row: object, number: int) -> OutgoingMessage:
         msg_id = id_of(row)
         if msg_id is None and not plan.stable_order:
             raise no_id("stable_order=True", number)
@@ -246,9 +248,9 @@ class StoredRows:
     Without an epoch (``publish_partition``) they are ``owner.partition.row``.
     """
 
-    def __init__(self, owner: str, epoch: int | None, *, keep_ids: bool, supersedes: bool) -> None:
+    def __init__(self, owner: str, epoch: int | None, *, keep_ids: bool, has_subject_limit: bool) -> None:
         self._prefix, self._epoch = f"{owner}.", epoch
-        self._keep_ids, self._supersedes = keep_ids, supersedes
+        self._keep_ids, self._has_subject_limit = keep_ids, has_subject_limit
         self._rows: dict[int, set[int]] = {}
         self._newest: dict[tuple[int, str], int] = {}
         self.ids: set[str] = set()
@@ -257,17 +259,17 @@ class StoredRows:
 
     def add(self, msg_id: str, subject: str) -> None:
         """Adds one message of the target; they come from the last to the first."""
-        place = msg_id[len(self._prefix) :].split(".") if msg_id.startswith(self._prefix) else []
+        numbers = msg_id[len(self._prefix) :].split(".") if msg_id.startswith(self._prefix) else []
         length = 2 if self._epoch is None else 3
-        if len(place) != length or not all(number.isdecimal() for number in place):
+        if len(numbers) != length or not all(number.isdecimal() for number in numbers):
             if self._keep_ids:
                 self.ids.add(msg_id)
             return
-        *epochs, partition, row = map(int, place)
+        *epochs, partition, row = map(int, numbers)
         epoch = epochs[0] if epochs else None
         if epoch == self._epoch:
             self._rows.setdefault(partition, set()).add(row)
-            if self._supersedes:
+            if self._has_subject_limit:
                 key = (partition, subject)
                 self._newest[key] = max(row, self._newest.get(key, -1))
         elif epoch is not None and self._epoch is not None and epoch < self._epoch:
@@ -306,12 +308,12 @@ class StoredRows:
         rng = SeqRange(stream=stream, start=first, end=last, earliest=True)
         reader = RangeReader(client, rng, (), "auto", 8192, 8 << 20, fail_on_data_loss=False, headers_only=True)
         stored: datetime | None = None
-        async with aclosing(reader.chunks()) as chunks:
-            async for chunk in chunks:
+        async with aclosing(reader.message_lists()) as lists:
+            async for messages in lists:
                 if stored is None:
-                    head = chunk[0]
+                    head = messages[0]
                     stored = head.time if isinstance(head, RawMessage) else head.metadata.timestamp
-                for message, msg_id in zip(cast("list[RawMessage]", chunk), _stored_ids(chunk), strict=True):
+                for message, msg_id in zip(cast("list[RawMessage]", messages), _stored_ids(messages), strict=True):
                     if msg_id is not None:
                         self.add(msg_id, message.subject)
         return stored
@@ -331,9 +333,9 @@ def check_window(info: StreamInfo, recovery_window: float, remedy: str) -> None:
     )
 
 
-def _stored_ids(chunk: Chunk) -> Sequence[str | None]:
-    raw = isinstance(chunk[0], RawMessage)
-    blocks = stored_header_blocks(chunk) if raw else header_blocks(chunk)  # type: ignore[arg-type]
+def _stored_ids(messages: MessageList) -> Sequence[str | None]:
+    raw = isinstance(messages[0], RawMessage)
+    blocks = stored_header_blocks(messages) if raw else header_blocks(messages)  # type: ignore[arg-type]
     return [None if block is None else _id_of(block) for block in blocks]
 
 

@@ -33,9 +33,9 @@ from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._stream import Stream
 from natsproto.protocol.subject import matches, subscribe_subject
-from natsproto.spark._client import call, is_retry, stream
+from natsproto.spark._client import is_retry, iterate_on_loop, run_on_loop
 from natsproto.spark._offsets import DataLossCheck, PullSize, SeqRange, StreamBounds, split_range
-from natsproto.spark._options import Method, Place, SparkNats
+from natsproto.spark._options import Bound, Method, SparkNats
 from natsproto.spark._schema import Row, delivered_rows, stored_rows
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def plan_ranges(
     config: SparkNats,
     stream: str,
     *,
-    start: Place = "earliest",
-    end: Place = "latest",
+    start: Bound = "earliest",
+    end: Bound = "latest",
     subjects: Sequence[str] = (),
     num_partitions: int | None = None,
 ) -> list[SeqRange]:
@@ -79,15 +79,15 @@ def plan_ranges(
     """
     check_stream_name(stream)
     wanted = _subjects(subjects)
-    _check_place("start", start)
-    _check_place("end", end)
+    _check_bound("start", start)
+    _check_bound("end", end)
     if num_partitions is not None and (type(num_partitions) is not int or num_partitions < 1):
         raise ConfigError("num_partitions", num_partitions, "must be a positive number")
-    return call(config, _plan, stream, start, end, wanted, num_partitions or 0)
+    return run_on_loop(config, _plan, stream, start, end, wanted, num_partitions or 0)
 
 
 async def _plan(
-    client: Client, name: str, start: Place, end: Place, subjects: tuple[str, ...], partitions: int
+    client: Client, name: str, start: Bound, end: Bound, subjects: tuple[str, ...], partitions: int
 ) -> list[SeqRange]:
     source = await client.jetstream().stream(name)
     now = StreamBounds.of(source.cached_info)
@@ -97,25 +97,25 @@ async def _plan(
     if subjects and first <= last:
         first, last = await _matching_bounds(source, subjects, first, last)
     return [
-        SeqRange(stream=name, start=begin, end=stop, created=now.created, earliest=starts_at_front(start))
+        SeqRange(stream=name, start=begin, end=stop, created=now.created, earliest=starts_at_first_message(start))
         for begin, stop in split_range(first, last, partitions)
     ]
 
 
-def starts_at_front(start: Place) -> bool:
+def starts_at_first_message(start: Bound) -> bool:
     """True if reading from ``start`` begins with the first message that the stream still has."""
     return start == "earliest" or isinstance(start, datetime)
 
 
-async def sequence_of(source: Stream, place: Place, now: StreamBounds) -> int:
-    """The first sequence at or after a place; "latest" is after the last message."""
-    if isinstance(place, int):
-        return place
-    if place == "earliest":
+async def sequence_of(source: Stream, bound: Bound, now: StreamBounds) -> int:
+    """The first sequence at or after a bound; "latest" is after the last message."""
+    if isinstance(bound, int):
+        return bound
+    if bound == "earliest":
         return now.first_seq
-    if isinstance(place, datetime):
+    if isinstance(bound, datetime):
         try:
-            return (await source.get_next_message(start_time=place)).seq
+            return (await source.get_next_message(start_time=bound)).seq
         except MessageNotFound:
             pass
     return now.last_seq + 1
@@ -202,14 +202,14 @@ def read_range(
     if rng.earliest and is_retry():  # the first attempt may have written what it read
         rng = rng.but(earliest=False)
 
-    def chunks(client: Client) -> AsyncIterator[Chunk]:
-        return RangeReader(client, rng, wanted, method, batch_rows, max_bytes, fail_on_data_loss).chunks()
+    def message_lists(client: Client) -> AsyncIterator[MessageList]:
+        return RangeReader(client, rng, wanted, method, batch_rows, max_bytes, fail_on_data_loss).message_lists()
 
-    found = stream(config, chunks)
+    found = iterate_on_loop(config, message_lists)
     return _batches(rng.stream, found, headers) if output == "arrow" else _rows(rng.stream, found, headers)
 
 
-Chunk: TypeAlias = list[JsMessage] | list[RawMessage]
+MessageList: TypeAlias = list[JsMessage] | list[RawMessage]
 """Consecutive messages, as a consumer delivered them or as they were read by sequence."""
 
 
@@ -234,22 +234,22 @@ class RangeReader:
         self._pace = PullSize(rng, batch_rows)
         self._stream: Stream | None = None
 
-    async def chunks(self) -> AsyncGenerator[Chunk]:
+    async def message_lists(self) -> AsyncGenerator[MessageList]:
         """Yields the messages of the range, some at a time."""
         self._stream = source = await self._client.jetstream().stream(self._range.stream)
         if self._loss.begin(source.cached_info):
-            if self._loss.front_moves:
+            if self._loss.first_seq_moves:
                 self._pace.use_largest()
             direct = self._method == "direct"
             if self._method == "auto":
                 direct = source.cached_info.config.retention == RetentionPolicy.WORK_QUEUE
-            async with aclosing(self._read_direct(source) if direct else self._read_consumer(source)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+            async with aclosing(self._read_direct(source) if direct else self._read_consumer(source)) as lists:
+                async for messages in lists:
+                    yield messages
 
     # ---------------------------------------------------------------- through a consumer
 
-    async def _read_consumer(self, source: Stream) -> AsyncGenerator[Chunk]:
+    async def _read_consumer(self, source: Stream) -> AsyncGenerator[MessageList]:
         consumer = source.ordered_consumer(
             start_sequence=self._range.start,
             filter_subjects=without_covered(self._subjects),
@@ -264,8 +264,8 @@ class RangeReader:
                 if self._method == "consumer":
                     raise
             else:
-                async for chunk in self._chunks(_chained(first, pages), _position):
-                    yield chunk
+                async for messages in self._message_lists(_chained(first, pages), _position):
+                    yield messages
                 return
         async for stored in self._read_direct(source):
             yield stored
@@ -297,10 +297,10 @@ class RangeReader:
 
     # ---------------------------------------------------------------- by sequence
 
-    async def _read_direct(self, source: Stream) -> AsyncGenerator[Chunk]:
+    async def _read_direct(self, source: Stream) -> AsyncGenerator[MessageList]:
         pages = self._direct_pages(source) if len(self._subjects) < 2 else self._direct_pages_by_subject(source)
-        async for chunk in self._chunks(pages, _SEQ):
-            yield chunk
+        async for messages in self._message_lists(pages, _SEQ):
+            yield messages
 
     async def _direct_pages(self, source: Stream) -> AsyncGenerator[list[RawMessage]]:
         subject, start = "".join(self._subjects), self._range.start
@@ -328,8 +328,10 @@ class RangeReader:
 
     # ---------------------------------------------------------------- either way
 
-    async def _chunks(self, pages: AsyncGenerator[list[M]], position: Callable[[M], int]) -> AsyncGenerator[list[M]]:
-        """Pages as chunks of the range that are not too big; the first ones are as small as the pulls are."""
+    async def _message_lists(
+        self, pages: AsyncGenerator[list[M]], position: Callable[[M], int]
+    ) -> AsyncGenerator[list[M]]:
+        """Pages as lists of the range that are not too big; the first ones are as small as the pulls are."""
         end = self._range.end
         kept: list[M] = []
         nbytes = 0
@@ -343,26 +345,26 @@ class RangeReader:
                 kept += came
                 nbytes += sum(map(len, map(_DATA, came)))
                 while len(kept) >= rows or nbytes >= self._max_bytes:
-                    chunk, kept = kept[:rows], kept[rows:]
+                    messages, kept = kept[:rows], kept[rows:]
                     nbytes = sum(map(len, map(_DATA, kept)))
-                    if chunk := await self._checked(chunk, position(chunk[-1]), position):
-                        yield chunk
+                    if messages := await self._checked(messages, position(messages[-1]), position):
+                        yield messages
                 if over:
                     break
         if kept := await self._checked(kept, end, position):
             yield kept
 
-    async def _checked(self, chunk: list[M], up_to: int, position: Callable[[M], int]) -> list[M]:
-        """Checks that ``chunk`` is complete up to ``up_to``. DataLost if messages were removed before they were read.
+    async def _checked(self, messages: list[M], up_to: int, position: Callable[[M], int]) -> list[M]:
+        """Checks that ``messages`` are complete up to ``up_to``. DataLost if some were removed before they were read.
 
         At the start of an ``earliest`` range, returns only messages after those that may be missing.
         """
-        if not self._loss.is_complete(up_to, len(chunk), position(chunk[0]) if chunk else up_to + 1):
+        if not self._loss.is_complete(up_to, len(messages), position(messages[0]) if messages else up_to + 1):
             assert self._stream is not None
             first = self._loss.compare(await self._stream.info())
-            chunk = chunk[bisect_left(chunk, first, key=position) :]
-        self._loss.advance(up_to, bool(chunk))
-        return chunk
+            messages = messages[bisect_left(messages, first, key=position) :]
+        self._loss.advance(up_to, bool(messages))
+        return messages
 
 
 async def _merged(sources: list[AsyncGenerator[list[RawMessage]]]) -> AsyncGenerator[list[RawMessage]]:
@@ -403,21 +405,23 @@ async def _chained(first: list[M] | None, rest: AsyncGenerator[list[M]]) -> Asyn
 # ---------------------------------------------------------------- rows
 
 
-def _batches(name: str, chunks: Generator[Chunk], headers: bool) -> Generator[pa.RecordBatch]:
+def _batches(name: str, lists: Generator[MessageList], headers: bool) -> Generator[pa.RecordBatch]:
     from natsproto.spark._arrow import delivered_batch, stored_batch
 
-    with closing(chunks):
-        for chunk in chunks:
-            if isinstance(chunk[0], RawMessage):
-                yield stored_batch(name, chunk, headers=headers)  # pyright: ignore[reportArgumentType]
+    with closing(lists):
+        for messages in lists:
+            if isinstance(messages[0], RawMessage):
+                yield stored_batch(name, messages, headers=headers)  # pyright: ignore[reportArgumentType]
             else:
-                yield delivered_batch(name, chunk, headers=headers)  # pyright: ignore[reportArgumentType]
+                yield delivered_batch(name, messages, headers=headers)  # pyright: ignore[reportArgumentType]
 
 
-def _rows(name: str, chunks: Generator[Chunk], headers: bool) -> Generator[Row]:
-    with closing(chunks):
-        for chunk in chunks:
-            rows = stored_rows(name, chunk) if isinstance(chunk[0], RawMessage) else delivered_rows(name, chunk)  # pyright: ignore[reportArgumentType]
+def _rows(name: str, lists: Generator[MessageList], headers: bool) -> Generator[Row]:
+    with closing(lists):
+        for messages in lists:
+            rows = (
+                stored_rows(name, messages) if isinstance(messages[0], RawMessage) else delivered_rows(name, messages)
+            )  # pyright: ignore[reportArgumentType]
             if headers:
                 yield from rows
             else:
@@ -458,9 +462,9 @@ def _covers(pattern: str, other: str) -> bool:
     return matches(pattern, other) and (pattern.endswith(">") or not other.endswith(">"))
 
 
-def _check_place(name: str, place: Place) -> None:
-    if isinstance(place, datetime):
-        if place.utcoffset() is None:
-            raise ConfigError(name, place, "a naive datetime names no moment: give it a tzinfo")
-    elif place not in ("earliest", "latest") and (type(place) is not int or not 1 <= place <= UINT64):
-        raise ConfigError(name, place, 'must be "earliest", "latest", a sequence from 1 on, or an aware datetime')
+def _check_bound(name: str, bound: Bound) -> None:
+    if isinstance(bound, datetime):
+        if bound.utcoffset() is None:
+            raise ConfigError(name, bound, "a naive datetime names no moment: give it a tzinfo")
+    elif bound not in ("earliest", "latest") and (type(bound) is not int or not 1 <= bound <= UINT64):
+        raise ConfigError(name, bound, 'must be "earliest", "latest", a sequence from 1 on, or an aware datetime')

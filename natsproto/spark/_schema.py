@@ -26,19 +26,19 @@ ROW_SCHEMA_WITHOUT_HEADERS = ROW_SCHEMA.replace("headers map<string,array<string
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def delivered_rows(name: str, chunk: list[JsMessage]) -> Iterator[Row]:
-    for message, ack, block in zip(chunk, ack_subjects(chunk), header_blocks(chunk), strict=True):
+def delivered_rows(name: str, messages: list[JsMessage]) -> Iterator[Row]:
+    for message, ack, block in zip(messages, ack_subjects(messages), header_blocks(messages), strict=True):
         tokens = ack.split(b".") if isinstance(ack, bytes) else []
         if len(tokens) == 9:
             seq, nanos = int(tokens[5]), int(tokens[7])
         else:
-            place = message.metadata
-            seq, nanos = place.stream_seq, place.timestamp.ns
+            metadata = message.metadata
+            seq, nanos = metadata.stream_seq, metadata.timestamp.ns
         yield _row(name, message.subject, seq, nanos, message.data, block)
 
 
-def stored_rows(name: str, chunk: list[RawMessage]) -> Iterator[Row]:
-    for message, block in zip(chunk, stored_header_blocks(chunk), strict=True):
+def stored_rows(name: str, messages: list[RawMessage]) -> Iterator[Row]:
+    for message, block in zip(messages, stored_header_blocks(messages), strict=True):
         yield _row(name, message.subject, message.seq, message.time.ns, message.data, block)
 
 

@@ -22,7 +22,7 @@ from pyspark.sql.types import Row
 from natsproto._client import Client
 from natsproto.errors import ConfigError, LocalProtocolError
 from natsproto.spark._arrow import batches_from_rows
-from natsproto.spark._client import call, exchange
+from natsproto.spark._client import run_on_loop, run_with_rows
 from natsproto.spark._options import SinkOptions
 from natsproto.spark._schema import warn_of_stripped
 from natsproto.spark._writer import WriteResult, WriteTask, check_target, write_messages
@@ -60,7 +60,7 @@ def _write(settings: SinkOptions, task: WriteTask, batches: Iterator[pa.RecordBa
     def produce(client: Client, rows: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[WriteResult]:
         return write_messages(client, settings, task, rows)
 
-    (done,) = exchange(settings.nats, produce, batches, ahead=2)
+    (done,) = run_with_rows(settings.nats, produce, batches, ahead=2)
     return WriteCommit(rows=done.rows, duplicates=done.duplicates, stripped=done.stripped)
 
 
@@ -85,7 +85,7 @@ class BatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame. Spark pickles this one object into every attempt of every task."""
 
     def __init__(self, settings: SinkOptions) -> None:
-        info = call(settings.nats, check_target, settings)
+        info = run_on_loop(settings.nats, check_target, settings)
         self._settings = settings
         self._run = uuid.uuid4().hex
         self._write_id = settings.write_id or self._run
@@ -100,7 +100,7 @@ class BatchWriter(DataSourceArrowWriter):
             epoch=0,
             partition=context.partitionId(),
             run=self._run,
-            repeated=retry or bool(self._settings.write_id),
+            may_be_stored=retry or bool(self._settings.write_id),
             retry=retry,
             after=self._after,
         )
@@ -119,7 +119,7 @@ class BatchWriter(DataSourceArrowWriter):
         )
 
 
-class _StreamWriterBase:
+class _StreamingWriterBase:
     """The common part of both stream writers. Spark makes one for every epoch, and another to commit it, so they do not
     connect: an epoch that is stored must not fail for lack of a server. The tasks check the stream.
     """
@@ -148,7 +148,7 @@ class _StreamWriterBase:
             epoch=int(epoch),
             partition=context.partitionId(),
             run=run,
-            repeated=retry or is_first_epoch(query, run, int(epoch)),
+            may_be_stored=retry or is_first_epoch(query, run, int(epoch)),
             retry=retry,
         )
 
@@ -172,7 +172,7 @@ def is_first_epoch(query: str, run: str, epoch: int) -> bool:
 
 if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):  # Spark 4.1
 
-    class StreamWriter(_StreamWriterBase, datasource.DataSourceStreamArrowWriter):
+    class StreamingWriter(_StreamingWriterBase, datasource.DataSourceStreamArrowWriter):
         """Writes the epochs of a streaming query."""
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -181,7 +181,7 @@ if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):  # Spark
 
 else:
 
-    class StreamWriter(_StreamWriterBase, datasource.DataSourceStreamWriter):
+    class StreamingWriter(_StreamingWriterBase, datasource.DataSourceStreamWriter):
         """Writes the epochs of a streaming query, which come as rows."""
 
         def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:

@@ -29,7 +29,7 @@ from natsproto._client import Client
 from natsproto._value import Value
 from natsproto.errors import ConfigError, DataLost, InvalidSubject, StreamNotFound
 from natsproto.protocol.subject import matches, publish_subject
-from natsproto.spark._client import call
+from natsproto.spark._client import run_on_loop
 from natsproto.spark._offsets import (
     Offset,
     SeqRange,
@@ -41,10 +41,10 @@ from natsproto.spark._offsets import (
     shares,
     split_range,
 )
-from natsproto.spark._options import Place, SinkOptions, SourceOptions
-from natsproto.spark._reader import plan_ranges, read_range, starts_at_front
+from natsproto.spark._options import Bound, SinkOptions, SourceOptions
+from natsproto.spark._reader import plan_ranges, read_range, starts_at_first_message
 from natsproto.spark._schema import ROW_SCHEMA, ROW_SCHEMA_WITHOUT_HEADERS, check_columns
-from natsproto.spark._sink import BatchWriter, StreamWriter, check_append
+from natsproto.spark._sink import BatchWriter, StreamingWriter, check_append
 from natsproto.spark._writer import check_ids
 
 if TYPE_CHECKING:
@@ -107,13 +107,13 @@ class BatchReader(DataSourceReader):
     def _bounds(self, stream: str) -> SeqRange | None:
         """Everything that is read of a stream, as one range; None if there is nothing."""
         settings, pushdown = self._settings, self._pushdown
-        places: list[tuple[Place, Place]] = [(settings.start, settings.end)]
+        bounds: list[tuple[Bound, Bound]] = [(settings.start, settings.end)]
         if pushdown.since is not None or pushdown.until is not None:
-            places.append((pushdown.since or "earliest", pushdown.until or "latest"))
+            bounds.append((pushdown.since or "earliest", pushdown.until or "latest"))
         found = []
-        for start, end in places:
+        for start, end in bounds:
             found += plan_ranges(settings.nats, stream, start=start, end=end, subjects=self._subjects, num_partitions=1)
-        if len(found) < len(places):
+        if len(found) < len(bounds):
             return None
         first = max(pushdown.first, *(rng.start for rng in found))
         last = min(2**63 if pushdown.last is None else pushdown.last, *(rng.end for rng in found))
@@ -154,7 +154,7 @@ else:
         """Spark before 4.2 does not ask."""
 
 
-class StreamReader(DataSourceStreamReader, _AvailableNow):
+class StreamingReader(DataSourceStreamReader, _AvailableNow):
     """Reads a stream without end.
 
     Spark keeps one of these in a process beside the driver and copies of it in the tasks. Only the former uses its
@@ -164,7 +164,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
     def __init__(self, settings: SourceOptions) -> None:
         self._settings = settings
         self._initial: Offset | None = None
-        self._place: Offset | None = None  # the end of the last batch; Spark 4.0 and 4.1 do not give it
+        self._offset: Offset | None = None  # the end of the last batch; Spark 4.0 and 4.1 do not give it
         self._latest: Offset | None = None  # the end of the next batch
         self._targets: dict[str, int] | None = None  # the last sequences of a query with Trigger.AvailableNow
         self._waiting_since: float | None = None  # when a batch began to wait for minOffsetsPerTrigger
@@ -176,31 +176,31 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         """The start of the query. Spark asks more than once, and again after a restart; see ``_offsets``."""
         if self._initial is None:
             self._initial = self._start_offset()
-            self._place = self._place or self._initial
+            self._offset = self._offset or self._initial
         return self._initial.json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """The end of the next batch. DataLost if the next messages are gone, unless that is allowed."""
         streams = find_streams(self._settings)
-        place = self._place if start is None else self._read_offset(start)
-        if place is None:
+        offset = self._offset if start is None else self._read_offset(start)
+        if offset is None:
             ends = tuple(StreamOffset.end(name, now) for name, now in streams.items())
-            place = Offset(streams=ends, partitions=self._settings.partitions)
-        starts = {one.stream: one for one in place.streams if one.stream in streams}
-        for gone in place.streams:
+            offset = Offset(streams=ends, partitions=self._settings.partitions)
+        starts = {one.stream: one for one in offset.streams if one.stream in streams}
+        for gone in offset.streams:
             if gone.stream not in streams:
                 self._lost(DataLost(gone.stream, gone.seq, gone.seq, "the stream was deleted"))
-        fronts = set()  # streams that are read from the first message that they still have
+        from_first = set()  # streams that are read from the first message that they still have
         for name, now in streams.items():
             known = starts.setdefault(name, StreamOffset.first(name, now))
-            if place.get(name) is None or (known.initial and starts_at_front(self._settings.start)):
-                fronts.add(name)
-            self._check(known, now, name in fronts)
-        reached = self._ends(starts, streams, fronts, limited=not isinstance(limit, ReadAllAvailable | None))
-        end = place.but(streams=tuple(one for one in reached if place.get(one.stream) is not None or not one.initial))
+            if offset.get(name) is None or (known.initial and starts_at_first_message(self._settings.start)):
+                from_first.add(name)
+            self._check(known, now, name in from_first)
+        reached = self._ends(starts, streams, from_first, limited=not isinstance(limit, ReadAllAvailable | None))
+        end = offset.but(streams=tuple(one for one in reached if offset.get(one.stream) is not None or not one.initial))
         if self._waits_for_more(starts, end):
-            end = place
-        self._untried = end.json(), fronts
+            end = offset
+        self._untried = end.json(), from_first
         self._latest = end
         return end.json()
 
@@ -216,11 +216,11 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         """The ends of the streams, and the lag of the next batch behind them, for the query's progress."""
         streams = find_streams(self._settings)
         ends = Offset(streams=tuple(StreamOffset.end(name, now) for name, now in streams.items()))
-        reached = self._latest or self._place
+        reached = self._latest or self._offset
         lag = {}
         for name, now in streams.items():
-            place = None if reached is None else reached.get(name)
-            lag[name] = now.last_seq + 1 - max(now.first_seq, 0 if place is None else place.seq)
+            offset = None if reached is None else reached.get(name)
+            lag[name] = now.last_seq + 1 - max(now.first_seq, 0 if offset is None else offset.seq)
         return {**ends.json(), "lag": lag}
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -230,24 +230,24 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The partitions of a batch. They follow from its offsets alone, as Spark may plan it again later."""
         begin, stop = self._read_offset(start), self._read_offset(end)
-        self._place = stop
-        fronts = self._untried[1] if self._untried is not None and self._untried[0] == end else set()
-        ranges = [batch_range(begin.get(place.stream), place) for place in stop.streams]
-        for place, found in zip(stop.streams, ranges, strict=True):
+        self._offset = stop
+        from_first = self._untried[1] if self._untried is not None and self._untried[0] == end else set()
+        ranges = [batch_range(begin.get(offset.stream), offset) for offset in stop.streams]
+        for offset, found in zip(stop.streams, ranges, strict=True):
             if found.recreated:
-                self._lost(DataLost(place.stream, found.first, found.last, f"it was created anew at {place.created}"))
+                self._lost(DataLost(offset.stream, found.first, found.last, f"it was created anew at {offset.created}"))
         numbers = shares(stop.partitions, [found.last - found.first + 1 for found in ranges])
         return [
             RangePartition(
                 SeqRange(
-                    stream=place.stream,
+                    stream=offset.stream,
                     start=first,
                     end=last,
-                    created=place.created,
-                    earliest=place.stream in fronts,
+                    created=offset.created,
+                    earliest=offset.stream in from_first,
                 )
             )
-            for place, found, number in zip(stop.streams, ranges, numbers, strict=True)
+            for offset, found, number in zip(stop.streams, ranges, numbers, strict=True)
             for first, last in split_range(found.first, found.last, number)
         ]
 
@@ -256,14 +256,14 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         return read_partition(self._settings, partition, self._settings.subjects)
 
     def _ends(
-        self, starts: dict[str, StreamOffset], streams: dict[str, StreamBounds], fronts: set[str], *, limited: bool
+        self, starts: dict[str, StreamOffset], streams: dict[str, StreamBounds], from_first: set[str], *, limited: bool
     ) -> list[StreamOffset]:
         """The end of the next batch in each stream. Several streams share the limits by their waiting messages."""
         untils = {name: None if self._targets is None else self._targets.get(name, 0) for name in streams}
 
         def ends(limits: Sequence[int | None]) -> list[StreamOffset]:
             return [
-                advance(starts[name], now, max_count=limit, until=untils[name], from_front=name in fronts)
+                advance(starts[name], now, max_count=limit, until=untils[name], from_first_message=name in from_first)
                 for (name, now), limit in zip(streams.items(), limits, strict=True)
             ]
 
@@ -286,7 +286,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
     def _waits_for_more(self, starts: dict[str, StreamOffset], end: Offset) -> bool:
         """True while a batch waits for minOffsetsPerTrigger."""
         fewest = self._settings.min_sequences
-        waiting = sum(place.seq - starts[place.stream].seq for place in end.streams)
+        waiting = sum(offset.seq - starts[offset.stream].seq for offset in end.streams)
         if fewest is None or self._targets is not None or not 0 < waiting < fewest:
             self._waiting_since = None
             return False
@@ -313,20 +313,20 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
     def _read_offset(self, saved: dict[str, Any]) -> Offset:
         """An offset of the checkpoint. ConfigError if it has a stream that the options do not name."""
         offset = Offset.read(saved)
-        for place in offset.streams:
-            if not any(is_named(place.stream, pattern) for pattern in self._settings.streams):
+        for one in offset.streams:
+            if not any(is_named(one.stream, pattern) for pattern in self._settings.streams):
                 wanted = ", ".join(self._settings.streams)
                 raise ConfigError(
                     "checkpoint", saved, f"is not of stream {wanted}: another stream needs a checkpoint of its own"
                 )
         return offset
 
-    def _check(self, place: StreamOffset, now: StreamBounds, from_front: bool) -> None:
+    def _check(self, offset: StreamOffset, now: StreamBounds, from_first_message: bool) -> None:
         """DataLost if the next messages are gone, or a line in the log."""
-        if place.created != now.created:
-            self._lost(DataLost(place.stream, place.seq, place.seq, f"it was created anew at {now.created}"))
-        elif not from_front and (gone := lost_range(place, now)) is not None:
-            self._lost(DataLost(place.stream, *gone, f"the stream begins at {now.first_seq} now"))
+        if offset.created != now.created:
+            self._lost(DataLost(offset.stream, offset.seq, offset.seq, f"it was created anew at {now.created}"))
+        elif not from_first_message and (gone := lost_range(offset, now)) is not None:
+            self._lost(DataLost(offset.stream, *gone, f"the stream begins at {now.first_seq} now"))
 
     def _lost(self, error: DataLost) -> None:
         if self._settings.fail_on_data_loss:
@@ -347,7 +347,7 @@ def find_streams(settings: SourceOptions) -> dict[str, StreamBounds]:
 
     StreamNotFound for a name, ConfigError if nothing matches the patterns.
     """
-    return call(settings.nats, _find_streams, settings.streams)
+    return run_on_loop(settings.nats, _find_streams, settings.streams)
 
 
 async def _find_streams(client: Client, wanted: tuple[str, ...]) -> dict[str, StreamBounds]:
@@ -481,7 +481,7 @@ class NatsDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``."""
-        return StreamReader(self._checked(schema))
+        return StreamingReader(self._checked(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``df.write``."""
@@ -491,7 +491,7 @@ class NatsDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For ``df.writeStream``."""
         settings, columns = self._sink(schema, overwrite)
-        return StreamWriter(settings, columns)
+        return StreamingWriter(settings, columns)
 
     @property
     def _source(self) -> SourceOptions:

@@ -48,7 +48,7 @@ class WriteTask(Value):
     partition: int
     run: str = ""
     """The run of the query, or the write: a new run looks for rows stored before."""
-    repeated: bool = False
+    may_be_stored: bool = False
     """True if its rows may have been stored before, longer ago than the duplicate window."""
     retry: bool = False
     """True if the same run had an earlier attempt."""
@@ -199,7 +199,7 @@ class _MsgIdWriter:
 
     def __init__(self, client: Client, settings: SinkOptions, info: StreamInfo, task: WriteTask) -> None:
         self._client, self._settings, self._info, self._task = client, settings, info, task
-        self._must_look_up = task.repeated and settings.guarantee == "msgid"
+        self._must_look_up = task.may_be_stored and settings.guarantee == "msgid"
         self._stored: StoredRows | None = None
 
     async def write(self, batches: AsyncIterator[MessageColumns]) -> WriteResult:
@@ -212,10 +212,10 @@ class _MsgIdWriter:
             async for batch in batches:
                 ids = _ids(settings, self._task, rows, batch)
                 if self._must_look_up:
-                    places = await self._new_rows(rows, batch, ids)
-                    duplicates += len(ids) - len(places)
-                    rows += len(ids) - len(places)
-                    batch, ids = batch.at(places), [ids[place] for place in places]
+                    indexes = await self._new_rows(rows, batch, ids)
+                    duplicates += len(ids) - len(indexes)
+                    rows += len(ids) - len(indexes)
+                    batch, ids = batch.at(indexes), [ids[index] for index in indexes]
                 sent: list[AckFuture] = []
                 if batch.headers:
                     for subject, data, key, pairs in zip(
@@ -239,12 +239,12 @@ class _MsgIdWriter:
             self._stored = await self._look_up(keep_ids=bool(batch.ids))
         stored, partition = self._stored, self._task.partition
         return [
-            place
-            for place, (key, subject) in enumerate(zip(ids, batch.subjects, strict=True))
+            index
+            for index, (key, subject) in enumerate(zip(ids, batch.subjects, strict=True))
             if not (
                 key in stored.ids
-                if batch.ids and batch.ids[place] is not None
-                else stored.has_row(partition, row + place, subject)
+                if batch.ids and batch.ids[index] is not None
+                else stored.has_row(partition, row + index, subject)
             )
         ]
 
@@ -252,8 +252,8 @@ class _MsgIdWriter:
         task = self._task
         before, found = _LAST_LOOK_UP.get(task.owner, (None, None))
         if found is None or before != task.but(partition=0) or task.retry:
-            supersedes = self._info.config.max_msgs_per_subject > 0
-            found = StoredRows(task.owner, task.epoch, keep_ids=keep_ids, supersedes=supersedes)
+            has_subject_limit = self._info.config.max_msgs_per_subject > 0
+            found = StoredRows(task.owner, task.epoch, keep_ids=keep_ids, has_subject_limit=has_subject_limit)
             await found.look_up(
                 self._client, self._info, recovery_window=self._settings.recovery_window, after=task.after
             )
@@ -271,7 +271,7 @@ def _ids(settings: SinkOptions, task: WriteTask, row: int, batch: MessageColumns
         raise no_id("stableOrder=true", row + (list(batch.ids).index(None) if batch.ids else 0))
     if not batch.ids:
         return [f"{prefix}{number}" for number in range(row, row + count)]
-    return [f"{prefix}{row + place}" if key is None else key for place, key in enumerate(batch.ids)]
+    return [f"{prefix}{row + index}" if key is None else key for index, key in enumerate(batch.ids)]
 
 
 # ---------------------------------------------------------------- by atomic batches
@@ -338,9 +338,9 @@ class _AtomicWriter:
     async def _commit(self, rows: int, piece: MessageColumns, digest: int) -> None:
         marker = Marker(epoch=self._task.epoch, rows=rows, digest=digest)
         async with self._js.atomic_batch(timeout=self._settings.timeout) as batch:
-            for place, (subject, data) in enumerate(zip(piece.subjects, piece.payloads, strict=True)):
-                headers = piece.headers[place] if piece.headers else None
-                await batch.publish(subject, data, headers=headers, msg_id=piece.ids[place] if piece.ids else None)
+            for index, (subject, data) in enumerate(zip(piece.subjects, piece.payloads, strict=True)):
+                headers = piece.headers[index] if piece.headers else None
+                await batch.publish(subject, data, headers=headers, msg_id=piece.ids[index] if piece.ids else None)
             await batch.publish(
                 self._subject,
                 marker.data(),

@@ -122,16 +122,16 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
 
 
 class blocking_fetch(SyncMethod[V, P, messages.Fetch, list[JsMessage]], Generic[V, P]):
-    """Waits for a verb that fetches. Messages that an interrupt keeps from being returned go to the next reader."""
+    """Waits for a method that fetches. Messages that an interrupt keeps from being returned go to the next reader."""
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> list[JsMessage]:
         portal, inner = wrapper._reach()
 
-        async def fetch() -> list[message.JsMessage]:  # the verb has to be called on the event loop
-            return await self._verb(inner, *args, **kwargs)
+        async def fetch() -> list[message.JsMessage]:  # the method has to be called on the event loop
+            return await self._method(inner, *args, **kwargs)
 
         def put_back(messages: list[message.JsMessage]) -> None:
-            self._verb(inner, *args, **kwargs).put_back(messages)
+            self._method(inner, *args, **kwargs).put_back(messages)
 
         return [JsMessage(portal, item) for item in portal.call_or_undo(fetch, put_back)]
 

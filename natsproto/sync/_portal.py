@@ -116,11 +116,11 @@ class Portal:
         """True when the caller runs on the thread of the loop."""
         return threading.current_thread() is self._thread
 
-    def call(self, verb: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Await the verb on the loop and return its result. An interrupt (Ctrl-C) cancels it."""
+    def call(self, method: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Await the method on the loop and return its result. An interrupt (Ctrl-C) cancels it."""
 
         async def work() -> R:
-            return await verb(*args, **kwargs)
+            return await method(*args, **kwargs)
 
         return self._wait(work())
 
@@ -132,13 +132,13 @@ class Portal:
 
         return self._wait(work())
 
-    def call_or_undo(self, verb: Callable[[], Awaitable[R]], undo: Callable[[R], object]) -> R:
-        """Await the verb on the loop and return its result. When an interrupt keeps the result from being returned, it
+    def call_or_undo(self, method: Callable[[], Awaitable[R]], undo: Callable[[R], object]) -> R:
+        """Await the method on the loop and return its result. If an interrupt keeps the result from being returned, it
         is given to ``undo`` on the loop.
         """
 
         async def work() -> R:
-            return await verb()
+            return await method()
 
         return self._wait(work(), undo)
 
@@ -161,14 +161,14 @@ class Portal:
         """Start a coroutine without waiting for it. To be called on the loop."""
         self._detached(work).start()
 
-    def run_detached(self, verb: Callable[[], Coroutine[object, object, object]], *, wait: bool) -> None:
-        """Run the verb on the loop from any thread, even while the loop is ending. Never raises.
+    def run_detached(self, method: Callable[[], Coroutine[object, object, object]], *, wait: bool) -> None:
+        """Run the method on the loop from any thread, even while the loop is ending. Never raises.
 
         With ``wait`` the caller waits for the end, but not on the loop's own thread and not for ever.
         """
         if self.stopped:
             return
-        call = self._detached(verb())
+        call = self._detached(method())
         try:
             self.post(call.start)
         except ConnectionClosed:

@@ -209,24 +209,24 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
             raise
         await self._join(partial(leave, None, None, None))
 
-    async def _join(self, verb: Callable[[], Awaitable[object]]) -> None:
-        """Send all queued messages, await ``verb``, and raise the errors of both."""
+    async def _join(self, method: Callable[[], Awaitable[object]]) -> None:
+        """Send all queued messages, await ``method``, and raise the errors of both."""
         queue_error: Exception | None = None
         try:
             await self._queue.join()
         except Exception as exc:
             queue_error = exc
         try:
-            await verb()
+            await method()
         except PublishFailed as exc:
             raise merge_errors(queue_error, exc) from exc.__cause__
         if queue_error is not None:
             raise queue_error
 
-    async def _in_order(self, verb: Callable[[], Awaitable[R]]) -> R:
-        """Await ``verb`` after all queued messages, which keeps the order of publishing."""
+    async def _in_order(self, method: Callable[[], Awaitable[R]]) -> R:
+        """Await ``method`` after all queued messages, which keeps the order of publishing."""
         await self._queue.join()
-        return await verb()
+        return await method()
 
     async def _send(self, item: T) -> None:
         raise NotImplementedError

@@ -1,7 +1,7 @@
-"""Wrappers that turn the verbs of the async client into blocking ones, with their types and documentation.
+"""Wrappers that turn the methods of the async client into blocking ones, with their types and documentation.
 
-A wrapper holds an object of the async client and the portal to its event loop. Each verb of a wrapper is one of the
-descriptors below around the async verb, so that no signature and no docstring is written twice.
+A wrapper holds an object of the async client and the portal to its event loop. Each method of a wrapper is one of the
+descriptors below around the async method, so that no signature and no docstring is written twice.
 """
 
 from __future__ import annotations
@@ -146,9 +146,9 @@ class ContextReader(BufferedReader[B, I], Generic[B, I]):
 class SyncMethod(Generic[V, P, A, T]):
     """Descriptor that wraps a method of the async client. The subclasses convert its result."""
 
-    def __init__(self, verb: Callable[Concatenate[V, P], A]) -> None:
-        self._verb = verb
-        self.__doc__ = verb.__doc__
+    def __init__(self, method: Callable[Concatenate[V, P], A]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
 
     @overload
     def __get__(self, wrapper: None, owner: type[object]) -> Self: ...
@@ -166,35 +166,35 @@ class SyncMethod(Generic[V, P, A, T]):
 
 
 class blocking(SyncMethod[V, P, Awaitable[R], R], Generic[V, P, R]):
-    """Waits for the verb and returns its result."""
+    """Waits for the method and returns its result."""
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> R:
         portal, inner = wrapper._reach()
-        return portal.call(self._verb, inner, *args, **kwargs)
+        return portal.call(self._method, inner, *args, **kwargs)
 
 
 class blocking_wrapped(SyncMethod[V, P, Awaitable[R], F], Generic[V, P, R, F]):
-    """Waits for a verb that returns a handle, and wraps the handle."""
+    """Waits for a method that returns a handle, and wraps the handle."""
 
-    def __init__(self, verb: Callable[Concatenate[V, P], Awaitable[R]], wrap: Callable[[Portal, R], F]) -> None:
-        super().__init__(verb)
+    def __init__(self, method: Callable[Concatenate[V, P], Awaitable[R]], wrap: Callable[[Portal, R], F]) -> None:
+        super().__init__(method)
         self._wrap = wrap
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> F:
         portal, inner = wrapper._reach()
-        return self._wrap(portal, portal.call(self._verb, inner, *args, **kwargs))
+        return self._wrap(portal, portal.call(self._method, inner, *args, **kwargs))
 
 
 class wrapped(SyncMethod[V, P, R, F], Generic[V, P, R, F]):
-    """Calls a verb that returns a handle at once, and wraps the handle."""
+    """Calls a method that returns a handle at once, and wraps the handle."""
 
-    def __init__(self, verb: Callable[Concatenate[V, P], R], wrap: Callable[[Portal, R], F]) -> None:
-        super().__init__(verb)
+    def __init__(self, method: Callable[Concatenate[V, P], R], wrap: Callable[[Portal, R], F]) -> None:
+        super().__init__(method)
         self._wrap = wrap
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> F:
         portal, inner = wrapper._reach()
-        return self._wrap(portal, portal.run(self._verb, inner, *args, **kwargs))
+        return self._wrap(portal, portal.run(self._method, inner, *args, **kwargs))
 
 
 class as_list(SyncMethod[V, P, AsyncIterable[R], list[R]], Generic[V, P, R]):
@@ -204,7 +204,7 @@ class as_list(SyncMethod[V, P, AsyncIterable[R], list[R]], Generic[V, P, R]):
         portal, inner = wrapper._reach()
 
         async def read_all() -> list[R]:
-            return [item async for item in self._verb(inner, *args, **kwargs)]
+            return [item async for item in self._method(inner, *args, **kwargs)]
 
         return portal.call(read_all)
 
@@ -214,7 +214,7 @@ class as_iterator(SyncMethod[V, P, AsyncIterable[R], Iterator[R]], Generic[V, P,
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         portal, inner = wrapper._reach()
-        return portal.iterate(portal.run(self._verb, inner, *args, **kwargs))
+        return portal.iterate(portal.run(self._method, inner, *args, **kwargs))
 
 
 class Batches(Protocol[C]):
@@ -230,5 +230,5 @@ class as_batched_iterator(SyncMethod[V, P, Batches[I], Iterator[I]], Generic[V, 
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[I]:
         portal, inner = wrapper._reach()
-        source = portal.run(self._verb, inner, *args, **kwargs)
+        source = portal.run(self._method, inner, *args, **kwargs)
         return chain.from_iterable(portal.iterate(source.batches()))

@@ -12,7 +12,7 @@ from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._info import StreamInfo
 from natsproto.protocol.headers import HeadersLike
 from natsproto.spark import SeqRange, SparkNats, read_range
-from natsproto.spark._client import call
+from natsproto.spark._client import run_on_loop
 from natsproto.spark._options import Method
 
 METHODS: tuple[Method, ...] = ("consumer", "direct")
@@ -33,7 +33,7 @@ class StreamFixture:
         async def make(client: Client) -> None:
             await client.jetstream().create_stream(self.config)
 
-        call(self.nats, make)
+        run_on_loop(self.nats, make)
 
     def publish(self, number: int, *subjects: str, data: bytes = b"", headers: HeadersLike | None = None) -> None:
         """So many messages, on these subjects in turn."""
@@ -44,7 +44,7 @@ class StreamFixture:
                 for index in range(number):
                     await publisher.publish(wheel[index % len(wheel)], data or b"%d" % index, headers=headers)
 
-        call(self.nats, fill)
+        run_on_loop(self.nats, fill)
 
     def delete(self, *seqs: int) -> None:
         async def drop(client: Client) -> None:
@@ -52,26 +52,26 @@ class StreamFixture:
             for seq in seqs:
                 await stream.delete_message(seq)
 
-        call(self.nats, drop)
+        run_on_loop(self.nats, drop)
 
     def purge(self, before: int) -> None:
         async def drop(client: Client) -> None:
             await (await client.jetstream().stream(self.name)).purge(sequence=before)
 
-        call(self.nats, drop)
+        run_on_loop(self.nats, drop)
 
     def recreate(self) -> None:
         async def drop(client: Client) -> None:
             await client.jetstream().delete_stream(self.name)
 
-        call(self.nats, drop)
+        run_on_loop(self.nats, drop)
         self.create()
 
     def info(self) -> StreamInfo:
         async def look(client: Client) -> StreamInfo:
             return await (await client.jetstream().stream(self.name)).info()
 
-        return call(self.nats, look)
+        return run_on_loop(self.nats, look)
 
     def range(self, start: int, end: int) -> SeqRange:
         return SeqRange(stream=self.name, start=start, end=end, created=self.info().created.rfc3339())

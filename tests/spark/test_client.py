@@ -20,7 +20,7 @@ from natsproto._client import Client
 from natsproto._core.engine import State
 from natsproto.errors import ConfigError, ConnectFailed, ConnectionClosed
 from natsproto.spark import SparkNats, run_partition, worker_client
-from natsproto.spark._client import call, exchange, stream, worker
+from natsproto.spark._client import iterate_on_loop, run_on_loop, run_with_rows, shared_client
 from natsproto.testing import Server, run_server
 
 
@@ -53,55 +53,55 @@ def test_import_needs_no_extra_and_starts_nothing(tmp_path: Path) -> None:
 
 def test_all_tasks_of_a_process_share_one_client(nats: SparkNats) -> None:
     other = pickle.loads(pickle.dumps(nats))  # every task unpickles its own
-    assert call(nats, identity) == call(other, identity)
+    assert run_on_loop(nats, identity) == run_on_loop(other, identity)
     with worker_client(nats) as one, worker_client(other) as two:
         assert one is two
     assert one.is_connected, "leaving the block does not close what others use"
 
 
 def test_another_config_has_another_client(nats: SparkNats) -> None:
-    assert call(nats, identity) != call(nats.but(name="other"), identity)
+    assert run_on_loop(nats, identity) != run_on_loop(nats.but(name="other"), identity)
 
 
 def test_nothing_connects_before_it_is_used(server: Server) -> None:
     config = SparkNats(servers=server.url, name="lazy")
-    worker(config)
+    shared_client(config)
     run_partition(echo, config)
-    assert "not connected yet" in repr(worker(config))
+    assert "not connected yet" in repr(shared_client(config))
 
 
 def test_closed_client_is_replaced(nats: SparkNats) -> None:
     config = nats.but(name="to be closed")
-    first = call(config, identity)
-    worker(config).close()
-    assert call(config, identity) != first
+    first = run_on_loop(config, identity)
+    shared_client(config).close()
+    assert run_on_loop(config, identity) != first
 
 
 def test_rejected_client_is_replaced(nats: SparkNats) -> None:
     config = nats.but(name="refused")
-    first = worker(config)
+    first = shared_client(config)
     portal, client = first.reach()
     portal.call(client.close)
     assert first.state is State.CLOSED
-    assert call(config, identity) > 0
+    assert run_on_loop(config, identity) > 0
 
 
 def test_connecting_may_be_tried_again(unused_tcp_port: int) -> None:
     config = SparkNats(servers=f"127.0.0.1:{unused_tcp_port}")
     for _ in range(2):
         with pytest.raises(ConnectFailed):
-            call(config, identity)
+            run_on_loop(config, identity)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_process_connects_for_itself(nats: SparkNats) -> None:
     """As the daemon of PySpark does it for every worker."""
-    mine = call(nats, identity)
+    mine = run_on_loop(nats, identity)
     read, write = os.pipe()
     child = os.fork()
     if child == 0:  # pragma: no cover
         try:
-            os.write(write, f"{call(nats, identity)} {len(list(stream(nats, numbers)))}".encode())
+            os.write(write, f"{run_on_loop(nats, identity)} {len(list(iterate_on_loop(nats, numbers)))}".encode())
         finally:
             os._exit(0)
     os.close(write)
@@ -110,13 +110,13 @@ def test_forked_process_connects_for_itself(nats: SparkNats) -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert int(theirs[0]) not in (mine, 0)
     assert int(theirs[1]) == 10
-    assert call(nats, identity) == mine, "the child's end is none of ours"
+    assert run_on_loop(nats, identity) == mine, "the child's end is none of ours"
 
 
 @pytest.mark.parametrize("config", [None, "nats://localhost"])
 def test_what_is_no_config_is_refused(config: object) -> None:
     with pytest.raises(TypeError, match="SparkNats"):
-        worker(config)  # type: ignore[arg-type]
+        shared_client(config)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- crossing
@@ -154,12 +154,12 @@ class Upstream:
 @pytest.mark.parametrize("ahead", [1, 2, 7, 256])
 @pytest.mark.parametrize("count", [0, 1, 255, 1000])
 def test_all_rows_cross_in_order(nats: SparkNats, ahead: int, count: int) -> None:
-    assert list(exchange(nats, echo, Upstream(count), ahead=ahead)) == list(range(1, count + 1))
+    assert list(run_with_rows(nats, echo, Upstream(count), ahead=ahead)) == list(range(1, count + 1))
 
 
 def test_rows_are_taken_as_they_are_wanted(nats: SparkNats) -> None:
     source = Upstream(10_000)
-    results = exchange(nats, echo, source, ahead=4)
+    results = run_with_rows(nats, echo, source, ahead=4)
     assert source.taken == 0
     for _ in range(20):
         next(results)
@@ -177,10 +177,10 @@ def test_generator_waits_for_a_reader_that_stalls(nats: SparkNats) -> None:
             made += 1
             yield made
 
-    results = stream(nats, endless, ahead=3)
+    results = iterate_on_loop(nats, endless, ahead=3)
     assert next(results) == 1
     for _ in range(3):  # whatever turns the loop makes meanwhile
-        call(nats, identity)
+        run_on_loop(nats, identity)
     assert made <= 1 + 3 + 3
     assert [next(results) for _ in range(50)] == list(range(2, 52))
     assert made <= 51 + 3 + 3
@@ -197,7 +197,7 @@ def test_results_do_not_wait_for_slow_rows(nats: SparkNats, monkeypatch: pytest.
         assert had.wait(10), "the first result waits for as many rows as may be ahead"
         yield from range(1000)
 
-    results = exchange(nats, echo, slowly(), ahead=256)
+    results = run_with_rows(nats, echo, slowly(), ahead=256)
     assert next(results) == 1
     had.set()
     results.close()
@@ -221,7 +221,7 @@ class Watched:
 @pytest.mark.parametrize("end", ["close", "forget", "raise"])
 def test_leaving_early_cleans_up_before_it_returns(nats: SparkNats, end: str) -> None:
     watched = Watched()
-    results = exchange(nats, watched, Upstream(1000), ahead=8)
+    results = run_with_rows(nats, watched, Upstream(1000), ahead=8)
     next(results)
     if end == "close":
         results.close()
@@ -241,7 +241,7 @@ def test_error_comes_after_the_results_before_it(nats: SparkNats) -> None:
             if row == 3:
                 raise ZeroDivisionError("of the function")
 
-    results = exchange(nats, fails, Upstream(10), ahead=2)
+    results = run_with_rows(nats, fails, Upstream(10), ahead=2)
     assert [next(results) for _ in range(3)] == [1, 2, 3]
     with pytest.raises(ZeroDivisionError, match="of the function"):
         next(results)
@@ -254,7 +254,7 @@ def test_error_of_the_rows_cleans_up_and_is_raised(nats: SparkNats) -> None:
 
     watched = Watched()
     with pytest.raises(ZeroDivisionError, match="of the rows"):
-        list(exchange(nats, watched, rows(), ahead=1))
+        list(run_with_rows(nats, watched, rows(), ahead=1))
     assert watched.clean
 
 
@@ -265,9 +265,9 @@ def test_closed_client_ends_the_reading(nats: SparkNats) -> None:
         yield 1
         await asyncio.Event().wait()
 
-    results = stream(config, waits)
+    results = iterate_on_loop(config, waits)
     assert next(results) == 1
-    threading.Timer(0.05, worker(config).close).start()
+    threading.Timer(0.05, shared_client(config).close).start()
     with pytest.raises(ConnectionClosed):
         next(results)
 
@@ -275,18 +275,18 @@ def test_closed_client_ends_the_reading(nats: SparkNats) -> None:
 @pytest.mark.parametrize("ahead", [0, -1, True, 1.5])
 def test_bad_bound_is_refused(nats: SparkNats, ahead: int) -> None:
     with pytest.raises(ConfigError, match="ahead"):
-        next(exchange(nats, echo, [], ahead=ahead))
+        next(run_with_rows(nats, echo, [], ahead=ahead))
 
 
 def test_connection_outlives_a_stalled_reader() -> None:
     """Spark's thread is busy elsewhere: the server has its PINGs answered all the same."""
     with run_server(config='ping_interval: "0.2s"\nping_max: 100\ntrace: true') as strict:
         config = SparkNats(servers=strict.url)
-        results = stream(config, numbers)
+        results = iterate_on_loop(config, numbers)
         next(results)
         while strict.log().count("<<- [PONG]") < 4:
             time.sleep(0.02)
         assert list(results) == list(range(1, 10))
-        portal, client = worker(config).reach()
+        portal, client = shared_client(config).reach()
         assert portal.run(lambda: client.stats).reconnects == 0
-        worker(config).close()
+        shared_client(config).close()

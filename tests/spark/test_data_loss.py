@@ -174,13 +174,13 @@ def test_pulls_hurry_where_the_front_moves() -> None:
     pace.use_largest()
     assert pace.next() == 8192
     loss = DataLossCheck(rng, strict=True)
-    moves = [loss.front_moves]
+    moves = [loss.first_seq_moves]
     state = {"messages": 2, "bytes": 2, "first_seq": 40, "last_seq": 30_000}
     created = "2026-01-01T00:00:00Z"
     loss.compare(decode(StreamInfo, {"config": {"name": "S"}, "state": state, "created": created}))
-    moves.append(loss.front_moves)
+    moves.append(loss.first_seq_moves)
     loss.advance(64, True)
-    moves.append(loss.front_moves)
+    moves.append(loss.first_seq_moves)
     assert moves == [False, True, False], "what is removed after the first message was read is a loss"
 
 

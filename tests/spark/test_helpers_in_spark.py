@@ -32,7 +32,7 @@ from natsproto.spark import (
     stream_dataframe,
     worker_client,
 )
-from natsproto.spark._client import call
+from natsproto.spark._client import run_on_loop
 from natsproto.testing import run_server
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ def doubling(nats: SparkNats, nc: sync.Client, name: str) -> Iterator[str]:
         await client.flush()
         return [stack]
 
-    (stack,) = call(nats, serve)
+    (stack,) = run_on_loop(nats, serve)
     yield subject
-    call(nats, lambda _: stack.aclose())
+    run_on_loop(nats, lambda _: stack.aclose())
 
 
 # ---------------------------------------------------------------- partitions
@@ -116,13 +116,13 @@ def test_limit_closes_the_function(spark: SparkSession, nats: SparkNats, name: s
 
         return asyncio.create_task(hear())
 
-    heard = call(nats, listen)
+    heard = run_on_loop(nats, listen)
     assert spark.range(0, 10, 1, 1).rdd.mapPartitions(run_partition(endless, nats)).take(5) == [0, 1, 2, 3, 4]
 
     async def wait(client: Client) -> int:
         return await asyncio.wait_for(heard, 20)
 
-    assert call(nats, wait) < 2000, "it was read a little ahead, no more"
+    assert run_on_loop(nats, wait) < 2000, "it was read a little ahead, no more"
 
 
 def test_rows_are_mapped_by_requests(spark: SparkSession, nats: SparkNats, doubling: str) -> None:
@@ -166,7 +166,7 @@ def test_plain_udf_uses_the_client_of_its_worker(spark: SparkSession, nats: Spar
 
 
 def test_stream_is_a_dataframe(spark: SparkSession, nats: SparkNats, name: str) -> None:
-    call(nats, _stream, name, 1000)
+    run_on_loop(nats, _stream, name, 1000)
     frame = stream_dataframe(spark, nats, name, num_partitions=3)
     assert frame.rdd.getNumPartitions() == 3
     rows = sorted(frame.collect(), key=lambda row: row["seq"])
@@ -179,7 +179,7 @@ def test_stream_is_a_dataframe(spark: SparkSession, nats: SparkNats, name: str) 
 
 
 def test_dataframe_holds_the_stream_at_its_making(spark: SparkSession, nats: SparkNats, name: str) -> None:
-    call(nats, _stream, name, 100)
+    run_on_loop(nats, _stream, name, 100)
     frame = stream_dataframe(spark, nats, name, subjects=[f"{name}.3"], headers=False)
     with worker_client(nats) as client:
         client.jetstream().publish(f"{name}.3", b"later")
@@ -189,7 +189,7 @@ def test_dataframe_holds_the_stream_at_its_making(spark: SparkSession, nats: Spa
 
 
 def test_repeated_partition_is_published_once(spark: SparkSession, nats: SparkNats, name: str) -> None:
-    call(nats, _stream, name, 0)
+    run_on_loop(nats, _stream, name, 0)
     rows = spark.range(0, 500, 1, 2).selectExpr(
         f"concat('{name}.', id % 7) as subject", "cast(id as string) as data", "map('Row', cast(id as string)) headers"
     )
@@ -204,7 +204,7 @@ def test_repeated_partition_is_published_once(spark: SparkSession, nats: SparkNa
 
 
 def test_task_retried_halfway_doubles_nothing(spark: SparkSession, nats: SparkNats, name: str, tmp_path: Path) -> None:
-    call(nats, _stream, name, 0)
+    run_on_loop(nats, _stream, name, 0)
     publish = publish_partition(nats, write_id="w2", subject=f"{name}.x", stable_order=True, window=10)
     done_once = str(tmp_path / "failed")
 
@@ -225,7 +225,7 @@ def test_task_retried_halfway_doubles_nothing(spark: SparkSession, nats: SparkNa
 
 def test_micro_batches_are_published_once(spark: SparkSession, nats: SparkNats, name: str, tmp_path: Path) -> None:
     """The query fails after a batch is published and before Spark has noted it."""
-    call(nats, _stream, name, 0)
+    run_on_loop(nats, _stream, name, 0)
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     source.mkdir()
     (source / "1.json").write_text("\n".join(json.dumps({"data": str(n)}) for n in range(100)))
@@ -252,7 +252,7 @@ def test_micro_batch_is_written_from_another_thread(
     spark: SparkSession, nats: SparkNats, name: str, tmp_path: Path
 ) -> None:
     """As with two sinks at a time. Such a thread does not know the query, so it needs a write_id."""
-    call(nats, _stream, name, 0)
+    run_on_loop(nats, _stream, name, 0)
     (tmp_path / "1.json").write_text("\n".join(json.dumps({"data": str(n)}) for n in range(100)))
     named = foreach_batch_writer(nats, write_id="copy", subject=f"{name}.x", stable_order=True)
     unnamed = foreach_batch_writer(nats, subject=f"{name}.y", stable_order=True)
@@ -295,7 +295,7 @@ def bucket(nats: SparkNats, name: str) -> str:
                 if number % 100:
                     await publisher.publish(f"$KV.{name}.k.{number}", b"v%d" % number)
 
-    call(nats, make)
+    run_on_loop(nats, make)
     return name
 
 

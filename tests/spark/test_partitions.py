@@ -33,7 +33,7 @@ from natsproto.spark import (
     request_partition,
     run_partition,
 )
-from natsproto.spark._client import call
+from natsproto.spark._client import run_on_loop
 
 _names = (f"M{number}" for number in count())
 
@@ -260,9 +260,9 @@ def doubling(nats: SparkNats, name: str) -> Iterator[str]:
     async def stop(client: Client) -> None:
         task.cancel()
 
-    task = call(nats, serve)
+    task = run_on_loop(nats, serve)
     yield name
-    call(nats, stop)
+    run_on_loop(nats, stop)
 
 
 def test_requests_are_paired_with_their_replies(nats: SparkNats, doubling: str) -> None:
@@ -307,7 +307,7 @@ async def _stored(client: Client, name: str) -> list[tuple[str, bytes, dict[str,
 
 
 def test_rows_become_messages(nats: SparkNats, name: str) -> None:
-    call(nats, _make_stream, name)
+    run_on_loop(nats, _make_stream, name)
     rows = [
         {"subject": f"{name}.a", "data": b"1"},
         {"subject": f"{name}.b", "data": "ä", "headers": {"A": "x"}, "msg_id": "mine"},
@@ -315,7 +315,7 @@ def test_rows_become_messages(nats: SparkNats, name: str) -> None:
     ]
     (written,) = publish_partition(nats, write_id="w", stable_order=True)(rows)
     assert written == WriteSummary(write_id="w", partition=0, published=3, duplicates=0)
-    assert call(nats, _stored, name) == [
+    assert run_on_loop(nats, _stored, name) == [
         (f"{name}.a", b"1", {"Nats-Msg-Id": "w.0.0"}),
         (f"{name}.b", "ä".encode(), {"A": "x", "Nats-Msg-Id": "mine"}),
         (f"{name}.c", b"3", {"Nats-Msg-Id": "w.0.2"}),
@@ -323,13 +323,13 @@ def test_rows_become_messages(nats: SparkNats, name: str) -> None:
 
 
 def test_rows_are_stored_if_no_result_is_read(nats: SparkNats, name: str) -> None:
-    call(nats, _make_stream, name)
+    run_on_loop(nats, _make_stream, name)
     publish_partition(nats, write_id="w", subject=f"{name}.a", stable_order=True)([{"data": "1"}])
-    assert len(call(nats, _stored, name)) == 1, "as foreachPartition of Spark Connect calls it"
+    assert len(run_on_loop(nats, _stored, name)) == 1, "as foreachPartition of Spark Connect calls it"
 
 
 def test_subject_and_id_can_be_functions(nats: SparkNats, name: str) -> None:
-    call(nats, _make_stream, name)
+    run_on_loop(nats, _make_stream, name)
     rows = [{"data": "1", "key": "x"}, {"data": "2", "key": "y"}]
     list(publish_partition(nats, write_id="w", subject=f"{name}.all", msg_id="key")(rows))
 
@@ -337,19 +337,19 @@ def test_subject_and_id_can_be_functions(nats: SparkNats, name: str) -> None:
         return f"{name}.{row['key']}"
 
     list(publish_partition(nats, write_id="w", subject=subject, msg_id=lambda row: row["key"] * 2)(rows))
-    found = [(subject, headers["Nats-Msg-Id"]) for subject, _, headers in call(nats, _stored, name)]
+    found = [(subject, headers["Nats-Msg-Id"]) for subject, _, headers in run_on_loop(nats, _stored, name)]
     assert found == [(f"{name}.all", "x"), (f"{name}.all", "y"), (f"{name}.x", "xx"), (f"{name}.y", "yy")]
 
 
 @pytest.mark.parametrize("window", [1, 3, 2000])
 def test_duplicates_are_counted_and_not_stored(nats: SparkNats, name: str, window: int) -> None:
-    call(nats, _make_stream, name)
+    run_on_loop(nats, _make_stream, name)
     rows = [{"data": str(number)} for number in range(7000)]
     publish = publish_partition(nats, write_id="w", subject=f"{name}.a", stable_order=True, window=window)
     count = 7000 if window == 2000 else 100
     assert [(one.published, one.duplicates) for one in publish(rows[: count - 10])] == [(count - 10, 0)]
     assert [(one.published, one.duplicates) for one in publish(rows[:count])] == [(count, count - 10)]
-    assert len(call(nats, _stored, name)) == count
+    assert len(run_on_loop(nats, _stored, name)) == count
 
 
 def test_row_that_no_stream_takes_fails_the_task(nats: SparkNats, name: str) -> None:
@@ -361,7 +361,7 @@ def test_row_that_no_stream_takes_fails_the_task(nats: SparkNats, name: str) -> 
 
 
 def test_row_that_is_no_message_fails_the_task(nats: SparkNats, name: str) -> None:
-    call(nats, _make_stream, name)
+    run_on_loop(nats, _make_stream, name)
     publish = publish_partition(nats, write_id="w", stable_order=True)
     with pytest.raises(InvalidSubject):
         list(publish([{"subject": "a b", "data": b""}]))
@@ -389,7 +389,7 @@ def bucket(request: pytest.FixtureRequest, nats: SparkNats, name: str) -> str:
             await kv.put(str(number), b"v%d" % number)
         await kv.delete("50")
 
-    call(nats, make)
+    run_on_loop(nats, make)
     return name
 
 

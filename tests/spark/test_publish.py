@@ -16,7 +16,7 @@ from natsproto.errors import ConfigError
 from natsproto.jetstream._config import RetentionPolicy, StreamConfig
 from natsproto.spark import SparkNats, publish_partition
 from natsproto.spark import _publish as publish
-from natsproto.spark._client import call, close_workers
+from natsproto.spark._client import close_workers, run_on_loop
 from natsproto.spark._partitions import column
 from natsproto.testing import run_server
 
@@ -42,7 +42,7 @@ def create(nats: SparkNats, config: StreamConfig) -> None:
     async def make(client: Client) -> None:
         await client.jetstream().create_stream(config)
 
-    call(nats, make)
+    run_on_loop(nats, make)
 
 
 def wait_for_window(nats: SparkNats, stream: StreamConfig) -> None:
@@ -54,7 +54,7 @@ def wait_for_window(nats: SparkNats, stream: StreamConfig) -> None:
         while (await js.publish(f"{stream.name}.other", msg_id="known")).duplicate:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
-    call(nats, forget)
+    run_on_loop(nats, forget)
 
 
 def payloads(nats: SparkNats, stream: StreamConfig) -> list[bytes]:
@@ -62,7 +62,7 @@ def payloads(nats: SparkNats, stream: StreamConfig) -> list[bytes]:
         found = (await client.jetstream().stream(str(stream.name))).get_batch()
         return [message.data async for message in found if not message.subject.endswith(".other")]
 
-    return call(nats, read)
+    return run_on_loop(nats, read)
 
 
 def rows(stream: StreamConfig, *numbers: int, **more: Any) -> list[dict[str, Any]]:

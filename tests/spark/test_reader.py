@@ -15,7 +15,7 @@ from natsproto.errors import ConfigError, InvalidSubject, PermissionDenied
 from natsproto.jetstream._config import RetentionPolicy
 from natsproto.spark import SeqRange, SparkNats, plan_ranges, read_range
 from natsproto.spark import _reader as reader
-from natsproto.spark._client import call, close_workers, worker
+from natsproto.spark._client import close_workers, run_on_loop, shared_client
 from natsproto.spark._options import Method
 from natsproto.testing import Server, run_server
 from tests.spark.streams import METHODS, StreamFixture
@@ -176,7 +176,7 @@ def keep_for_later(nats: SparkNats, name: str) -> None:
     async def make(client: Client) -> None:
         await (await client.jetstream().stream(name)).create_consumer(durable_name="D")
 
-    call(nats, make)
+    run_on_loop(nats, make)
 
 
 @pytest.mark.parametrize("method", [*METHODS, "auto"])
@@ -223,7 +223,7 @@ def test_reader_that_stalls_is_not_flooded(nats: SparkNats) -> None:
     source.publish(300, data=bytes(100_000))
     rows = read_range(config, source.range(1, 300), batch_rows=10, max_bytes=1 << 20)
     next(rows)
-    portal, client = worker(config).reach()
+    portal, client = shared_client(config).reach()
     for _ in range(20):
         portal.call(client.flush)  # the server has sent whatever it was going to send
     assert portal.run(lambda: client.stats).in_bytes < 6 << 20, "of 30 MB"
@@ -242,7 +242,7 @@ def test_server_sends_little_more_than_the_range(
     source.publish(20_000, *(str(number) for number in range(10)))
     start = chance.randrange(1, 20_000 - span)
     config = nats.but(name=f"read-{source.name}")
-    portal, client = worker(config).reach()
+    portal, client = shared_client(config).reach()
     rng, subjects = source.range(start, start + span - 1), [f"{source.name}.3"] if share == 10 else []
     before = portal.run(lambda: client.stats).in_msgs
     found = [row[2] for row in read_range(config, rng, subjects=subjects, method=method)]
@@ -256,7 +256,7 @@ def test_server_sends_little_to_a_reader_that_leaves(nats: SparkNats, method: Me
     source = StreamFixture(nats)
     source.publish(20_000)
     config = nats.but(name=f"leaves-{source.name}")
-    portal, client = worker(config).reach()
+    portal, client = shared_client(config).reach()
     before = portal.run(lambda: client.stats).in_msgs
     rows = read_range(config, source.range(1, 20_000), method=method)
     assert [next(rows)[2] for _ in range(5)] == [1, 2, 3, 4, 5]
@@ -288,7 +288,7 @@ def test_consumer_lives_no_longer_than_it_is_read(nats: SparkNats, monkeypatch: 
         configs = [info.config async for info in stream.consumers()]
         return [(c.inactive_threshold, c.mem_storage, c.num_replicas, str(c.ack_policy)) for c in configs]
 
-    assert call(nats, consumer) == [(reader.INACTIVE_THRESHOLD_S, True, 1, "none")]
+    assert run_on_loop(nats, consumer) == [(reader.INACTIVE_THRESHOLD_S, True, 1, "none")]
     rows.close()
 
 
@@ -304,7 +304,7 @@ def test_lost_consumer_costs_no_row(nats: SparkNats) -> None:
         async for name in stream.consumer_names():
             await stream.delete_consumer(name)
 
-    call(nats, delete)
+    run_on_loop(nats, delete)
     assert [*seen, *(row[2] for row in rows)] == list(range(1, 3001))
 
 
@@ -321,7 +321,7 @@ async def test_server_restart_costs_no_row() -> None:
         await server.restart()
         for method, rows in found.items():
             assert [*seen[method], *(row[2] for row in rows)] == list(range(1, 3001)), method
-        worker(nats).close()
+        shared_client(nats).close()
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from natsproto import sync
 from natsproto.errors import ConfigError, LocalProtocolError, StreamNotFound
-from natsproto.spark._sink import BatchWriter, StreamWriter, WriteCommit
+from natsproto.spark._sink import BatchWriter, StreamingWriter, WriteCommit
 from natsproto.spark._source import NatsDataSource
 from natsproto.sync._jetstream import JetStream
 from natsproto.testing import Server
@@ -73,7 +73,7 @@ def batch_writer(server: Server, **options: str) -> BatchWriter:
 
 def stream_writer(server: Server, **options: str) -> Any:
     writer = source(server, **options).streamWriter(ROWS, False)
-    assert isinstance(writer, StreamWriter)
+    assert isinstance(writer, StreamingWriter)
     return writer
 
 

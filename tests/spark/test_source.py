@@ -16,7 +16,7 @@ from natsproto.errors import ConfigError, DataLost, StreamNotFound
 from natsproto.spark._offsets import SeqRange
 from natsproto.spark._options import SourceOptions, SparkNats
 from natsproto.spark._reader import read_range
-from natsproto.spark._source import StreamReader
+from natsproto.spark._source import StreamingReader
 from natsproto.sync._jetstream import JetStream
 from natsproto.testing._server import Server
 
@@ -36,13 +36,13 @@ def publish(js: JetStream, count: int, size: int = 10) -> None:
         js.publish("orders.eu", b"x" * size)
 
 
-def reader(server: Server, **options: str) -> StreamReader:
+def reader(server: Server, **options: str) -> StreamingReader:
     """As Spark makes one: anew after every start of the query."""
     given = {"servers": server.url, "stream": "ORDERS", **options}
-    return StreamReader(SourceOptions.read(given))
+    return StreamingReader(SourceOptions.read(given))
 
 
-def planned(reader: StreamReader, start: dict[str, object], end: dict[str, object]) -> list[tuple[int, int]]:
+def planned(reader: StreamingReader, start: dict[str, object], end: dict[str, object]) -> list[tuple[int, int]]:
     """The sequences that a batch reads, after the way through a checkpoint."""
     begin, stop = json.loads(json.dumps(start)), json.loads(json.dumps(end))
     partitions = pickle.loads(pickle.dumps(list(reader.partitions(begin, stop))))
@@ -122,7 +122,7 @@ def test_a_batch_is_as_big_as_it_may_be(
     assert walk(source, ALL) == [101]
 
 
-def walk(source: StreamReader, limit: ReadLimit) -> list[int]:
+def walk(source: StreamingReader, limit: ReadLimit) -> list[int]:
     place, ends = source.initialOffset(), []
     while (end := source.latestOffset(place, limit)) != place:
         place = end
@@ -167,7 +167,7 @@ def test_repeated_batch_is_planned_offline(server: Server, js: JetStream) -> Non
     source = reader(server, minPartitions="3")
     start, end = source.initialOffset(), source.latestOffset(source.initialOffset(), ALL)
     js.stream("ORDERS").purge()
-    elsewhere = StreamReader(SourceOptions.read({"servers": "nats://127.0.0.1:1", "stream": "ORDERS"}))
+    elsewhere = StreamingReader(SourceOptions.read({"servers": "nats://127.0.0.1:1", "stream": "ORDERS"}))
     assert planned(elsewhere, start, end) == planned(source, start, end) == [(1, 33), (34, 66), (67, 100)]
 
 
@@ -183,7 +183,7 @@ def test_what_is_gone_before_it_was_read_is_data_lost(server: Server, js: JetStr
     assert planned(forgiving, start, forgiving.latestOffset(start, ALL)) == [(1, 100)]
 
 
-def ranges(reader: StreamReader, start: dict[str, object], end: dict[str, object]) -> list[SeqRange]:
+def ranges(reader: StreamingReader, start: dict[str, object], end: dict[str, object]) -> list[SeqRange]:
     return [partition.value for partition in reader.partitions(start, end)]
 
 
@@ -239,7 +239,7 @@ def test_a_stream_that_was_created_anew_is_another_one(
 
 def test_a_checkpoint_of_another_stream_is_refused(server: Server, js: JetStream) -> None:
     place = reader(server).initialOffset()
-    other = StreamReader(SourceOptions.read({"servers": server.url, "stream": "OTHER"}))
+    other = StreamingReader(SourceOptions.read({"servers": server.url, "stream": "OTHER"}))
     with pytest.raises(ConfigError, match="another stream needs a checkpoint of its own"):
         other.partitions(place, place)
 
@@ -260,7 +260,7 @@ def send(js: JetStream, subject: str, count: int) -> None:
         js.publish(subject, b"x" * 100)
 
 
-def parts(reader: StreamReader, start: dict[str, object], end: dict[str, object]) -> list[tuple[str, int, int]]:
+def parts(reader: StreamingReader, start: dict[str, object], end: dict[str, object]) -> list[tuple[str, int, int]]:
     found = reader.partitions(json.loads(json.dumps(start)), json.loads(json.dumps(end)))
     return [(part.value.stream, part.value.start, part.value.end) for part in found]
 

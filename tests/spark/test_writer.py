@@ -279,7 +279,7 @@ _runs = count()
 
 def again(**changes: object) -> WriteTask:
     """The task in a run of the query that was not there before."""
-    return TASK.but(run=f"run-{next(_runs)}", repeated=True, **changes)
+    return TASK.but(run=f"run-{next(_runs)}", may_be_stored=True, **changes)
 
 
 async def test_rows_older_than_the_window_are_looked_up(nats_client: Client, jetstream: JetStream, out: Stream) -> None:
