@@ -1,8 +1,9 @@
 """Dataclasses for the JSON of the JetStream API, each declared by one line with its fields.
 
 Owns that line: ``name`` is required, ``name?`` is None unless a keyword of the class says otherwise (``dict``,
-``list``: a new one). Behind a colon stands what is on the wire: ``s`` nanoseconds for seconds, ``t`` an RFC 3339 text
-for a datetime, the name of a class an object or a list of them, ``{name}`` an object of them; nothing, the same.
+``list``: a new one). After a colon comes the JSON form: ``s`` is nanoseconds (seconds here), ``t`` an RFC 3339 string
+(a datetime here), a class name an object or list of that class, ``{name}`` a dict of them. Without a colon the value is
+unchanged.
 """
 
 from __future__ import annotations

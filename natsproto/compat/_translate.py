@@ -1,6 +1,6 @@
 """Translation of natsproto's errors to those of nats-py.
 
-The original error is the ``__cause__`` of the translate_error one.
+The original error is the ``__cause__`` of the translated one.
 """
 
 from __future__ import annotations

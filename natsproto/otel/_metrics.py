@@ -1,4 +1,4 @@
-"""ClientMetrics of connections: the counters of all clients of one Telemetry, added up.
+"""Metrics of connections: the counters of all clients of one Telemetry, added up.
 
 Owns the set of open clients and the final counters of closed ones.
 """

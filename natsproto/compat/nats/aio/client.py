@@ -520,8 +520,8 @@ class Client:
 
 
 class _Callback(partial[Awaitable[None]]):
-    """A callback that counts its messages. A partial of a coroutine function is one itself to natsproto, so that a
-    message costs one coroutine, the program's, and not another one around it.
+    """A callback that counts its messages. natsproto treats a partial of a coroutine function as a coroutine function,
+    so no wrapper coroutine is needed for each message.
     """
 
     __slots__ = ("_cb", "_stats")  # half of what its own attributes in a dict cost

@@ -142,7 +142,7 @@ class _Lazy:
 
 
 def _prepare(kind: type[Msg]) -> None:
-    """Make it a class that natsproto makes messages of, which does not call ``__init__`` but fills slots.
+    """Prepare the class so that natsproto can create its messages by filling slots, without ``__init__``.
 
     Each message has the client and the sid as its note.
     """

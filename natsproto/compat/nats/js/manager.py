@@ -1,6 +1,6 @@
 """``nats.js.manager``: streams and consumers.
 
-The dataclasses of ``nats.js.api`` are the JSON of the server's API, so each verb is one request.
+The dataclasses of ``nats.js.api`` are the JSON of the server's API, so each method is one request.
 """
 
 from __future__ import annotations

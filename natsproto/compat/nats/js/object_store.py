@@ -27,7 +27,7 @@ OBJ_DIGEST_TYPE = "SHA-256="
 
 
 class ObjectStore:
-    """The configuration of an object store. Created by ``object_store`` and ``create_object_store``."""
+    """An object store. Created by ``object_store`` and ``create_object_store``."""
 
     @dataclass
     class ObjectResult:
