@@ -1,4 +1,4 @@
-"""One client for each worker process and config, and the exchange of rows between its event loop and a task's thread.
+"""One client for each worker process and config, and the rows that pass between its event loop and a task's thread.
 
 The loop runs on its own thread (that of ``natsproto.sync``), so that a connection stays alive while the task's thread
 is busy. This module does not know what the rows are.
@@ -174,7 +174,7 @@ _ROWS_WANTED = _RowsWanted()
 
 
 class RowBridge(Generic[T, R]):
-    """Exchanges rows and results between an async generator on the loop and one thread.
+    """Passes rows and results between an async generator on the loop and one thread.
 
     The loop's thread calls everything but ``from_loop``. Results cross as lists, with all that one turn of the loop
     brought: many small ones cost one wake-up.
@@ -182,7 +182,7 @@ class RowBridge(Generic[T, R]):
 
     def __init__(self, ahead: int) -> None:
         self.from_loop: SimpleQueue[list[R] | _RowsWanted | BaseException | None] = SimpleQueue()
-        """X: results, that rows are wanted, why it ended, or None for a good end."""
+        """Carries results, requests for rows, the error that ended the generator, or None if it ended normally."""
         self._ahead = ahead
         self._rows: deque[T] = deque()
         self._last = False  # the thread has no more rows

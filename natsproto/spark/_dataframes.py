@@ -155,12 +155,12 @@ def foreach_batch_writer(
 ) -> Callable[[DataFrame, int], None]:
     """A function for ``writeStream.foreachBatch`` that publishes each micro-batch with ``publish_partition``.
 
-    Message ids hold the number of the batch, so one that runs again after a failure stores nothing twice: the stream
-    drops the ids of its ``duplicate_window``, and for the first batch of a run and for retries the target is looked up
-    as in ``publish_partition``. ``write_id`` names the query in these ids, for good: without it Spark's own id of
-    the query does, which is kept in its checkpoint. Spark Connect, and a batch that is written from a second thread,
-    do not know that id and need a ``write_id``. The other arguments are those of ``publish_partition``. A batch that
-    is not stored whole fails the query. Needs pyarrow. ConfigError for wrong arguments.
+    Message ids hold the batch number, so a micro-batch that runs again after a failure stores nothing twice: the stream
+    drops the ids of its ``duplicate_window``, and for the first micro-batch of a run and for retries the target is
+    looked up as in ``publish_partition``. ``write_id`` names the query in these ids, for good: without it Spark's own
+    id of the query does, which is kept in its checkpoint. Spark Connect, and a micro-batch that is written from a
+    second thread, do not know that id and need a ``write_id``. The other arguments are those of ``publish_partition``.
+    A micro-batch that is not stored whole fails the query. Needs pyarrow. ConfigError for wrong arguments.
     """
 
     plan = PublishPlan(
@@ -172,7 +172,7 @@ def foreach_batch_writer(
         window=window,
         timeout=positive_seconds("timeout", timeout),
     )
-    may_be_stored = True  # the first batch of this run may have been written by another one
+    may_be_stored = True  # the first micro-batch of this run may have been written by another one
 
     def write(frame: DataFrame, batch: int) -> None:
         import pyarrow as pa
@@ -187,7 +187,7 @@ def foreach_batch_writer(
         function = arrow_partition(partial(publish_rows, now, config), summary)
         written = frame.mapInArrow(function, "published long, duplicates long").collect()
         log.info(
-            "batch %d of %s: %d rows published, %d of them were stored before",
+            "micro-batch %d of %s: %d rows published, %d of them were stored before",
             *(batch, query, sum(one.published for one in written), sum(one.duplicates for one in written)),
         )
         may_be_stored = False

@@ -1,7 +1,7 @@
 """PURE. Sequences of a stream: offsets of a streaming query, ranges, pull sizes and the check for lost messages.
 
-An ``Offset`` is what Spark keeps in its checkpoint and compares as text. A batch that runs again gets the same two
-offsets, and what it reads follows from them alone: the stream has changed meanwhile.
+An ``Offset`` is what Spark keeps in its checkpoint and compares as text. A micro-batch that runs again gets the same
+two offsets, and what it reads depends only on them, because the stream may have changed since.
 
 The checkpoint holds the end of the first batch, but not its start: Spark asks for the initial offset again, and
 "latest" is another sequence by then. So every offset carries the sequence where the query began (``base``), and a
@@ -273,8 +273,8 @@ class PullSize:
 class DataLossCheck:
     """PURE. Detects messages of a range that were removed before they were read.
 
-    Single deleted messages leave gaps that are no loss. Limits and purges remove messages from the
-    front of the stream: if the front is not past a gap when the messages around it are read, nothing was lost.
+    Single deleted messages leave gaps that are no loss. Limits and purges remove the first messages of the stream:
+    if the stream's first message is not after a gap when the messages around it are read, nothing was lost.
     """
 
     def __init__(self, rng: SeqRange, strict: bool) -> None:

@@ -351,7 +351,7 @@ class SinkOptions(Value):
             raise ConfigError(
                 "progressSubject",
                 "",
-                "is needed for exactlyOnce=atomic: a subject of the stream for nothing else",
+                "is required for exactlyOnce=atomic: a subject of the stream that nothing else uses",
             )
         if settings.chunk_rows > 999:
             raise ConfigError("chunkRows", settings.chunk_rows, "an atomic batch holds 999 rows beside its marker")
@@ -385,8 +385,8 @@ class _OptionReader:
     def check_all_known(self) -> None:
         for name in sorted(self._values.keys() - self._known.keys()):
             near = get_close_matches(name, self._known, 1)
-            hint = f": do you mean {self._known[near[0]]}?" if near else ""
-            raise ConfigError("option", name, f"does not exist here{hint}")
+            hint = f": did you mean {self._known[near[0]]}?" if near else ""
+            raise ConfigError("option", name, f"is not an option of this data source{hint}")
 
 
 _TEXT_OPTIONS = {

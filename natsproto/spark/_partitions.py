@@ -192,7 +192,7 @@ class _Failed:
 class Calls(Generic[T, R]):
     """The running calls of one partition. The loop's thread calls everything but ``results``.
 
-    A task makes one call after the other; a task for each row took a third of the time of a request.
+    Each task makes many calls in turn. With one task per row, a third of a request's time went into creating tasks.
     """
 
     def __init__(

@@ -88,10 +88,10 @@ def publish_partition(
 
     A task that runs again publishes the same ids, and the stream drops those of its ``duplicate_window``. As a retry
     may come later, it first reads the headers at the end of the target (15 minutes and at least 100,000 messages) and
-    leaves out the rows that are there. That needs the right to read the stream; without it a warning is logged. Work
-    queues and streams with interest cannot be looked up: there a retry is a ConfigError unless the window is 15 minutes
-    or more. A whole job that is started again with the same ``write_id`` is not recognized: start it within the window,
-    or use the data source with the option ``writeId``.
+    leaves out the rows that are there. That needs the right to read the stream; without it a warning is logged.
+    Messages of work queues and of streams with interest retention may have been consumed, so there a retry is a
+    ConfigError unless the window is 15 minutes or more. A whole job that is started again with the same ``write_id`` is
+    not recognized: start it within the window, or use the data source with the option ``writeId``.
 
     ``stable_order`` promises that the rows of every partition come in the same order whenever they are computed, as
     behind a scan, ``select`` and ``where``, and not behind a shuffle (``groupBy``, ``join``, ``repartition``, a sort
@@ -114,7 +114,7 @@ def publish_partition(
 
 
 class PublishPlan(Value):
-    """The checked arguments of ``publish_partition``; for a micro-batch of a streaming query also its number.
+    """The checked arguments of ``publish_partition``; for a micro-batch also its number, ``epoch``.
 
     ``may_be_stored`` says that the rows may have been stored before, longer ago than the duplicate window.
     """
@@ -201,13 +201,16 @@ async def _look_up(client: Client, plan: PublishPlan, subject: str) -> StoredRow
         has_subject_limit = info.config.max_msgs_per_subject > 0
         stored = StoredRows(plan.write_id, plan.epoch, keep_ids=True, has_subject_limit=has_subject_limit)
         check_window(info, RECOVERY_WINDOW_S, "Widen the window")
-        await stored.look_up(client, info, recovery_window=RECOVERY_WINDOW_S, after=0)
+        await stored.look_up(client, info, recovery_window=RECOVERY_WINDOW_S, after=0, remedy=_CONSUMED_REMEDY)
     except PermissionDenied as exc:
-        log.warning("%s: rows stored before its duplicate_window can be doubled: %s", plan.write_id, exc)
+        log.warning("%s: rows stored longer ago than the duplicate_window may be stored twice: %s", plan.write_id, exc)
         return None
     return stored
 
 
+_CONSUMED_REMEDY = (
+    "Use the data source with exactlyOnce=atomic on a work queue, or with none if rows stored twice do no harm"
+)
 OutgoingMessage = tuple[str, Payload, "list[tuple[str, str]] | None", str]
 
 
@@ -243,9 +246,9 @@ def _message_builder(
 
 
 class StoredRows:
-    """The ids of a target's last messages, for one epoch of a query: ``owner.epoch.partition.row``.
+    """The ids of a target's last messages, for one micro-batch of a query: ``owner.epoch.partition.row``.
 
-    Without an epoch (``publish_partition``) they are ``owner.partition.row``.
+    Without a batch number (``publish_partition``) they are ``owner.partition.row``.
     """
 
     def __init__(self, owner: str, epoch: int | None, *, keep_ids: bool, has_subject_limit: bool) -> None:
@@ -279,14 +282,17 @@ class StoredRows:
         """True if this row is stored, or was, in a stream where newer messages of a subject replace older ones."""
         return row in self._rows.get(partition, ()) or row < self._newest.get((partition, subject), -1)
 
-    async def look_up(self, client: Client, info: StreamInfo, *, recovery_window: float, after: int) -> None:
-        """Reads the target backwards: to the epoch before, or ``recovery_window`` seconds and MIN_LOOKBACK_MESSAGES.
+    async def look_up(
+        self, client: Client, info: StreamInfo, *, recovery_window: float, after: int, remedy: str
+    ) -> None:
+        """Reads the target backwards: to the micro-batch before, or ``recovery_window`` seconds and
+        MIN_LOOKBACK_MESSAGES.
 
         With ``after`` it reads the messages after that sequence. ConfigError if that is impossible: the messages
         may have been consumed or may not be read, and the stream's duplicate window may be over.
         """
         if info.config.retention != RetentionPolicy.LIMITS:
-            _check_age(info, fresh=self._epoch == 0 and not after, after=after)
+            _check_age(info, fresh=self._epoch == 0 and not after, after=after, remedy=remedy)
             return
         oldest = info.ts - timedelta(seconds=recovery_window)
         first, last = max(1, info.state.first_seq, after + 1), info.state.last_seq
@@ -325,11 +331,10 @@ def check_window(info: StreamInfo, recovery_window: float, remedy: str) -> None:
     if config.retention == RetentionPolicy.LIMITS or config.duplicate_window >= recovery_window:
         return
     raise ConfigError(
-        f"stream {config.name}",
+        f"duplicate_window of stream {config.name}",
         config.duplicate_window,
-        f"is a duplicate_window shorter than {recovery_window:g} s, the time in which rows are written again, and a "
-        f"stream with retention {config.retention} cannot be asked what it has stored: messages are consumed. Rows "
-        f"stored before the window would be doubled. {remedy}",
+        f"must be at least {recovery_window:g} s: rows may be written again within that time, and with retention "
+        f"{config.retention} stored rows may already be consumed. {remedy}",
     )
 
 
@@ -346,7 +351,7 @@ def _id_of(block: bytes | Headers) -> str | None:
     return None if match is None else match[1].decode("utf-8", "surrogateescape")
 
 
-def _check_age(info: StreamInfo, *, fresh: bool, after: int) -> None:
+def _check_age(info: StreamInfo, *, fresh: bool, after: int, remedy: str) -> None:
     """ConfigError if all that this query has stored is older than the stream's duplicate window."""
     config, state = info.config, info.state
     if state.last_ts is None or state.last_seq <= after or fresh:
@@ -355,20 +360,21 @@ def _check_age(info: StreamInfo, *, fresh: bool, after: int) -> None:
     if age > config.duplicate_window:
         raise ConfigError(
             f"stream {config.name}",
-            str(config.retention),
-            f"cannot be asked what it has stored: messages are consumed. The last one came {age:.0f} s ago, and its "
-            f"duplicate_window is {config.duplicate_window:g} s, so rows of this epoch may be there and would be "
-            "doubled. Use exactlyOnce=atomic, or run this epoch with exactlyOnce=none if doubles do no harm",
+            f"retention={config.retention}",
+            f"its messages may have been consumed, so already stored rows cannot be found. The last one came {age:.0f} "
+            f"s ago, longer than the duplicate_window ({config.duplicate_window:g} s): rows could be stored twice. "
+            f"{remedy}",
         )
 
 
 def _check_window_instead(info: StreamInfo, recovery_window: float, exc: PermissionDenied) -> None:
+    """ConfigError if the duplicate window does not cover the rows of a target that may not be read."""
     config = info.config
     if config.duplicate_window < recovery_window:
         raise ConfigError(
-            f"stream {config.name}",
+            f"duplicate_window of stream {config.name}",
             config.duplicate_window,
-            f"is a duplicate_window shorter than recoveryWindow ({recovery_window:g} s), and this account may not read "
-            f"the stream to find out what it has stored. Allow $JS.API.DIRECT.GET.{config.name} or "
-            f"$JS.API.CONSUMER.CREATE.{config.name}.>, or widen the window",
+            f"is shorter than recoveryWindow ({recovery_window:g} s), and this account may not read the stream to find "
+            f"stored rows. Allow $JS.API.DIRECT.GET.{config.name} or $JS.API.CONSUMER.CREATE.{config.name}.>, or widen "
+            "the window",
         ) from exc

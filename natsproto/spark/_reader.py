@@ -187,12 +187,11 @@ def read_range(
     replica (ADR-31), which is slower but needs no consumer and leaves a work queue alone. "auto" takes the consumer
     except on work queues and where none may be created.
 
-    When messages of the range were removed after it was planned (a limit, a purge, the stream is another one) DataLost
-    is raised, or without ``fail_on_data_loss`` a warning logged and the rest read. In an ``earliest`` range that is so
-    from the first message on that was read, and in a task that is tried again from the start. Messages of a stream
-    that only makes room for newer ones of their subject, as a bucket does, are not missed. ConfigError for wrong
-    arguments, at once. While reading StreamNotFound, PermissionDenied, and RequestTimeout when there is no server for
-    a minute.
+    If messages were removed after planning (by a limit or a purge), or the stream was recreated, DataLost is raised;
+    with ``fail_on_data_loss=False`` a warning is logged and the rest is read. An ``earliest`` range allows removals
+    until its first message is read, except in a retried task. A message replaced by a newer one of its subject, as in a
+    bucket, is not data loss. ConfigError for wrong arguments, at once. While reading StreamNotFound, PermissionDenied,
+    and RequestTimeout when there is no server for a minute.
     """
     if not isinstance(rng, SeqRange):
         raise TypeError(f"rng must be a SeqRange, not {type(rng).__name__}")
@@ -331,7 +330,7 @@ class RangeReader:
     async def _message_lists(
         self, pages: AsyncGenerator[list[M]], position: Callable[[M], int]
     ) -> AsyncGenerator[list[M]]:
-        """Pages as lists of the range that are not too big; the first ones are as small as the pulls are."""
+        """The messages of the range, in lists that are not too big; the first are as small as the pulls are."""
         end = self._range.end
         kept: list[M] = []
         nbytes = 0

@@ -127,8 +127,8 @@ def no_id(option: str, row: int | None = None) -> ConfigError:
     return ConfigError(
         "msg_id",
         None,
-        f"{where}a row that comes again after a failure must have the same id. Give a column msg_id made of what the "
-        f"row is, or {option} if the rows of every partition come in the same order whenever they are computed",
+        f"{where}a row repeated after a failure needs the same id: add a column msg_id derived from the row, or set "
+        f"{option} if each partition's rows always come in the same order",
     )
 
 

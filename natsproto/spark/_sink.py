@@ -1,8 +1,8 @@
 """The sink: Spark's writer interfaces, for DataFrames and streaming queries.
 
-Names the work, so that it is recognized when it is repeated: a batch write by an id made once on the driver, an epoch
-of a streaming query by the query's id (which is in the checkpoint) and the number of the epoch. ``_writer`` writes the
-rows.
+Names the work, so that it is recognized when it is repeated: a batch write by an id made once on the driver, a
+micro-batch of a streaming query by the query's id (which is in the checkpoint) and its batch number, called ``epoch``
+in the code. ``_writer`` writes the rows.
 """
 
 from __future__ import annotations
@@ -114,14 +114,14 @@ class BatchWriter(DataSourceArrowWriter):
         """Logs the failure. Stored rows stay: a stream has no rollback."""
         log.warning(
             "write %s to stream %s was given up: some of its rows may be stored. With option writeId=%s the same rows "
-            "can be written once more without doubling them",
+            "can be written again without storing any row twice",
             *(self._write_id, self._settings.stream, self._write_id),
         )
 
 
 class _StreamingWriterBase:
-    """The common part of both stream writers. Spark makes one for every epoch, and another to commit it, so they do not
-    connect: an epoch that is stored must not fail for lack of a server. The tasks check the stream.
+    """The common part of both stream writers. Spark makes one for every micro-batch, and another to commit it, so they
+    do not connect: one that is stored must not fail for lack of a server. The tasks check the stream.
     """
 
     def __init__(self, settings: SinkOptions, columns: Columns) -> None:
@@ -129,18 +129,18 @@ class _StreamingWriterBase:
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Logs the result; every task has its acknowledgements already."""
-        _report(f"epoch {batchId} to stream {self._settings.stream}", messages)
+        _report(f"micro-batch {batchId} to stream {self._settings.stream}", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Logs the failure. Stored rows stay, and are not stored again when the epoch is repeated."""
-        log.warning("epoch %d to stream %s was given up", batchId, self._settings.stream)
+        """Logs the failure. Stored rows stay, and are not stored again when the micro-batch is repeated."""
+        log.warning("micro-batch %d to stream %s was given up", batchId, self._settings.stream)
 
     def _task(self) -> WriteTask:
         context = _task_context()
         query = context.getLocalProperty("sql.streaming.queryId")
         epoch = context.getLocalProperty("streaming.sql.batchId")
         if not query or not epoch:
-            raise LocalProtocolError("this version of Spark does not say which query and epoch a task belongs to")
+            raise LocalProtocolError("this version of Spark does not say which query and micro-batch a task belongs to")
         run = context.getLocalProperty("spark.jobGroup.id") or ""
         retry = context.attemptNumber() > 0
         return WriteTask(
@@ -154,13 +154,13 @@ class _StreamingWriterBase:
 
 
 _FIRST_EPOCHS: dict[str, tuple[str, int]] = {}
-"""For each query its last run in this process, and the first epoch of that run here."""
+"""For each query its last run in this process, and the first micro-batch of that run here."""
 
 
 def is_first_epoch(query: str, run: str, epoch: int) -> bool:
-    """True for the first epoch of a run that this process writes: another run may have tried it before.
+    """True for the first micro-batch of a run that this process writes: another run may have tried it before.
 
-    Spark does not tell a sink that an epoch is repeated.
+    Spark does not tell a sink that a micro-batch is repeated.
     """
     if not run:
         return True
@@ -173,7 +173,7 @@ def is_first_epoch(query: str, run: str, epoch: int) -> bool:
 if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):  # Spark 4.1
 
     class StreamingWriter(_StreamingWriterBase, datasource.DataSourceStreamArrowWriter):
-        """Writes the epochs of a streaming query."""
+        """Writes the micro-batches of a streaming query."""
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
             """Runs in a task."""
@@ -182,7 +182,7 @@ if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):  # Spark
 else:
 
     class StreamingWriter(_StreamingWriterBase, datasource.DataSourceStreamWriter):
-        """Writes the epochs of a streaming query, which come as rows."""
+        """Writes the micro-batches of a streaming query, which come as rows."""
 
         def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
             """Runs in a task."""

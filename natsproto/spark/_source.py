@@ -168,7 +168,8 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         self._latest: Offset | None = None  # the end of the next batch
         self._targets: dict[str, int] | None = None  # the last sequences of a query with Trigger.AvailableNow
         self._waiting_since: float | None = None  # when a batch began to wait for minOffsetsPerTrigger
-        self._untried: tuple[dict[str, Any], set[str]] | None = None  # the end of a new batch, streams from their front
+        # The end of a new batch, and the streams that it reads from their first message.
+        self._untried: tuple[dict[str, Any], set[str]] | None = None
         if not _HAS_READ_LIMITS and (settings.max_sequences or settings.max_bytes):
             log.warning("maxOffsetsPerTrigger and maxBytesPerTrigger need Spark 4.2: a batch takes all there is")
 

@@ -41,7 +41,7 @@ MAX_BATCH_ATTEMPTS = 20
 
 
 class WriteTask(Value):
-    """A piece of work that Spark may run more than once: the rows of one partition of one write or epoch."""
+    """A piece of work that Spark may run more than once: the rows of one partition of one write or micro-batch."""
 
     owner: str
     epoch: int
@@ -91,7 +91,10 @@ class Marker(Value):
             return cls(seq=seq, epoch=int(said["epoch"]), rows=int(said["rows"]), digest=int(said.get("digest", -1)))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidReply(
-                "progress of a sink", "marker", data[:64], "is not one: nothing else may publish below progressSubject"
+                "progress of a sink",
+                "marker",
+                data[:64],
+                "is not a marker of this sink: only the sink may publish below progressSubject",
             ) from None
 
     def data(self) -> bytes:
@@ -129,7 +132,7 @@ async def check_target(client: Client, settings: SinkOptions) -> StreamInfo:
 
 
 def check_ids(columns: Sequence[str], settings: SinkOptions) -> None:
-    """ConfigError if a row that comes again after a failure could not be recognized."""
+    """ConfigError if a row repeated after a failure could not be recognized."""
     if settings.stable_order or settings.guarantee == "none":
         return
     if settings.guarantee == "atomic":
@@ -147,7 +150,7 @@ def check_subject(config: StreamConfig, subject: str) -> None:
     """ConfigError unless the stream listens on the subject."""
     if not any(matches(pattern, subject) for pattern in config.subjects):
         raise ConfigError(
-            "subject", subject, f"is none of stream {config.name}, which has {', '.join(config.subjects)}"
+            "subject", subject, f"is not a subject of stream {config.name} (subjects: {', '.join(config.subjects)})"
         )
 
 
@@ -190,8 +193,11 @@ async def _columns(
 # ---------------------------------------------------------------- by message id
 
 
+_CONSUMED_REMEDY = (
+    "Use exactlyOnce=atomic on a work queue, or exactlyOnce=none for this run if rows stored twice do no harm"
+)
 _LAST_LOOK_UP: dict[str, tuple[WriteTask, StoredRows]] = {}
-"""The last look-up of each query: the tasks of an epoch in one process share it."""
+"""The last look-up of each query: the tasks of a micro-batch in one process share it."""
 
 
 class _MsgIdWriter:
@@ -254,8 +260,9 @@ class _MsgIdWriter:
         if found is None or before != task.but(partition=0) or task.retry:
             has_subject_limit = self._info.config.max_msgs_per_subject > 0
             found = StoredRows(task.owner, task.epoch, keep_ids=keep_ids, has_subject_limit=has_subject_limit)
+            window = self._settings.recovery_window
             await found.look_up(
-                self._client, self._info, recovery_window=self._settings.recovery_window, after=task.after
+                self._client, self._info, recovery_window=window, after=task.after, remedy=_CONSUMED_REMEDY
             )
             _LAST_LOOK_UP.clear()
             _LAST_LOOK_UP[task.owner] = task.but(partition=0), found
@@ -320,7 +327,10 @@ class _AtomicWriter:
                 await self._read_marker()  # says whether it is stored; if it still comes, the next one is refused
             else:
                 stored_here = count - skip
-        raise PublishUncertain(self._subject, f"{MAX_BATCH_ATTEMPTS} attempts met others that write the same rows")
+        raise PublishUncertain(
+            self._subject,
+            f"gave up after {MAX_BATCH_ATTEMPTS} attempts: another attempt of the task keeps writing the same rows",
+        )
 
     def _check_same_rows(self, stored: MessageColumns) -> None:
         """ConfigError unless the marker was written after the same rows: these, and those before."""
@@ -331,8 +341,8 @@ class _AtomicWriter:
         return ConfigError(
             "stableOrder",
             "true",
-            f"does not hold: partition {self._task.partition} of epoch {self._task.epoch} came again with other rows, "
-            "or in another order. Nothing more was written. Use exactlyOnce=msgid with a column msg_id",
+            f"does not hold: partition {self._task.partition} of batch number {self._task.epoch} was repeated with "
+            "other rows, or in another order. Nothing more was written. Use exactlyOnce=msgid with a column msg_id",
         )
 
     async def _commit(self, rows: int, piece: MessageColumns, digest: int) -> None:

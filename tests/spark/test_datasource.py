@@ -191,7 +191,7 @@ def test_a_limit_leaves_no_consumer_behind(pipe: Pipe) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"maxOffsetPerTrigger": "5"}, "do you mean maxOffsetsPerTrigger"),
+        ({"maxOffsetPerTrigger": "5"}, "did you mean maxOffsetsPerTrigger"),
         ({"password": "hunter2"}, "password"),
         ({"stream": "NONE"}, "NONE"),
     ],
@@ -270,8 +270,8 @@ def test_a_write_with_an_id_of_its_own_can_be_repeated(pipe: Pipe) -> None:
     ("mode", "options", "words"),
     [
         ("overwrite", {}, "a stream is only appended to"),
-        ("append", {"subject": "elsewhere"}, "is none of stream OUT"),
-        ("append", {"stableOrder": "false"}, "Give a column msg_id"),
+        ("append", {"subject": "elsewhere"}, "is not a subject of stream OUT"),
+        ("append", {"stableOrder": "false"}, "add a column msg_id"),
         ("append", {"exactlyOnce": "twice"}, "must be one of msgid, atomic, none"),
     ],
 )

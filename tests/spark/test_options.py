@@ -52,8 +52,8 @@ def test_times_have_a_zone_or_are_milliseconds(text: str, moment: datetime) -> N
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"maxOffsetPerTrigger": "5"}, "do you mean maxOffsetsPerTrigger"),
-        ({"unheard": "of"}, "unheard.*does not exist"),
+        ({"maxOffsetPerTrigger": "5"}, "did you mean maxOffsetsPerTrigger"),
+        ({"unheard": "of"}, "unheard.*not an option"),
         ({"startingOffsets": "0"}, 'must be "earliest", "latest" or a sequence'),
         ({"startingOffsets": "first"}, 'must be "earliest", "latest" or a sequence'),
         ({"endingOffsets": "earliest"}, 'must be "latest" or a sequence'),
@@ -67,7 +67,7 @@ def test_times_have_a_zone_or_are_milliseconds(text: str, moment: datetime) -> N
         ({"servers": ""}, "is needed"),
         ({"connectTimeout": "soon"}, "must be a number of seconds"),
         ({"subjects": "a..b"}, "subjects"),
-        ({"exactlyOnce": "msgid"}, "does not exist here"),
+        ({"exactlyOnce": "msgid"}, "is not an option of this data source"),
     ],
 )
 def test_a_wrong_option_of_the_source_is_named(options: dict[str, str], words: str) -> None:
@@ -79,12 +79,12 @@ def test_a_wrong_option_of_the_source_is_named(options: dict[str, str], words: s
     ("options", "words"),
     [
         ({"exactlyOnce": "always"}, "must be one of msgid, atomic, none"),
-        ({"exactlyOnce": "atomic"}, "progressSubject.*is needed"),
+        ({"exactlyOnce": "atomic"}, "progressSubject.*is required"),
         ({"subject": "orders.*"}, "wildcard"),
         ({"chunkRows": "1000"}, "999 rows"),
         ({"writeId": "a.b"}, "must not contain dots"),
         ({"recoveryWindow": "0"}, "must be a number of seconds"),
-        ({"startingOffsets": "5"}, "does not exist here"),
+        ({"startingOffsets": "5"}, "is not an option of this data source"),
     ],
 )
 def test_a_wrong_option_of_the_sink_is_named(options: dict[str, str], words: str) -> None:

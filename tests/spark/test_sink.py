@@ -128,15 +128,15 @@ def test_epoch_that_is_repeated_is_stored_once(
     writer = stream_writer(server, **options)
     with caplog.at_level(logging.INFO, "natsproto.spark"):
         writer.commit([done, last], 8)
-    assert caplog.messages[-1] == "epoch 8 to stream OUT: 7 rows, 5 of them stored by an earlier attempt"
+    assert caplog.messages[-1] == "micro-batch 8 to stream OUT: 7 rows, 5 of them stored by an earlier attempt"
     writer.abort([], 8)
-    assert caplog.messages[-1] == "epoch 8 to stream OUT was given up"
+    assert caplog.messages[-1] == "micro-batch 8 to stream OUT was given up"
 
 
 @pytest.mark.parametrize("known", [{}, {"sql.streaming.queryId": "q"}, {"streaming.sql.batchId": "1"}])
 def test_epoch_without_its_query_is_refused(known: Mapping[str, str], server: Server, js: JetStream) -> None:
     begin_task(properties=known)
-    with pytest.raises(LocalProtocolError, match="which query and epoch"):
+    with pytest.raises(LocalProtocolError, match="which query and micro-batch"):
         write(stream_writer(server), 0, 1)
     assert stored(js) == []
 
