@@ -288,8 +288,8 @@ class StoredRows:
         """Reads the target backwards: to the micro-batch before, or ``recovery_window`` seconds and
         MIN_LOOKBACK_MESSAGES.
 
-        With ``after`` it reads the messages after that sequence. ConfigError if that is impossible: the messages
-        may have been consumed or may not be read, and the stream's duplicate window may be over.
+        With ``after`` it reads the messages after that sequence. ConfigError, with the ``remedy``, if the messages may
+        have been consumed and the stream's duplicate window may be over; PermissionDenied if they may not be read.
         """
         if info.config.retention != RetentionPolicy.LIMITS:
             _check_age(info, fresh=self._epoch == 0 and not after, after=after, remedy=remedy)
@@ -299,11 +299,7 @@ class StoredRows:
         looked_at, step = 0, FIRST_LOOKBACK
         while last >= first and not self._saw_earlier_epoch:
             begin = max(first, last - step + 1)
-            try:
-                stored = await self._read(client, info.config.name, begin, last)
-            except PermissionDenied as exc:
-                _check_window_instead(info, recovery_window, exc)
-                return
+            stored = await self._read(client, info.config.name, begin, last)
             looked_at += last - begin + 1
             if not after and looked_at >= MIN_LOOKBACK_MESSAGES and stored is not None and stored < oldest:
                 return
@@ -365,16 +361,3 @@ def _check_age(info: StreamInfo, *, fresh: bool, after: int, remedy: str) -> Non
             f"s ago, longer than the duplicate_window ({config.duplicate_window:g} s): rows could be stored twice. "
             f"{remedy}",
         )
-
-
-def _check_window_instead(info: StreamInfo, recovery_window: float, exc: PermissionDenied) -> None:
-    """ConfigError if the duplicate window does not cover the rows of a target that may not be read."""
-    config = info.config
-    if config.duplicate_window < recovery_window:
-        raise ConfigError(
-            f"duplicate_window of stream {config.name}",
-            config.duplicate_window,
-            f"is shorter than recoveryWindow ({recovery_window:g} s), and this account may not read the stream to find "
-            f"stored rows. Allow $JS.API.DIRECT.GET.{config.name} or $JS.API.CONSUMER.CREATE.{config.name}.>, or widen "
-            "the window",
-        ) from exc

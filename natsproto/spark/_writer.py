@@ -22,6 +22,7 @@ from natsproto.errors import (
     ConfigError,
     InvalidReply,
     MessageNotFound,
+    PermissionDenied,
     PublishUncertain,
     WrongExpectation,
 )
@@ -261,12 +262,28 @@ class _MsgIdWriter:
             has_subject_limit = self._info.config.max_msgs_per_subject > 0
             found = StoredRows(task.owner, task.epoch, keep_ids=keep_ids, has_subject_limit=has_subject_limit)
             window = self._settings.recovery_window
-            await found.look_up(
-                self._client, self._info, recovery_window=window, after=task.after, remedy=_CONSUMED_REMEDY
-            )
+            try:
+                await found.look_up(
+                    self._client, self._info, recovery_window=window, after=task.after, remedy=_CONSUMED_REMEDY
+                )
+            except PermissionDenied as exc:
+                _check_window_instead(self._info, window, exc)
             _LAST_LOOK_UP.clear()
             _LAST_LOOK_UP[task.owner] = task.but(partition=0), found
         return found
+
+
+def _check_window_instead(info: StreamInfo, recovery_window: float, exc: PermissionDenied) -> None:
+    """ConfigError if the duplicate window does not cover the rows of a target that may not be read."""
+    config = info.config
+    if config.duplicate_window < recovery_window:
+        raise ConfigError(
+            f"duplicate_window of stream {config.name}",
+            config.duplicate_window,
+            f"is shorter than recoveryWindow ({recovery_window:g} s), and this account may not read the stream to find "
+            f"stored rows. Allow $JS.API.DIRECT.GET.{config.name} or $JS.API.CONSUMER.CREATE.{config.name}.>, or widen "
+            "the window",
+        ) from exc
 
 
 def _ids(settings: SinkOptions, task: WriteTask, row: int, batch: MessageColumns) -> Sequence[str | None]:

@@ -132,12 +132,15 @@ def test_first_attempt_looks_up_nothing(nats: SparkNats, stream: StreamConfig) -
     assert written.duplicates == 0
 
 
-def test_retry_without_the_right_to_read_warns(caplog: pytest.LogCaptureFixture, retry: None) -> None:
-    allowed = 'publish: ["OUT.>"], subscribe: ["_INBOX.>"]'
+@pytest.mark.parametrize("info", ["", '"$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.OUT", '])
+def test_retry_without_the_right_to_read_warns(info: str, caplog: pytest.LogCaptureFixture, retry: None) -> None:
+    """The account may see nothing of the stream, or its info but no messages."""
+    allowed = f'publish: [{info}"OUT.>"], subscribe: ["_INBOX.>"]'
     users = f"users: [{{user: a, password: a}}, {{user: w, password: w, permissions: {{ {allowed} }} }}]"
     with run_server(jetstream=True, config=f"authorization {{ {users} }}") as server:
         with sync.connect(server.url, user="a", password="a") as nc:
             nc.jetstream().create_stream(name="OUT", subjects=["OUT.>"])
+            nc.jetstream().publish("OUT.a", b"0")
         writer = SparkNats(servers=server.url, user="w", password="w", allow_literal_secrets=True, request_timeout=1)
         rows = [{"subject": "OUT.a", "data": b"1"}]
         (written,) = publish_partition(writer, write_id="w", stable_order=True)(rows)
