@@ -94,7 +94,7 @@ def publish_partition(
     not recognized: start it within the window, or use the data source with the option ``writeId``.
 
     ``stable_order`` promises that the rows of every partition come in the same order whenever they are computed, as
-    behind a scan, ``select`` and ``where``, and not behind a shuffle (``groupBy``, ``join``, ``repartition``, a sort
+    after a scan, ``select`` and ``where``, and not after a shuffle (``groupBy``, ``join``, ``repartition``, a sort
     with ties). Then rows without an id get ``write_id.partition.number of the row``; take another ``write_id`` for
     other rows. Without the promise such a row is a ConfigError: in another order its id would be that of another row.
 

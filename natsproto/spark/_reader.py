@@ -418,9 +418,10 @@ def _batches(name: str, lists: Generator[MessageList], headers: bool) -> Generat
 def _rows(name: str, lists: Generator[MessageList], headers: bool) -> Generator[Row]:
     with closing(lists):
         for messages in lists:
-            rows = (
-                stored_rows(name, messages) if isinstance(messages[0], RawMessage) else delivered_rows(name, messages)
-            )  # pyright: ignore[reportArgumentType]
+            if isinstance(messages[0], RawMessage):
+                rows = stored_rows(name, messages)  # pyright: ignore[reportArgumentType]
+            else:
+                rows = delivered_rows(name, messages)  # pyright: ignore[reportArgumentType]
             if headers:
                 yield from rows
             else:
