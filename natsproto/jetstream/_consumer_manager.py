@@ -190,7 +190,7 @@ class ConsumerManager:
             ConsumerPage,
             f"CONSUMER.LIST.{self.name}",
             {},
-            asked=f"consumers of {self._what}",
+            asked=f"consumers of {self._description}",
             size=lambda page: len(page.consumers) + len(page.missing) + len(page.offline),
             total=lambda page: page.total,
             timeout=timeout,
@@ -206,7 +206,7 @@ class ConsumerManager:
             ConsumerNamesPage,
             f"CONSUMER.NAMES.{self.name}",
             {},
-            asked=f"names of the consumers of {self._what}",
+            asked=f"names of the consumers of {self._description}",
             size=lambda page: len(page.consumers),
             total=lambda page: page.total,
             timeout=timeout,
@@ -258,7 +258,7 @@ class ConsumerManager:
             body["action"] = action
         if pedantic:
             body["pedantic"] = True
-        asked = f"{action or 'create or update'} consumer {name!r} of {self._what}"
+        asked = f"{action or 'create or update'} consumer {name!r} of {self._description}"
         what, version, level = newest_feature(config, CONSUMER_FEATURES)
         if config.ack_policy == AckPolicy.FLOW_CONTROL:
             what, version, level = "ack_policy", "2.14", 4
@@ -298,7 +298,7 @@ class ConsumerManager:
         return PullConsumer(self._api, self.name, name, info)
 
     @property
-    def _what(self) -> str:
+    def _description(self) -> str:
         return f"stream {self.name!r}"
 
 

@@ -68,7 +68,7 @@ class Stream(ConsumerManager):
     def cached_info(self) -> StreamInfo:
         """The last info. LocalProtocolError for a handle that was bound without a request."""
         if self._info is None:
-            raise LocalProtocolError(f"{self._what} was bound without asking the server: call info() first")
+            raise LocalProtocolError(f"{self._description} was bound without asking the server: call info() first")
         return self._info
 
     async def info(
@@ -112,7 +112,7 @@ class Stream(ConsumerManager):
 
     async def _info_page(self, body: dict[str, object], timeout: Duration | None) -> tuple[StreamInfo, SubjectsPage]:
         payload = await self._api.call(
-            f"STREAM.INFO.{self.name}", body or b"", asked=f"info of {self._what}", timeout=timeout
+            f"STREAM.INFO.{self.name}", body or b"", asked=f"info of {self._description}", timeout=timeout
         )
         return decode(StreamInfo, payload), decode(SubjectsPage, payload)
 
@@ -143,7 +143,7 @@ class Stream(ConsumerManager):
             config = (await self.info(timeout=timeout)).config
         config = amended(StreamConfig, config, changes)
         if config.name != self.name:
-            raise ConfigError("name", config.name, f"this is {self._what}: a stream cannot be renamed")
+            raise ConfigError("name", config.name, f"this is {self._description}: a stream cannot be renamed")
         return self._update_info(await write_stream(self._api, "UPDATE", config, pedantic, timeout))
 
     async def seal(self, *, timeout: Duration | None = None) -> StreamInfo:
@@ -174,7 +174,7 @@ class Stream(ConsumerManager):
         if sequence:
             body["seq"] = check_stream_sequence("sequence", sequence)
         done = await self._api.call_for(
-            Purged, f"STREAM.PURGE.{self.name}", body or b"", asked=f"purge {self._what}", timeout=timeout
+            Purged, f"STREAM.PURGE.{self.name}", body or b"", asked=f"purge {self._description}", timeout=timeout
         )
         return done.purged
 
@@ -184,7 +184,7 @@ class Stream(ConsumerManager):
         MessageNotFound; StreamProtected when the stream does not allow it.
         """
         body = {"seq": check_stream_sequence("sequence", sequence), "no_erase": not erase}
-        asked = f"delete message {sequence} of {self._what}"
+        asked = f"delete message {sequence} of {self._description}"
         await self._api.call_expecting_success(f"STREAM.MSG.DELETE.{self.name}", body, asked=asked, timeout=timeout)
 
     async def backup(
@@ -235,7 +235,7 @@ class Stream(ConsumerManager):
         and in the two methods below, since a direct get would also omit sequence, subject and time.
         """
         body = {"seq": check_stream_sequence("sequence", sequence)}
-        return await self._get(body, "", headers, direct, f"message {sequence} of {self._what}", timeout)
+        return await self._get(body, "", headers, direct, f"message {sequence} of {self._description}", timeout)
 
     async def get_last_message(
         self, subject: str, *, headers: bool = True, direct: bool = True, timeout: Duration | None = None
@@ -243,7 +243,7 @@ class Stream(ConsumerManager):
         """Return the newest message on the subject, which may have wildcards. MessageNotFound when there is none."""
         subscribe_subject(subject)
         wild = _has_wildcard(subject)
-        asked = f"last message of {subject!r} in {self._what}"
+        asked = f"last message of {subject!r} in {self._description}"
         return await self._get({"last_by_subj": subject}, "" if wild else subject, headers, direct, asked, timeout)
 
     async def get_next_message(
@@ -263,7 +263,7 @@ class Stream(ConsumerManager):
         """
         subscribe_subject(subject)
         body = {**_start_fields(start_sequence, start_time), "next_by_subj": subject}
-        asked = f"next message of {subject!r} in {self._what}"
+        asked = f"next message of {subject!r} in {self._description}"
         message = await self._get(body, "", headers, direct, asked, timeout)
         if start_time is not None:
             check_start_time(message, start_time, asked)
@@ -319,7 +319,7 @@ class Stream(ConsumerManager):
             body["next_by_subj"] = subject
         first = _start_fields(start_sequence, start_time)
         cursor = PageCursor(body, first, limit=_positive("batch", batch), max_bytes=_positive("max_bytes", max_bytes))
-        asked = f"messages of {self._what}"
+        asked = f"messages of {self._description}"
         run = BatchGet(
             self._api,
             self.name,
@@ -371,7 +371,7 @@ class Stream(ConsumerManager):
             up_to["up_to_time"] = Timestamp.from_ns(Timestamp.of(up_to_time).ns + 1).rfc3339()
         limit = _positive("batch", batch)
         run = MultiLastGet(self._api, self, wanted, up_to, direct=self.reads_directly, limit=limit, timeout=timeout)
-        return StoredMessages(run.batches(), f"last messages of {self._what}")
+        return StoredMessages(run.batches(), f"last messages of {self._description}")
 
 
 async def write_stream(

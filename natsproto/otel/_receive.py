@@ -113,14 +113,14 @@ class TracedConsumer(PullConsumer):
         return TracedFetch(source, inbox.put_back, traced_client(self._api.connection), self)
 
     def _make_messages(self, source: MessageSource, return_unread: Callable[[list[JsMessage]], None]) -> Messages:
-        return TracedMessages(source, self._what, return_unread, traced_client(self._api.connection), self)
+        return TracedMessages(source, self._description, return_unread, traced_client(self._api.connection), self)
 
 
 class TracedPushConsumer(PushConsumer):
     """A push consumer whose messages get receive spans when they are read."""
 
     def _make_messages(self, source: MessageSource, return_unread: Callable[[list[JsMessage]], None]) -> Messages:
-        return TracedMessages(source, self._what, return_unread, traced_client(self._api.connection), self)
+        return TracedMessages(source, self._description, return_unread, traced_client(self._api.connection), self)
 
 
 class TracedOrderedConsumer(OrderedConsumer):
@@ -132,7 +132,7 @@ class TracedOrderedConsumer(OrderedConsumer):
 
     def _make_messages(self, source: MessageSource) -> Messages:
         state = self._state
-        return TracedMessages(source, self._what, state.put_back, traced_client(state.connection), self)
+        return TracedMessages(source, self._description, state.put_back, traced_client(state.connection), self)
 
 
 class TracedStream(Stream):

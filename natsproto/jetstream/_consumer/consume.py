@@ -103,7 +103,7 @@ class HandlerTasks:
         self.is_stopping = False
         self.key_error: Exception | None = None
         """The error of the key function."""
-        self._connection, self._what = connection, what
+        self._connection, self._description = connection, what
         self._messages, self._handler, self._options = messages, handler, options
         is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004  # a callable object with an async __call__
@@ -116,7 +116,7 @@ class HandlerTasks:
         """Start the tasks, which run until the messages end or ``is_stopping`` is set."""
         loop = asyncio.get_running_loop()
         tasks = [
-            loop.create_task(self._work(worker), name=f"natsproto handler {worker} of {self._what}")
+            loop.create_task(self._work(worker), name=f"natsproto handler {worker} of {self._description}")
             for worker in range(self._options.concurrency)
         ]
         for task in tasks:
@@ -145,7 +145,7 @@ class HandlerTasks:
                 if self.is_stopping or not (more or (self._key_queues and self._key_queues[worker])):
                     return
         except Exception as exc:  # the key function failed: nothing can be handled in its order any more
-            log.error("consuming %s failed: %r", self._what, exc, exc_info=exc)
+            log.error("consuming %s failed: %r", self._description, exc, exc_info=exc)
             self.key_error = self.key_error or exc
             self.is_stopping = True
             messages.buffer.wake()
@@ -207,7 +207,7 @@ class HandlerTasks:
 
     async def _failed(self, message: JsMessage, error: BaseException) -> None:
         self.failed += 1
-        where = f"handler of {self._what}"
+        where = f"handler of {self._description}"
         log.error("%s failed for a message of %r: %r", where, message.subject, error, exc_info=error)
         self._connection._emit(HandlerFailed(where=where, error=error))
         how = self._options.on_error
@@ -225,20 +225,20 @@ class HandlerTasks:
                 if inspect.isawaitable(result):
                     await result
             except Exception as exc:
-                log.error("error_cb of %s failed: %r", self._what, exc, exc_info=exc)
+                log.error("error_cb of %s failed: %r", self._description, exc, exc_info=exc)
 
     def _nak_delay_for(self, message: JsMessage) -> float:
         try:
             return self._options.nak_delay_for(message)
         except Exception as exc:
-            log.error("nak_delay of %s failed: %r", self._what, exc, exc_info=exc)
-            self._connection._emit(HandlerFailed(where=f"nak_delay of {self._what}", error=exc))
+            log.error("nak_delay of %s failed: %r", self._description, exc, exc_info=exc)
+            self._connection._emit(HandlerFailed(where=f"nak_delay of {self._description}", error=exc))
             return MAX_NAK_DELAY_S
 
     def _on_ack_failed(self, how: OnSuccess | OnError, error: NatsError) -> None:
         if not isinstance(error, AlreadyAcked):  # which another task of the handler caused
             # Without a connection the server redelivers it; log and emit the failure.
-            where = f"{how} of a message of {self._what}"
+            where = f"{how} of a message of {self._description}"
             log.warning("%s failed: %s", where, error)
             self._connection._emit(HandlerFailed(where=where, error=error))
 
@@ -267,7 +267,7 @@ class ConsumeContext(AwaitHint):
         self, connection: Connection, what: str, messages: Messages, handler: Handler, options: HandlerOptions
     ) -> None:
         self._handler_tasks = HandlerTasks(connection, what, messages, handler, options)
-        self._messages, self._what = messages, what
+        self._messages, self._description = messages, what
         self._tasks: list[asyncio.Task[None]] = []
         self._begun = False
 
@@ -366,7 +366,7 @@ class ConsumeContext(AwaitHint):
     def _check_started(self) -> None:
         self._begun = True  # suppresses the warning about an unused object
         if not self._tasks:
-            raise LocalProtocolError(f"enter or await consume() of {self._what} first")
+            raise LocalProtocolError(f"enter or await consume() of {self._description} first")
 
     async def _all_done(self) -> None:
         me = asyncio.current_task()

@@ -53,19 +53,21 @@ class Consumer:
     def cached_info(self) -> ConsumerInfo:
         """The last info. LocalProtocolError for a handle that was bound without a request."""
         if self._info is None:
-            raise LocalProtocolError(f"{self._what} was bound without asking the server: call info() first")
+            raise LocalProtocolError(f"{self._description} was bound without asking the server: call info() first")
         return self._info
 
     async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
         """Get the configuration and state of the consumer."""
         self._info = await self._api.call_for(
-            ConsumerInfo, self._endpoint("INFO"), asked=f"info of {self._what}", timeout=timeout
+            ConsumerInfo, self._endpoint("INFO"), asked=f"info of {self._description}", timeout=timeout
         )
         return self._info
 
     async def delete(self, *, timeout: Duration | None = None) -> None:
         """Delete the consumer with its acknowledgement state."""
-        await self._api.call_expecting_success(self._endpoint("DELETE"), asked=f"delete {self._what}", timeout=timeout)
+        await self._api.call_expecting_success(
+            self._endpoint("DELETE"), asked=f"delete {self._description}", timeout=timeout
+        )
 
     async def pause(self, until: datetime, *, timeout: Duration | None = None) -> ConsumerPause:
         """Pause delivery until an aware datetime. ConfigError for a naive one.
@@ -76,14 +78,14 @@ class Consumer:
             moment = Timestamp.of(until)
         except ValueError as exc:
             raise ConfigError("until", until, str(exc)) from None
-        asked = f"pause {self._what}"
+        asked = f"pause {self._description}"
         await self._api.require_api_level(1, "2.11", asked, timeout)
         body = {"pause_until": moment.rfc3339()}
         return await self._api.call_for(ConsumerPause, self._endpoint("PAUSE"), body, asked=asked, timeout=timeout)
 
     async def resume(self, *, timeout: Duration | None = None) -> ConsumerPause:
         """End a pause; does nothing when there is none. Needs nats-server 2.11, else UnsupportedByServer."""
-        asked = f"resume {self._what}"
+        asked = f"resume {self._description}"
         await self._api.require_api_level(1, "2.11", asked, timeout)
         return await self._api.call_for(ConsumerPause, self._endpoint("PAUSE"), asked=asked, timeout=timeout)
 
@@ -93,7 +95,7 @@ class Consumer:
         Needs nats-server 2.11, else UnsupportedByServer.
         """
         body = {"group": check_priority_group(group)}
-        asked = f"unpin {self._what}"
+        asked = f"unpin {self._description}"
         await self._api.require_api_level(1, "2.11", asked, timeout)
         await self._api.call(self._endpoint("UNPIN"), body, asked=asked, timeout=timeout)
 
@@ -104,7 +106,7 @@ class Consumer:
         UnsupportedByServer.
         """
         body = {} if sequence is None else {"seq": check_stream_sequence("sequence", sequence)}
-        asked = f"reset {self._what}"
+        asked = f"reset {self._description}"
         await self._api.require_api_level(4, "2.14", asked, timeout)
         reset = await self._api.call_for(ConsumerReset, self._endpoint("RESET"), body, asked=asked, timeout=timeout)
         self._info = reset
@@ -128,13 +130,13 @@ class Consumer:
 
     def _make_messages(self, source: MessageSource, return_unread: Callable[[list[JsMessage]], None]) -> Messages:
         """Create a Messages of this consumer; tracing overrides it."""
-        return Messages(source, self._what, return_unread)
+        return Messages(source, self._description, return_unread)
 
     def _endpoint(self, verb: str) -> str:
         return f"CONSUMER.{verb}.{self.stream_name}.{self.name}"
 
     @property
-    def _what(self) -> str:
+    def _description(self) -> str:
         return f"consumer {self.name!r} of stream {self.stream_name!r}"
 
     def __repr__(self) -> str:
@@ -262,7 +264,7 @@ class PullConsumer(Consumer):
             priority=priority,
         )
         if not messages:
-            raise no_message_error(self._api.connection, self._what, timeout)
+            raise no_message_error(self._api.connection, self._description, timeout)
         return messages[0]
 
     def messages(
@@ -364,7 +366,7 @@ class PullConsumer(Consumer):
             error_cb=error_cb,
             backoff=() if self._info is None else self._info.config.backoff,
         )
-        return ConsumeContext(self._api.connection, self._what, messages, handler, handler_options)
+        return ConsumeContext(self._api.connection, self._description, messages, handler, handler_options)
 
     def _make_inbox(self) -> PullInbox:
         self._inbox = PullInbox(self._api, self.stream_name, self.name, config=self._known_config)

@@ -101,7 +101,7 @@ class OrderedConsumer:
     def cached_info(self) -> ConsumerInfo:
         """The info of the consumer in use, from its creation. LocalProtocolError before the first consumer."""
         if self._state.info is None:
-            raise LocalProtocolError(f"{self._what} has created no consumer yet: read it first")
+            raise LocalProtocolError(f"{self._description} has created no consumer yet: read it first")
         return self._state.info
 
     async def created(self) -> ConsumerInfo:
@@ -119,7 +119,7 @@ class OrderedConsumer:
         return await self._state.api.call_for(
             ConsumerInfo,
             f"CONSUMER.INFO.{self.stream_name}.{self.name}",
-            asked=f"info of {self._what}",
+            asked=f"info of {self._description}",
             timeout=timeout,
         )
 
@@ -171,7 +171,7 @@ class OrderedConsumer:
         """
         messages = await self.fetch(1, timeout=timeout)
         if not messages:
-            raise no_message_error(self._state.connection, self._what, timeout)
+            raise no_message_error(self._state.connection, self._description, timeout)
         return messages[0]
 
     def messages(
@@ -227,7 +227,7 @@ class OrderedConsumer:
         handler_options = HandlerOptions(
             concurrency=concurrency, key=key, on_success="nothing", on_error="nothing", error_cb=error_cb
         )
-        return ConsumeContext(self._state.connection, self._what, messages, handler, handler_options)
+        return ConsumeContext(self._state.connection, self._description, messages, handler, handler_options)
 
     async def close(self) -> None:
         """Delete the server's consumer, if there is one. Reading again creates another, which continues after the last
@@ -257,7 +257,7 @@ class OrderedConsumer:
         return Messages(source, self._state.description, self._state.put_back)
 
     @property
-    def _what(self) -> str:
+    def _description(self) -> str:
         return self._state.description
 
 

@@ -184,7 +184,7 @@ class PushSource:
             if subscription.closed:
                 self._end(subscription.error)
         except Exception as exc:
-            self._end(wrap_unexpected(f"reading {self._what}", exc))
+            self._end(wrap_unexpected(f"reading {self._description}", exc))
 
     def _split_statuses(self, received: list[JsMessage]) -> None:
         messages: list[JsMessage] = []
@@ -284,7 +284,7 @@ class PushSource:
         try:
             error = await lookup()
         except Exception as exc:
-            error = wrap_unexpected(f"reading {self._what}", exc)
+            error = wrap_unexpected(f"reading {self._description}", exc)
         self._lookup_task = None
         if error is not None:
             self._end(error)
@@ -308,7 +308,7 @@ class PushSource:
             self._ended.set_result(ConsumerEnd(error))
 
     @property
-    def _what(self) -> str:
+    def _description(self) -> str:
         return f"consumer {self._consumer!r} of stream {self._stream!r}"
 
     def _emit_notice(self, error: NatsError) -> None:
@@ -350,7 +350,7 @@ class PushConsumer(Consumer):
         self.deliver_group: str = deliver_group or (config.deliver_group if config else "")
         """The queue group that shares them, if any."""
         if not self.deliver_subject:
-            raise ConfigError("deliver_subject", "", f"{self._what} is not a push consumer")
+            raise ConfigError("deliver_subject", "", f"{self._description} is not a push consumer")
         subscribe_subject(self.deliver_subject, "deliver_subject")
         if self.deliver_group:
             queue_group(self.deliver_group)
@@ -408,7 +408,7 @@ class PushConsumer(Consumer):
             backoff=() if self._info is None else self._info.config.backoff,
         )
         messages = self.messages(stop_after=stop_after)
-        return ConsumeContext(self._api.connection, self._what, messages, handler, options)
+        return ConsumeContext(self._api.connection, self._description, messages, handler, options)
 
     async def _wait_push_bound(self, is_bound: bool) -> None:
         """Wait until the consumer has a reader (``is_bound``) or none; AlreadyBound when another reader stays."""
@@ -435,7 +435,7 @@ class PushConsumer(Consumer):
     async def _lookup(self) -> NatsError | None:
         """Return ConsumerGone if the consumer is gone."""
         try:
-            await self._api.call(self._endpoint("INFO"), asked=f"info of {self._what}")
+            await self._api.call(self._endpoint("INFO"), asked=f"info of {self._description}")
         except (ConsumerNotFound, StreamNotFound) as exc:
             return ConsumerGone(exc.description, self.name, self.stream_name)
         except NatsError:

@@ -115,7 +115,7 @@ class Lock:
         except TimeoutError:
             if not expiry.expired():
                 raise
-            raise RequestTimeout(f"acquire {self._what}", wait or 0.0) from None
+            raise RequestTimeout(f"acquire {self._description}", wait or 0.0) from None
 
     async def try_acquire(self) -> bool:
         """Acquire the lock if it is free. Raises the errors of ``acquire``, and in an outage those of
@@ -124,7 +124,9 @@ class Lock:
         LocalProtocolError when this object holds it already.
         """
         if self._revision:
-            raise LocalProtocolError(f"{self._what} is already held by this object: create another one with kv.lock")
+            raise LocalProtocolError(
+                f"{self._description} is already held by this object: create another one with kv.lock"
+            )
         await self._bucket.require_ttl(None)
         expected = 0
         while True:
@@ -294,7 +296,7 @@ class Lock:
             return
 
     @property
-    def _what(self) -> str:
+    def _description(self) -> str:
         return f"lock {self._key!r} of bucket {self._bucket.bucket!r}"
 
     def __repr__(self) -> str:
