@@ -160,7 +160,8 @@ def test_foreach_batch_repeated_is_stored_once(
         write = foreach_batch_writer(nats, write_id=write_id, subject="frames", stable_order=True)
         write(frame, 7)
         name = write_id or "a query"
-        assert caplog.messages[-1] == f"batch 7 of {name}: 3 rows published, {duplicates} of them were stored before"
+        counts = f"3 rows published, {duplicates} of them were stored before"
+        assert caplog.messages[-1] == f"micro-batch 7 of {name}: {counts}"
     write(frame, 8)
     assert stored(out) == [b"1", b"2", b"3"] * 2
 
