@@ -79,7 +79,7 @@ class Feeder:
     def serve(self) -> None:
         """Until the server goes away, or close() in another thread."""
         self._socket.settimeout(None)
-        with contextlib.suppress(EOFError, ConnectionResetError), self._socket:
+        with contextlib.suppress(EOFError, ConnectionError), self._socket:
             while True:
                 subject, reply, payload = self._message()
                 if subject.startswith(b"echo."):

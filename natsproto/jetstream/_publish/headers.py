@@ -96,7 +96,7 @@ def _duplicate_header_error(name: str) -> ConfigError:
 
 
 def header_block(subject: str, headers: HeadersLike | None, args: Mapping[str, object]) -> bytes | None:
-    """Return the encoded header_pairs; None when there are none."""
+    """Return the encoded headers; None when there are none."""
     pairs = header_pairs(subject, headers, args)
     return encode_headers(pairs) if pairs else None
 
@@ -104,7 +104,7 @@ def header_block(subject: str, headers: HeadersLike | None, args: Mapping[str, o
 def message_block(
     subject: str, headers: HeadersLike | None, args: Mapping[str, object], msg_id: str | None, auto_id: str | None
 ) -> bytes | None:
-    """Return header_block with ``auto_id``, if given, as the id of a message without one."""
+    """Return the encoded headers with ``auto_id``, if given, as the id of a message without one."""
     if args:
         block = header_block(subject, headers, {"msg_id": msg_id, **args})
         if auto_id is not None and not has_msg_id(block):
