@@ -14,6 +14,7 @@ from natsproto.errors import ConfigError, RequestTimeout
 from natsproto.jetstream._context import JetStream
 from natsproto.spark import SparkNats, map_async, publish_partition, request_partition
 from natsproto.testing import Server
+from tests.jetstream.reading import known
 
 NOTHING = pytest.mark.parametrize("nothing", [0, 0.0, timedelta(0)])
 
@@ -84,4 +85,5 @@ async def test_what_is_there_now_can_be_asked_for_as_before(jetstream: JetStream
     with pytest.raises(RequestTimeout):
         await consumer.next(timeout=0)
     await jetstream.publish("s", b"1")
+    await known(consumer, lambda info: info.num_pending == 1)  # the stream tells its consumers after its reply
     assert (await consumer.next(timeout=0)).data == b"1"

@@ -85,7 +85,7 @@ async def test_messages_of_cancelled_fetch_go_back(jetstream: JetStream) -> None
     waiting.cancel()
     await asyncio.wait([waiting])
     got = await (await stream.consumer("d")).fetch(3, timeout=LONG)
-    assert numbers(got) == [1, 2, 3]
+    assert sorted(numbers(got)) == [1, 2, 3]  # redelivered messages have no order
 
 
 @pytest.mark.parametrize("limits", [{"ack_policy": "none"}, {"max_deliver": 1, "ack_wait": 60}])
