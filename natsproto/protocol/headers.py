@@ -58,16 +58,15 @@ class Headers(Mapping[str, str]):
         return self
 
     def _read_lines(self) -> None:
-        """Read the whole block."""
-        lines, self._unread = self._unread.split("\r\n"), ""
-        self._invalid = ()
+        """Read the whole block. Several threads may do so at a time, so ``_unread`` goes last."""
+        lines = self._unread.split("\r\n")
+        invalid: list[str] = []
         values: dict[str, list[str]] = {}
-        self._known = values
         first = lines[0]
         if first == _VERSION:
             del lines[0]
         elif first.startswith(_VERSION):
-            self._read_status(lines.pop(0))
+            invalid += self._read_status(lines.pop(0))
         for line in lines:
             if line:  # a block ends in two empty ones
                 name, colon, value = line.partition(":")
@@ -78,7 +77,10 @@ class Headers(Mapping[str, str]):
                     else:
                         values[name] = [value]
                 else:
-                    self._invalid += (line,)
+                    invalid.append(line)
+        if not hasattr(self, "_known"):
+            self._known, self._invalid = values, tuple(invalid)
+        self._unread = ""
 
     @property
     def _values(self) -> dict[str, list[str]]:
@@ -93,13 +95,15 @@ class Headers(Mapping[str, str]):
             self._read_lines()
         return self._invalid
 
-    def _read_status(self, line: str) -> None:
+    def _read_status(self, line: str) -> tuple[str, ...]:
+        """Set the status; return the line if it has none that can be read."""
         code, _, description = line[len(_VERSION) :].strip().partition(" ")
         if code.isascii() and code.isdigit() and len(code) == 3:
             self.status = int(code)
             self.description = description.strip()
         elif code:
-            self._invalid = (line,)
+            return (line,)
+        return ()
 
     def get_all(self, name: str) -> list[str]:
         """Every value of the name in the order received; an empty list when there is none."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 
 import pytest
@@ -310,3 +312,18 @@ def test_a_value_that_is_not_unicode_is_refused() -> None:
 def test_other_types_are_refused_in_words(source: HeadersLike, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         encode_headers(source)
+
+
+def test_headers_read_by_several_threads() -> None:
+    """A received block is read when it is first needed, by whichever thread."""
+    block = b"NATS/1.0\r\n" + b"".join(b"H%d: v\r\n" % number for number in range(30)) + b"\r\n"
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(500):
+                headers = Headers.parse(block)
+                reads = [threads.submit(headers.get_all, "H29") for _ in range(4)]
+                assert [read.result() for read in reads] == [["v"]] * 4
+    finally:
+        sys.setswitchinterval(interval)
