@@ -528,6 +528,9 @@ class Connection:
         work. It waits for callbacks, handlers of ``consume``, running ``async for`` loops and an asynchronous
         ``on_event``; it does not wait for the messages of a ``fetch``. At the timeout, and when cancelled, handlers of
         ``consume`` are cancelled and their messages returned to the server. The client is closed in any case.
+
+        It does not wait for the handler or loop that calls it, nor for others that drain. There, use ``timeout`` and
+        not ``asyncio.wait_for``, which makes another task of it on Python 3.11.
         """
         await self._engine.drain(
             self._options.drain_timeout if timeout is None else positive_seconds("timeout", timeout)

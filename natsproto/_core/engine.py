@@ -449,10 +449,10 @@ class Engine:
         DrainTimeout lists the work that is unfinished at the deadline. In any case, and when cancelled, the client is
         closed afterwards.
         """
-        deadline = asyncio.get_running_loop().time() + timeout
-        left: list[str] = []
+        left, deadline = list[str](), asyncio.get_running_loop().time() + timeout
         if self.state is not State.CLOSED:
-            await self._drain(deadline, left)
+            with self.readers.draining():
+                await self._drain(deadline, left)
         else:
             await self._close()
         unhandled = await self.event_bus.wait_handled(max(CLOSE_TIMEOUT_S, deadline - self._loop.time()))
@@ -494,11 +494,13 @@ class Engine:
         while True:
             try:
                 await self.flush(max(0.0, deadline - self._loop.time()))
+                return None
             except ConnectionLost:
                 continue
+            except ConnectionClosed as exc:  # by another task of the application, or because there is no other server
+                return exc if await asyncio.shield(self.closed) else None
             except NatsError as exc:
                 return exc
-            return None
 
     async def close(self) -> None:
         """Close the client now. Never raises.

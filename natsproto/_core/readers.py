@@ -7,11 +7,15 @@ Subscriptions wait for their own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from natsproto._core.notifier import Notifier
 from natsproto._core.subscription import Subscription
+
+IDLE_TURNS = 2
+"""Turns of the event loop after which idle tasks have seen the end of their reading, and are gone."""
 
 
 class Waiting(Protocol):
@@ -48,6 +52,26 @@ class ActiveReaders:
 
     def __init__(self) -> None:
         self._open: dict[ReaderTasks, None] = {}
+        self._ended: tuple[Subscription, ...] = ()  # the subscriptions whose messages a drain waits for
+        self._draining: set[asyncio.Task[object] | None] = set()
+
+    @contextmanager
+    def draining(self) -> Iterator[None]:
+        """The current task drains the client in this block: no other drain waits for it."""
+        task = asyncio.current_task()
+        self._draining.add(task)
+        for tasks in self._open:
+            tasks.wake()
+        for ended in self._ended:
+            ended._notifier.wake()
+        try:
+            yield
+        finally:
+            self._draining.discard(task)
+
+    def is_draining(self, task: asyncio.Task[object] | None) -> bool:
+        """True for a task that drains the client."""
+        return task in self._draining
 
     def add(self, tasks: ReaderTasks) -> None:
         """Registers ``tasks`` when the first one begins."""
@@ -64,12 +88,15 @@ class ActiveReaders:
         readers = list(self._open)
         for tasks in readers:
             tasks.holder._end()
-        unhandled = [(await ended._join(deadline), repr(ended.subject)) for ended in subscriptions]
+        for _ in range(IDLE_TURNS if readers else 0):
+            await asyncio.sleep(0)
+        self._ended += tuple(subscriptions)
+        unhandled = [(await ended._join(deadline, self.is_draining), repr(ended.subject)) for ended in subscriptions]
         unhandled += [(await tasks.join(deadline), tasks.holder.what) for tasks in readers]
         return [f"{number} messages of {what} not handled" for number, what in unhandled if number]
 
     def cancel(self) -> list[asyncio.Task[None]]:
-        """Cancels the handlers that run, except the caller, and returns their tasks.
+        """Cancels the handlers that run, except the caller and those that drain, and returns their tasks.
 
         The waiting messages return to the server.
         """
@@ -79,12 +106,12 @@ class ActiveReaders:
 class ReaderTasks:
     """The tasks that read from one holder: running loops of the application, and handlers in tasks of their own."""
 
-    __slots__ = ("_handlers", "_left", "_loops", "_readers", "holder")
+    __slots__ = ("_handlers", "_loops", "_notifier", "_readers", "holder")
 
     def __init__(self, readers: ActiveReaders, holder: MessageHolder) -> None:
         self.holder = holder
         self._readers = readers
-        self._left = Notifier()
+        self._notifier = Notifier()
         self._loops: list[asyncio.Task[object] | None] = []
         self._handlers: set[asyncio.Task[None]] = set()
 
@@ -106,33 +133,41 @@ class ReaderTasks:
         self._handlers.add(handler)
         handler.add_done_callback(self._on_handler_done)
 
+    def wake(self) -> None:
+        """Lets drains look again which tasks they wait for."""
+        self._notifier.wake()
+
     async def join(self, deadline: float) -> int:
-        """Waits until the other tasks have handled all messages, or until the deadline.
+        """Waits until the tasks that do not drain have handled all messages, or until the deadline.
 
         Returns the number of messages that were not handled.
         """
-        loop, me = asyncio.get_running_loop(), asyncio.current_task()
-        while busy := self._count_busy(me):
+        loop = asyncio.get_running_loop()
+        while busy := self._count_busy():
             if loop.time() >= deadline:
                 return busy + self.holder.buffer.waiting
-            await self._left.wait(deadline)
+            await self._notifier.wait(deadline)
         return 0
 
     def cancel(self) -> list[asyncio.Task[None]]:
-        """Cancels the handlers, except the caller, and returns the tasks that were not cancelled before."""
+        """Cancels the handlers, except the caller and those that drain; returns those not cancelled before."""
         if not self._handlers:
             return []  # loops belong to the application, and read what is there
         me = asyncio.current_task()
-        others = [handler for handler in self._handlers if handler is not me and not handler.cancelling()]
+        others = [
+            handler
+            for handler in self._handlers
+            if handler is not me and not handler.cancelling() and not self._readers.is_draining(handler)
+        ]
         for handler in others:
             handler.cancel()
         self.holder._return_waiting()
         return others
 
-    def _count_busy(self, me: asyncio.Task[object] | None) -> int:
-        """The tasks that still read, except this one. A loop that outlived its task does not count."""
+    def _count_busy(self) -> int:
+        """The tasks that still read and do not drain. A loop that outlived its task does not count."""
         loops = {task for task in self._loops if task is not None and not task.done()}
-        return len((loops | self._handlers) - {me})
+        return sum(not self._readers.is_draining(task) for task in loops | self._handlers)
 
     def _on_handler_done(self, handler: asyncio.Task[None]) -> None:
         self._handlers.discard(handler)
@@ -141,4 +176,4 @@ class ReaderTasks:
     def _on_left(self) -> None:
         if not self._loops and not self._handlers:
             self._readers.remove(self)
-        self._left.wake()
+        self._notifier.wake()

@@ -314,42 +314,42 @@ class Subscription(AsyncForHint, Generic[M]):
                 self._registry.remove(self)
                 self._close(None)
         me = asyncio.current_task()
-        while self._has_running_callback(me):
+        while self._has_running_callback(lambda task: task is me):
             if loop.time() >= deadline:
                 left = f"{len(self._inbox) + 1} messages of {self.subject!r} not handled"
                 raise DrainTimeout(f"drain of {self.subject!r}", wait, [left])
             await self._notifier.wait(deadline)
 
-    async def _join(self, deadline: float) -> int:
+    async def _join(self, deadline: float, is_draining: Callable[[asyncio.Task[object] | None], bool]) -> int:
         """Wait until a callback or a running iterator has handled everything and stopped, or until the deadline.
 
-        Returns the number of messages that were not handled. Messages without a reader are not waited for.
+        Returns the number of messages that were not handled. Neither messages without a reader nor tasks
+        that drain the client are waited for.
         """
         loop = asyncio.get_running_loop()
-        me = asyncio.current_task()
-        while self._has_running_callback(me) or self._has_other_reader(me):
+        while self._has_running_callback(is_draining) or self._has_other_reader(is_draining):
             if loop.time() >= deadline:
                 return len(self._inbox) + 1
             await self._notifier.wait(deadline)
         return 0
 
-    def _has_running_callback(self, me: asyncio.Task[object] | None) -> bool:
-        """True if a callback has messages to handle, in another task than this one."""
+    def _has_running_callback(self, is_excepted: Callable[[asyncio.Task[object] | None], bool]) -> bool:
+        """True if a callback has messages to handle, in a task that is not excepted."""
         callback = self._callback
         if callback is None:
             return False
         if callback.task is None and self._inbox:
             callback.start(self._on_callback_idle)  # the last task ended early: its callback had cancelled it
-        return callback.task not in (None, me)
+        return callback.task is not None and not is_excepted(callback.task)
 
-    def _has_other_reader(self, me: asyncio.Task[object] | None) -> bool:
-        """True if another task is reading. An iterator that outlived its task does not count.
+    def _has_other_reader(self, is_excepted: Callable[[asyncio.Task[object] | None], bool]) -> bool:
+        """True if a task is reading that is not excepted. An iterator that outlived its task does not count.
 
         A tracked task counts until its callbacks have run, as one of them may begin the next task.
         """
-        return any(task is not me and task is not None and not task.done() for task in self._reader_tasks) or any(
-            task is not me for task in self._tracked_tasks
-        )
+        return any(
+            task is not None and not task.done() and not is_excepted(task) for task in self._reader_tasks
+        ) or not all(map(is_excepted, self._tracked_tasks))
 
     def _track_task(self, task: asyncio.Task[None]) -> None:
         """Let a draining client wait for this task, as it waits for a running iterator.

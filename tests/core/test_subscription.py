@@ -892,7 +892,7 @@ async def test_reading_out_waits_for_the_running_iterator() -> None:
     await turns(1)
     feed(sub, 1, 1, 1)
     sub._close(None)
-    assert await sub._join(loop.time() + 10) == 0
+    assert await sub._join(loop.time() + 10, lambda task: False) == 0
     assert len(got) == 3
     await task
 
@@ -911,7 +911,7 @@ async def test_join_ignores_iterator_of_ended_task() -> None:
     sub._close(None)
     loop = asyncio.get_running_loop()
     began = loop.time()
-    await sub._join(began + 30)
+    await sub._join(began + 30, lambda task: False)
     assert loop.time() == began
     await aclose(held[0])
 

@@ -16,7 +16,7 @@ from natsproto.errors import DrainTimeout
 from natsproto.jetstream import ConsumeContext, ElasticGroup, JetStream, JsMessage, Stream
 from natsproto.jetstream.kv import KeyValueEntry
 from natsproto.jetstream.objectstore import ObjectInfo
-from natsproto.testing import Server
+from natsproto.testing import Server, run_server
 from tests.jetstream.reading import eventually, make
 
 Handler = Callable[[JsMessage], Awaitable[object] | object]
@@ -398,9 +398,7 @@ async def test_drain_while_down_ends_ordered_readers(nats_server: Server, nc: Cl
     await eventually(lambda: handled == 20)
     nats_server.kill()
     await eventually(lambda: not nc.is_connected)
-    with pytest.raises(DrainTimeout) as caught:  # the deletion of its consumer waits to be sent
-        await nc.drain(timeout=0.05)
-    assert "not handled" not in str(caught.value)
+    await asyncio.wait_for(nc.drain(timeout=3600), 60)  # the deletion of its consumer waits for no connection
     assert work.closed
 
 
@@ -427,3 +425,75 @@ async def test_drain_of_random_readers(nc: Client, stream: Stream, failures: lis
     assert not failures
     for name in names:
         await _all_acked(stream, name, handled[name])
+
+
+@pytest.mark.parametrize("kind", ["pull", "push"])
+async def test_drain_by_several_handlers(nc: Client, stream: Stream, kind: str) -> None:
+    """Handlers that drain do not wait for each other."""
+    drained = 0
+
+    async def handle(message: JsMessage) -> None:
+        nonlocal drained
+        await asyncio.sleep(0.001 * random.random())
+        await nc.drain(3600)
+        drained += 1
+
+    await _read_by(nc, kind, handle, concurrency=4)
+    async with asyncio.timeout(60):
+        assert await nc.closed() is None
+    await eventually(lambda: drained == 4)
+
+
+async def test_drain_by_loops_and_callbacks(nc: Client, stream: Stream) -> None:
+    consumer = await (await nc.jetstream().stream("S")).create_consumer(durable_name="d")
+
+    async def loop() -> None:
+        async with consumer.messages() as messages:
+            async for _ in messages:
+                await nc.publish("core")
+                await nc.drain(3600)
+                break
+
+    async def callback(message: natsproto.Message) -> None:
+        await nc.drain(3600)
+
+    await nc.subscribe("core", cb=callback)
+    async with asyncio.timeout(60):
+        await asyncio.gather(loop(), loop())
+        assert await nc.closed() is None
+
+
+@pytest.mark.parametrize("kind", ["pull", "push", "ordered", "ordered push"])
+async def test_idle_drain_without_a_server(kind: str) -> None:
+    """A consumer that has nothing to handle keeps no client waiting for a server that is gone."""
+    handled = asyncio.Event()
+
+    def handle(message: JsMessage) -> None:
+        handled.set()
+
+    async with run_server(jetstream=True) as server:
+        nc = await natsproto.connect(server.url)
+        await make(nc.jetstream(), 1)
+        await _read_by(nc, kind, handle)
+        await handled.wait()
+        server.kill()
+        await eventually(lambda: not nc.is_connected)
+        await asyncio.wait_for(nc.drain(3600), 60)
+
+
+async def test_drain_timeout_names_no_idle_handler(nats_server: Server, nc: Client, stream: Stream) -> None:
+    handled = 0
+
+    def handle(message: JsMessage) -> None:
+        nonlocal handled
+        handled += 1
+
+    await _read_by(nc, "pull", handle, concurrency=50)
+    await eventually(lambda: handled == 20)
+    nats_server.freeze()
+    try:
+        with pytest.raises(DrainTimeout) as told:
+            await nc.drain(0.05)
+    finally:
+        nats_server.thaw()
+    assert "not handled" not in str(told.value)

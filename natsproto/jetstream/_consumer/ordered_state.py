@@ -174,6 +174,8 @@ class OrderedState:
         self._delete(name)
 
     def _delete(self, name: str) -> None:
+        if not self.connection.is_connected:
+            return  # a draining client would wait for a connection to send it
         try:
             self.connection.publish_nowait(f"{self.api.prefix}.CONSUMER.DELETE.{self.stream}.{name}")
         except NatsError:
