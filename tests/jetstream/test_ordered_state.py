@@ -38,10 +38,16 @@ class FakeApi:
     deleted: list[str] = field(default_factory=list)
     notices: list[Any] = field(default_factory=list)
     publish_error: NatsError | None = None
+    is_connected: bool = True
 
     @property
     def connection(self) -> Any:
-        return SimpleNamespace(_new_id=lambda: "unique", publish_nowait=self._publish, _emit=self.notices.append)
+        return SimpleNamespace(
+            _new_id=lambda: "unique",
+            publish_nowait=self._publish,
+            _emit=self.notices.append,
+            is_connected=self.is_connected,
+        )
 
     def _publish(self, subject: str) -> None:
         self.deleted.append(subject)
@@ -220,6 +226,18 @@ async def test_delete_is_repeated_after_the_next_create() -> None:
     for _ in range(2):
         await create(ordered)
         assert api.deleted == subjects * 2
+
+
+@virtual_clock
+async def test_delete_waits_for_no_connection() -> None:
+    """Nothing is kept for a connection that may never come; the next reader repeats it."""
+    api = FakeApi(is_connected=False)
+    ordered: Any = state(api)
+    ordered.delete("a")
+    assert not api.deleted
+    ordered.connection.is_connected = True
+    await create(ordered)
+    assert api.deleted == ["$JS.API.CONSUMER.DELETE.S.a"]
 
 
 FINAL: list[tuple[Callable[[], NatsError], bool, bool, bool]] = [
