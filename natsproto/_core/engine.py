@@ -449,7 +449,8 @@ class Engine:
         DrainTimeout lists the work that is unfinished at the deadline. In any case, and when cancelled, the client is
         closed afterwards.
         """
-        left, deadline = list[str](), asyncio.get_running_loop().time() + timeout
+        deadline = asyncio.get_running_loop().time() + timeout
+        left: list[str] = []
         if self.state is not State.CLOSED:
             with self.readers.draining():
                 await self._drain(deadline, left)
@@ -505,8 +506,7 @@ class Engine:
     async def close(self) -> None:
         """Close the client now. Never raises.
 
-        Bytes already published get up to CLOSE_TIMEOUT_S seconds to leave; then on_event gets as long for the last
-        events.
+        Published bytes get up to CLOSE_TIMEOUT_S seconds to leave, and then on_event as long for the last events.
         """
         await self._close()
         unhandled = await self.event_bus.wait_handled(CLOSE_TIMEOUT_S)

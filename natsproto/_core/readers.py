@@ -43,7 +43,7 @@ class MessageHolder(Protocol):
         ...
 
     def _return_waiting(self) -> None:
-        """Ends, and returns the messages that wait to the server."""
+        """End, and return the messages that wait to the server."""
         ...
 
 
@@ -74,16 +74,16 @@ class ActiveReaders:
         return task in self._draining
 
     def add(self, tasks: ReaderTasks) -> None:
-        """Registers ``tasks`` when the first one begins."""
+        """Register ``tasks`` when the first one begins."""
         self._open[tasks] = None
 
     def remove(self, tasks: ReaderTasks) -> None:
-        """Unregisters ``tasks`` after the last one."""
+        """Unregister ``tasks`` after the last one."""
         del self._open[tasks]
 
     async def join(self, subscriptions: Sequence[Subscription], deadline: float) -> list[str]:
-        """Ends all readers, and waits until their messages and those of ended subscriptions were handled, or until the
-        deadline. Returns what was not handled.
+        """End all readers, and wait until their messages and those of ended subscriptions were handled, or until the
+        deadline. Return what was not handled.
         """
         readers = list(self._open)
         for tasks in readers:
@@ -96,7 +96,7 @@ class ActiveReaders:
         return [f"{number} messages of {what} not handled" for number, what in unhandled if number]
 
     def cancel(self) -> list[asyncio.Task[None]]:
-        """Cancels the handlers that run, except the caller and those that drain, and returns their tasks.
+        """Cancel the handlers that run, except the caller and those that drain, and return their tasks.
 
         The waiting messages return to the server.
         """
@@ -128,19 +128,19 @@ class ReaderTasks:
         self._on_left()
 
     def track(self, handler: asyncio.Task[None]) -> None:
-        """Registers a task of natsproto that calls a handler, until it ends."""
+        """Register a task of natsproto that calls a handler, until it ends."""
         self._readers.add(self)
         self._handlers.add(handler)
         handler.add_done_callback(self._on_handler_done)
 
     def wake(self) -> None:
-        """Lets drains look again which tasks they wait for."""
+        """Let drains look again which tasks they wait for."""
         self._notifier.wake()
 
     async def join(self, deadline: float) -> int:
-        """Waits until the tasks that do not drain have handled all messages, or until the deadline.
+        """Wait until the tasks that do not drain have handled all messages, or until the deadline.
 
-        Returns the number of messages that were not handled.
+        Return the number of messages that were not handled.
         """
         loop = asyncio.get_running_loop()
         while busy := self._count_busy():
@@ -150,7 +150,7 @@ class ReaderTasks:
         return 0
 
     def cancel(self) -> list[asyncio.Task[None]]:
-        """Cancels the handlers, except the caller and those that drain; returns those not cancelled before."""
+        """Cancel the handlers, except the caller and those that drain; return those not cancelled before."""
         if not self._handlers:
             return []  # loops belong to the application, and read what is there
         me = asyncio.current_task()

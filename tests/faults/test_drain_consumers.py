@@ -59,6 +59,17 @@ async def _read_by(nc: Client, kind: str, handler: Handler, name: str = "d", **o
     return await stream.ordered_consumer(push=kind == "ordered push").consume(handler, **options).__aenter__()  # type: ignore[arg-type]
 
 
+def _hanging_handler() -> tuple[asyncio.Event, Handler]:
+    """A handler that never ends, and the event that it has begun."""
+    begun = asyncio.Event()
+
+    async def hang(message: JsMessage) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    return begun, hang
+
+
 async def _all_acked(stream: Stream, name: str = "d", count: int = 20) -> None:
     info = await (await stream.consumer(name)).info()
     assert (info.ack_floor.consumer_seq, info.num_ack_pending, info.num_redelivered) == (count, 0, 0)
@@ -172,12 +183,7 @@ async def test_drain_timeout_gives_messages_back(nc: Client, stream: Stream) -> 
 
 
 async def test_drain_timeout_gives_keyed_messages_back(nc: Client, stream: Stream) -> None:
-    begun = asyncio.Event()
-
-    async def hang(message: JsMessage) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
+    begun, hang = _hanging_handler()
     work = await _read_by(nc, "pull", hang, concurrency=3, key=lambda message: 1)
     await begun.wait()
     await eventually(lambda: work.pending == 19)
@@ -188,12 +194,7 @@ async def test_drain_timeout_gives_keyed_messages_back(nc: Client, stream: Strea
 
 
 async def test_cancelled_drain_cancels_handlers(nc: Client, stream: Stream) -> None:
-    begun = asyncio.Event()
-
-    async def hang(message: JsMessage) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
+    begun, hang = _hanging_handler()
     work = await _read_by(nc, "pull", hang)
     await begun.wait()
     draining = asyncio.create_task(nc.drain())

@@ -247,12 +247,18 @@ def test_batch_of_which_nothing_left_is_begun_again() -> None:
     assert sent(batch) == [(START, 1)]
 
 
-@pytest.mark.parametrize("operation", [COMMIT, END])
-def test_unsent_end_of_a_batch_is_taken_back(operation: BatchOperation) -> None:
+def ending(operation: BatchOperation) -> Batch:
+    """A batch of three stored messages whose end is to be sent: with a fourth message or without one."""
     batch = Batch(3)
     batch.state.commit()
     if operation is COMMIT:
         batch.messages.add("s4", b"4", None)
+    return batch
+
+
+@pytest.mark.parametrize("operation", [COMMIT, END])
+def test_unsent_end_of_a_batch_is_taken_back(operation: BatchOperation) -> None:
+    batch = ending(operation)
     ends = sent(batch)
     assert ends == [(operation, 4)]
     batch.state.on_disconnect([operation], "connection lost")
@@ -261,10 +267,7 @@ def test_unsent_end_of_a_batch_is_taken_back(operation: BatchOperation) -> None:
 
 @pytest.mark.parametrize("operation", [COMMIT, END])
 def test_end_of_a_batch_that_left_is_not_taken_back(operation: BatchOperation) -> None:
-    batch = Batch(3)
-    batch.state.commit()
-    if operation is COMMIT:
-        batch.messages.add("s4", b"4", None)
+    batch = ending(operation)
     sent(batch)
     batch.state.resend()
     assert sent(batch) == [(operation, 4)]
