@@ -320,6 +320,8 @@ class PublishUncertain(JetStreamError):
 class PublishTimeout(PublishUncertain, RequestTimeout):
     """No acknowledgement came within ``timeout`` seconds. Streams with ``no_ack`` never send one."""
 
+    reason: str
+
     def __init__(self, subject: str, timeout: float) -> None:
         RequestTimeout.__init__(self, f"publish to {subject!r}", timeout)
         self.subject = subject
