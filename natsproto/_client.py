@@ -316,7 +316,7 @@ def options_for(servers: str | Sequence[str] | Options | None, context: str | No
         if isinstance(servers, Options):
             raise ConfigError("context", context, "cannot be given together with Options: use Options.from_context")
         chosen = Options.from_context(context)
-        return chosen.but(**options) if servers is None else chosen.but(servers=servers, **options)
+        return chosen.replace(**options) if servers is None else chosen.replace(servers=servers, **options)
     if isinstance(servers, Options):
         return servers.merge(**options) if options else servers
     return Options(DEFAULT_SERVER if servers is None else servers, **options)

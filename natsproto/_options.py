@@ -245,7 +245,7 @@ class Options(Value):
 
     def merge(self, **given: Unpack[OptionArgs]) -> Options:
         """Return a copy with some options changed, checked like a new one."""
-        return self.but(**given)
+        return self.replace(**given)
 
     def __repr__(self) -> str:
         shown = [f"servers='{', '.join(map(str, self.addresses))}'"]

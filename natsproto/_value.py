@@ -60,7 +60,7 @@ class Value:
     def _check(self) -> None:
         """Check the fields, or set derived ones through __dict__."""
 
-    def but(self, **changed: Any) -> Self:
+    def replace(self, **changed: Any) -> Self:
         """Return a copy with some fields changed."""
         return type(self)(**{**self._values(), **changed})
 

@@ -20,9 +20,9 @@ GROUPS = {"NatsError", "ProtocolError", "Unavailable", "JetStreamError", "KeyVal
 """Base classes that are not raised themselves."""
 
 
-def api(err_code: int, description: str, asked: str, code: int = 400) -> errors.ApiError:
+def api(err_code: int, description: str, operation: str, code: int = 400) -> errors.ApiError:
     """The error for an answer of the JetStream API."""
-    return api_error({"code": code, "err_code": err_code, "description": description}, asked)
+    return api_error({"code": code, "err_code": err_code, "description": description}, operation)
 
 
 def invalid_subject(subject: str) -> errors.InvalidSubject:

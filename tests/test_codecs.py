@@ -151,7 +151,7 @@ def test_any_payload_is_a_value_or_an_invalid_payload(kind: type[object], payloa
         try:
             codec.decode(payload, kind)
         except InvalidPayload as exc:
-            assert exc.doing == "decode"  # noqa: PT017
+            assert exc.operation == "decode"  # noqa: PT017
 
 
 @pytest.mark.parametrize(

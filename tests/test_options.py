@@ -86,7 +86,7 @@ def test_options_are_frozen_copies() -> None:
 
 def test_merge_and_replace_change_a_copy_and_check_it() -> None:
     o = Options("a,b", name="x", ping_interval=9)
-    for changed in (o.merge(name="y", connect_timeout=1), o.but(name="y", connect_timeout=1)):
+    for changed in (o.merge(name="y", connect_timeout=1), o.replace(name="y", connect_timeout=1)):
         assert (changed.name, changed.connect_timeout, changed.ping_interval) == ("y", 1, 9)
         assert changed.addresses == o.addresses
     assert o.name == "x"

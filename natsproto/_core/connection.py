@@ -497,7 +497,7 @@ class Connection:
         """
         if self._engine.state is State.CLOSED:
             raise ConnectionClosed("set_servers")
-        self._engine.supervisor.pool.set_servers(self._options.but(servers=servers).addresses)
+        self._engine.supervisor.pool.set_servers(self._options.replace(servers=servers).addresses)
 
     @items
     def events(self) -> AsyncGenerator[Event]:

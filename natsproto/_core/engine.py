@@ -401,10 +401,10 @@ class Engine:
 
     # ---------------------------------------------------------------- waiting
 
-    def check_open(self, doing: str, *, may_drain: bool = False) -> None:
+    def check_open(self, operation: str, *, may_drain: bool = False) -> None:
         """Raise ConnectionClosed if the client is closed, or is draining unless it ``may_drain``."""
         if self.state is State.CLOSED or (self.state is State.DRAINING and not may_drain):
-            raise ConnectionClosed(doing)
+            raise ConnectionClosed(operation)
         self.check_loop()
 
     def check_loop(self) -> None:

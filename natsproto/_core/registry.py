@@ -54,7 +54,7 @@ class RegistryCallbacks(Protocol):
         """True while the client is open and its own task is not being cancelled."""
         ...
 
-    def check_open(self, doing: str, *, may_drain: bool = False) -> None:
+    def check_open(self, operation: str, *, may_drain: bool = False) -> None:
         """Raise ConnectionClosed if the client is closed, or is draining unless it ``may_drain``."""
         ...
 

@@ -48,12 +48,12 @@ class InvalidCredentials(ConfigError):
 class RequestTimeout(NatsError, TimeoutError):
     """No response came within ``timeout`` seconds; the request may or may not have been handled."""
 
-    doing: str
+    operation: str
     timeout: float
 
-    def __init__(self, doing: str, timeout: float) -> None:
-        self.doing, self.timeout = doing, timeout
-        super().__init__(f"{doing}: no answer within {timeout:g} s")
+    def __init__(self, operation: str, timeout: float) -> None:
+        self.operation, self.timeout = operation, timeout
+        super().__init__(f"{operation}: no answer within {timeout:g} s")
 
 
 def _unpickle(kind: type[NatsError], args: tuple[object, ...], fields: dict[str, object]) -> NatsError:

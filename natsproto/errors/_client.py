@@ -133,9 +133,9 @@ class TlsFailed(Unavailable):
 class ConnectionClosed(Unavailable):
     """The client was closed by close(), by drain(), or because it ran out of servers; connect again to continue."""
 
-    def __init__(self, doing: str = "") -> None:
-        self.doing = doing
-        super().__init__(f"{doing}: the connection is closed" if doing else "the connection is closed")
+    def __init__(self, operation: str = "") -> None:
+        self.operation = operation
+        super().__init__(f"{operation}: the connection is closed" if operation else "the connection is closed")
 
 
 class OutboxFull(Unavailable):
@@ -161,10 +161,10 @@ class DrainTimeout(RequestTimeout):
 
     left: tuple[str, ...]
 
-    def __init__(self, doing: str, timeout: float, left: Sequence[str]) -> None:
+    def __init__(self, operation: str, timeout: float, left: Sequence[str]) -> None:
         self.left = tuple(left)
-        super().__init__(doing, timeout)
-        self.args: tuple[str, ...] = (f"{doing}: not finished within {timeout:g} s; unfinished: {'; '.join(left)}",)
+        super().__init__(operation, timeout)
+        self.args: tuple[str, ...] = (f"{operation}: not finished within {timeout:g} s; unfinished: {'; '.join(left)}",)
 
 
 class NoResponders(NatsError):
@@ -181,13 +181,13 @@ class InvalidPayload(NatsError, ValueError):
     ``kind`` is the requested type, ``reason`` says what is wrong and where.
     """
 
-    doing: str
+    operation: str
     kind: str
     reason: str
 
-    def __init__(self, doing: str, kind: str, reason: str) -> None:
-        self.doing, self.kind, self.reason = doing, kind, reason
-        super().__init__(f"cannot {doing} {kind}: {reason}")
+    def __init__(self, operation: str, kind: str, reason: str) -> None:
+        self.operation, self.kind, self.reason = operation, kind, reason
+        super().__init__(f"cannot {operation} {kind}: {reason}")
 
 
 class SubscriptionClosed(NatsError):

@@ -16,20 +16,20 @@ class ApiError(JetStreamError):
     """The JetStream API replied with an error.
 
     ``code`` is an HTTP-like status, ``err_code`` the exact reason (a number that nats-server lists in its errors.json),
-    ``description`` the text of the server and ``asked`` the operation. Codes with a subclass raise that; others raise a
-    plain ApiError.
+    ``description`` the text of the server and ``operation`` the request. Codes with a subclass raise that; others
+    raise a plain ApiError.
     """
 
     code: int
     err_code: int
     description: str
-    asked: str
+    operation: str
 
     advice: ClassVar[str] = ""
 
-    def __init__(self, code: int, err_code: int, description: str, asked: str = "") -> None:
-        self.code, self.err_code, self.description, self.asked = code, err_code, description, asked
-        said = f"{asked}: {description}" if asked else description
+    def __init__(self, code: int, err_code: int, description: str, operation: str = "") -> None:
+        self.code, self.err_code, self.description, self.operation = code, err_code, description, operation
+        said = f"{operation}: {description}" if operation else description
         super().__init__(f"{said} (code {code}, err_code {err_code}){f': {self.advice}' if self.advice else ''}")
 
 
@@ -59,7 +59,7 @@ class ConsumerExists(ApiError):
         code: int,
         err_code: int,
         description: str,
-        asked: str = "",
+        operation: str = "",
         deliver_subject: str = "",
         differences: Sequence[str] = (),
     ) -> None:
@@ -71,7 +71,7 @@ class ConsumerExists(ApiError):
             advice = "open it with push_consumer(name), or create one under another name"
         elif differences:
             description += f", and its {', its '.join(differences)}"
-        super().__init__(code, err_code, description, asked)
+        super().__init__(code, err_code, description, operation)
         if deliver_subject:
             self.args: tuple[str, ...] = (self.args[0].replace(self.advice, advice),)
 
@@ -158,8 +158,8 @@ class WrongLastSequence(WrongExpectation):
 
     last: int | None
 
-    def __init__(self, code: int, err_code: int, description: str, asked: str = "") -> None:
-        super().__init__(code, err_code, description, asked)
+    def __init__(self, code: int, err_code: int, description: str, operation: str = "") -> None:
+        super().__init__(code, err_code, description, operation)
         number = description.rpartition(" ")[2]
         self.last = int(number) if number.isdecimal() else None
 

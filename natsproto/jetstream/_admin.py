@@ -62,16 +62,16 @@ class Admin:
     async def evacuate_stream_peer(self, stream: str, peer: str, *, timeout: Duration | None = None) -> None:
         """Move the stream and its consumers off a server, after another one has caught up. Server 2.15."""
         name = check_stream_name(stream)
-        asked = f"evacuate stream {name!r} from {peer!r}"
-        await self._api.require_api_level(5, "2.15", asked, timeout)
-        await self._do(f"STREAM.PEER.EVACUATE.{name}", {"peer": peer}, asked, timeout)
+        operation = f"evacuate stream {name!r} from {peer!r}"
+        await self._api.require_api_level(5, "2.15", operation, timeout)
+        await self._do(f"STREAM.PEER.EVACUATE.{name}", {"peer": peer}, operation, timeout)
 
     async def cancel_stream_move(self, stream: str, *, timeout: Duration | None = None) -> None:
         """Cancel an unfinished move, scaling or change of retention. Server 2.15."""
         name = check_stream_name(stream)
-        asked = f"cancel move of stream {name!r}"
-        await self._api.require_api_level(5, "2.15", asked, timeout)
-        await self._call(f"STREAM.CANCEL_MOVE.{name}", {}, asked, timeout)
+        operation = f"cancel move of stream {name!r}"
+        await self._api.require_api_level(5, "2.15", operation, timeout)
+        await self._call(f"STREAM.CANCEL_MOVE.{name}", {}, operation, timeout)
 
     # ---------------------------------------------------------------- in the system account
 
@@ -79,21 +79,21 @@ class Admin:
         self, *, placement: Placement | None = None, timeout: Duration | None = None
     ) -> None:
         """Make another server the meta leader of the cluster: any, or one that ``placement`` describes."""
-        asked = "step down meta leader"
-        self._check_account(asked)
-        await self._do("META.LEADER.STEPDOWN", _placement_body(placement), asked, timeout)
+        operation = "step down meta leader"
+        self._check_account(operation)
+        await self._do("META.LEADER.STEPDOWN", _placement_body(placement), operation, timeout)
 
     async def remove_server(self, server: str = "", *, peer_id: str = "", timeout: Duration | None = None) -> None:
         """Remove a server permanently, by its name, or by its peer id when its name is no longer known."""
-        body, asked = _server(server, peer_id), f"remove server {server or peer_id!r}"
-        self._check_account(asked)
-        await self._do("SERVER.REMOVE", body, asked, timeout)
+        body, operation = _server(server, peer_id), f"remove server {server or peer_id!r}"
+        self._check_account(operation)
+        await self._do("SERVER.REMOVE", body, operation, timeout)
 
     async def evacuate_server(self, server: str = "", *, peer_id: str = "", timeout: Duration | None = None) -> None:
         """Move everything off a server, which stays in the cluster. Server 2.15."""
-        body, asked = _server(server, peer_id), f"evacuate server {server or peer_id!r}"
-        await self._api.require_api_level(5, "2.15", asked, timeout)
-        await self._system_call("SERVER.EVACUATE", body, asked, timeout)
+        body, operation = _server(server, peer_id), f"evacuate server {server or peer_id!r}"
+        await self._api.require_api_level(5, "2.15", operation, timeout)
+        await self._system_call("SERVER.EVACUATE", body, operation, timeout)
 
     async def move_stream(
         self,
@@ -139,11 +139,11 @@ class Admin:
         Every running server replies; the replies of those that agreed are returned. ApiError of the first reply when
         none agreed. It ends half a second after the last reply, or at ``timeout``.
         """
-        api, asked = self._api, f"rescue meta with a quorum of {quorum}"
-        self._check_account(asked)
+        api, operation = self._api, f"rescue meta with a quorum of {quorum}"
+        self._check_account(operation)
         if type(quorum) is not int or quorum < 1:
             raise ConfigError("quorum", quorum, "must be a positive number of servers")
-        await api.require_api_level(5, "2.15", asked, timeout)
+        await api.require_api_level(5, "2.15", operation, timeout)
         wait = nanoseconds(api.timeout if timeout is None else timeout) / 1e9
         agreed: list[MetaRescue] = []
         refused: list[ApiError] = []
@@ -154,11 +154,11 @@ class Admin:
                 for answer in came:
                     if answer.is_no_responders:
                         raise JetStreamNotEnabled(
-                            503, ErrCode.NOT_ENABLED, f"no server answers on {api.prefix}.META.RESCUE", asked
+                            503, ErrCode.NOT_ENABLED, f"no server answers on {api.prefix}.META.RESCUE", operation
                         )
-                    payload = parse(answer.data, asked)
+                    payload = parse(answer.data, operation)
                     if "error" in payload:
-                        refused.append(api_error(payload, asked))
+                        refused.append(api_error(payload, operation))
                     else:
                         agreed.append(decode(MetaRescue, payload))
         if refused and not agreed:
@@ -167,26 +167,26 @@ class Admin:
 
     # ---------------------------------------------------------------- internals
 
-    async def _do(self, endpoint: str, body: Mapping[str, object], asked: str, timeout: Duration | None) -> None:
-        await self._api.call_expecting_success(endpoint, body or b"", asked=asked, timeout=timeout)
+    async def _do(self, endpoint: str, body: Mapping[str, object], operation: str, timeout: Duration | None) -> None:
+        await self._api.call_expecting_success(endpoint, body or b"", operation=operation, timeout=timeout)
 
     async def _call(
-        self, endpoint: str, body: Mapping[str, object], asked: str, timeout: Duration | None
+        self, endpoint: str, body: Mapping[str, object], operation: str, timeout: Duration | None
     ) -> dict[str, object]:
-        return await self._api.call(endpoint, body or b"", asked=asked, timeout=timeout)
+        return await self._api.call(endpoint, body or b"", operation=operation, timeout=timeout)
 
     async def _system_call(
-        self, endpoint: str, body: Mapping[str, object], asked: str, timeout: Duration | None
+        self, endpoint: str, body: Mapping[str, object], operation: str, timeout: Duration | None
     ) -> dict[str, object]:
-        self._check_account(asked)
-        return await self._call(endpoint, body, asked, timeout)
+        self._check_account(operation)
+        return await self._call(endpoint, body, operation, timeout)
 
-    def _check_account(self, asked: str) -> None:
+    def _check_account(self, operation: str) -> None:
         """Raise LocalProtocolError in another account, where the server silently drops these calls."""
         info = self._api.connection.server_info
         if info.remote_account and not info.acc_is_sys:
             raise LocalProtocolError(
-                f"{asked}: needs a connection to the system account; this one is of account {info.remote_account!r}"
+                f"{operation}: needs a connection to the system account; this one is of account {info.remote_account!r}"
             )
 
 

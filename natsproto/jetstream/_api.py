@@ -61,13 +61,13 @@ RETRY_AFTER_S = (1.0, 2.0)
 log = logging.getLogger("natsproto")
 
 
-async def raise_closed(subscription: Subscription, asked: str) -> NoReturn:
+async def raise_closed(subscription: Subscription, operation: str) -> NoReturn:
     """Raise the error that ended an inbox: a permission violation, or the closing of the client."""
     try:
         await subscription.next(0)
     except SubscriptionClosed:
         pass
-    raise ConnectionClosed(asked)
+    raise ConnectionClosed(operation)
 
 
 class Api:
@@ -113,16 +113,16 @@ class Api:
         endpoint: str,
         body: Record | Mapping[str, object] | bytes = b"",
         *,
-        asked: str,
+        operation: str,
         timeout: Duration | None = None,
         level: int = 0,
         retry: bool = True,
     ) -> dict[str, object]:
         """Send a request to ``<prefix>.<endpoint>`` and return the reply's JSON object.
 
-        ``asked`` describes the request in errors. ``level`` is the API level that the request requires; servers before
-        2.12 ignore it. A cluster without a leader drops requests, so idempotent ones are repeated while there is no
-        reply, or while the reply says that JetStream is temporarily unavailable; ``retry=False`` prevents that.
+        ``operation`` describes the request in errors. ``level`` is the API level that the request requires; servers
+        before 2.12 ignore it. A cluster without a leader drops requests, so idempotent ones are repeated while there is
+        no reply, or while the reply says that JetStream is temporarily unavailable; ``retry=False`` prevents that.
 
         Raises ApiError (or the subclass for its code) when the server rejects it; JetStreamNotEnabled at once when no
         server answers on the prefix: JetStream is off, the account may not use it, or the domain does not exist;
@@ -136,10 +136,12 @@ class Api:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         while True:
-            payload = parse((await self._reply(endpoint, data, wait, headers, is_idempotent, asked)).data, asked)
+            payload = parse(
+                (await self._reply(endpoint, data, wait, headers, is_idempotent, operation)).data, operation
+            )
             if "error" not in payload:
                 return payload
-            error = api_error(payload, asked)
+            error = api_error(payload, operation)
             wait = deadline - loop.time() - RETRY_AFTER_S[0]
             if not is_idempotent or error.err_code != ErrCode.CLUSTER_NOT_AVAIL or wait <= 0:
                 raise error
@@ -152,7 +154,7 @@ class Api:
         wait: float,
         headers: Mapping[str, str] | None,
         is_idempotent: bool,
-        asked: str,
+        operation: str,
     ) -> Message:
         """Return the reply to a request; an idempotent request is repeated while there is no reply."""
 
@@ -166,7 +168,7 @@ class Api:
             return await retry_request(ask, pauses, wait, f"request to {f'{self.prefix}.{endpoint}'!r}")
         except NoResponders:
             reason = f"nobody serves {self.prefix}: JetStream is off, or the domain does not exist"
-            raise JetStreamNotEnabled(503, ErrCode.NOT_ENABLED, reason, asked) from None
+            raise JetStreamNotEnabled(503, ErrCode.NOT_ENABLED, reason, operation) from None
 
     def request(
         self,
@@ -220,14 +222,14 @@ class Api:
                 log.error("trace of %s failed: %r", subject, exc, exc_info=exc)
                 self.connection._emit(HandlerFailed(where="trace of the JetStream API", error=exc))
 
-    async def require_api_level(self, level: int, version: str, asked: str, timeout: Duration | None) -> None:
+    async def require_api_level(self, level: int, version: str, operation: str, timeout: Duration | None) -> None:
         """Raise UnsupportedByServer when the API is older than ``level``; an older server does not reply to requests
         it does not know.
         """
-        if not await self.supports_api_level(level, asked, timeout):
-            raise UnsupportedByServer(asked, f"needs nats-server {version} or newer")
+        if not await self.supports_api_level(level, operation, timeout):
+            raise UnsupportedByServer(operation, f"needs nats-server {version} or newer")
 
-    async def supports_api_level(self, level: int, asked: str, timeout: Duration | None) -> bool:
+    async def supports_api_level(self, level: int, operation: str, timeout: Duration | None) -> bool:
         """True if the API has at least this level (1 since nats-server 2.11), or if its level cannot be found out.
 
         The level of the connected server decides if it is high enough. Otherwise another server may serve JetStream,
@@ -236,7 +238,7 @@ class Api:
         if api_level(self.connection.server_info) >= level:
             return True
         try:
-            found = await self.call("INFO", asked=asked, timeout=timeout)
+            found = await self.call("INFO", operation=operation, timeout=timeout)
         except NatsError:
             return True  # perhaps without permission; the next request will show it
         return decode(AccountInfo, found).api.level >= level
@@ -247,26 +249,28 @@ class Api:
         endpoint: str,
         body: Record | Mapping[str, object] | bytes = b"",
         *,
-        asked: str,
+        operation: str,
         timeout: Duration | None = None,
         level: int = 0,
         retry: bool = True,
     ) -> R:
         """``call``, and decode the reply as a record."""
-        return decode(kind, await self.call(endpoint, body, asked=asked, timeout=timeout, level=level, retry=retry))
+        return decode(
+            kind, await self.call(endpoint, body, operation=operation, timeout=timeout, level=level, retry=retry)
+        )
 
     async def call_expecting_success(
         self,
         endpoint: str,
         body: Record | Mapping[str, object] | bytes = b"",
         *,
-        asked: str,
+        operation: str,
         timeout: Duration | None = None,
     ) -> None:
         """``call`` for a request whose reply only reports success. InvalidReply for any other reply."""
-        payload = await self.call(endpoint, body, asked=asked, timeout=timeout)
+        payload = await self.call(endpoint, body, operation=operation, timeout=timeout)
         if payload.get("success") is not True:
-            raise InvalidReply(asked, "success", payload.get("success"), "must be true where there is no error")
+            raise InvalidReply(operation, "success", payload.get("success"), "must be true where there is no error")
 
     async def pages(
         self,
@@ -274,7 +278,7 @@ class Api:
         endpoint: str,
         body: Mapping[str, object],
         *,
-        asked: str,
+        operation: str,
         size: Callable[[R], int],
         total: Callable[[R], int],
         timeout: Duration | None = None,
@@ -282,7 +286,7 @@ class Api:
         """Yield every page of a paged reply; ``size`` and ``total`` return the size of a page and of the whole."""
         offset = 0
         while True:
-            page = await self.call_for(kind, endpoint, {**body, "offset": offset}, asked=asked, timeout=timeout)
+            page = await self.call_for(kind, endpoint, {**body, "offset": offset}, operation=operation, timeout=timeout)
             yield page
             offset += size(page)
             if size(page) == 0 or offset >= total(page):

@@ -305,18 +305,18 @@ def name_of(err_code: int) -> str:
     return next((name for name, code in vars(ErrCode).items() if code == err_code and name.isupper()), "")
 
 
-def api_error(payload: Mapping[str, object], asked: str = "") -> ApiError:
+def api_error(payload: Mapping[str, object], operation: str = "") -> ApiError:
     """Return the exception for the ``error`` object of an API reply, or for the whole reply.
 
-    ``asked`` describes the request ("create stream 'ORDERS'"). Missing or invalid fields are accepted, since the caller
-    must get the error in any case.
+    ``operation`` describes the request ("create stream 'ORDERS'"). Missing or invalid fields are accepted, since the
+    caller must get the error in any case.
     """
     error = payload.get("error", payload)
     if not isinstance(error, Mapping):
-        return ApiError(0, 0, str(error), asked)
+        return ApiError(0, 0, str(error), operation)
     code, err_code = (value if isinstance(value := error.get(key), int) else 0 for key in ("code", "err_code"))
     description = str(error.get("description") or "") or f"error {err_code or code}"
-    return ERROR_CLASSES.get(err_code, ApiError)(code, err_code, description, asked)
+    return ERROR_CLASSES.get(err_code, ApiError)(code, err_code, description, operation)
 
 
 @contextmanager

@@ -87,7 +87,7 @@ async def save(
                     body["no_consumers"] = True
                 if check:
                     body["jsck"] = True
-                started = await _begin(api, stream, body, transfer.asked, timeout)
+                started = await _begin(api, stream, body, transfer.operation, timeout)
                 done = await _receive(transfer, file, started, progress)
             await asyncio.to_thread(_finish, file)
         with _open(partial / META_FILE, "xb") as file:
@@ -113,13 +113,17 @@ def _replace(partial: Path, target: Path) -> None:
 
 
 async def _begin(
-    api: Api, stream: str, body: dict[str, object], asked: str, timeout: Duration | None
+    api: Api, stream: str, body: dict[str, object], operation: str, timeout: Duration | None
 ) -> SnapshotStarted:
     try:
-        return await api.call_for(SnapshotStarted, f"STREAM.SNAPSHOT.{stream}", body, asked=asked, timeout=timeout)
+        return await api.call_for(
+            SnapshotStarted, f"STREAM.SNAPSHOT.{stream}", body, operation=operation, timeout=timeout
+        )
     except ApiError as exc:
         if exc.err_code == ErrCode.STREAM_SNAPSHOT and "no impl" in exc.description:
-            raise UnsupportedByServer(asked, "a stream in memory can be saved by nats-server 2.15 or newer") from exc
+            raise UnsupportedByServer(
+                operation, "a stream in memory can be saved by nats-server 2.15 or newer"
+            ) from exc
         raise
 
 
@@ -135,7 +139,7 @@ async def _receive(
         full = received if end is None else received[:end]
         for message in full:
             chunks += 1
-            _check_order(message, chunks, transfer.asked)
+            _check_order(message, chunks, transfer.operation)
         if full:
             await asyncio.to_thread(file.writelines, [message.data for message in full])
             for message in full:
@@ -147,17 +151,17 @@ async def _receive(
         if end is not None:
             headers = received[end].headers
             if headers.status not in (0, 204):
-                raise ApiError(headers.status, 0, headers.description, transfer.asked)
+                raise ApiError(headers.status, 0, headers.description, transfer.operation)
             return Progress(bytes=size, chunks=chunks, total=total)
 
 
-def _check_order(message: Message, number: int, asked: str) -> None:
+def _check_order(message: Message, number: int, operation: str) -> None:
     """The ack subject of a chunk ends with its size and number; the last chunk may have none."""
     if message.reply is None:
         return
     words = message.reply.split(".")[-2:]
     if words != [str(len(message.data)), str(number)]:
-        raise InvalidReply(asked, f"chunk {number}", message.reply, "is not the chunk that follows")
+        raise InvalidReply(operation, f"chunk {number}", message.reply, "is not the chunk that follows")
 
 
 async def restore(
@@ -177,13 +181,13 @@ async def restore(
         total = os.fstat(file.fileno()).st_size
         config = change(saved.config)
         config.check()
-        asked = f"restore of stream {config.name!r}"
-        if config.first_seq and saved.state.last_seq and not await api.supports_api_level(1, asked, timeout):
+        operation = f"restore of stream {config.name!r}"
+        if config.first_seq and saved.state.last_seq and not await api.supports_api_level(1, operation, timeout):
             config = config.replace(first_seq=0)  # nats-server 2.10 would start after the restored messages
         body = {"config": config, "state": saved.state}
-        async with _TransferInbox(api, asked, timeout) as transfer:
+        async with _TransferInbox(api, operation, timeout) as transfer:
             started = await api.call_for(
-                RestoreStarted, f"STREAM.RESTORE.{config.name}", body, asked=asked, timeout=timeout
+                RestoreStarted, f"STREAM.RESTORE.{config.name}", body, operation=operation, timeout=timeout
             )
             return await _send(transfer, file, started.deliver_subject, total, progress)
 
@@ -201,27 +205,29 @@ async def _send(
         sent += 1
         size += len(data)
         for answer in transfer.take_nowait() if sent - acked < ahead else await transfer.take():
-            _read_answer(answer, transfer.asked)
+            _read_answer(answer, transfer.operation)
             acked += 1
         if progress is not None:
             progress(Progress(bytes=size, chunks=sent, total=total))
     while acked < sent:
         for answer in await transfer.take():
-            _read_answer(answer, transfer.asked)
+            _read_answer(answer, transfer.operation)
             acked += 1
     await connection.publish(subject, b"", reply=transfer.inbox)
     while not (received := await transfer.take()):
         pass
-    return decode(StreamInfo, _read_answer(received[-1], transfer.asked))
+    return decode(StreamInfo, _read_answer(received[-1], transfer.operation))
 
 
-def _read_answer(answer: Message, asked: str) -> dict[str, object]:
+def _read_answer(answer: Message, operation: str) -> dict[str, object]:
     """Read the server's reply to a chunk; raise the error that it reports."""
-    payload = parse(answer.data, asked) if answer.data else {}
+    payload = parse(answer.data, operation) if answer.data else {}
     if "error" in payload:
-        raise api_error(payload, asked)
+        raise api_error(payload, operation)
     if answer.headers.status >= 400:
-        raise ApiError(answer.headers.status, 0, answer.headers.description or "the server accepts no chunks", asked)
+        raise ApiError(
+            answer.headers.status, 0, answer.headers.description or "the server accepts no chunks", operation
+        )
     return payload
 
 
@@ -248,9 +254,9 @@ def _finish(file: BinaryIO) -> None:
 class _TransferInbox:
     """The inbox of one backup or restore, which ends with its connection."""
 
-    def __init__(self, api: Api, asked: str, timeout: Duration | None) -> None:
+    def __init__(self, api: Api, operation: str, timeout: Duration | None) -> None:
         self.connection = api.connection
-        self.asked = asked
+        self.operation = operation
         self.inbox = api.new_inbox()
         self._timeout = nanoseconds(api.timeout if timeout is None else timeout) / 1e9
         self._error: NatsError | None = None
@@ -269,9 +275,9 @@ class _TransferInbox:
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Disconnected):
-            self._error = ConnectionLost(f"{self.asked} cannot go on", event.server)
+            self._error = ConnectionLost(f"{self.operation} cannot go on", event.server)
         elif isinstance(event, Moved):
-            self._error = ConnectionLost(f"{self.asked} cannot go on", event.left)
+            self._error = ConnectionLost(f"{self.operation} cannot go on", event.left)
         elif isinstance(event, PermissionViolation) and event.error.subject.startswith("$JS.SNAPSHOT."):
             self._error = event.error
         elif not isinstance(event, Closed):
@@ -289,8 +295,8 @@ class _TransferInbox:
         if self._error is not None:
             raise self._error
         if self._subscription.closed:
-            await raise_closed(self._subscription, self.asked)
-        raise RequestTimeout(self.asked, self._timeout)
+            await raise_closed(self._subscription, self.operation)
+        raise RequestTimeout(self.operation, self._timeout)
 
     def take_nowait(self) -> list[Message]:
         """Return the messages that have arrived, if any."""

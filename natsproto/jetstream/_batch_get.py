@@ -118,8 +118,8 @@ class StoredMessages(AsyncForHint):
     Sends nothing before it is read, and can be read once; leaving the loop early ends it.
     """
 
-    def __init__(self, source: AsyncGenerator[list[RawMessage]], asked: str) -> None:
-        self._source, self._asked = source, asked
+    def __init__(self, source: AsyncGenerator[list[RawMessage]], operation: str) -> None:
+        self._source, self._operation = source, operation
         self._read = False
 
     def __aiter__(self) -> AsyncIterator[RawMessage]:
@@ -137,7 +137,7 @@ class StoredMessages(AsyncForHint):
         LocalProtocolError when it was read before. Cancelling ends it.
         """
         if self._read:
-            raise LocalProtocolError(f"{self._asked}: read before; request it again")
+            raise LocalProtocolError(f"{self._operation}: read before; request it again")
         self._read = True
         return self._source
 
@@ -156,7 +156,7 @@ class BatchGet:
         *,
         can_get_single: bool,
         direct: bool,
-        asked: str,
+        operation: str,
         timeout: Duration | None,
         since: datetime | None = None,
     ) -> None:
@@ -165,7 +165,7 @@ class BatchGet:
         """
         self._since = since
         self._api, self._stream, self._cursor = api, stream, cursor
-        self._can_get_single, self._direct, self._asked = can_get_single, direct, asked
+        self._can_get_single, self._direct, self._operation = can_get_single, direct, operation
         self._timeout = seconds("timeout", api.timeout if timeout is None else timeout)
         self._subject = f"{api.prefix}.DIRECT.GET.{stream}"
         self._reply = ""  # where the page in progress comes in; "" when none does
@@ -190,7 +190,9 @@ class BatchGet:
             except _NoDirectGet:
                 pass  # the stream or the server cannot do it, or the stream is gone: its leader will say
         if not self._can_get_single:
-            raise UnsupportedByServer(self._asked, "needs a stream with allow_direct, and nats-server 2.11 or newer")
+            raise UnsupportedByServer(
+                self._operation, "needs a stream with allow_direct, and nats-server 2.11 or newer"
+            )
         async for message in self._single_gets():
             yield [message]
 
@@ -208,7 +210,7 @@ class BatchGet:
         while True:
             try:
                 message = await leader_get(
-                    self._api, self._stream, self._cursor.single_request(), asked=self._asked, timeout=left
+                    self._api, self._stream, self._cursor.single_request(), operation=self._operation, timeout=left
                 )
             except MessageNotFound:
                 return None
@@ -219,7 +221,7 @@ class BatchGet:
             else:
                 break
         if self._since is not None:
-            check_start_time(message, self._since, self._asked)
+            check_start_time(message, self._since, self._operation)
         self._cursor.advance(message.seq, message.size)
         return message
 
@@ -254,8 +256,8 @@ class BatchGet:
                     raise self._refused
                 if not received and not self._needs_page:
                     if subscription.closed:
-                        await raise_closed(subscription, self._asked)
-                    raise RequestTimeout(self._asked, self._timeout)
+                        await raise_closed(subscription, self._operation)
+                    raise RequestTimeout(self._operation, self._timeout)
                 found, status = self._read_page(received)
                 if status is not None and (message := await self._end_page(status)) is not None:
                     found.append(message)
@@ -314,7 +316,7 @@ class BatchGet:
             return None
         if headers.status == 408 and "Empty" in headers.description:
             raise _NoDirectGet  # a server that does not know the fields of this request
-        raise status_error(headers.status, headers.description, self._asked)
+        raise status_error(headers.status, headers.description, self._operation)
 
 
 class _NoDirectGet(Exception):

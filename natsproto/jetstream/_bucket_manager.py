@@ -256,7 +256,9 @@ class BucketManager(StreamManager):
     async def _bucket_info(self, prefix: str, subjects: str, bucket: str, timeout: Duration | None) -> StreamInfo:
         endpoint = f"STREAM.INFO.{prefix}{check_bucket_name(bucket)}"
         with bucket_errors(bucket):
-            info = await self._api.call_for(StreamInfo, endpoint, asked=f"{_KINDS[prefix]} {bucket!r}", timeout=timeout)
+            info = await self._api.call_for(
+                StreamInfo, endpoint, operation=f"{_KINDS[prefix]} {bucket!r}", timeout=timeout
+            )
         check_bucket(bucket, info.config, prefix, subjects)
         return info
 
@@ -264,5 +266,5 @@ class BucketManager(StreamManager):
         endpoint = f"STREAM.DELETE.{prefix}{check_bucket_name(bucket)}"
         with bucket_errors(bucket):
             await self._api.call_expecting_success(
-                endpoint, asked=f"delete {_KINDS[prefix]} {bucket!r}", timeout=timeout
+                endpoint, operation=f"delete {_KINDS[prefix]} {bucket!r}", timeout=timeout
             )

@@ -190,7 +190,7 @@ class ConsumerManager:
             ConsumerPage,
             f"CONSUMER.LIST.{self.name}",
             {},
-            asked=f"consumers of {self._description}",
+            operation=f"consumers of {self._description}",
             size=lambda page: len(page.consumers) + len(page.missing) + len(page.offline),
             total=lambda page: page.total,
             timeout=timeout,
@@ -206,7 +206,7 @@ class ConsumerManager:
             ConsumerNamesPage,
             f"CONSUMER.NAMES.{self.name}",
             {},
-            asked=f"names of the consumers of {self._description}",
+            operation=f"names of the consumers of {self._description}",
             size=lambda page: len(page.consumers),
             total=lambda page: page.total,
             timeout=timeout,
@@ -258,18 +258,18 @@ class ConsumerManager:
             body["action"] = action
         if pedantic:
             body["pedantic"] = True
-        asked = f"{action or 'create or update'} consumer {name!r} of {self._description}"
+        operation = f"{action or 'create or update'} consumer {name!r} of {self._description}"
         what, version, level = newest_feature(config, CONSUMER_FEATURES)
         if config.ack_policy == AckPolicy.FLOW_CONTROL:
             what, version, level = "ack_policy", "2.14", 4
-        await self._api.require_api_level(level, version, f"{asked} with {what}", timeout)
+        await self._api.require_api_level(level, version, f"{operation} with {what}", timeout)
         try:
-            with translate_unknown_field(asked):
+            with translate_unknown_field(operation):
                 info = await self._api.call_for(
                     ConsumerInfo,
                     create_endpoint(self.name, config),
                     body,
-                    asked=asked,
+                    operation=operation,
                     timeout=timeout,
                     level=level,
                     # Repeating it without a name would create another consumer; repeating an update may undo a change.
@@ -277,7 +277,7 @@ class ConsumerManager:
                 )
         except ConsumerExists as exc:
             raise await self._explain(exc, name, config, timeout) from None
-        check_features_kept(config, info.config, CONSUMER_FEATURES, asked)
+        check_features_kept(config, info.config, CONSUMER_FEATURES, operation)
         return info
 
     async def _explain(
@@ -288,7 +288,7 @@ class ConsumerManager:
             found = (await self.consumer_info(name, timeout=timeout)).config
         except NatsError:
             return error
-        facts = (error.code, error.err_code, error.description, error.asked)
+        facts = (error.code, error.err_code, error.description, error.operation)
         if found.deliver_subject and not config.deliver_subject:
             return ConsumerExists(*facts, deliver_subject=found.deliver_subject)
         return ConsumerExists(*facts, differences=list(_differences(found, config)))
@@ -306,21 +306,21 @@ _SERVER_DEFAULTS = {"ack_wait": 30.0, "inactive_threshold": 5.0, "max_ack_pendin
 """Values of the server for fields that were not given."""
 
 
-def _differences(found: ConsumerConfig, asked: ConsumerConfig) -> Iterator[str]:
+def _differences(found: ConsumerConfig, wanted_config: ConsumerConfig) -> Iterator[str]:
     """Yield each field in which a consumer differs from the configuration that was asked for, with both values."""
     plain = ConsumerConfig()
     for name in sorted(ConsumerConfig._fields.keys() - {"name", "durable_name", "filter_subject", "metadata", "extra"}):
-        has, wanted, default = (getattr(config, name) for config in (found, asked, plain))
+        has, wanted, default = (getattr(config, name) for config in (found, wanted_config, plain))
         if name == "filter_subjects":
-            has, wanted = found.filters, asked.filters
+            has, wanted = found.filters, wanted_config.filters
         if name == "ack_wait" and found.backoff:
             continue  # the first delay of the backoff
         is_given = wanted != default
         if has != wanted and (is_given or has not in (default, _SERVER_DEFAULTS.get(name), 0, -1)):
             yield f"{name} is {_shown(has)}, not {_shown(wanted) if is_given else 'the default'}"
     labels = {name: text for name, text in found.metadata.items() if not name.startswith("_nats.")}
-    if labels != asked.metadata:
-        yield f"metadata is {labels!r}, not {dict(asked.metadata)!r}"
+    if labels != wanted_config.metadata:
+        yield f"metadata is {labels!r}, not {dict(wanted_config.metadata)!r}"
 
 
 def _shown(value: object) -> str:

@@ -70,7 +70,7 @@ class JetStream(BucketManager):
 
     async def account_info(self, *, timeout: Duration | None = None) -> AccountInfo:
         """Get the usage and the limits of the account. Raises the errors of every API call; see Stream."""
-        return await self._api.call_for(AccountInfo, "INFO", asked="account info", timeout=timeout)
+        return await self._api.call_for(AccountInfo, "INFO", operation="account info", timeout=timeout)
 
     # ---------------------------------------------------------------- publishing
 
@@ -108,8 +108,8 @@ class JetStream(BucketManager):
         """
         check_server = None
         if (new := required_feature(args)) is not None:
-            asked = f"publish to {subject!r} with {new.description}"
-            check_server = partial(self._api.require_api_level, new.level, new.version, asked, timeout)
+            operation = f"publish to {subject!r} with {new.description}"
+            check_server = partial(self._api.require_api_level, new.level, new.version, operation, timeout)
             await check_server()
         return await publish(
             self._connection,
@@ -235,7 +235,7 @@ class JetStream(BucketManager):
         ``no_ack``, which sends no acknowledgements: use ``nc.publish``.
         """
         info = await self._api.call_for(
-            StreamInfo, f"STREAM.INFO.{check_stream_name(stream)}", asked=f"stream {stream!r}", timeout=timeout
+            StreamInfo, f"STREAM.INFO.{check_stream_name(stream)}", operation=f"stream {stream!r}", timeout=timeout
         )
         if info.config.no_ack:
             raise ConfigError("stream", stream, "acknowledges nothing (no_ack): use nc.publish")

@@ -210,35 +210,35 @@ class DirectReply(Message):
         return message, None
 
 
-def status_error(code: int, description: str, asked: str) -> ApiError:
+def status_error(code: int, description: str, operation: str) -> ApiError:
     """Return the error for a status. The server sends no err_code with it, so the closest one is used."""
     if code == 404:
-        return MessageNotFound(404, ErrCode.NO_MESSAGE_FOUND, description.lower(), asked)
+        return MessageNotFound(404, ErrCode.NO_MESSAGE_FOUND, description.lower(), operation)
     if code == 408:
-        return BadRequest(408, 0, description, asked)
+        return BadRequest(408, 0, description, operation)
     if code == 412:
-        return ApiError(412, ErrCode.REQUIRED_API_LEVEL, description, asked)
+        return ApiError(412, ErrCode.REQUIRED_API_LEVEL, description, operation)
     if code == 413:
-        return LimitReached(413, 0, f"{description}: more than 1,024 subjects match", asked)
-    return ApiError(code, 0, description or "status without a message", asked)
+        return LimitReached(413, 0, f"{description}: more than 1,024 subjects match", operation)
+    return ApiError(code, 0, description or "status without a message", operation)
 
 
 async def direct_get(
-    api: Api, stream: str, body: Mapping[str, object], *, key: str = "", asked: str, timeout: Duration | None
+    api: Api, stream: str, body: Mapping[str, object], *, key: str = "", operation: str, timeout: Duration | None
 ) -> RawMessage:
     """Get a message from any server that has the stream. NoResponders when the stream does not allow it, or is gone.
 
     With ``key``, the message's subject is part of the request's subject, so that permissions can apply to it.
     """
     endpoint = f"DIRECT.GET.{stream}{'.' if key else ''}{key}"
-    return _stored(await api.request(endpoint, b"" if key else dumps(body), timeout=timeout), asked)
+    return _stored(await api.request(endpoint, b"" if key else dumps(body), timeout=timeout), operation)
 
 
-def _stored(message: Message, asked: str) -> RawMessage:
+def _stored(message: Message, operation: str) -> RawMessage:
     reply = DirectReply.of(message)
     if found := reply.parts():
         return found[0]
-    raise status_error(reply.headers.status, reply.headers.description, asked)
+    raise status_error(reply.headers.status, reply.headers.description, operation)
 
 
 class LastGet:
@@ -292,19 +292,19 @@ def headerless_message(head: bytes, data: bytes) -> RawMessage:
 
 
 async def leader_get(
-    api: Api, stream: str, body: Mapping[str, object], *, asked: str, timeout: Duration | None
+    api: Api, stream: str, body: Mapping[str, object], *, operation: str, timeout: Duration | None
 ) -> RawMessage:
     """Get a message from the stream's leader, which has every acknowledged message.
 
     ``no_hdr`` in the body omits the publisher's headers (servers before 2.12 send them anyway).
     """
-    payload = await api.call(f"STREAM.MSG.GET.{stream}", body, asked=asked, timeout=timeout)
+    payload = await api.call(f"STREAM.MSG.GET.{stream}", body, operation=operation, timeout=timeout)
     stored = decode(StoredMessage, payload.get("message"))
     head = None if "no_hdr" in body else stored.hdrs or None
     return RawMessage(stream, stored.subject, stored.seq, stored.time, stored.data, head)
 
 
-def check_start_time(message: RawMessage, since: datetime, asked: str) -> None:
+def check_start_time(message: RawMessage, since: datetime, operation: str) -> None:
     """Raise UnsupportedByServer when a message is older than the start time: the server has ignored it."""
     if message.time < since:
-        raise UnsupportedByServer(asked, "a start time needs nats-server 2.11 or newer")
+        raise UnsupportedByServer(operation, "a start time needs nats-server 2.11 or newer")

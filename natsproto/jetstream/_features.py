@@ -51,14 +51,14 @@ class RequiredFeature(NamedTuple):
 
 
 @contextmanager
-def translate_unknown_field(asked: str) -> Iterator[None]:
+def translate_unknown_field(operation: str) -> Iterator[None]:
     """Translate errors for the level, a field (both since 2.12) or a value into UnsupportedByServer."""
     try:
         yield
     except ApiError as exc:
         unknown = exc.err_code == ErrCode.INVALID_JSON and re.search("unknown |can not unmarshal", exc.description)
         if unknown or exc.err_code == ErrCode.REQUIRED_API_LEVEL:
-            raise UnsupportedByServer(asked, f"a newer server is needed: {exc.description}") from exc
+            raise UnsupportedByServer(operation, f"a newer server is needed: {exc.description}") from exc
         raise
 
 
@@ -69,7 +69,7 @@ def newest_feature(wanted: Record, features: Features) -> tuple[str, str, int]:
     return max(requested, key=itemgetter(2), default=("", "", 0))
 
 
-def check_features_kept(wanted: Record, got: Record, features: Features, asked: str) -> None:
+def check_features_kept(wanted: Record, got: Record, features: Features, operation: str) -> None:
     """Raise UnsupportedByServer for a requested field that is missing in the reply. Servers before 2.12, if their
     level is unknown, drop such fields silently.
     """
@@ -77,4 +77,6 @@ def check_features_kept(wanted: Record, got: Record, features: Features, asked: 
     for name, (version, _) in features.items():
         default = getattr(plain, name)
         if getattr(wanted, name) != default and getattr(got, name) == default:
-            raise UnsupportedByServer(asked, f"the server ignored {name}, which needs nats-server {version} or newer")
+            raise UnsupportedByServer(
+                operation, f"the server ignored {name}, which needs nats-server {version} or newer"
+            )

@@ -313,7 +313,7 @@ PLAIN_ACK = re.compile(
 """The usual acknowledgement. Parsing it with this pattern takes 1.6 µs, as JSON 2.6."""
 
 
-def pub_ack(data: bytes, asked: str = "") -> PubAck:
+def pub_ack(data: bytes, operation: str = "") -> PubAck:
     """Return the acknowledgement in a reply to a publish. ApiError when it is an error, InvalidReply otherwise."""
     if plain := PLAIN_ACK.fullmatch(data):
         stream, domain, seq, duplicate = plain.groups()
@@ -321,7 +321,7 @@ def pub_ack(data: bytes, asked: str = "") -> PubAck:
         return restored(PubAck, ({}, name, int(seq), where, duplicate is not None, "", "", 0))
     payload = parse(data, "PubAck")
     if "error" in payload:  # such a reply has a stream and a sequence too
-        raise api_error(payload, asked)
+        raise api_error(payload, operation)
     return decode_pub_ack(payload)
 
 

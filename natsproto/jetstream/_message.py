@@ -247,16 +247,16 @@ class JsMessage(Message):
     async def _check_delivery(self, connection: Connection, wait: float, api_prefix: str) -> None:
         """Raise ConsumerGone or DeliveryUnknown if that is the reason for the missing reply."""
         stream, consumer, mine = self.metadata.stream, *self.position[:2]
-        asked = f"info of consumer {consumer!r} of stream {stream!r}"
+        operation = f"info of consumer {consumer!r} of stream {stream!r}"
         try:
             endpoint = f"{api_prefix}.CONSUMER.INFO.{stream}.{consumer}"
-            payload = parse((await connection.request(endpoint, timeout=wait)).data, asked)
+            payload = parse((await connection.request(endpoint, timeout=wait)).data, operation)
         except ConnectionClosed:
             raise
         except NatsError:
             return
         if "error" in payload:
-            error = api_error(payload, asked)
+            error = api_error(payload, operation)
             if isinstance(error, (ConsumerNotFound, StreamNotFound)):
                 raise ConsumerGone(error.description, consumer, stream)
             return

@@ -130,7 +130,7 @@ class MultiLastGet:
             PageCursor({"multi_last": list(subjects), **up_to}, {}, limit=self._limit),
             can_get_single=False,
             direct=self._direct,
-            asked=f"last messages of stream {self._stream.name!r}",
+            operation=f"last messages of stream {self._stream.name!r}",
             timeout=self._timeout,
         )
 

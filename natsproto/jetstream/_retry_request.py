@@ -18,12 +18,12 @@ TIMER_SLACK_S = 0.002
 
 
 async def retry_request(
-    ask: Callable[[float], Awaitable[T]], pauses: Iterable[float], patience: float, asked: str
+    ask: Callable[[float], Awaitable[T]], pauses: Iterable[float], patience: float, operation: str
 ) -> T:
     """Return the first reply to a repeated request, or raise its error.
 
     ``ask(timeout)`` sends a request; it is called again after each of the ``pauses`` without a reply. RequestTimeout,
-    which names the operation ``asked``, after ``patience`` seconds. Cancelling cancels all requests.
+    which names ``operation``, after ``patience`` seconds. Cancelling cancels all requests.
     """
     loop = asyncio.get_running_loop()
     questions: list[asyncio.Future[T]] = []
@@ -39,7 +39,7 @@ async def retry_request(
             left = begun + patience - loop.time()
             if left <= TIMER_SLACK_S:
                 break
-        raise RequestTimeout(asked, patience)
+        raise RequestTimeout(operation, patience)
     finally:
         for question in questions:
             if not question.cancel() and not question.cancelled():

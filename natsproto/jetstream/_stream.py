@@ -112,7 +112,7 @@ class Stream(ConsumerManager):
 
     async def _info_page(self, body: dict[str, object], timeout: Duration | None) -> tuple[StreamInfo, SubjectsPage]:
         payload = await self._api.call(
-            f"STREAM.INFO.{self.name}", body or b"", asked=f"info of {self._description}", timeout=timeout
+            f"STREAM.INFO.{self.name}", body or b"", operation=f"info of {self._description}", timeout=timeout
         )
         return decode(StreamInfo, payload), decode(SubjectsPage, payload)
 
@@ -174,7 +174,7 @@ class Stream(ConsumerManager):
         if sequence:
             body["seq"] = check_stream_sequence("sequence", sequence)
         done = await self._api.call_for(
-            Purged, f"STREAM.PURGE.{self.name}", body or b"", asked=f"purge {self._description}", timeout=timeout
+            Purged, f"STREAM.PURGE.{self.name}", body or b"", operation=f"purge {self._description}", timeout=timeout
         )
         return done.purged
 
@@ -184,8 +184,10 @@ class Stream(ConsumerManager):
         MessageNotFound; StreamProtected when the stream does not allow it.
         """
         body = {"seq": check_stream_sequence("sequence", sequence), "no_erase": not erase}
-        asked = f"delete message {sequence} of {self._description}"
-        await self._api.call_expecting_success(f"STREAM.MSG.DELETE.{self.name}", body, asked=asked, timeout=timeout)
+        operation = f"delete message {sequence} of {self._description}"
+        await self._api.call_expecting_success(
+            f"STREAM.MSG.DELETE.{self.name}", body, operation=operation, timeout=timeout
+        )
 
     async def backup(
         self,
@@ -243,8 +245,8 @@ class Stream(ConsumerManager):
         """Return the newest message on the subject, which may have wildcards. MessageNotFound when there is none."""
         subscribe_subject(subject)
         wild = _has_wildcard(subject)
-        asked = f"last message of {subject!r} in {self._description}"
-        return await self._get({"last_by_subj": subject}, "" if wild else subject, headers, direct, asked, timeout)
+        operation = f"last message of {subject!r} in {self._description}"
+        return await self._get({"last_by_subj": subject}, "" if wild else subject, headers, direct, operation, timeout)
 
     async def get_next_message(
         self,
@@ -263,10 +265,10 @@ class Stream(ConsumerManager):
         """
         subscribe_subject(subject)
         body = {**_start_fields(start_sequence, start_time), "next_by_subj": subject}
-        asked = f"next message of {subject!r} in {self._description}"
-        message = await self._get(body, "", headers, direct, asked, timeout)
+        operation = f"next message of {subject!r} in {self._description}"
+        message = await self._get(body, "", headers, direct, operation, timeout)
         if start_time is not None:
-            check_start_time(message, start_time, asked)
+            check_start_time(message, start_time, operation)
         return message
 
     async def _get(
@@ -275,20 +277,20 @@ class Stream(ConsumerManager):
         key: str,
         headers: bool,
         direct: bool,
-        asked: str,
+        operation: str,
         timeout: Duration | None,
     ) -> RawMessage:
         if not headers:
             body = {**body, "no_hdr": True}
         elif direct and self.reads_directly:
             try:
-                return await direct_get(self._api, self.name, body, key=key, asked=asked, timeout=timeout)
+                return await direct_get(self._api, self.name, body, key=key, operation=operation, timeout=timeout)
             except NoResponders:
                 pass  # not allowed, or no stream: the leader's reply shows which
-            message = await leader_get(self._api, self.name, body, asked=asked, timeout=timeout)
+            message = await leader_get(self._api, self.name, body, operation=operation, timeout=timeout)
             self.reads_directly = False  # until the next info says otherwise
             return message
-        return await leader_get(self._api, self.name, body, asked=asked, timeout=timeout)
+        return await leader_get(self._api, self.name, body, operation=operation, timeout=timeout)
 
     # ---------------------------------------------------------------- many messages
 
@@ -319,18 +321,18 @@ class Stream(ConsumerManager):
             body["next_by_subj"] = subject
         first = _start_fields(start_sequence, start_time)
         cursor = PageCursor(body, first, limit=_positive("batch", batch), max_bytes=_positive("max_bytes", max_bytes))
-        asked = f"messages of {self._description}"
+        operation = f"messages of {self._description}"
         run = BatchGet(
             self._api,
             self.name,
             cursor,
             can_get_single=True,
             direct=direct and self.reads_directly,
-            asked=asked,
+            operation=operation,
             timeout=timeout,
             since=start_time,
         )
-        return StoredMessages(run.batches(), asked)
+        return StoredMessages(run.batches(), operation)
 
     def get_last_messages(
         self,
@@ -382,14 +384,14 @@ async def write_stream(
     body = encode(config)
     if pedantic:
         body["pedantic"] = True
-    asked = f"{verb.lower()} stream {config.name!r}"
+    operation = f"{verb.lower()} stream {config.name!r}"
     what, version, level = newest_feature(config, STREAM_FEATURES)
-    await api.require_api_level(level, version, f"{asked} with {what}", timeout)
-    with translate_unknown_field(asked):
+    await api.require_api_level(level, version, f"{operation} with {what}", timeout)
+    with translate_unknown_field(operation):
         info = await api.call_for(
-            StreamInfo, f"STREAM.{verb}.{config.name}", body, asked=asked, timeout=timeout, level=level
+            StreamInfo, f"STREAM.{verb}.{config.name}", body, operation=operation, timeout=timeout, level=level
         )
-    check_features_kept(config, info.config, STREAM_FEATURES, asked)
+    check_features_kept(config, info.config, STREAM_FEATURES, operation)
     return info
 
 

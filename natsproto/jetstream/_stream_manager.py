@@ -109,7 +109,7 @@ class StreamManager:
         """Delete a stream with its messages and consumers. StreamNotFound."""
         stream = self._stream(name, None)
         await self._api.call_expecting_success(
-            f"STREAM.DELETE.{stream.name}", asked=f"delete stream {name!r}", timeout=timeout
+            f"STREAM.DELETE.{stream.name}", operation=f"delete stream {name!r}", timeout=timeout
         )
 
     def streams(self, *, subject: str = "", timeout: Duration | None = None) -> Listing[StreamInfo]:
@@ -123,7 +123,7 @@ class StreamManager:
             StreamPage,
             "STREAM.LIST",
             body,
-            asked="list of streams",
+            operation="list of streams",
             size=lambda page: len(page.streams) + len(page.missing) + len(page.offline),
             total=lambda page: page.total,
             timeout=timeout,
@@ -142,7 +142,7 @@ class StreamManager:
             StreamNamesPage,
             "STREAM.NAMES",
             body,
-            asked="names of streams",
+            operation="names of streams",
             size=lambda page: len(page.streams),
             total=lambda page: page.total,
             timeout=timeout,
@@ -156,7 +156,7 @@ class StreamManager:
         """Return the name of the stream that stores messages on this subject; NoStream when there is none."""
         body = _filter(subject)
         page = await self._api.call_for(
-            StreamNamesPage, "STREAM.NAMES", body, asked=f"stream that listens on {subject!r}", timeout=timeout
+            StreamNamesPage, "STREAM.NAMES", body, operation=f"stream that listens on {subject!r}", timeout=timeout
         )
         if not page.streams:
             raise NoStream(subject)

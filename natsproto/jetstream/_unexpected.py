@@ -38,12 +38,13 @@ def fail_on_unexpected(method: Callable[Concatenate[B, P], None]) -> Callable[Co
     return guarded
 
 
-def wrap_unexpected(doing: str, cause: Exception) -> NatsError:
-    """Return the error for users when a background step (a task, a timer, a callback) fails while they are ``doing``
-    something. A NatsError is returned as it is; any other exception is wrapped as a bug.
+def wrap_unexpected(operation: str, cause: Exception) -> NatsError:
+    """Return the error for users when a background step (a task, a timer, a callback) fails.
+
+    ``operation`` names the step. A NatsError is returned as it is; any other exception is wrapped as a bug.
     """
     if isinstance(cause, NatsError):
         return cause
-    error = JetStreamError(f"{doing} was ended by a bug, which is the cause of this error: {cause!r}")
+    error = JetStreamError(f"{operation} was ended by a bug, which is the cause of this error: {cause!r}")
     error.__cause__ = cause
     return error

@@ -68,7 +68,7 @@ class ServerAddress(Value):
 
     def public(self) -> ServerAddress:
         """Return the same server without user, password and token."""
-        return self.but(user=None, password=None, token=None)
+        return self.replace(user=None, password=None, token=None)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

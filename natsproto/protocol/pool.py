@@ -216,7 +216,7 @@ class ServerPool:
             (dropped if vanished and address_key(entry.address) != here else kept).append(entry)
         known = {(entry.address.host, entry.address.port) for entry in kept}
         added = [
-            current.but(host=host, port=port, tls_name=current.tls_name if is_ip(host) else host)
+            current.replace(host=host, port=port, tls_name=current.tls_name if is_ip(host) else host)
             for host, port in named
             if (host, port) not in known
         ]

@@ -183,7 +183,7 @@ def foreach_batch_writer(
         if not query:
             raise ConfigError("write_id", "", "is needed: Spark Connect, and a second thread, do not know the query")
         summary = pa.schema([("published", pa.int64()), ("duplicates", pa.int64())])
-        now = plan.but(write_id=query, epoch=batch, may_be_stored=may_be_stored)
+        now = plan.replace(write_id=query, epoch=batch, may_be_stored=may_be_stored)
         function = arrow_partition(partial(publish_rows, now, config), summary)
         written = frame.mapInArrow(function, "published long, duplicates long").collect()
         log.info(

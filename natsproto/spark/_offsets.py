@@ -173,14 +173,14 @@ def advance(
     """
     last = now.last_seq if until is None else min(now.last_seq, until)
     if from_first_message and start.initial and start.seq < now.first_seq <= last:
-        start = start.but(base=now.first_seq, seq=now.first_seq)
+        start = start.replace(base=now.first_seq, seq=now.first_seq)
     if start.created != now.created:
         base = now.first_seq
-        start = start.but(created=now.created, base=base, seq=base)
+        start = start.replace(created=now.created, base=base, seq=base)
     # Removed messages alone make no batch.
     begin = max(start.seq, now.first_seq)
     end = last + 1 if max_count is None else min(last + 1, begin + max_count)
-    return start if end <= start.seq else start.but(seq=end)
+    return start if end <= start.seq else start.replace(seq=end)
 
 
 def lost_range(start: StreamOffset, now: StreamBounds) -> tuple[int, int] | None:

@@ -148,7 +148,7 @@ def publish_rows(plan: PublishPlan, config: SparkNats, rows: Iterable[T]) -> Ite
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    plan = plan.but(may_be_stored=plan.may_be_stored or is_retry())
+    plan = plan.replace(may_be_stored=plan.may_be_stored or is_retry())
     publish = partial(_publish, plan, 0 if context is None else context.partitionId())
     (summary,) = run_with_rows(config, publish, rows, ahead=min(plan.window, 1024))
     warn_of_stripped(f"partition {summary.partition} of {plan.write_id}", "server_headers", summary.stripped)

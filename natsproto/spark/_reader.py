@@ -199,7 +199,7 @@ def read_range(
         raise ConfigError("output", output, 'must be "tuples" or "arrow"')
     wanted = check_reading(subjects, method, batch_rows, max_bytes)
     if rng.earliest and is_retry():  # the first attempt may have written what it read
-        rng = rng.but(earliest=False)
+        rng = rng.replace(earliest=False)
 
     def message_lists(client: Client) -> AsyncIterator[MessageList]:
         return RangeReader(client, rng, wanted, method, batch_rows, max_bytes, fail_on_data_loss).message_lists()

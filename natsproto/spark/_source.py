@@ -99,7 +99,7 @@ class BatchReader(DataSourceReader):
         bounds = [found for name in find_streams(self._settings) if (found := self._bounds(name)) is not None]
         numbers = shares(self._settings.partitions, [found.end - found.start + 1 for found in bounds])
         return [
-            RangePartition(found.but(start=start, end=end))
+            RangePartition(found.replace(start=start, end=end))
             for found, number in zip(bounds, numbers, strict=True)
             for start, end in split_range(found.start, found.end, number)
         ]
@@ -117,7 +117,7 @@ class BatchReader(DataSourceReader):
             return None
         first = max(pushdown.first, *(rng.start for rng in found))
         last = min(2**63 if pushdown.last is None else pushdown.last, *(rng.end for rng in found))
-        return found[0].but(start=first, end=last) if first <= last else None
+        return found[0].replace(start=first, end=last) if first <= last else None
 
     @property
     def _subjects(self) -> tuple[str, ...]:
@@ -198,7 +198,9 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
                 from_first.add(name)
             self._check(known, now, name in from_first)
         reached = self._ends(starts, streams, from_first, limited=not isinstance(limit, ReadAllAvailable | None))
-        end = offset.but(streams=tuple(one for one in reached if offset.get(one.stream) is not None or not one.initial))
+        end = offset.replace(
+            streams=tuple(one for one in reached if offset.get(one.stream) is not None or not one.initial)
+        )
         if self._waits_for_more(starts, end):
             end = offset
         self._untried = end.json(), from_first
@@ -429,7 +431,7 @@ def _apply(found: FilterPushdown, one: Filter, settings: SourceOptions) -> tuple
 
 def _subjects(found: FilterPushdown, subjects: Iterable[str], settings: SourceOptions) -> tuple[FilterPushdown, bool]:
     wanted = frozenset(_readable(subjects, settings.subjects))
-    return found.but(subjects=wanted if found.subjects is None else wanted & found.subjects), True
+    return found.replace(subjects=wanted if found.subjects is None else wanted & found.subjects), True
 
 
 def _readable(subjects: Iterable[str], patterns: tuple[str, ...]) -> Iterator[str]:
@@ -445,16 +447,16 @@ def _readable(subjects: Iterable[str], patterns: tuple[str, ...]) -> Iterator[st
 
 def _sequences(found: FilterPushdown, first: int, last: int | None) -> FilterPushdown:
     lasts = [bound for bound in (found.last, last) if bound is not None]
-    return found.but(first=max(found.first, first), last=min(lasts, default=None))
+    return found.replace(first=max(found.first, first), last=min(lasts, default=None))
 
 
 def _times(found: FilterPushdown, since: datetime | None, until: datetime | None) -> FilterPushdown:
     """Limits the times; only times with a zone count."""
     if since is not None and since.tzinfo is not None:
-        return found.but(since=since if found.since is None else max(since, found.since))
+        return found.replace(since=since if found.since is None else max(since, found.since))
     if until is not None and until.tzinfo is not None:
         behind = until + timedelta(microseconds=1)  # the end of a range is exclusive
-        return found.but(until=behind if found.until is None else min(behind, found.until))
+        return found.replace(until=behind if found.until is None else min(behind, found.until))
     return found
 
 

@@ -173,7 +173,7 @@ async def write_messages(
         done = await _AtomicWriter(js, stream, settings, task, rollup=config.allow_rollup_hdrs).write(columns)
     else:
         done = await _MsgIdWriter(client, settings, info, task).write(columns)
-    yield done.but(stripped=dict(headers.stripped))
+    yield done.replace(stripped=dict(headers.stripped))
 
 
 async def _columns(
@@ -258,7 +258,7 @@ class _MsgIdWriter:
     async def _look_up(self, *, keep_ids: bool) -> StoredRows:
         task = self._task
         before, found = _LAST_LOOK_UP.get(task.owner, (None, None))
-        if found is None or before != task.but(partition=0) or task.retry:
+        if found is None or before != task.replace(partition=0) or task.retry:
             has_subject_limit = self._info.config.max_msgs_per_subject > 0
             found = StoredRows(task.owner, task.epoch, keep_ids=keep_ids, has_subject_limit=has_subject_limit)
             window = self._settings.recovery_window
@@ -269,7 +269,7 @@ class _MsgIdWriter:
             except PermissionDenied as exc:
                 _check_window_instead(self._info, window, exc)
             _LAST_LOOK_UP.clear()
-            _LAST_LOOK_UP[task.owner] = task.but(partition=0), found
+            _LAST_LOOK_UP[task.owner] = task.replace(partition=0), found
         return found
 
 
@@ -374,7 +374,7 @@ class _AtomicWriter:
                 expected_last_subject_seq=self._marker.seq,
                 rollup="sub" if self._rollup else None,
             )
-        self._marker = marker.but(seq=batch.ack.seq)
+        self._marker = marker.replace(seq=batch.ack.seq)
 
     async def _read_marker(self) -> None:
         try:

@@ -48,13 +48,13 @@ class ServerNotFound(NatsError):
 class ServerFailed(NatsError):
     """The server failed to start or to do as told. ``log`` is the end of what it logged meanwhile."""
 
-    doing: str
+    operation: str
     reason: str
     log: str
 
-    def __init__(self, doing: str, reason: str, log: str = "") -> None:
-        self.doing, self.reason, self.log = doing, reason, log[-_MAX_LOG_CHARS:]
-        super().__init__(f"{doing}: {reason}" + (f"; its log ends with:\n{self.log}" if log else ""))
+    def __init__(self, operation: str, reason: str, log: str = "") -> None:
+        self.operation, self.reason, self.log = operation, reason, log[-_MAX_LOG_CHARS:]
+        super().__init__(f"{operation}: {reason}" + (f"; its log ends with:\n{self.log}" if log else ""))
 
 
 def find_binary(binary: StrPath | None = None) -> Path:

@@ -270,24 +270,24 @@ class Server:
         yield from self._stop()
         yield from self._start()
 
-    async def _signal_and_wait(self, doing: str, number: int, done: Callable[[str], bool]) -> str:
+    async def _signal_and_wait(self, operation: str, number: int, done: Callable[[str], bool]) -> str:
         """Send the signal, wait until ``done`` is true for the log since then, and return that log."""
-        process = self._last_process(doing)
+        process = self._last_process(operation)
         mark = self._log_size()
         process.signal(number)
-        await drive(self._wait_for_log(doing, process, mark, done))
+        await drive(self._wait_for_log(operation, process, mark, done))
         return self._log_since(mark)
 
-    def _wait_for_log(self, doing: str, process: Process, mark: int, done: Callable[[str], bool]) -> Steps:
+    def _wait_for_log(self, operation: str, process: Process, mark: int, done: Callable[[str], bool]) -> Steps:
         yield from wait_until(lambda: done(self._log_since(mark)) or not process.running, _SIGNAL_TIMEOUT_S)
         log = self._log_since(mark)
         if not done(log):
             reason = f"no reaction within {_SIGNAL_TIMEOUT_S:g} s" if process.running else "the server is not running"
-            raise ServerFailed(doing, reason, log)
+            raise ServerFailed(operation, reason, log)
 
-    def _last_process(self, doing: str) -> Process:
+    def _last_process(self, operation: str) -> Process:
         if self._process is None:
-            raise ServerFailed(doing, "the server was not started")
+            raise ServerFailed(operation, "the server was not started")
         return self._process
 
     def _write_config(self) -> None:

@@ -86,7 +86,7 @@ async def test_bearer_user_needs_no_key() -> None:
     everything = UserClaims(
         bearer=True, connection_types=["STANDARD"], source_networks=["127.0.0.0/8"], max_payload=64, max_data=-1
     )
-    elsewhere = everything.but(source_networks=["10.0.0.0/8"])
+    elsewhere = everything.replace(source_networks=["10.0.0.0/8"])
     user = KeyPair.generate("user").public_key
     async with run_server(config=operator.config()) as server:
         async with natsproto.connect(server.url, jwt=everything.issue(user, account)) as nc:

@@ -126,7 +126,7 @@ def test_every_request_ends_at_its_own_time(plan: list[tuple[float, float, float
                 await request.future
             except RequestTimeout as exc:
                 assert loop.time() == pytest.approx(opened + timeout, abs=1e-5)
-                assert (exc.timeout, exc.doing) == (timeout, "request to 'a'")  # noqa: PT017
+                assert (exc.timeout, exc.operation) == (timeout, "request to 'a'")  # noqa: PT017
                 assert answer is None or answer >= timeout - 1e-5
             except asyncio.CancelledError:
                 assert cancel

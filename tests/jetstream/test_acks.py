@@ -276,7 +276,7 @@ def test_metadata_is_a_value() -> None:
     assert copy.deepcopy(fresh) == read == pickle.loads(pickle.dumps(fresh))
     assert hash(fresh) == hash(read)
     assert repr(read_ack_subject(subject)) == repr(read)
-    assert fresh.but(stream="T").timestamp == WHEN
+    assert fresh.replace(stream="T").timestamp == WHEN
     assert not hasattr(fresh, "nothing")
 
 

@@ -179,7 +179,7 @@ class Scene:
 
     async def _ask(self, endpoint: str, body: dict[str, object]) -> dict[str, object]:
         """One that was asked on its way out does not answer: others are asked soon."""
-        return await self.stream._api.call(endpoint, body, asked=endpoint, timeout=0.5)
+        return await self.stream._api.call(endpoint, body, operation=endpoint, timeout=0.5)
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:

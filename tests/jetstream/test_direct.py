@@ -686,4 +686,4 @@ def test_last_get_with_headers_like_the_servers(time: str) -> None:
 async def test_direct_get_alone_says_nobody_when_it_is_off(jetstream: JetStream) -> None:
     await make(jetstream, allow_direct=False)
     with pytest.raises(errors.NoResponders):
-        await direct_get(jetstream._api, "S", {"seq": 1}, asked="it", timeout=None)
+        await direct_get(jetstream._api, "S", {"seq": 1}, operation="it", timeout=None)

@@ -424,7 +424,7 @@ def test_api_error_class_of_real_refusals(raw: RawClient) -> None:
         assert (refusal.err_code, type(refusal)) == (err_code, kind), reply
         told = reply["error"]
         assert isinstance(told, dict)
-        assert (refusal.code, refusal.description, refusal.asked) == (told["code"], told["description"], "ask")
+        assert (refusal.code, refusal.description, refusal.operation) == (told["code"], told["description"], "ask")
         assert str(refusal).startswith(f"ask: {refusal.description} (code {refusal.code}")
 
 

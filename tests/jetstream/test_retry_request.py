@@ -60,7 +60,7 @@ async def _times(call: Call, timeout: float) -> tuple[list[str], list[float]]:
         with pytest.raises(RequestTimeout) as late:
             await call(nc.jetstream(timeout=timeout))
         listener.cancel()
-    assert (late.value.doing, late.value.timeout) == (f"request to {subjects[0]!r}", timeout)
+    assert (late.value.operation, late.value.timeout) == (f"request to {subjects[0]!r}", timeout)
     return subjects, when
 
 

@@ -26,7 +26,7 @@ class Server:
         self.asked = 0
         self._fault = fault
 
-    async def call_for(self, kind: type[StreamInfo], endpoint: str, *, asked: str, timeout: float) -> StreamInfo:
+    async def call_for(self, kind: type[StreamInfo], endpoint: str, *, operation: str, timeout: float) -> StreamInfo:
         self.asked += 1
         if self.asked % 3 == 0:
             raise self._fault
@@ -41,7 +41,9 @@ class Server:
 @virtual_clock
 async def test_lost_stream_is_noticed_on_a_slow_server(fault: NatsError) -> None:
     server = Server(fault)
-    same = StreamIdentity(cast("Api", server), "S", cast("Timestamp", datetime(2026, 1, 1, tzinfo=UTC)), asked="go on")
+    same = StreamIdentity(
+        cast("Api", server), "S", cast("Timestamp", datetime(2026, 1, 1, tzinfo=UTC)), operation="go on"
+    )
     same.on_consumer(cast("Timestamp", datetime(2026, 1, 2, tzinfo=UTC)))
     assert not same.unverified
     same.on_consumer(cast("Timestamp", datetime(2026, 1, 3, tzinfo=UTC)))

@@ -60,7 +60,7 @@ def test_all_tasks_of_a_process_share_one_client(nats: SparkNats) -> None:
 
 
 def test_another_config_has_another_client(nats: SparkNats) -> None:
-    assert run_on_loop(nats, identity) != run_on_loop(nats.but(name="other"), identity)
+    assert run_on_loop(nats, identity) != run_on_loop(nats.replace(name="other"), identity)
 
 
 def test_nothing_connects_before_it_is_used(server: Server) -> None:
@@ -71,14 +71,14 @@ def test_nothing_connects_before_it_is_used(server: Server) -> None:
 
 
 def test_closed_client_is_replaced(nats: SparkNats) -> None:
-    config = nats.but(name="to be closed")
+    config = nats.replace(name="to be closed")
     first = run_on_loop(config, identity)
     shared_client(config).close()
     assert run_on_loop(config, identity) != first
 
 
 def test_rejected_client_is_replaced(nats: SparkNats) -> None:
-    config = nats.but(name="refused")
+    config = nats.replace(name="refused")
     first = shared_client(config)
     portal, client = first.reach()
     portal.call(client.close)
@@ -259,7 +259,7 @@ def test_error_of_the_rows_cleans_up_and_is_raised(nats: SparkNats) -> None:
 
 
 def test_closed_client_ends_the_reading(nats: SparkNats) -> None:
-    config = nats.but(name="closed meanwhile")
+    config = nats.replace(name="closed meanwhile")
 
     async def waits(client: Client) -> AsyncIterator[int]:
         yield 1

@@ -218,7 +218,7 @@ def test_big_messages_make_small_batches(nats: SparkNats, method: Method) -> Non
 
 
 def test_reader_that_stalls_is_not_flooded(nats: SparkNats) -> None:
-    config = nats.but(name="stalled")
+    config = nats.replace(name="stalled")
     source = StreamFixture(nats)
     source.publish(300, data=bytes(100_000))
     rows = read_range(config, source.range(1, 300), batch_rows=10, max_bytes=1 << 20)
@@ -241,7 +241,7 @@ def test_server_sends_little_more_than_the_range(
     chance = random.Random(seed)
     source.publish(20_000, *(str(number) for number in range(10)))
     start = chance.randrange(1, 20_000 - span)
-    config = nats.but(name=f"read-{source.name}")
+    config = nats.replace(name=f"read-{source.name}")
     portal, client = shared_client(config).reach()
     rng, subjects = source.range(start, start + span - 1), [f"{source.name}.3"] if share == 10 else []
     before = portal.run(lambda: client.stats).in_msgs
@@ -255,7 +255,7 @@ def test_server_sends_little_more_than_the_range(
 def test_server_sends_little_to_a_reader_that_leaves(nats: SparkNats, method: Method) -> None:
     source = StreamFixture(nats)
     source.publish(20_000)
-    config = nats.but(name=f"leaves-{source.name}")
+    config = nats.replace(name=f"leaves-{source.name}")
     portal, client = shared_client(config).reach()
     before = portal.run(lambda: client.stats).in_msgs
     rows = read_range(config, source.range(1, 20_000), method=method)

@@ -78,7 +78,7 @@ async def test_a_task_that_died_half_way_is_completed(nats_client: Client, out: 
 
 @pytest.mark.parametrize("how", [MSG_ID, ATOMIC])
 async def test_ids_differ_by_query_epoch_and_partition(nats_client: Client, out: Stream, how: SinkOptions) -> None:
-    others = [TASK, TASK.but(epoch=4), TASK.but(partition=2), TASK.but(owner="other")]
+    others = [TASK, TASK.replace(epoch=4), TASK.replace(partition=2), TASK.replace(owner="other")]
     for task in others:
         assert (await run(nats_client, how, task, rows(batch(0, 9)))).duplicates == 0
     assert await stored(out) == [*range(9)] * 4
@@ -91,7 +91,7 @@ async def test_without_a_guarantee_rows_are_stored_again(nats_client: Client, ou
 
 
 async def test_an_epoch_that_was_overtaken_stores_nothing(nats_client: Client, out: Stream) -> None:
-    await run(nats_client, ATOMIC, TASK.but(epoch=4), rows(batch(100, 110)))
+    await run(nats_client, ATOMIC, TASK.replace(epoch=4), rows(batch(100, 110)))
     assert await run(nats_client, ATOMIC, TASK, rows(batch(0, 10))) == WriteResult(rows=10, duplicates=10)
     assert await stored(out) == list(range(100, 110))
 
@@ -253,9 +253,9 @@ def test_rows_without_ids_are_refused_on_the_driver() -> None:
     with pytest.raises(ConfigError, match="stableOrder=true"):
         check_ids(["data"], unstable)
     with pytest.raises(ConfigError, match="markers count rows"):
-        check_ids(["data", "msg_id"], ATOMIC.but(stable_order=False))
+        check_ids(["data", "msg_id"], ATOMIC.replace(stable_order=False))
     check_ids(["data", "msg_id"], unstable)
-    check_ids(["data"], unstable.but(guarantee="none"))
+    check_ids(["data"], unstable.replace(guarantee="none"))
     check_ids(["data"], ATOMIC)
 
 
@@ -279,13 +279,13 @@ _runs = count()
 
 def again(**changes: object) -> WriteTask:
     """The task in a run of the query that was not there before."""
-    return TASK.but(run=f"run-{next(_runs)}", may_be_stored=True, **changes)
+    return TASK.replace(run=f"run-{next(_runs)}", may_be_stored=True, **changes)
 
 
 async def test_rows_older_than_the_window_are_looked_up(nats_client: Client, jetstream: JetStream, out: Stream) -> None:
     await out.update(duplicate_window=0.1)
-    await run(nats_client, MSG_ID, TASK.but(epoch=2), rows(batch(100, 103)))
-    other = TASK.but(partition=2)
+    await run(nats_client, MSG_ID, TASK.replace(epoch=2), rows(batch(100, 103)))
+    other = TASK.replace(partition=2)
     for task in (TASK, other):
         await run(nats_client, MSG_ID, task, rows(batch(0, 10)))
     await jetstream.publish("out.rows", b"-1", msg_id="of-somebody-else")
@@ -294,7 +294,7 @@ async def test_rows_older_than_the_window_are_looked_up(nats_client: Client, jet
     assert await run(nats_client, MSG_ID, task, rows(batch(0, 13), batch(13, 25))) == WriteResult(
         rows=25, duplicates=10
     )
-    done = await run(nats_client, MSG_ID, task.but(partition=2), rows(batch(0, 25)))
+    done = await run(nats_client, MSG_ID, task.replace(partition=2), rows(batch(0, 25)))
     assert done == WriteResult(rows=25, duplicates=10)
     assert sorted(await stored(out)) == sorted([-1, 100, 101, 102, *range(25), *range(25)])
 
@@ -318,7 +318,7 @@ async def test_superseded_rows_are_not_stored_again(nats_client: Client, jetstre
 
 
 async def test_look_up_ends_where_the_write_began(nats_client: Client, out: Stream) -> None:
-    await run(nats_client, MSG_ID.but(guarantee="none"), TASK, rows(with_ids(1, 2)))
+    await run(nats_client, MSG_ID.replace(guarantee="none"), TASK, rows(with_ids(1, 2)))
     await out.update(duplicate_window=0.1)
     last = (await out.info()).state.last_seq
     await window_over(nats_client.jetstream())

@@ -124,7 +124,7 @@ def main() -> None:
     nats = SparkNats(servers=given.servers)
     if given.creds:
         servers["creds"] = given.creds
-        nats = nats.but(creds=SecretRef.parse(given.creds))
+        nats = nats.replace(creds=SecretRef.parse(given.creds))
     report(start(spark, servers, nats, given.checkpoint, batch=given.batch, once=given.once))
     spark.stop()
 

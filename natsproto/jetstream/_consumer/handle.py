@@ -59,14 +59,14 @@ class Consumer:
     async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
         """Get the configuration and state of the consumer."""
         self._info = await self._api.call_for(
-            ConsumerInfo, self._endpoint("INFO"), asked=f"info of {self._description}", timeout=timeout
+            ConsumerInfo, self._endpoint("INFO"), operation=f"info of {self._description}", timeout=timeout
         )
         return self._info
 
     async def delete(self, *, timeout: Duration | None = None) -> None:
         """Delete the consumer with its acknowledgement state."""
         await self._api.call_expecting_success(
-            self._endpoint("DELETE"), asked=f"delete {self._description}", timeout=timeout
+            self._endpoint("DELETE"), operation=f"delete {self._description}", timeout=timeout
         )
 
     async def pause(self, until: datetime, *, timeout: Duration | None = None) -> ConsumerPause:
@@ -78,16 +78,18 @@ class Consumer:
             moment = Timestamp.of(until)
         except ValueError as exc:
             raise ConfigError("until", until, str(exc)) from None
-        asked = f"pause {self._description}"
-        await self._api.require_api_level(1, "2.11", asked, timeout)
+        operation = f"pause {self._description}"
+        await self._api.require_api_level(1, "2.11", operation, timeout)
         body = {"pause_until": moment.rfc3339()}
-        return await self._api.call_for(ConsumerPause, self._endpoint("PAUSE"), body, asked=asked, timeout=timeout)
+        return await self._api.call_for(
+            ConsumerPause, self._endpoint("PAUSE"), body, operation=operation, timeout=timeout
+        )
 
     async def resume(self, *, timeout: Duration | None = None) -> ConsumerPause:
         """End a pause; does nothing when there is none. Needs nats-server 2.11, else UnsupportedByServer."""
-        asked = f"resume {self._description}"
-        await self._api.require_api_level(1, "2.11", asked, timeout)
-        return await self._api.call_for(ConsumerPause, self._endpoint("PAUSE"), asked=asked, timeout=timeout)
+        operation = f"resume {self._description}"
+        await self._api.require_api_level(1, "2.11", operation, timeout)
+        return await self._api.call_for(ConsumerPause, self._endpoint("PAUSE"), operation=operation, timeout=timeout)
 
     async def unpin(self, group: str, *, timeout: Duration | None = None) -> None:
         """Unpin a priority group from its client (ADR-42).
@@ -95,9 +97,9 @@ class Consumer:
         Needs nats-server 2.11, else UnsupportedByServer.
         """
         body = {"group": check_priority_group(group)}
-        asked = f"unpin {self._description}"
-        await self._api.require_api_level(1, "2.11", asked, timeout)
-        await self._api.call(self._endpoint("UNPIN"), body, asked=asked, timeout=timeout)
+        operation = f"unpin {self._description}"
+        await self._api.require_api_level(1, "2.11", operation, timeout)
+        await self._api.call(self._endpoint("UNPIN"), body, operation=operation, timeout=timeout)
 
     async def reset(self, sequence: int | None = None, *, timeout: Duration | None = None) -> ConsumerReset:
         """Restart delivery at a stream ``sequence``, or after the last acknowledged message (ADR-60).
@@ -106,9 +108,11 @@ class Consumer:
         UnsupportedByServer.
         """
         body = {} if sequence is None else {"seq": check_stream_sequence("sequence", sequence)}
-        asked = f"reset {self._description}"
-        await self._api.require_api_level(4, "2.14", asked, timeout)
-        reset = await self._api.call_for(ConsumerReset, self._endpoint("RESET"), body, asked=asked, timeout=timeout)
+        operation = f"reset {self._description}"
+        await self._api.require_api_level(4, "2.14", operation, timeout)
+        reset = await self._api.call_for(
+            ConsumerReset, self._endpoint("RESET"), body, operation=operation, timeout=timeout
+        )
         self._info = reset
         return reset
 
@@ -387,10 +391,10 @@ def create_endpoint(stream: str, config: ConsumerConfig) -> str:
 
 def no_message_error(connection: Connection, what: str, timeout: Duration) -> NatsError:
     """Return the error of ``next`` when no message arrived."""
-    asked = f"next message of {what}"
+    operation = f"next message of {what}"
     if connection.state is State.CLOSED:
-        return ConnectionClosed(asked)
-    return RequestTimeout(asked, seconds("timeout", timeout))
+        return ConnectionClosed(operation)
+    return RequestTimeout(operation, seconds("timeout", timeout))
 
 
 def check_stream_sequence(what: str, sequence: int) -> int:

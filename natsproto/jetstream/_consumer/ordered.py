@@ -119,7 +119,7 @@ class OrderedConsumer:
         return await self._state.api.call_for(
             ConsumerInfo,
             f"CONSUMER.INFO.{self.stream_name}.{self.name}",
-            asked=f"info of {self._description}",
+            operation=f"info of {self._description}",
             timeout=timeout,
         )
 

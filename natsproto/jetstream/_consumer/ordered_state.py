@@ -72,7 +72,7 @@ class OrderedState:
         self.description = f"ordered consumer {self.prefix!r} of stream {stream!r}"
         """Its description in errors."""
         self.cursor = OrderedCursor(self.prefix, config, push=push)
-        self.identity = StreamIdentity(api, stream, stream_created, asked=f"go on with {self.description}")
+        self.identity = StreamIdentity(api, stream, stream_created, operation=f"go on with {self.description}")
         self.info: ConsumerInfo | None = None
         self.leftover: deque[JsMessage] = deque()
         self.reader: MessageSource | None = None
@@ -142,13 +142,13 @@ class OrderedState:
         """Create this consumer, the cursor's next one. Repeats the request while there is no reply, as it is
         idempotent. RequestTimeout after ``timeout`` seconds.
         """
-        endpoint, asked = create_endpoint(self.stream, config), f"create {self.description}"
+        endpoint, operation = create_endpoint(self.stream, config), f"create {self.description}"
         body = {"stream_name": self.stream, "config": config, "action": "create"}
         loop = asyncio.get_running_loop()
 
         async def ask(_: float) -> ConsumerInfo:
             started_at = loop.time()
-            info = await self.api.call_for(ConsumerInfo, endpoint, body, asked=asked, retry=False)
+            info = await self.api.call_for(ConsumerInfo, endpoint, body, operation=operation, retry=False)
             self._create_time = loop.time() - started_at
             return info
 
@@ -157,7 +157,7 @@ class OrderedState:
             while True:
                 yield RETRY_WAIT_S + RETRY_WAIT_GROWTH * (loop.time() - started_at)
 
-        info = await retry_request(ask, pauses(), timeout, asked)
+        info = await retry_request(ask, pauses(), timeout, operation)
         self.identity.on_consumer(info.created)
         self.info = info
         self.cursor.on_created(info)

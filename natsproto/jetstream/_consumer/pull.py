@@ -407,8 +407,11 @@ class PullSource:
         inbox = self._inbox
         gone: NatsError | None = None
         try:
-            endpoint, asked = f"CONSUMER.INFO.{inbox.stream}.{inbox.consumer}", f"info of consumer {inbox.consumer!r}"
-            info = await inbox.api.call_for(ConsumerInfo, endpoint, asked=asked)
+            endpoint, operation = (
+                f"CONSUMER.INFO.{inbox.stream}.{inbox.consumer}",
+                f"info of consumer {inbox.consumer!r}",
+            )
+            info = await inbox.api.call_for(ConsumerInfo, endpoint, operation=operation)
             if self._reconnected:
                 self._reconnected = False
                 self.buffer.drop_after(info.delivered.consumer_seq)

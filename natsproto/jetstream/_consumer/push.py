@@ -435,7 +435,7 @@ class PushConsumer(Consumer):
     async def _lookup(self) -> NatsError | None:
         """Return ConsumerGone if the consumer is gone."""
         try:
-            await self._api.call(self._endpoint("INFO"), asked=f"info of {self._description}")
+            await self._api.call(self._endpoint("INFO"), operation=f"info of {self._description}")
         except (ConsumerNotFound, StreamNotFound) as exc:
             return ConsumerGone(exc.description, self.name, self.stream_name)
         except NatsError:

@@ -35,13 +35,13 @@ INFO_TIMEOUT_S = 1.0
 class StreamIdentity:
     """The identity of a stream, verified when a consumer is replaced.
 
-    ``created``: when the stream was created, if known; ``asked``: the operation that errors name.
+    ``created``: when the stream was created, if known; ``operation``: the operation that errors name.
     """
 
-    def __init__(self, api: Api, stream: str, created: Timestamp, *, asked: str) -> None:
+    def __init__(self, api: Api, stream: str, created: Timestamp, *, operation: str) -> None:
         self.unverified = False
         """True if the stream may have been recreated since the previous consumer."""
-        self._api, self._stream, self._asked = api, stream, asked
+        self._api, self._stream, self._operation = api, stream, operation
         self._created = created
         self._first_consumer_created: Timestamp | None = None  # creation time of the first consumer
         self._may_ask = True
@@ -78,7 +78,7 @@ class StreamIdentity:
         endpoint, begun = f"STREAM.INFO.{self._stream}", self._first_consumer_created or NEVER
         while self._polls < MAX_POLLS:
             read = seen()
-            found = await self._api.call_for(StreamInfo, endpoint, asked=self._asked, timeout=INFO_TIMEOUT_S)
+            found = await self._api.call_for(StreamInfo, endpoint, operation=self._operation, timeout=INFO_TIMEOUT_S)
             if found.created not in (self._created, NEVER) and found.created > begun:
                 break
             if found.state.last_seq >= read:
@@ -89,4 +89,4 @@ class StreamIdentity:
             if first.ts != NEVER and found.state.last_ts is not None and found.state.last_ts > first.ts:
                 break
             await asyncio.sleep(POLL_INTERVAL_S)
-        raise StreamNotFound(404, ErrCode.STREAM_NOT_FOUND, "the stream was lost and recreated", self._asked)
+        raise StreamNotFound(404, ErrCode.STREAM_NOT_FOUND, "the stream was lost and recreated", self._operation)

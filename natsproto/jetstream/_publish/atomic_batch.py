@@ -254,7 +254,7 @@ class AtomicBatch:
                     return
                 raise _stored_alone_error(pub_ack(reply.data, f"atomic batch to {message.subject!r}"))
             except RequestTimeout as exc:
-                failure = RequestTimeout(exc.doing, self._timeout)
+                failure = RequestTimeout(exc.operation, self._timeout)
                 if sequence == 1:
                     self._restart()
                 patience *= 2

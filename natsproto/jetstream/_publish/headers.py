@@ -169,7 +169,7 @@ def _schedule(schedule: object, target: object) -> Schedule:
         raise TypeError(f"schedule_target must be a str, not {type(target).__name__}")
     if schedule.target and schedule.target != target:
         raise ConfigError("schedule_target", target, f"the schedule has the target {schedule.target!r}")
-    return schedule.but(target=target)
+    return schedule.replace(target=target)
 
 
 def _text(name: str, value: object) -> str:

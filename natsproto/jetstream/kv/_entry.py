@@ -92,7 +92,7 @@ class KeyValueEntry(Generic[V]):
         except InvalidPayload as exc:
             key = self._message.subject.removeprefix(subjects.read_prefix)
             where = f"key {key!r} in bucket {self.bucket!r}, revision {self.revision}"
-            raise InvalidPayload(exc.doing, exc.kind, f"{exc.reason} ({where})") from exc
+            raise InvalidPayload(exc.operation, exc.kind, f"{exc.reason} ({where})") from exc
 
     @property
     def bucket(self) -> str:
