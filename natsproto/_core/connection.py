@@ -28,7 +28,7 @@ from natsproto._value import Value
 from natsproto.errors import ConfigError, ConnectionClosed, LocalProtocolError
 from natsproto.protocol.frames import Message, Payload, ServerInfo
 from natsproto.protocol.headers import HeadersLike, block_of
-from natsproto.protocol.subject import publish_subject, subscribe_subject
+from natsproto.protocol.subject import MAX_CONTROL_LINE, publish_subject, subscribe_subject
 
 
 class Stats(Value):
@@ -250,6 +250,13 @@ class Connection:
             )
         suffix = _ACK_SUFFIX if payload == b"+ACK" else b" %d\r\n%b" % (len(payload), payload)
         self._outbox.put(b"PUB ", reply + suffix)
+
+    def _publish_encoded(self, subject: bytes, reply: bytes, payload: bytes) -> None:
+        """``publish_nowait`` with valid subjects as they are sent, for pulls. Their spans are those of the reading."""
+        lines, size = self._control_lines, len(payload)
+        if size > lines.max_payload or len(subject) + len(reply) > MAX_CONTROL_LINE // 2:
+            lines.message_line(subject, reply, None, size)  # raises if it is too long
+        self._outbox.put(b"PUB %b %b %d\r\n" % (subject, reply, size), payload)
 
     def _publish_full(self, subject: str, payload: Payload, reply: str | None, headers: HeadersLike | None) -> None:
         if type(payload) is not bytes:

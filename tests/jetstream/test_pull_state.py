@@ -15,8 +15,17 @@ from natsproto.jetstream._codec import decode, dumps
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
 from natsproto.jetstream._consumer.prefetch import MAX_PREFETCH, MAX_PREFETCH_BYTES, MAX_PULL_BYTES, AdaptivePrefetch
-from natsproto.jetstream._consumer.pull_options import UNBOUNDED_BATCH, PullRequest, default_heartbeat
-from natsproto.jetstream._consumer.pull_state import DONE, KEEP, PROBE, PROBE_AFTER_S, REFILL, Action, Decision
+from natsproto.jetstream._consumer.pull_options import UNBOUNDED_BATCH, PriorityOptions, default_heartbeat
+from natsproto.jetstream._consumer.pull_state import (
+    DONE,
+    KEEP,
+    PROBE,
+    PROBE_AFTER_S,
+    REFILL,
+    Action,
+    Decision,
+    PullRequest,
+)
 from natsproto.jetstream._info import ConsumerInfo
 from tests.jetstream.pulling import Pulling
 from tests.kit.examples import examples
@@ -64,7 +73,9 @@ def test_the_first_pull_fills_the_buffer() -> None:
 
 
 def test_the_body_is_what_a_server_reads() -> None:
-    request = PullRequest(batch=2, expires=1.5, max_bytes=9, idle_heartbeat=0.5, group="g", priority=3)
+    request = PullRequest(
+        batch=2, expires=1.5, max_bytes=9, idle_heartbeat=0.5, priority=PriorityOptions(group="g", priority=3)
+    )
     assert json.loads(request.body("p")) == {
         "batch": 2,
         "expires": 1_500_000_000,
@@ -95,7 +106,7 @@ def test_priority_demands_are_part_of_every_pull() -> None:
     ledger = Pulling(max_messages=2, group="g", min_pending=3, min_ack_pending=4, priority=5)
     for _ in range(2):
         request = asked(ledger)
-        assert (request.group, request.min_pending, request.min_ack_pending, request.priority) == ("g", 3, 4, 5)
+        assert request.priority == PriorityOptions(group="g", min_pending=3, min_ack_pending=4, priority=5)
         ledger.on_messages(2, 0, 0.0)
         ledger.on_consumed(2, 0)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from natsproto.errors import ConfigError, LocalProtocolError
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy
-from natsproto.jetstream._consumer.pull_state import retry_wait
+from natsproto.jetstream._consumer.pull_limits import retry_wait
 from natsproto.jetstream._info import ConsumerInfo
 
 PUSH_HEARTBEAT_S = 1.0

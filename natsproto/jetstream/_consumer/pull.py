@@ -112,7 +112,7 @@ class PullSource:
             self._end(None)
             return
         self._replies = inbox.join(self)
-        if not inbox.connection.is_connected:
+        if not inbox.is_connected:
             state.on_disconnect()
         self._send_pulls(now)
 
@@ -291,13 +291,14 @@ class PullSource:
         assert state is not None
         while replies is not None and (request := state.next_request(now)) is not None:
             refill_at, deadline = state.refill_at, state.deadline  # as long as the state is at hand
-            body = request.body(inbox.pins.get(request.group, "") if request.group else "")
+            body = request.body(inbox.pins.get(group, "") if (group := request.priority.group) else "")
             acked, self._acking = self._acking, None
+            reply = f"{replies.prefix}{state.number}"
             try:
                 if acked is not None:
-                    acked.ack_next_nowait(body, f"{replies.prefix}{state.number}")
+                    acked.ack_next_nowait(body, reply)
                 else:
-                    inbox.connection.publish_nowait(inbox.subject, body, reply=f"{replies.prefix}{state.number}")
+                    inbox.connection._publish_encoded(inbox.encoded_subject, reply.encode(), body)
             except OutboxFull:
                 self._acking = acked
                 state.on_not_sent(now)
@@ -325,7 +326,7 @@ class PullSource:
         if self._replies is None:
             return
         try:
-            self._inbox.connection.publish_nowait(self._inbox.subject, PROBE, reply=f"{self._replies.prefix}0")
+            self.connection._publish_encoded(self._inbox.encoded_subject, f"{self._replies.prefix}0".encode(), PROBE)
         except NatsError:
             return  # no room, or closed: then it has other troubles
 

@@ -16,6 +16,7 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig
 from natsproto.jetstream._message import JsMessage, nak_all
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
+from natsproto.protocol.subject import publish_subject
 
 DRAIN_TIMEOUT_S: Final = 2.0
 """Seconds to wait for the server to confirm the end of a subscription."""
@@ -119,7 +120,10 @@ class PullInbox:
         self.api, self.stream, self.consumer = api, stream, consumer
         self.connection = api.connection
         self.subject = f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self.encoded_subject = publish_subject(self.subject)
         self.loop = asyncio.get_running_loop()
+        self.is_connected: bool = True
+        """True while the client is connected; kept only while there are subscriptions."""
         self.leftover: deque[JsMessage] = deque()
         """Messages that arrived for a reader that had left."""
         self._config = config
@@ -146,6 +150,7 @@ class PullInbox:
         """Assign a subscription to a reader, until it leaves."""
         if self._unlisten is None:
             self._unlisten = self.connection.listen(self._on_event)
+            self.is_connected = self.connection.is_connected
         if self._idle:
             replies = self._idle.pop()
         else:
@@ -286,6 +291,10 @@ class PullInbox:
     # ---------------------------------------------------------------- the connection
 
     def _on_event(self, event: Event) -> None:
+        if isinstance(event, Disconnected):
+            self.is_connected = False
+        elif isinstance(event, (Connected, Reconnected, Moved)):
+            self.is_connected = True
         for replies in list(self._open):
             reader = replies.reader
             if reader is None:

@@ -1,4 +1,4 @@
-"""PURE. The limits of a consumer, learned from the server's refusals of pulls (ADR-37)."""
+"""PURE. The limits of a consumer, learned from refused pulls (ADR-37), and the wait after a failed one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from natsproto.jetstream._consumer.pull_options import UNBOUNDED_BATCH
 _LIMIT_EXCEEDED = re.compile(r"exceeded maxrequest(batch|expires|maxbytes) of (\S+)")
 _GO_DURATION = re.compile(r"([0-9.]+)(h|ms|m|us|µs|ns|s)")
 _UNIT_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+
+_MIN_RETRY_WAIT_S, _RETRY_WAIT_GROWTH, _MAX_RETRY_WAIT_S = 0.1, 1.04, 10.0  # overshoots an election by 4 % of its time
+MAX_FAILURES: Final = 120
+"""Failures in a row after which the wait is the longest."""
+
+
+def retry_wait(failures: int) -> float:
+    """Seconds to wait after a number of failures in a row: 0.1 at first, then 4 % of the elapsed time, 10 at most."""
+    return min(_MIN_RETRY_WAIT_S * _RETRY_WAIT_GROWTH ** min(failures, MAX_FAILURES), _MAX_RETRY_WAIT_S)
 
 
 class PullLimits(NamedTuple):

@@ -1,11 +1,7 @@
-"""PURE. The options of a reader, and the pull requests made from them (ADR-37, ADR-42).
-
-Owns the checked arguments of ``fetch``, ``messages`` and ``consume``, and the request as it is sent.
-"""
+"""PURE. The options of a reader: the checked arguments of ``fetch``, ``messages`` and ``consume`` (ADR-37, ADR-42)."""
 
 from __future__ import annotations
 
-import json
 from enum import Enum
 from typing import Final, NamedTuple, TypedDict, Unpack
 
@@ -51,45 +47,6 @@ class PriorityOptions(Record):
 
 
 NO_PRIORITY: Final = PriorityOptions()
-
-
-class PullRequest(NamedTuple):
-    """A request to ``CONSUMER.MSG.NEXT``; ``body()`` is its JSON. Durations are seconds."""
-
-    batch: int = 0
-    expires: float = 0.0
-    max_bytes: int = 0
-    no_wait: bool = False
-    idle_heartbeat: float = 0.0
-    group: str = ""
-    min_pending: int = 0
-    min_ack_pending: int = 0
-    priority: int = 0
-
-    def body(self, pin_id: str = "") -> bytes:
-        """The payload of the request.
-
-        The heartbeat is cut to half of ``expires`` in whole nanoseconds. The server refuses one that is a nanosecond
-        longer, and half of a float rounds up as often as down.
-        """
-        parts = [f'{{"batch":{self.batch}']
-        if self.expires:
-            expires = round(self.expires * 1e9)
-            parts.append(f'"expires":{expires}')
-            if self.idle_heartbeat:
-                parts.append(f'"idle_heartbeat":{min(round(self.idle_heartbeat * 1e9), expires // 2)}')
-        if self.max_bytes:
-            parts.append(f'"max_bytes":{self.max_bytes}')
-        if self.no_wait:
-            parts.append('"no_wait":true')
-        if self.group:
-            parts.append(f'"group":{json.dumps(self.group)}')
-            priority_options = {"min_pending": self.min_pending, "min_ack_pending": self.min_ack_pending}
-            priority_options["priority"] = self.priority
-            parts += [f'"{name}":{value}' for name, value in priority_options.items() if value]
-            if pin_id:
-                parts.append(f'"id":{json.dumps(pin_id)}')
-        return (",".join(parts) + "}").encode()
 
 
 class PullOptions(NamedTuple):

@@ -7,20 +7,22 @@ is only read here.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from natsproto.errors import ConsumerGone, HeartbeatMissed, NatsError, PullRefused
+from natsproto.jetstream._codec import dumps
 from natsproto.jetstream._consumer.prefetch import MAX_PULL_BYTES, AdaptivePrefetch
-from natsproto.jetstream._consumer.pull_limits import NO_PULL_LIMITS, PullLimits
+from natsproto.jetstream._consumer.pull_limits import MAX_FAILURES, NO_PULL_LIMITS, PullLimits, retry_wait
 from natsproto.jetstream._consumer.pull_options import (
     DEFAULT_MAX_MESSAGES,
     NO_PRIORITY,
     UNBOUNDED_BATCH,
+    PriorityOptions,
     PullMode,
     PullOptions,
-    PullRequest,
     default_heartbeat,
 )
 
@@ -44,13 +46,6 @@ PROBE: Final = b'{"batch":1,"expires":1000000000,"idle_heartbeat":1000000000}'
 once that the consumer's server was killed; silence needs two heartbeats.
 """
 _GRACE_WITHOUT_HEARTBEAT_S = 1.0  # how much longer than `expires` a pull without heartbeats is waited for
-_MIN_RETRY_WAIT_S, _RETRY_WAIT_GROWTH, _MAX_RETRY_WAIT_S = 0.1, 1.04, 10.0  # overshoots an election by 4 % of its time
-_MAX_FAILURES = 120  # in a row; the longest wait is reached then
-
-
-def retry_wait(failures: int) -> float:
-    """Seconds to wait after a number of failures in a row: 0.1 at first, then 4 % of the elapsed time, 10 at most."""
-    return min(_MIN_RETRY_WAIT_S * _RETRY_WAIT_GROWTH ** min(failures, _MAX_FAILURES), _MAX_RETRY_WAIT_S)
 
 
 class Action(Enum):
@@ -82,6 +77,39 @@ KEEP: Final = Decision(Action.KEEP)
 ARM: Final = Decision(Action.ARM)
 REFILL: Final = Decision(Action.REFILL)
 DONE: Final = Decision(Action.DONE)
+
+
+class PullRequest(NamedTuple):
+    """A request to ``CONSUMER.MSG.NEXT``; ``body()`` is its JSON. Durations are seconds."""
+
+    batch: int = 0
+    expires: float = 0.0
+    max_bytes: int = 0
+    no_wait: bool = False
+    idle_heartbeat: float = 0.0
+    priority: PriorityOptions = NO_PRIORITY
+
+    def body(self, pin_id: str = "") -> bytes:
+        """The payload of the request.
+
+        The heartbeat is cut to half of ``expires`` in whole nanoseconds. The server refuses one that is a nanosecond
+        longer, and half of a float rounds up as often as down.
+        """
+        parts = [f'{{"batch":{self.batch}']
+        if self.expires:
+            expires = round(self.expires * 1e9)
+            parts.append(f'"expires":{expires}')
+            if self.idle_heartbeat:
+                parts.append(f'"idle_heartbeat":{min(round(self.idle_heartbeat * 1e9), expires // 2)}')
+        if self.max_bytes:
+            parts.append(f'"max_bytes":{self.max_bytes}')
+        if self.no_wait:
+            parts.append('"no_wait":true')
+        if self.priority.group:
+            parts.append(dumps(self.priority)[1:-1].decode())
+            if pin_id:
+                parts.append(f'"id":{json.dumps(pin_id)}')
+        return (",".join(parts) + "}").encode()
 
 
 class ReceivedCounts(Protocol):
@@ -258,20 +286,7 @@ class PullState:
         if self._prefetch is not None and bound > DEFAULT_MAX_MESSAGES:
             size = MAX_PULL_BYTES
         no_wait = early or options.mode is PullMode.NO_WAIT
-        if options.priority is NO_PRIORITY:
-            return PullRequest(batch, expires, size, no_wait, heartbeat)
-        more = options.priority
-        return PullRequest(
-            batch,
-            expires,
-            size,
-            no_wait,
-            heartbeat,
-            more.group,
-            more.min_pending,
-            more.min_ack_pending,
-            more.priority,
-        )
+        return PullRequest(batch, expires, size, no_wait, heartbeat, options.priority)
 
     def _threshold(self) -> int:
         if self._options.threshold_messages is not None:
@@ -565,7 +580,7 @@ class PullState:
 
     def _back_off(self, now: float) -> None:
         self._retry_at = now + retry_wait(self._failures)
-        self._failures = min(self._failures + 1, _MAX_FAILURES)
+        self._failures = min(self._failures + 1, MAX_FAILURES)
         if self._is_bounded:
             self._retry_at = min(self._retry_at, self._until)
 
