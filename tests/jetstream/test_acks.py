@@ -104,17 +104,18 @@ async def test_reason_of_a_term_is_in_the_advisory(jetstream: JetStream, nats_cl
     assert told["reason"] == "no such customer"
 
 
+@pytest.mark.slow
 async def test_progress_starts_the_time_anew(jetstream: JetStream) -> None:
     stream = await make(jetstream, 1)
-    consumer = await stream.create_consumer(durable_name="d", ack_wait=2.0)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=6.0)
     message = await consumer.next()
     loop = asyncio.get_running_loop()
-    await asyncio.sleep(0.3)  # of the server's own two seconds
+    await asyncio.sleep(0.3)  # of the server's own six seconds
     said = loop.time()
     await message.in_progress()
     again = await consumer.next(timeout=30)
     assert again.metadata.num_delivered == 2
-    assert loop.time() - said > 1.9
+    assert loop.time() - said > 5.9
     await again.ack_sync()
     assert (await consumer.info()).num_ack_pending == 0
 
@@ -123,12 +124,12 @@ async def test_progress_starts_the_time_anew(jetstream: JetStream) -> None:
 @pytest.mark.parametrize("bind", [False, True])
 async def test_keep_alive_of_a_job_longer_than_ack_wait(jetstream: JetStream, bind: bool) -> None:
     stream = await make(jetstream, 1)
-    await stream.create_consumer(durable_name="d", ack_wait=2.0)
+    await stream.create_consumer(durable_name="d", ack_wait=6.0)
     consumer = await stream.consumer("d", bind=bind)
     message = await consumer.next()
-    assert message.ack_wait == (1.5 if bind else 2.0)
+    assert message.ack_wait == (1.5 if bind else 6.0)
     async with message.keep_alive():
-        assert await (await stream.consumer("d")).fetch(1, timeout=2.3) == []
+        assert await (await stream.consumer("d")).fetch(1, timeout=6.5) == []
         await message.ack_sync()
     assert (await consumer.info()).num_ack_pending == 0
 
@@ -172,11 +173,11 @@ async def test_keep_alive_ends_with_its_block_and_the_ack(jetstream: JetStream) 
 @pytest.mark.slow
 async def test_consume_keeps_long_jobs_alive(jetstream: JetStream) -> None:
     stream = await make(jetstream, 2)
-    consumer = await stream.create_consumer(durable_name="d", ack_wait=2.0)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=6.0)
     seen: list[int] = []
 
     async def handler(message: JsMessage) -> None:
-        await asyncio.sleep(2.3)  # longer than the server's own two seconds
+        await asyncio.sleep(6.5)  # longer than the server's own six seconds
         seen.append(message.metadata.num_delivered)
 
     await consumer.consume(handler, stop_after=2, concurrency=2, keep_alive=True, on_success="ack_sync")

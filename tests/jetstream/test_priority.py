@@ -80,7 +80,7 @@ async def test_prioritized_serves_the_lowest_number_first(jetstream: JetStream) 
 async def test_pinned_client_gets_everything_until_it_goes(jetstream: JetStream, nats_server: Server) -> None:
     stream = await make(jetstream)
     consumer = await stream.create_consumer(
-        durable_name="d", priority_policy="pinned_client", priority_groups=["g"], priority_timeout=3.0, ack_wait=60
+        durable_name="d", priority_policy="pinned_client", priority_groups=["g"], priority_timeout=10.0, ack_wait=60
     )
     async with natsproto.connect(nats_server.url) as nc, natsproto.connect(nats_server.url) as standby:
         seen: list[list[int]] = [[], []]

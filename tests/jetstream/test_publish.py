@@ -28,9 +28,11 @@ from natsproto.errors import (
     WrongExpectation,
     WrongLastSequence,
 )
+from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._context import JetStream
 from natsproto.testing import Server, run_server
 from tests.faults.helpers import EventRecorder
+from tests.jetstream.reading import known
 from tests.jetstream.script import StreamScript
 from tests.jetstream.test_publisher import stage
 from tests.kit.clock import advance, virtual_clock
@@ -225,20 +227,18 @@ async def test_denied_inbox_is_uncertain_at_once() -> None:
 
 @pytest.mark.slow
 async def test_message_ttl_leaves_a_marker(jetstream: JetStream) -> None:
-    stream = await jetstream.create_stream(
-        name="T",
-        subjects=["t.>"],
-        storage="memory",
-        allow_msg_ttl=True,
-        subject_delete_marker_ttl=2,  # the server raises the time of every message to this one
-        allow_direct=True,
+    # The server raises the time of every message to that of the markers.
+    config = StreamConfig(
+        name="T", subjects=["t.>"], allow_msg_ttl=True, allow_direct=True, subject_delete_marker_ttl=2
     )
+    stream = await jetstream.create_stream(config, storage="memory")
     consumer = await stream.create_consumer(filter_subjects=["t.short"], ack_policy="none")
+    reading = asyncio.create_task(consumer.fetch(2, timeout=30))
+    await known(consumer, lambda info: info.num_waiting)  # what it waits for, it gets before its time is over
     await jetstream.publish("t.short", b"x", ttl=2)
     await jetstream.publish("t.ever", b"y", ttl="never")
-    first = await consumer.next(timeout=20)
+    first, marker = await reading
     assert first.headers["Nats-TTL"] == "2"
-    marker = await consumer.next(timeout=20)
     assert (marker.data, marker.headers["Nats-Marker-Reason"], marker.headers["Nats-Rollup"]) == (b"", "MaxAge", "sub")
     assert marker.headers["Nats-TTL"] == "2s"
     assert (await stream.get_last_message("t.ever")).headers["Nats-TTL"] == "never"

@@ -235,22 +235,24 @@ async def test_fetch_priority_of_one_handle(jetstream: JetStream) -> None:
     """A fetch gets what its own pull was served, whoever else reads the same handle."""
     stream = await make(jetstream)
     consumer = await stream.create_consumer(durable_name="d", priority_policy="prioritized", priority_groups=["g"])
-    low = asyncio.ensure_future(consumer.fetch(20, timeout=3, group="g", priority=9))
+    low = asyncio.ensure_future(consumer.fetch(20, timeout=LONG, group="g", priority=9))
     await known(consumer, lambda info: info.num_waiting == 1)
     high = asyncio.ensure_future(consumer.fetch(15, timeout=LONG, group="g", priority=0))
     await known(consumer, lambda info: info.num_waiting == 2)
     await store(stream, range(1, 21))
     assert numbers(await high) == list(range(1, 16))
-    assert numbers(await low) == [16, 17, 18, 19, 20]
+    await store(stream, range(21, 36))
+    assert numbers(await low) == list(range(16, 36))
 
 
 async def test_fetch_min_pending_of_one_handle(jetstream: JetStream) -> None:
     stream = await make(jetstream)
     consumer = await stream.create_consumer(durable_name="d", priority_policy="overflow", priority_groups=["g"])
-    overflow = asyncio.ensure_future(consumer.fetch(5, timeout=1, group="g", min_pending=1000))
+    overflow = asyncio.ensure_future(consumer.fetch(5, timeout=LONG, group="g", min_pending=1000))
     await known(consumer, lambda info: info.num_waiting == 1)
     plain = asyncio.ensure_future(consumer.fetch(5, timeout=LONG, group="g"))
     await known(consumer, lambda info: info.num_waiting == 2)
     await store(stream, range(1, 6))
     assert numbers(await plain) == [1, 2, 3, 4, 5]
-    assert await overflow == []
+    await store(stream, range(6, 1010))
+    assert numbers(await overflow) == [6, 7, 8, 9, 10]

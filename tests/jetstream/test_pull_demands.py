@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from natsproto.errors import RequestTimeout
 from natsproto.jetstream._message import JsMessage
-from tests.jetstream.reading import known, make, numbers, store
+from tests.jetstream.reading import api_calls, known, make, numbers, store
 
 if TYPE_CHECKING:
     from natsproto import Client
@@ -83,7 +84,7 @@ async def test_fetch_max_bytes_in_pieces(jetstream: JetStream) -> None:
     stream = await make(jetstream)
     await store(stream, range(1, 41), size=rng.randint(200, 500))
     consumer = await stream.create_consumer(durable_name="d", max_bytes=1200)
-    got = await consumer.fetch(max_bytes=5000, timeout=1.5)
+    got = await consumer.fetch(max_bytes=5000, timeout=LONG)
     whole = sum(message.counted_size for message in got)
     assert 5000 - got[-1].counted_size - 2 < whole <= 5000, "one more, with two digits more in its reply, is too many"
     assert numbers(got) == list(range(1, len(got) + 1))
@@ -109,6 +110,22 @@ async def test_fetch_max_waiting(jetstream: JetStream) -> None:
         await known(consumer, lambda info: info.num_waiting)
         await store(stream, [number])
     assert {*numbers(await first), *numbers([await second]), *numbers(await third)} == {1, 2, 3}
+
+
+async def test_too_many_waiting_pulls_do_not_make_it_spin(jetstream: JetStream, nats_client: Client) -> None:
+    stream = await make(jetstream)
+    consumer = await stream.create_consumer(durable_name="d", max_waiting=1)
+    waiting = asyncio.ensure_future((await stream.consumer("d")).fetch(1, timeout=LONG))
+    await known(consumer, lambda info: info.num_waiting)
+    async with api_calls(nats_client) as calls, consumer.messages() as messages:
+        with pytest.raises(RequestTimeout):
+            await messages.next(timeout=1.0)
+        pulls = [call for call in calls if ".MSG.NEXT." in call]
+        assert len(pulls) <= 12
+        await store(stream, [1])
+        assert numbers(await waiting) == [1]
+        await store(stream, [2])
+        assert (await messages.next(timeout=LONG)).data == b"2"
 
 
 # ---------------------------------------------------------------- as soon as there is one

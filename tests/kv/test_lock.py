@@ -11,7 +11,7 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._lock import Lock
 
-LONG = 20.0
+LONG = 60.0
 
 
 async def bucket(jetstream: JetStream) -> KeyValue:
@@ -43,11 +43,11 @@ async def test_lock_tokens_grow(jetstream: JetStream) -> None:
 @pytest.mark.slow
 async def test_it_is_renewed_as_long_as_it_is_held(jetstream: JetStream) -> None:
     kv = await bucket(jetstream)
-    async with kv.lock("a", ttl=2) as lock:
+    async with kv.lock("a", ttl=6) as lock:  # renewed every 2 s, so that a server may stall for some seconds
         async with kv.watch("a") as watcher, asyncio.timeout(LONG):
             entries = [await watcher.next() for _ in range(5)]
         assert [entry.operation for entry in entries] == ["PUT"] * 5
-        assert (entries[-1].created - entries[0].created).total_seconds() > 2
+        assert (entries[-1].created - entries[0].created).total_seconds() > 6
         assert lock.token < entries[-1].revision
         assert lock.is_held
         assert len(await kv.history("a")) == 1
@@ -68,11 +68,13 @@ async def test_a_block_that_has_lost_the_lock_is_cancelled(jetstream: JetStream)
 
     async def work() -> None:
         async with asyncio.timeout(LONG), lock:
-            await kv.put("a", b"thief")
+            thieves.append(asyncio.create_task(kv.put("a", b"thief")))  # also if the second is over before
             await asyncio.Event().wait()
 
+    thieves: list[asyncio.Task[int]] = []
     with pytest.raises(LockLost) as lost:
         await work()
+    await thieves[0]
     assert (lost.value.bucket, lost.value.key, lost.value.token) == ("locks", "a", lock.token)
     assert not lock.is_held
     assert (await kv.get("a")).value == b"thief"

@@ -12,7 +12,7 @@ import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import ParamSpec, Unpack, cast
+from typing import ParamSpec, TypeVar, Unpack, cast
 
 import pytest
 import uvloop
@@ -21,6 +21,7 @@ from natsproto._client import Client, connect
 from natsproto._options import OptionArgs
 
 P = ParamSpec("P")
+Answer = TypeVar("Answer")
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.SelectorEventLoop,
@@ -99,3 +100,10 @@ async def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
     while not condition():
         assert loop.time() < deadline, "the condition never held"
         await asyncio.sleep(0.001)
+
+
+async def answered(ask: Callable[[], AsyncIterator[Answer]], count: int = 1) -> list[Answer]:
+    """All answers. Asks again while there are too few: on a machine that stalls some come after the wait for them."""
+    while len(found := [answer async for answer in ask()]) < count:
+        pass
+    return found

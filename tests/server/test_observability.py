@@ -41,7 +41,7 @@ system_account: SYS
 async def test_health_of_working_clients(nats_server: Server) -> None:
     for no_echo in (False, True):
         async with client(nats_server.url, no_echo=no_echo) as nc:
-            health = await nc.health()
+            health = await nc.health(timeout=30)
             assert health
             assert (health.ok, health.alive, health.state, health.problem) == (True, True, State.OPEN, "")
             assert health.server == nats_server.url
@@ -52,15 +52,15 @@ async def test_health_of_working_clients(nats_server: Server) -> None:
 async def test_what_must_be_there_is_looked_for(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         js = nc.jetstream()
-        assert await nc.health(jetstream=True)
-        health = await nc.health(stream="S")
+        assert await nc.health(jetstream=True, timeout=30)
+        health = await nc.health(stream="S", timeout=30)
         assert (health.ok, health.alive) == (False, True)
         assert "stream not found" in health.problem
         stream = await js.create_stream(name="S", subjects=["s"])
-        assert await nc.health(stream="S")
-        assert "consumer not found" in (await nc.health(stream="S", consumer="c")).problem
+        assert await nc.health(stream="S", timeout=30)
+        assert "consumer not found" in (await nc.health(stream="S", consumer="c", timeout=30)).problem
         await stream.create_consumer(durable_name="c")
-        assert await nc.health(stream="S", consumer="c")
+        assert await nc.health(stream="S", consumer="c", timeout=30)
         with pytest.raises(ConfigError, match="stream"):
             await nc.health(consumer="c")
 
@@ -86,7 +86,7 @@ async def test_health_of_frozen_and_dead_server(nats_server: Server) -> None:
         await until(lambda: nc.is_connected)
         assert await nc.health(timeout=10)
         await nc.close()
-        health = await nc.health()
+        health = await nc.health(timeout=30)
         assert (health.ok, health.alive, health.state) == (False, False, State.CLOSED)
 
 
@@ -95,7 +95,7 @@ async def test_an_account_that_may_not_ask_itself_is_pinged() -> None:
     config = """authorization { users = [ { user: "a", password: "b", permissions: { publish: { allow: "x" } } } ] }"""
     with run_server(config=config) as server:
         async with client(server.url, user="a", password="b") as nc:
-            assert await nc.health()
+            assert await nc.health(timeout=30)
 
 
 # ---------------------------------------------------------------- traces
@@ -108,7 +108,7 @@ async def test_trace_without_delivery(nats_server: Server) -> None:
         alone = await other.subscribe("orders.*")
         shared = await other.subscribe("orders.eu", queue="workers")
         await other.flush()
-        trace = await nc.trace("orders.eu", b"42", headers={"Tag": ["a", "b"]})
+        trace = await nc.trace("orders.eu", b"42", headers={"Tag": ["a", "b"]}, timeout=30)
         assert (trace.subject, trace.complete, len(trace.servers)) == ("orders.eu", True, 1)
         (server,) = trace.servers
         assert (server.name, server.hop, server.hops) == (nats_server.name, "", 0)
@@ -128,7 +128,7 @@ async def test_trace_without_delivery(nats_server: Server) -> None:
         assert "  --> client 'reader', subscription 'orders.eu', queue 'workers'" in drawn
         assert len(nc._engine.registry.subscriptions) == 0
 
-        delivered = await nc.trace("orders.eu", b"42", deliver=True)
+        delivered = await nc.trace("orders.eu", b"42", deliver=True, timeout=30)
         assert delivered.complete
         message = await alone.next(timeout=5)
         assert message.data == b"42"
@@ -158,7 +158,7 @@ async def test_trace_of_refused_message() -> None:
     config = """authorization { users = [ { user: "a", password: "b", permissions: { publish: { deny: "no" } } } ] }"""
     with run_server(config=config) as server:
         async with client(server.url, user="a", password="b") as nc:
-            trace = await nc.trace("no")
+            trace = await nc.trace("no", timeout=30)
             assert trace.complete
             assert "Permissions Violation" in trace.errors[0].error
             assert "ERROR" in str(trace)
@@ -190,7 +190,7 @@ async def test_system_account_queries_servers(accounts: Server) -> None:
         client(accounts.url, user="a", password="p", name="mine") as other,
     ):
         system = nc.system()
-        (reply,) = [reply async for reply in system.servers(stall=0.1)]
+        (reply,) = [reply async for reply in system.servers(max_wait=30, stall=0.1)]
         assert (reply.server_name, reply.version) == (accounts.name, nc.server_info.version)
         assert reply.server_id == nc.server_info.server_id
         kinds: tuple[ServerKind, ...] = ("VARZ", "JSZ", "HEALTHZ", "IDZ", "SUBSZ")
@@ -198,13 +198,13 @@ async def test_system_account_queries_servers(accounts: Server) -> None:
             answered = await system.server(reply.server_id, kind)
             assert answered.server_id == reply.server_id
             assert answered.data
-        (connz,) = [reply async for reply in system.servers("CONNZ", stall=0.1, acc="A", auth=True)]
+        (connz,) = [reply async for reply in system.servers("CONNZ", max_wait=30, stall=0.1, acc="A", auth=True)]
         connections = connz.data["connections"]
         assert isinstance(connections, list)
         assert [connection["name"] for connection in connections] == ["mine"]
-        (info,) = [reply async for reply in system.account("A", stall=0.1)]
+        (info,) = [reply async for reply in system.account("A", max_wait=30, stall=0.1)]
         assert info.data["account_name"] == "A"
-        (conns,) = [reply async for reply in system.account("A", "CONNS", stall=0.1)]
+        (conns,) = [reply async for reply in system.account("A", "CONNS", max_wait=30, stall=0.1)]
         assert conns.data["conns"] == 1
         with pytest.raises(ServerError, match="limit"):
             await system.server(reply.server_id, "CONNZ", limit="many")
@@ -238,8 +238,8 @@ async def test_connect_with_nats_cli_context(accounts: Server, contexts: Path) -
     async with natsproto.connect(context="staging", user="sys") as nc:
         assert (await nc.system().user_info()).data["account"] == "SYS"
     with sync.connect(context="staging") as blocking:
-        assert blocking.health()
-        assert blocking.trace("a").complete
+        assert blocking.health(timeout=30)
+        assert blocking.trace("a", timeout=30).complete
     with pytest.raises(ConfigError, match="nowhere"):
         natsproto.connect(context="nowhere")
     with pytest.raises(ConfigError, match="from_context"):

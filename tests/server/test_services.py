@@ -28,7 +28,7 @@ from natsproto.protocol.frames import Message
 from natsproto.service import INHERITED, Endpoint, Request, error_headers, error_of
 from natsproto.testing import Server, run_server
 from tests.kit.watch import Watch
-from tests.server.helpers import both_loops, client, until
+from tests.server.helpers import answered, both_loops, client, until
 
 
 async def add(request: Request) -> None:
@@ -74,10 +74,10 @@ async def test_the_client_side_finds_describes_and_measures(nats_server: Server)
         await nc.add_service("echo", "0.1.0", queue_group=None)
         await nc.flush()
 
-        found = [info async for info in other.discover_services(stall=0.1)]
+        found = await answered(lambda: other.discover_services(stall=0.1), 2)
         assert sorted(info.name for info in found) == ["calc", "echo"]
-        assert [info async for info in other.discover_services("calc", stall=0.1)] == [service.info()]
-        assert [info async for info in other.discover_services("calc", service.id, stall=0.1)] == [service.info()]
+        assert await answered(lambda: other.discover_services("calc", stall=0.1)) == [service.info()]
+        assert await answered(lambda: other.discover_services("calc", service.id, stall=0.1)) == [service.info()]
         assert [info async for info in other.discover_services("nobody", stall=0.1)] == []
         info = service.info()
         assert (info.version, info.description, info.metadata) == ("1.2.3-rc.1+build.5", "adds", {"zone": "eu"})
@@ -85,12 +85,12 @@ async def test_the_client_side_finds_describes_and_measures(nats_server: Server)
             ("add", "add", "q", {"unit": "none"})
         ]
 
-        pings = [ping async for ping in other.ping_services(max_wait=timedelta(seconds=5), stall=0.2)]
+        pings = await answered(lambda: other.ping_services(max_wait=timedelta(seconds=5), stall=0.2), 2)
         assert sorted(ping.name for ping in pings) == ["calc", "echo"]
         assert all(0 < ping.rtt < 5 for ping in pings)
 
         assert (await other.call("add", b"1 2")).data == b"3"
-        (stats,) = [stats async for stats in other.service_stats("calc", stall=0.1)]
+        (stats,) = await answered(lambda: other.service_stats("calc", stall=0.1))
         assert stats == service.stats()
         assert before <= stats.started <= datetime.now(UTC)
         (endpoint,) = stats.endpoints
@@ -106,7 +106,8 @@ async def test_the_client_side_finds_describes_and_measures(nats_server: Server)
 async def test_service_prefix_replaces_srv(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         await nc.add_service("calc", "1.0.0", prefix="acc.Srv")
-        assert [info.name async for info in nc.discover_services(prefix="acc.Srv", stall=0.1)] == ["calc"]
+        found = await answered(lambda: nc.discover_services(prefix="acc.Srv", stall=0.1))
+        assert [info.name for info in found] == ["calc"]
         assert [info.name async for info in nc.discover_services(stall=0.1)] == []
         assert [info.name async for info in nc.ping_services(prefix="acc.srv", stall=0.1)] == []
 
@@ -127,8 +128,7 @@ async def test_an_answer_that_cannot_be_read_is_skipped(nats_server: Server) -> 
 
         await nc.subscribe("$SRV.INFO", cb=lies)
         await nc.add_service("calc", "1.0.0")
-        found = [info async for info in nc.discover_services(stall=0.1)]
-        assert sorted(info.name for info in found) == ["calc"]
+        assert [info.name for info in await answered(lambda: nc.discover_services(stall=0.1))] == ["calc"]
 
 
 # ---------------------------------------------------------------- groups and queue groups
@@ -292,7 +292,7 @@ async def test_failing_stats_handler_costs_only_its_data(nats_server: Server) ->
         service = await nc.add_service("calc", "1.0.0", stats_handler=broken)
         for name in "abc":
             service.add_endpoint(name, add)
-        (stats,) = [stats async for stats in nc.service_stats("calc", stall=0.1)]
+        (stats,) = await answered(lambda: nc.service_stats("calc", stall=0.1))
         assert [endpoint.data for endpoint in stats.endpoints] == [None, None, {"fine": True}]
 
 
@@ -372,7 +372,7 @@ async def test_stop_handles_received_requests(nats_server: Server) -> None:
                 break
             except RequestTimeout:
                 continue
-        assert [ping.id async for ping in other.ping_services("calc", stall=0.1)] == [service.id]
+        assert [ping.id for ping in await answered(lambda: other.ping_services("calc", stall=0.1))] == [service.id]
         assert not stopping.done()
         go_on.set()
         assert sorted(int(reply.data) for reply in await asyncio.gather(*tasks)) == list(range(10))
@@ -541,7 +541,7 @@ async def test_a_service_goes_on_when_its_server_comes_back(nats_server: Server)
         await nats_server.restart()
         await asyncio.gather(nc.flush(timeout=10), other.flush(timeout=10))
         assert (await other.call("add", b"1 2", timeout=5)).data == b"3"
-        assert [info.id async for info in other.discover_services("calc", stall=0.1)] == [service.id]
+        assert [info.id for info in await answered(lambda: other.discover_services("calc", stall=0.1))] == [service.id]
         in_hand.cancel()  # the answer may have come before the asker's interest was back
 
 

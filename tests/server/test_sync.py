@@ -162,11 +162,11 @@ def test_many_replies_and_services_are_iterated(nats_server: Server, nc: sync.Cl
         thread = threading.Thread(target=runner.run, args=(run_service(go_on, started),))
         thread.start()
         assert started.wait(10)
-        (info,) = nc.discover_services()
-        assert next(iter(nc.ping_services("calc"))).id == info.id
+        (info,) = nc.discover_services(max_wait=30)
+        assert next(iter(nc.ping_services("calc", max_wait=30))).id == info.id
         with pytest.raises(ServiceError, match="no"):
             nc.call("refuse", timeout=5)
-        (stats,) = nc.service_stats("calc")
+        (stats,) = nc.service_stats("calc", max_wait=30)
         assert stats.endpoints[0].num_errors == 1
         loop.call_soon_threadsafe(go_on.set)
         thread.join(10)

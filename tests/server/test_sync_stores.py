@@ -260,6 +260,7 @@ def test_forked_process_needs_new_bucket_handles(nats_server: Server) -> None:
 # ---------------------------------------------------------------- locks, caches, batches
 
 
+@pytest.mark.slow
 def test_a_lock_is_held_by_one_and_renewed_while_it_is(js: sync.JetStream) -> None:
     kv = js.create_key_value(bucket="cfg", storage="memory", limit_marker_ttl=60)
     inside: list[int] = []
@@ -283,11 +284,11 @@ def test_a_lock_is_held_by_one_and_renewed_while_it_is(js: sync.JetStream) -> No
     assert tokens == sorted(tokens)
     assert len(set(tokens)) == 5
 
-    first, second = kv.lock("leader", ttl=2), kv.lock("leader")
-    assert first.acquire(timeout=5) == first.token
+    first, second = kv.lock("leader", ttl=6), kv.lock("leader")
+    assert first.acquire(timeout=30) == first.token
     with kv.watch("leader") as watcher:
-        assert watcher.next(timeout=10).revision >= first.token
-        assert all(watcher.next(timeout=10).revision > first.token for _ in range(2))
+        assert watcher.next(timeout=30).revision >= first.token
+        assert all(watcher.next(timeout=30).revision > first.token for _ in range(2))
     assert not second.try_acquire()
     with pytest.raises(RequestTimeout):
         second.acquire(timeout=0.01)
