@@ -76,7 +76,7 @@ class OptionArgs(TypedDict, total=False):
     nkey_seed: Secret | None
     creds: Secret | None
     auth: AuthSource | None
-    auth_abort_after_repeat: bool
+    ignore_auth_error_abort: bool
     tls: TlsSource | None
     tls_first: bool
     tls_hostname: str | None
@@ -146,7 +146,7 @@ class Options(Value):
     callable, sync or async, that returns one. ``creds`` as a str is the text if it holds a ``BEGIN`` line, and a path
     otherwise; any other str is the secret itself. Alternatively ``auth``, a callable that gets an AuthChallenge and
     returns Credentials. User info in a URL is used when ``user``, ``token`` and ``auth`` are not set.
-    ``auth_abort_after_repeat`` (True) gives up on a server that still rejects the credentials after two seconds.
+    ``ignore_auth_error_abort`` (False) keeps trying a server that still rejects the credentials after two seconds.
 
     TLS: ``tls`` (an ssl.SSLContext, True, or a callable that returns a context at every attempt), ``tls_first``
     (handshake before INFO) or a tls/wss URL require it. ``tls_hostname`` is verified instead of the host name.
@@ -184,7 +184,7 @@ class Options(Value):
     nkey_seed: Secret | None = _option(None, rules.seed)
     creds: Secret | None = _option(None, rules.creds)
     auth: AuthSource | None = _option(None, rules.function)
-    auth_abort_after_repeat: bool = _option(True, rules.flag)
+    ignore_auth_error_abort: bool = _option(False, rules.flag)
     tls: TlsSource | None = _option(None, rules.tls)
     tls_first: bool = _option(False, rules.flag)
     tls_hostname: str | None = _option(None, rules.host)
@@ -269,7 +269,7 @@ class Options(Value):
             jitter=self.jitter,
             jitter_tls=self.jitter_tls,
             delay=self.reconnect_delay,
-            ignore_auth_abort=not self.auth_abort_after_repeat,
+            ignore_auth_error_abort=self.ignore_auth_error_abort,
             tls=self.tls is not None or self.tls_first,
         )
 

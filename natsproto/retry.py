@@ -162,7 +162,7 @@ class Retry:
         except Exception as exc:
             where = f"handler of {message.metadata.consumer!r}"
             log.error("%s failed for a message of %r: %r", where, message.subject, exc, exc_info=exc)
-            self._js.connection._emit(HandlerFailed(where=where, error=exc))
+            self._js.connection._emit(HandlerFailed(handler=where, error=exc))
             return False
         if not message.is_acked:
             await message.ack()
@@ -229,7 +229,7 @@ class Retry:
 
     def _report(self, where: str, error: NatsError) -> None:
         log.warning("%s failed: %s", where, error)
-        self._js.connection._emit(HandlerFailed(where=where, error=error))
+        self._js.connection._emit(HandlerFailed(handler=where, error=error))
 
 
 class DeadLetter(Value):

@@ -59,7 +59,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
     assert (o.reconnect_wait, o.reconnect_wait_max, o.jitter, o.jitter_tls) == (0.05, 4, 0.1, 1)
     assert (o.outbox_limit, o.pending_msgs_limit) == (8 * 1024**2, 65536)
     assert (o.pending_bytes_limit, o.max_message_size) == (64 * 1024**2, 64 * 1024**2)
-    assert (o.randomize, o.allow_reconnect, o.auth_abort_after_repeat) == (True, True, True)
+    assert (o.randomize, o.allow_reconnect, o.ignore_auth_error_abort) == (True, True, False)
     assert o.inbox_prefix == "_INBOX"
 
 
@@ -124,7 +124,7 @@ DURATIONS = [
 ]  # fmt: skip
 COUNTS = ["max_outstanding_pings", "outbox_limit", "pending_msgs_limit", "pending_bytes_limit", "max_message_size"]
 FLAGS = [
-    "auth_abort_after_repeat", "tls_first", "allow_reconnect", "retry_on_failed_connect", "randomize",
+    "ignore_auth_error_abort", "tls_first", "allow_reconnect", "retry_on_failed_connect", "randomize",
     "ignore_discovered_servers", "fail_requests_on_disconnect", "no_echo", "verbose", "pedantic",
     "websocket_compression",
 ]  # fmt: skip
@@ -500,7 +500,7 @@ def test_websocket_path_of_the_url_or_the_option() -> None:
 def test_pool_is_made_of_the_options() -> None:
     options = Options(
         "a,b", randomize=False, max_reconnect_attempts=1, reconnect_wait=2, jitter=1, jitter_tls=3, tls=True,
-        ignore_discovered_servers=True, auth_abort_after_repeat=False,
+        ignore_discovered_servers=True, ignore_auth_error_abort=True,
     )  # fmt: skip
     pool = options.server_pool(lambda servers: servers.reverse())
     assert [a.host for a in pool.servers] == ["a", "b"]

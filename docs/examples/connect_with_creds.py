@@ -94,7 +94,7 @@ async def main() -> None:
             issue_creds(creds, "tuesday", seconds=3600)  # the file is rotated; no effect yet
             await back.wait()
             await nc.flush()
-        print("the application closed the client:", await nc.closed() is None)
+        print("the application closed the client:", await nc.wait_closed() is None)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ async def main() -> None:
         try:
             await last.ack()
         except AlreadyAcked as error:
-            print(f"too late: answered with {error.answer}")
+            print(f"too late: answered with {error.first_ack}")
         print(f"nothing left: {await billing.fetch(10, no_wait=True)}")
 
         packing = await stream.create_consumer(durable_name="packing", max_deliver=2)

@@ -35,7 +35,7 @@ class Stats(Value):
     """Counters of a client since it was created.
 
     ``in_bytes`` is the sum of ``Message.size``: subjects, reply subjects, headers and payloads. ``out_bytes`` and
-    ``waiting_bytes`` count whole messages as sent.
+    ``buffered_bytes`` count whole messages as sent.
     """
 
     in_msgs: int
@@ -45,8 +45,8 @@ class Stats(Value):
     reconnects: int
     pings_outstanding: int
     dropped: int
-    waiting_msgs: int
-    waiting_bytes: int
+    buffered_msgs: int
+    buffered_bytes: int
 
 
 _ACK_SUFFIX = b" 4\r\n+ACK"
@@ -133,8 +133,8 @@ class Connection:
             reconnects=engine.supervisor.reconnects,
             pings_outstanding=0 if engine.session is None else engine.session.link.pings_in_flight,
             dropped=engine.registry.dropped,
-            waiting_msgs=engine.outbox.frames,
-            waiting_bytes=engine.outbox.size,
+            buffered_msgs=engine.outbox.frames,
+            buffered_bytes=engine.outbox.size,
         )
 
     def new_inbox(self) -> str:
@@ -512,7 +512,7 @@ class Connection:
         self._engine.check_loop()
         return self._engine.event_bus.open_stream().read()
 
-    def listen(self, callback: Callable[[Event], object]) -> Callable[[], None]:
+    def add_listener(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Call ``callback`` for every event, synchronously, before the code that caused it continues.
 
         Returns a function that stops it. For code that must react at once; otherwise read ``events()``. Errors of the
@@ -551,7 +551,7 @@ class Connection:
         """
         await self._engine.close()
 
-    async def closed(self) -> Exception | None:
+    async def wait_closed(self) -> Exception | None:
         """Wait for the end of the client; return None when the application closed it, else the final error."""
         self._engine.check_loop()
         return await asyncio.shield(self._engine.closed)

@@ -252,7 +252,7 @@ class Engine:
             self._set_state(State.RECONNECTING)
         self.event_bus.emit(
             events.Disconnected(
-                server=server, cause=cause, in_flight=self.outbox.unconfirmed, waiting=self.outbox.frames
+                server=server, cause=cause, in_flight=self.outbox.unconfirmed, buffered=self.outbox.frames
             )
         )
 

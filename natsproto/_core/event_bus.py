@@ -67,7 +67,7 @@ class EventBus:
     def on_handler_error(self, where: str, error: BaseException) -> None:
         """Report an error of an application callback."""
         log.error("%s failed: %r", where, error, exc_info=error)
-        self.emit(events.HandlerFailed(where=where, error=error))
+        self.emit(events.HandlerFailed(handler=where, error=error))
 
     def listen(self, callback: Callable[[events.Event], object]) -> Callable[[], None]:
         """Call ``callback`` for every event, synchronously, before the code that caused it continues.

@@ -55,10 +55,10 @@ class Disconnected(Event):
     server: str
     cause: Exception
     in_flight: int
-    waiting: int
+    buffered: int
 
     level = logging.WARNING
-    line = "disconnected from %(server)s: %(cause)s (up to %(in_flight)d messages uncertain, %(waiting)d waiting)"
+    line = "disconnected from %(server)s: %(cause)s (up to %(in_flight)d messages uncertain, %(buffered)d buffered)"
 
 
 class Reconnecting(Event):
@@ -110,10 +110,10 @@ class LameDuck(Event):
 class Moved(Event):
     """The client moved from a server in lame duck mode to another one, without an outage."""
 
-    left: str
+    previous_server: str
     server: str
 
-    line = "moved from %(left)s to %(server)s"
+    line = "moved from %(previous_server)s to %(server)s"
 
 
 class MessageDropped(Event):
@@ -159,7 +159,7 @@ class ServerErrorEvent(Event):
 class HandlerFailed(Event):
     """A callback of the application raised; the connection is not affected. The caller has logged it."""
 
-    where: str
+    handler: str
     error: BaseException
 
 

@@ -371,7 +371,7 @@ class Supervisor:
         if not await self._engine.on_connected(new):
             old.end(new.ended.result())  # its subscriptions were ended
             return old
-        self._event_bus.emit(events.Moved(left=str(old.address), server=str(new.address)))
+        self._event_bus.emit(events.Moved(previous_server=str(old.address), server=str(new.address)))
         return new
 
     @staticmethod

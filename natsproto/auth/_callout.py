@@ -199,7 +199,7 @@ class AuthCallout:
         except Exception as exc:
             log.error("auth callout: decide failed: %r", exc, exc_info=exc)
             if self._connection is not None:
-                self._connection._emit(HandlerFailed(where="auth callout", error=exc))
+                self._connection._emit(HandlerFailed(handler="auth callout", error=exc))
             return {"error": "the auth callout failed"}
 
     def _account(self) -> dict[str, object]:

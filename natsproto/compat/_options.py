@@ -68,7 +68,7 @@ def options_from(
         jitter_tls=0.0,
         reconnect_to_server=choose,
         randomize=not given["dont_randomize"],
-        auth_abort_after_repeat=False,
+        ignore_auth_error_abort=True,
         ping_interval=given["ping_interval"],
         max_outstanding_pings=given["max_outstanding_pings"],
         drain_timeout=given["drain_timeout"],

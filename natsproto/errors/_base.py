@@ -16,16 +16,16 @@ class NatsError(Exception):
 class ConfigError(NatsError, ValueError):
     """An argument or option is invalid; nothing was sent.
 
-    ``what`` names it, ``value`` is the value given, ``rule`` the rule it breaks.
+    ``name`` is its name, ``value`` is the value given, ``rule`` the rule it breaks.
     """
 
-    what: str
+    name: str
     value: object
     rule: str
 
-    def __init__(self, what: str, value: object, rule: str) -> None:
-        self.what, self.value, self.rule = what, value, rule
-        super().__init__(f"{what} {shown(value)}: {rule}")
+    def __init__(self, name: str, value: object, rule: str) -> None:
+        self.name, self.value, self.rule = name, value, rule
+        super().__init__(f"{name} {shown(value)}: {rule}")
 
 
 class InvalidSubject(ConfigError):
@@ -39,10 +39,10 @@ class InvalidHeader(ConfigError):
 class InvalidCredentials(ConfigError):
     """Credentials cannot be read or used. The value is never part of the message."""
 
-    def __init__(self, what: str, rule: str) -> None:
-        super().__init__(what, HIDDEN, rule)
-        if " file " in what:  # the name of a file is no secret
-            self.args: tuple[str, ...] = (f"{what}: {rule}",)
+    def __init__(self, name: str, rule: str) -> None:
+        super().__init__(name, HIDDEN, rule)
+        if " file " in name:  # the name of a file is no secret
+            self.args: tuple[str, ...] = (f"{name}: {rule}",)
 
 
 class RequestTimeout(NatsError, TimeoutError):

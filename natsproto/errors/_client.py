@@ -141,14 +141,14 @@ class ConnectionClosed(Unavailable):
 class OutboxFull(Unavailable):
     """The outbox holds ``outbox_limit`` bytes already; this message was not accepted."""
 
-    waiting: int
+    buffered: int
     size: int
     limit: int
 
-    def __init__(self, waiting: int, size: int, limit: int) -> None:
-        self.waiting, self.size, self.limit = waiting, size, limit
+    def __init__(self, buffered: int, size: int, limit: int) -> None:
+        self.buffered, self.size, self.limit = buffered, size, limit
         super().__init__(
-            f"outbox is full: {waiting} bytes are waiting, {size} more would exceed the limit of {limit}: "
+            f"outbox is full: {buffered} bytes are buffered, {size} more would exceed the limit of {limit}: "
             "await publish() for back-pressure, wait for the reconnect, or raise outbox_limit"
         )
 
@@ -157,14 +157,16 @@ class OutboxFull(Unavailable):
 
 
 class DrainTimeout(RequestTimeout):
-    """drain() reached its deadline; ``left`` lists the unfinished work."""
+    """drain() reached its deadline; ``unfinished`` lists what was left."""
 
-    left: tuple[str, ...]
+    unfinished: tuple[str, ...]
 
-    def __init__(self, operation: str, timeout: float, left: Sequence[str]) -> None:
-        self.left = tuple(left)
+    def __init__(self, operation: str, timeout: float, unfinished: Sequence[str]) -> None:
+        self.unfinished = tuple(unfinished)
         super().__init__(operation, timeout)
-        self.args: tuple[str, ...] = (f"{operation}: not finished within {timeout:g} s; unfinished: {'; '.join(left)}",)
+        self.args: tuple[str, ...] = (
+            f"{operation}: not finished within {timeout:g} s; unfinished: {'; '.join(unfinished)}",
+        )
 
 
 class NoResponders(NatsError):
@@ -258,12 +260,12 @@ class TooManySubscriptions(ServerError):
 class UnsupportedByServer(NatsError):
     """The connected server lacks a required feature (headers, TLS, a JetStream API level …)."""
 
-    what: str
-    why: str
+    feature: str
+    reason: str
 
-    def __init__(self, what: str, why: str) -> None:
-        self.what, self.why = what, why
-        super().__init__(f"{what}: {why}")
+    def __init__(self, feature: str, reason: str) -> None:
+        self.feature, self.reason = feature, reason
+        super().__init__(f"{feature}: {reason}")
 
 
 def _cause_at(address: str, exc: BaseException) -> str:

@@ -165,15 +165,15 @@ class WrongLastSequence(WrongExpectation):
 
 
 class AlreadyAcked(JetStreamError):
-    """The message was acknowledged already, with ``answer``; ``again`` was not sent."""
+    """The message was acknowledged already, with ``first_ack``; ``second_ack`` was not sent."""
 
     subject: str
-    answer: str
-    again: str
+    first_ack: str
+    second_ack: str
 
-    def __init__(self, subject: str, answer: str, again: str) -> None:
-        self.subject, self.answer, self.again = subject, answer, again
-        super().__init__(f"message of {subject!r} was already acknowledged with {answer}: {again} was not sent")
+    def __init__(self, subject: str, first_ack: str, second_ack: str) -> None:
+        self.subject, self.first_ack, self.second_ack = subject, first_ack, second_ack
+        super().__init__(f"message of {subject!r} was already acknowledged with {first_ack}: {second_ack} was not sent")
 
 
 class AlreadyBound(JetStreamError):
@@ -274,16 +274,16 @@ class HeartbeatMissed(JetStreamError):
 
 
 class InvalidReply(JetStreamError):
-    """A field of a server reply has an unexpected type or value; ``path`` is its place in ``what``."""
+    """A field of a server reply has an unexpected type or value; ``path`` is its place in ``reply``."""
 
-    what: str
+    reply: str
     path: str
     value: object
     rule: str
 
-    def __init__(self, what: str, path: str, value: object, rule: str) -> None:
-        self.what, self.path, self.value, self.rule = what, path, value, rule
-        super().__init__(f"{what}{f'.{path}' if path else ''} {shown(value)}: {rule}")
+    def __init__(self, reply: str, path: str, value: object, rule: str) -> None:
+        self.reply, self.path, self.value, self.rule = reply, path, value, rule
+        super().__init__(f"{reply}{f'.{path}' if path else ''} {shown(value)}: {rule}")
 
 
 class NoStream(JetStreamError):

@@ -220,7 +220,7 @@ class Api:
                 trace(api_trace)
             except Exception as exc:  # its errors must not affect the call
                 log.error("trace of %s failed: %r", subject, exc, exc_info=exc)
-                self.connection._emit(HandlerFailed(where="trace of the JetStream API", error=exc))
+                self.connection._emit(HandlerFailed(handler="trace of the JetStream API", error=exc))
 
     async def require_api_level(self, level: int, version: str, operation: str, timeout: Duration | None) -> None:
         """Raise UnsupportedByServer when the API is older than ``level``; an older server does not reply to requests

@@ -266,7 +266,7 @@ class _TransferInbox:
         self._subscription: Subscription = self.connection.subscribe(
             self.inbox, pending_msgs_limit=0, pending_bytes_limit=0
         )
-        self._unlisten = self.connection.listen(self._on_event)
+        self._unlisten = self.connection.add_listener(self._on_event)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -277,7 +277,7 @@ class _TransferInbox:
         if isinstance(event, Disconnected):
             self._error = ConnectionLost(f"{self.operation} cannot go on", event.server)
         elif isinstance(event, Moved):
-            self._error = ConnectionLost(f"{self.operation} cannot go on", event.left)
+            self._error = ConnectionLost(f"{self.operation} cannot go on", event.previous_server)
         elif isinstance(event, PermissionViolation) and event.error.subject.startswith("$JS.SNAPSHOT."):
             self._error = event.error
         elif not isinstance(event, Closed):

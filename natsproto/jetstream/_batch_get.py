@@ -246,7 +246,7 @@ class BatchGet:
             self._needs_page, self._reply = False, f"{inbox}.{self.pages}"
             await connection.publish(self._subject, dumps(cursor.request()), reply=self._reply)
 
-        unlisten = connection.listen(on_event)
+        unlisten = connection.add_listener(on_event)
         try:
             while self._reply or (self._needs_page and not cursor.done):
                 if self._needs_page:

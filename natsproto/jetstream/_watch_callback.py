@@ -165,4 +165,4 @@ class WatchCallback(AwaitHint, Generic[E]):
         except Exception as exc:
             where = f"callback of {self._watcher.what}"
             log.error("%s failed: %r", where, exc, exc_info=exc)
-            self._connection._emit(HandlerFailed(where=where, error=exc))
+            self._connection._emit(HandlerFailed(handler=where, error=exc))

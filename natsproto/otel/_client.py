@@ -151,7 +151,7 @@ class TracedClient(TracedClientBase):
             operation.span.set_attributes(
                 {
                     "messaging.message.id": str(metadata.stream_seq),
-                    "nats.answer": bytes(ack).split(b" ", 1)[0].decode("ascii", "replace"),
+                    "nats.ack": bytes(ack).split(b" ", 1)[0].decode("ascii", "replace"),
                 }
             )
             yield

@@ -55,7 +55,7 @@ class ClientMetrics:
                     self._clients.discard(closed)
                     self._closed_totals.update(_counter_values(closed.stats))
 
-        client.listen(on_event)
+        client.add_listener(on_event)
 
     def _observer(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(options: CallbackOptions) -> Iterable[Observation]:
@@ -76,8 +76,8 @@ _COUNTERS = (
     ("natsproto.client.dropped.messages", "{message}", "Messages lost because their reader was too slow"),
 )
 _UP_DOWN_COUNTERS = (
-    ("natsproto.client.waiting.messages", "{message}", "Messages waiting to be sent"),
-    ("natsproto.client.waiting.bytes", "By", "Bytes waiting to be sent"),
+    ("natsproto.client.buffered.messages", "{message}", "Messages waiting to be sent"),
+    ("natsproto.client.buffered.bytes", "By", "Bytes waiting to be sent"),
 )
 _UP_DOWN_NAMES = frozenset(name for name, _, _ in _UP_DOWN_COUNTERS)
 
@@ -105,8 +105,8 @@ def _counter_values(stats: Stats) -> dict[str, int]:
 
 def _up_down_values(stats: Stats) -> dict[str, int]:
     return {
-        "natsproto.client.waiting.messages": stats.waiting_msgs,
-        "natsproto.client.waiting.bytes": stats.waiting_bytes,
+        "natsproto.client.buffered.messages": stats.buffered_msgs,
+        "natsproto.client.buffered.bytes": stats.buffered_bytes,
     }
 
 

@@ -96,9 +96,9 @@ class ServerPool:
     the back-off and STABLE_AFTER_S: a server that accepts and drops connections does not cause a busy loop.
 
     ``max_attempts_per_server`` bounds the attempts of one outage, -1 for ever. ``shuffle`` orders servers at random,
-    None keeps the order. Unless ``ignore_auth_abort``, a server that still rejects the credentials with the same text
-    after REFUSAL_CONFIRM_S seconds is not tried again in this outage. ``tls`` says that every connection is encrypted,
-    whatever the scheme.
+    None keeps the order. Unless ``ignore_auth_error_abort``, a server that still rejects the credentials with the same
+    text after REFUSAL_CONFIRM_S seconds is not tried again in this outage. ``tls`` says that every connection is
+    encrypted, whatever the scheme.
     """
 
     __slots__ = (
@@ -107,7 +107,7 @@ class ServerPool:
         "_connected_at",
         "_current",
         "_delay",
-        "_ignore_auth_abort",
+        "_ignore_auth_error_abort",
         "_ignore_discovered",
         "_jitter",
         "_jitter_tls",
@@ -134,11 +134,11 @@ class ServerPool:
         jitter: float = 0.1,
         jitter_tls: float = 1.0,
         delay: Callable[[int], float | timedelta] | None = None,
-        ignore_auth_abort: bool = False,
+        ignore_auth_error_abort: bool = False,
         tls: bool = False,
     ) -> None:
         self._shuffle, self._ignore_discovered, self._tls = shuffle, ignore_discovered, tls
-        self._max_attempts, self._ignore_auth_abort = max_attempts_per_server, ignore_auth_abort
+        self._max_attempts, self._ignore_auth_error_abort = max_attempts_per_server, ignore_auth_error_abort
         self._wait, self._cap, self._jitter, self._jitter_tls = wait, max(wait, wait_cap), jitter, jitter_tls
         self._delay = delay
         self._back_off = wait  # what the next full round costs
@@ -282,7 +282,7 @@ class ServerPool:
             return
         if entry.refusal != refusal:
             entry.refusal, entry.refused_at = refusal, now
-        elif now - entry.refused_at >= REFUSAL_CONFIRM_S and not self._ignore_auth_abort:
+        elif now - entry.refused_at >= REFUSAL_CONFIRM_S and not self._ignore_auth_error_abort:
             entry.given_up = True  # until a success or set_servers
         self._refused = NotAuthorized(refusal, str(address))
 

@@ -40,7 +40,7 @@ class Request(Message):
     _note: ServiceError | None
 
     @property
-    def refusal(self) -> ServiceError | None:
+    def error(self) -> ServiceError | None:
         """The error that was sent as the response, if any."""
         return self._note
 
@@ -100,7 +100,7 @@ class Endpoint:
         return len(self._tasks)
 
     @property
-    def waiting(self) -> int:
+    def pending(self) -> int:
         """The number of requests that are received and not handled yet."""
         return self._subscription.pending_msgs
 
@@ -147,7 +147,7 @@ class Endpoint:
             while working := [task for task in self._tasks if task is not caller]:
                 left = deadline - loop.time()
                 if left <= 0:
-                    unanswered = f"{len(working) + self.waiting} unfinished requests of endpoint {self.name!r}"
+                    unanswered = f"{len(working) + self.pending} unfinished requests of endpoint {self.name!r}"
                     raise DrainTimeout(f"drain of endpoint {self.name!r}", timeout, [unanswered])
                 await asyncio.wait(working, timeout=left)
         except BaseException:
@@ -202,15 +202,15 @@ class Endpoint:
                     raise  # this task was cancelled, not a future that the handler awaited
             where = f"endpoint {self.name!r}"
             log.error("%s failed: %r", where, exc, exc_info=exc)
-            self._connection._emit(HandlerFailed(where=where, error=exc))
+            self._connection._emit(HandlerFailed(handler=where, error=exc))
             await self._respond_error(request, ServiceError(500, f"{type(exc).__name__}: {exc}"))
         finally:
             self._handled += 1
             self._nanoseconds += perf_counter_ns() - began
-            refusal = request.refusal
-            if refusal is not None:
+            error = request.error
+            if error is not None:
                 self._errors += 1
-                self._last_error = f"{refusal.code}:{refusal.description}"
+                self._last_error = f"{error.code}:{error.description}"
 
     async def _respond_error(self, request: Request, error: ServiceError) -> None:
         request._note = error  # counted even if there is no reply subject

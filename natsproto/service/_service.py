@@ -214,7 +214,7 @@ class Service(WarnIfUnused, Group):
         self._begun = True
         if self._unlisten is not None or self._is_stopping:
             return
-        self._unlisten = self._connection.listen(self._on_event)
+        self._unlisten = self._connection.add_listener(self._on_event)
         self._started_at = datetime.now(UTC)
         try:
             for verb, response in (("PING", self._ping), ("INFO", self.info), ("STATS", self.stats)):
@@ -270,7 +270,7 @@ class Service(WarnIfUnused, Group):
         """
         self._begun = True
         if self._is_stopping:
-            await self.stopped()
+            await self.wait_stopped()
             return
         self._is_stopping = True
         wait = seconds("timeout", timeout)
@@ -292,10 +292,12 @@ class Service(WarnIfUnused, Group):
         finally:
             self._finish(error)
         if failed:
-            left = [item for exc in failed for item in (exc.left if isinstance(exc, DrainTimeout) else (str(exc),))]
+            left = [
+                item for exc in failed for item in (exc.unfinished if isinstance(exc, DrainTimeout) else (str(exc),))
+            ]
             raise DrainTimeout(f"stop of service {self.name!r}", wait, left)
 
-    async def stopped(self) -> Exception | None:
+    async def wait_stopped(self) -> Exception | None:
         """Wait until the service has stopped and return the reason: the ``error`` given to ``stop``, the server's
         refusal of an endpoint, the error that closed the client, or None.
         """

@@ -40,22 +40,22 @@ class SecretRef(Value):
     """
 
     kind: str
-    where: str
+    location: str
 
     @classmethod
     def env(cls, name: str) -> SecretRef:
         """The value of an environment variable. ConfigError for an invalid name."""
-        return cls(kind="env", where=name)
+        return cls(kind="env", location=name)
 
     @classmethod
     def file(cls, path: str | os.PathLike[str]) -> SecretRef:
         """The content of a file, without its final line end. ConfigError unless the path is absolute."""
-        return cls(kind="file", where=os.fspath(path))
+        return cls(kind="file", location=os.fspath(path))
 
     @classmethod
     def spark_file(cls, name: str) -> SecretRef:
         """The content of a file sent along with ``--files`` or ``SparkContext.addFile``. ConfigError for paths."""
-        return cls(kind="spark_file", where=name)
+        return cls(kind="spark_file", location=name)
 
     @classmethod
     def provider(cls, function: str) -> SecretRef:
@@ -63,7 +63,7 @@ class SecretRef(Value):
 
         The module must be importable where the secret is looked up. ConfigError for any other form.
         """
-        return cls(kind="provider", where=function)
+        return cls(kind="provider", location=function)
 
     @classmethod
     def parse(cls, text: str) -> SecretRef:
@@ -74,7 +74,7 @@ class SecretRef(Value):
         kind, _, where = text.partition(":")
         if kind not in _RULES:
             raise InvalidCredentials("reference", "must begin with env:, file:, spark_file: or provider:")
-        return cls(kind=kind, where=where)
+        return cls(kind=kind, location=where)
 
     @property
     def is_file(self) -> bool:
@@ -89,11 +89,11 @@ class SecretRef(Value):
         if self.is_file:
             return self.path()
         if self.kind == "env":
-            value = os.environ.get(self.where, "")
+            value = os.environ.get(self.location, "")
             if not value:
                 raise InvalidCredentials(str(self), "is not set in the environment of this process")
             return value
-        module, _, name = self.where.partition(":")
+        module, _, name = self.location.partition(":")
         try:
             function = getattr(import_module(module), name)
         except (ImportError, AttributeError) as exc:
@@ -103,23 +103,23 @@ class SecretRef(Value):
     def path(self) -> Path:
         """The path of the file on this machine. ConfigError if it names no file."""
         if self.kind == "file":
-            return Path(self.where)
+            return Path(self.location)
         if self.kind == "spark_file":
             from pyspark import SparkFiles
 
-            return Path(SparkFiles.get(self.where))
+            return Path(SparkFiles.get(self.location))
         raise ConfigError("reference", str(self), "does not name a file")
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.where}"
+        return f"{self.kind}:{self.location}"
 
     def __repr__(self) -> str:
-        return f"SecretRef.{self.kind}({self.where!r})"
+        return f"SecretRef.{self.kind}({self.location!r})"
 
     def _check(self) -> None:
         if self.kind not in _RULES:
             raise ConfigError("reference", self.kind, "must be of the kind env, file, spark_file or provider")
-        if problem := _RULES[self.kind](self.where):
+        if problem := _RULES[self.kind](self.location):
             # Not repeated: by mistake it may be the secret itself.
             raise ConfigError(f"{self.kind} reference", HIDDEN, problem)
 

@@ -223,7 +223,7 @@ class OrderedConsumer(SyncContext[ordered.OrderedConsumer]):
     Each of them continues where the last one ended. Leaving ``with`` deletes the consumer on the server.
     """
 
-    created: Final = blocking(ordered.OrderedConsumer.created)
+    wait_created: Final = blocking(ordered.OrderedConsumer.wait_created)
     info: Final = blocking(ordered.OrderedConsumer.info)
     fetch: Final = blocking_fetch(ordered.OrderedConsumer.fetch)
     fetch_available: Final = blocking_fetch(ordered.OrderedConsumer.fetch_available)

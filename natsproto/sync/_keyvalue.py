@@ -142,7 +142,7 @@ class Lock(SyncContext[lock.Lock]):
         self._acquiring = threading.Lock()
 
     release: Final = blocking(lock.Lock.release)
-    lost: Final = blocking(lock.Lock.lost)
+    wait_lost: Final = blocking(lock.Lock.wait_lost)
     put: Final = blocking(lock.Lock.put)
 
     @property

@@ -81,7 +81,7 @@ class ObjectStore(SyncWrapper[store.ObjectStore]):
     add_bucket_link: Final = blocking(store.ObjectStore.add_bucket_link)
     status: Final = blocking(store.ObjectStore.status)
     seal: Final = blocking(store.ObjectStore.seal)
-    sweep: Final = blocking(store.ObjectStore.sweep)
+    purge_orphans: Final = blocking(store.ObjectStore.purge_orphans)
 
     @property
     def bucket(self) -> str:

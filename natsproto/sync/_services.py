@@ -35,9 +35,9 @@ class Request(Received[service.Request]):
     respond_error: Final = blocking(service.Request.respond_error)
 
     @property
-    def refusal(self) -> ServiceError | None:
+    def error(self) -> ServiceError | None:
         """The error that was sent as the response, if any."""
-        return self._inner.refusal
+        return self._inner.error
 
 
 class Endpoint(SyncWrapper[service.Endpoint]):
@@ -59,9 +59,9 @@ class Endpoint(SyncWrapper[service.Endpoint]):
         return self._inner.in_progress
 
     @property
-    def waiting(self) -> int:
+    def pending(self) -> int:
         """The number of requests that are received and not handled yet."""
-        return self._inner.waiting
+        return self._inner.pending
 
     def info(self) -> service.EndpointInfo:
         """Return the description of the endpoint, as in the INFO response."""
@@ -211,7 +211,7 @@ class Group(SyncWrapper[G], Generic[G]):
 class Service(Group[service.Service], SyncContext[service.Service]):
     """A running instance of a service. Created by ``Client.add_service``; leaving ``with`` stops it."""
 
-    stopped: Final = blocking(service.Service.stopped)
+    wait_stopped: Final = blocking(service.Service.wait_stopped)
 
     def __init__(self, portal: Portal, inner: service.Service, tracker: ThreadTracker) -> None:
         super().__init__(portal, inner, HandlerThreads(portal, tracker))

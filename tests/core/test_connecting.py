@@ -195,7 +195,7 @@ async def test_closed_reason_is_an_error_of_ours() -> None:
     async with world() as place:
         nc = await place.connect(max_reconnect_attempts=2, on_event=diary)
         place.down()
-        reason = await nc.closed()
+        reason = await nc.wait_closed()
         assert isinstance(reason, ConnectFailed)
         assert isinstance(reason.attempts[0][1], ConnectionRefusedError)
         assert diary.events == [Closed(reason=reason)]
@@ -206,7 +206,7 @@ async def test_closed_reason_without_attempts() -> None:
     async with world() as place:
         nc = await place.connect(max_reconnect_attempts=0)
         place.down()
-        assert isinstance(await nc.closed(), natsproto.errors.ConnectionLost)
+        assert isinstance(await nc.wait_closed(), natsproto.errors.ConnectionLost)
 
 
 @virtual_clock

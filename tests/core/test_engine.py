@@ -82,7 +82,7 @@ async def test_a_life_in_events_and_states() -> None:
         kinds = [type(event) for event in diary.events]
         assert kinds == [Connected, Disconnected, Reconnecting, Reconnected, Closed]
         assert diary.of(Closed)[0].reason is None
-        assert await nc.closed() is None
+        assert await nc.wait_closed() is None
 
 
 # ---------------------------------------------------------------- reconnecting
@@ -173,12 +173,12 @@ async def test_outbox_limit_while_down() -> None:
         with pytest.raises(OutboxFull):
             await nc.publish("a", b"xxx", headers={"k": "v"})
         assert full.value.limit == 1000
-        assert nc.stats.waiting_msgs == taken
-        assert nc.stats.waiting_bytes == taken * frame
+        assert nc.stats.buffered_msgs == taken
+        assert nc.stats.buffered_bytes == taken * frame
         place.up()
         await nc.flush()
         assert published(place) == [b"%03d" % number for number in range(taken)]
-        assert (nc.stats.waiting_msgs, nc.stats.out_msgs) == (0, taken)
+        assert (nc.stats.buffered_msgs, nc.stats.out_msgs) == (0, taken)
 
 
 @virtual_clock
@@ -239,7 +239,7 @@ async def test_unconfirmed_messages_are_counted_at_break() -> None:
             await turns(2)
         place.down()
         lost = await diary.wait(Disconnected)
-        assert lost.in_flight + lost.waiting == 2
+        assert lost.in_flight + lost.buffered == 2
         place.up()
         await nc.flush()
 
@@ -376,7 +376,7 @@ async def test_exhausted_attempts_close_client() -> None:
         place.down()
         await until(lambda: not nc.is_connected)
         flush = asyncio.create_task(nc.flush(timeout=1000))
-        reason = await nc.closed()
+        reason = await nc.wait_closed()
         assert isinstance(reason, ConnectFailed)
         [(server, cause)] = reason.attempts
         assert server == f"{HOST}:{PORT}"
@@ -417,7 +417,7 @@ async def test_break_without_reconnect_closes_client() -> None:
             await nc.publish("a", b"%d" % number)
         await nc.flush()
         place.down()
-        assert isinstance(await nc.closed(), ConnectionLost)
+        assert isinstance(await nc.wait_closed(), ConnectionLost)
         await advance(5)
         assert handled == [b"%d" % number for number in range(5)], "what was received is handled all the same"
 
@@ -507,7 +507,7 @@ async def test_publish_waits_for_congested_server() -> None:
         task = asyncio.create_task(publisher())
         await advance(10)
         assert not task.done()
-        held = nc.stats.waiting_bytes
+        held = nc.stats.buffered_bytes
         assert held < 400_000, "bytes kept while the server takes nothing"
         place.peer.unstall()
         await task
@@ -523,7 +523,7 @@ async def test_many_publishers_wait_under_pressure() -> None:
         place.peer.stall()
         tasks = [asyncio.create_task(nc.publish("a", b"%04d" % n + bytes(2000))) for n in range(1000)]
         await advance(1)
-        assert nc.stats.waiting_bytes < 500_000
+        assert nc.stats.buffered_bytes < 500_000
         place.peer.unstall()
         await asyncio.gather(*tasks)
         await nc.flush()
@@ -684,9 +684,9 @@ async def test_event_callback_error_is_logged(
     async with world() as place:
         nc = await place.connect(on_event=on_event if what == "on_event" else None)
         if what == "listener":
-            nc.listen(on_event)
+            nc.add_listener(on_event)
         heard: list[Event] = []
-        nc.listen(heard.append)
+        nc.add_listener(heard.append)
         for number in range(3):
             (await place.server.connection(number)).close()
             await until(partial(_reconnected, nc, number + 1))
@@ -704,7 +704,7 @@ async def test_ended_listener_gets_no_events() -> None:
     async with world() as place:
         nc = await place.connect()
         heard: list[Event] = []
-        unlisten = nc.listen(heard.append)
+        unlisten = nc.add_listener(heard.append)
         unlisten()
         unlisten()
         await nc.close()
@@ -874,7 +874,7 @@ async def test_flush_fails_at_once_on_close() -> None:
         sub = await nc.subscribe("a")
         await nc.flush()
         place.peer.stall()
-        while nc.stats.waiting_bytes < CONGESTED_SIZE:
+        while nc.stats.buffered_bytes < CONGESTED_SIZE:
             nc.publish_nowait("x", bytes(50_000))
         waiting = [asyncio.create_task(nc.publish("x", b"y")) for _ in range(5)]
         await turns(5)
@@ -1246,7 +1246,7 @@ async def test_the_counters_are_exact() -> None:
         assert (stats.in_msgs, stats.out_msgs) == (3, 3)
         assert stats.in_bytes == (3 + 5) + (3 + 1 + 5) + (3 + head + 5)
         assert stats.in_bytes == sub.pending_bytes
-        assert (stats.waiting_msgs, stats.waiting_bytes, stats.dropped, stats.reconnects) == (0, 0, 0, 0)
+        assert (stats.buffered_msgs, stats.buffered_bytes, stats.dropped, stats.reconnects) == (0, 0, 0, 0)
         wire = [op for op in place.server.ops if op.name in ("PUB", "HPUB")]
         assert stats.out_bytes == sum(map(_wire_size, wire))
 

@@ -104,7 +104,7 @@ async def test_on_event_may_close_the_client() -> None:
     async with world() as place:
         began = loop.time()
         nc = await place.connect(on_event=watch)
-        await nc.closed()
+        await nc.wait_closed()
         await nc.close()
         assert seen == [Connected, Closed]
         assert loop.time() == began

@@ -147,7 +147,7 @@ def test_outbox_limit_while_detached() -> None:
         outbox.put(head(number), b"data")
     with pytest.raises(OutboxFull) as info:
         outbox.put(head(3), b"data")
-    assert (info.value.waiting, info.value.size, info.value.limit) == (3 * size, size, 3 * size)
+    assert (info.value.buffered, info.value.size, info.value.limit) == (3 * size, size, 3 * size)
     assert (outbox.frames, outbox.size) == (3, 3 * size), "the refused message left no trace"
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)

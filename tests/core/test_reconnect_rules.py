@@ -65,7 +65,7 @@ async def test_max_payload_lowered_while_down() -> None:
         large = [("a", len(payload), limit) for payload in sent if len(payload) > limit]
         assert dropped == [*large, ("h", limit - 10 + header, limit), ("r", limit + 7, limit)]
         assert len(diary.of(Disconnected)) == 1
-        assert (nc.stats.waiting_msgs, nc.stats.waiting_bytes) == (0, 0)
+        assert (nc.stats.buffered_msgs, nc.stats.buffered_bytes) == (0, 0)
 
 
 @virtual_clock

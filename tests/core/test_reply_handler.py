@@ -97,7 +97,7 @@ async def test_reply_handler_gets_disconnect_at_once() -> None:
         await box.ask("kept")
         await nc.publish("other", b"kept too")
         assert [head for head in nc._outbox.take_back(box.stem.encode()) if b"kept" in head] != []
-        assert nc.stats.waiting_msgs == 1
+        assert nc.stats.buffered_msgs == 1
         stage.up()
         await diary.wait(Reconnected)
         assert box.told == [("lost", False), ("restored", True)]
@@ -152,5 +152,5 @@ async def test_an_inbox_of_a_client_that_gives_up_is_ended() -> None:
         nc = await stage.connect(max_reconnect_attempts=2)
         box = await opened(nc)
         stage.down()
-        await asyncio.wait_for(nc.closed(), 600)
+        await asyncio.wait_for(nc.wait_closed(), 600)
         assert [told[0] for told in box.told] == ["lost", "ended"]

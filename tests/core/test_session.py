@@ -550,7 +550,7 @@ async def test_session_keeps_first_cause() -> None:
         place.peer.reset()
         await turns(5)
         assert session.ended.result() is first
-        assert await nc.closed() is first
+        assert await nc.wait_closed() is first
 
 
 @pytest.mark.parametrize(

@@ -837,7 +837,7 @@ async def test_drain_deadline_names_unfinished_work() -> None:
     with pytest.raises(DrainTimeout) as info:
         await sub.drain(timeout=timedelta(seconds=3))
     assert asyncio.get_running_loop().time() - began == pytest.approx(3, abs=1e-6)
-    assert info.value.left == ("3 messages of 's' not handled",)
+    assert info.value.unfinished == ("3 messages of 's' not handled",)
     assert sub.closed
     release.set()
     await sub.drain()

@@ -222,7 +222,7 @@ async def test_lame_duck_move_is_unnoticed(cluster: Cluster) -> None:
             await traffic.goes_on()
             await duck.lame_duck()
             moved = await diary.wait(Moved)
-            assert moved.left == duck.url.removeprefix("nats://")
+            assert moved.previous_server == duck.url.removeprefix("nats://")
             assert moved.server in [other.url.removeprefix("nats://") for other in others(duck, cluster)]
             await settled(lambda: not duck.running)
         assert len(diary.of(LameDuck)) == 1

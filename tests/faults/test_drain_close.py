@@ -77,7 +77,7 @@ async def test_drain_handles_500_of_500_messages(
         await peer.flush()  # the server has them all; how many of them the client has is open
         await nc.drain()
         assert await handled() == 500
-        assert await nc.closed() is None
+        assert await nc.wait_closed() is None
     await peer.flush()
     assert answers == list(range(500))
     await only_these_are_left(server, connections=1, subscriptions=1)
@@ -127,7 +127,7 @@ async def test_close_ends_in_time_with_frozen_server(server: Server, unsent: int
 
             publishing = asyncio.create_task(publish_on())
             if unsent:
-                await settled(lambda: nc.stats.waiting_bytes >= 262_144)
+                await settled(lambda: nc.stats.buffered_bytes >= 262_144)
             began = time.monotonic()
             await nc.close()
             assert time.monotonic() - began <= 2 + SOON
@@ -149,7 +149,7 @@ async def test_drain_deadline_with_frozen_server(server: Server) -> None:
             await nc.drain(timeout=0.3)
         assert time.monotonic() - began <= 0.3 + 2 + SOON
         assert "confirm" in worded(caught.value)
-        assert await nc.closed() is None
+        assert await nc.wait_closed() is None
     finally:
         server.thaw()
 
@@ -174,9 +174,9 @@ async def test_drain_timeout_with_slow_callbacks(server: Server, peer: Client) -
         with pytest.raises(DrainTimeout) as caught:
             await nc.drain(timeout=1)
         assert "7 messages of 'work' not handled" in worded(caught.value)  # the one at work and six behind it
-        assert caught.value.left == ("7 messages of 'work' not handled",)
+        assert caught.value.unfinished == ("7 messages of 'work' not handled",)
         assert begun == 4
-        assert await nc.closed() is None
+        assert await nc.wait_closed() is None
 
 
 async def test_drain_while_down_sends_after_reconnect(server: Server, peer: Client) -> None:
@@ -265,7 +265,7 @@ async def test_close_and_drain_race_with_peer_end(server: Server, verb: str, end
                 if raised is not None:
                     assert verb == "drain", raised
                     assert worded(raised)
-                assert await nc.closed() is None
+                assert await nc.wait_closed() is None
                 await proxy.wait(lambda: not proxy.links)
 
 

@@ -233,7 +233,7 @@ async def test_handler_may_drain_the_client(nc: Client, stream: Stream) -> None:
             await nc.drain()
 
     work = await _read_by(nc, "pull", handle)
-    assert await nc.closed() is None
+    assert await nc.wait_closed() is None
     await work.wait()
     assert handled[:5] == [b"1", b"2", b"3", b"4", b"5"]
     assert (await (await stream.consumer("d")).info()).ack_floor.consumer_seq >= 5
@@ -378,7 +378,7 @@ async def test_drain_waits_for_group_members(nc: Client, jetstream: JetStream) -
         done.append(message.data)
 
     member = await group.consume("ann", handle).__aenter__()
-    await member.joined()
+    await member.wait_joined()
     for number in range(10):
         await jetstream.publish(f"g.{number}", b"%d" % number)
     await eventually(lambda: done)
@@ -441,7 +441,7 @@ async def test_drain_by_several_handlers(nc: Client, stream: Stream, kind: str) 
 
     await _read_by(nc, kind, handle, concurrency=4)
     async with asyncio.timeout(60):
-        assert await nc.closed() is None
+        assert await nc.wait_closed() is None
     await eventually(lambda: drained == 4)
 
 
@@ -461,7 +461,7 @@ async def test_drain_by_loops_and_callbacks(nc: Client, stream: Stream) -> None:
     await nc.subscribe("core", cb=callback)
     async with asyncio.timeout(60):
         await asyncio.gather(loop(), loop())
-        assert await nc.closed() is None
+        assert await nc.wait_closed() is None
 
 
 @pytest.mark.parametrize("kind", ["pull", "push", "ordered", "ordered push"])

@@ -162,13 +162,13 @@ async def test_outbox_is_bounded_while_down(server: Server) -> None:
             proxy.cut()
             await diary.wait(Disconnected)
             taken = 0
-            while nc.stats.waiting_bytes + 150 < 10_000:
+            while nc.stats.buffered_bytes + 150 < 10_000:
                 await nc.publish("full", b"%100d" % taken)
                 taken += 1
             with pytest.raises(OutboxFull) as caught:
                 await nc.publish("full", bytes(200))
             assert worded(caught.value)
-            assert nc.stats.waiting_bytes <= 10_000
+            assert nc.stats.buffered_bytes <= 10_000
             await proxy.allow()
             await diary.wait(Reconnected)
             await nc.flush()
@@ -252,7 +252,7 @@ async def test_talking_peer_that_does_not_read_is_dropped(server: Server) -> Non
         assert isinstance(cause, ConnectionLost)
         assert "accepts no data" in worded(cause)
         assert loop.time() - began <= 0.2 * 5 + SOON
-        assert nc.stats.waiting_bytes < 1 << 20  # publish() waits; nothing piles up
+        assert nc.stats.buffered_bytes < 1 << 20  # publish() waits; nothing piles up
         talking.cancel()
         publishing.cancel()
         proxy.heal()
@@ -271,7 +271,7 @@ async def test_close_ends_in_time_with_stuck_peer(server: Server) -> None:
                 await nc.publish("heard.by.nobody", bytes(100_000))
 
         publishing = asyncio.create_task(publish_on())
-        await settled(lambda: nc.stats.waiting_bytes >= 262_144)
+        await settled(lambda: nc.stats.buffered_bytes >= 262_144)
         began = time.monotonic()
         await nc.close()
         assert time.monotonic() - began <= 2 + SOON

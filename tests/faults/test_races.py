@@ -100,7 +100,7 @@ async def test_initially_full_wire_is_not_written_to() -> None:
         # What the kernel did not take stays in the outbox, whole frames, and not in the transport.
         transport = here.network.peers[1].transport
         assert transport.get_write_buffer_size() <= 65_536 + 2048
-        assert nc.stats.waiting_msgs >= 3800
+        assert nc.stats.buffered_msgs >= 3800
         here.network.listen("a", 4222, here.a.accept)
         await here.diary.wait(Disconnected, 2)  # the peer that reads nothing is found out
         await here.diary.wait(Reconnected, 2)
@@ -243,7 +243,7 @@ async def test_close_during_move_leaves_nothing() -> None:
             here.a.info(ldm=True)
             await advance(wait)
             await nc.close()
-            assert await nc.closed() is None
+            assert await nc.wait_closed() is None
 
 
 @virtual_clock
@@ -281,6 +281,6 @@ async def test_a_credentials_callable_may_close_the_client() -> None:
         clients.append(await connect_in(here.runtime, A, on_event=here.diary, auth=auth))
         here.network.peers[0].reset()
         assert (await here.diary.wait(Closed)).reason is None
-        assert await clients[0].closed() is None
+        assert await clients[0].wait_closed() is None
         await _turns()
         assert not clients[0].is_connected

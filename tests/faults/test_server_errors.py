@@ -379,7 +379,7 @@ async def test_repeated_refusal_closes_client() -> None:
         reading = asyncio.create_task(nc.subscribe("a").next())
         await settled(lambda: not reading.done())
         await server.reconfigure("authorization { user: me, password: wrong }")
-        reason = await asyncio.wait_for(nc.closed(), 30)
+        reason = await asyncio.wait_for(nc.wait_closed(), 30)
         assert isinstance(reason, NotAuthorized)
         assert "Authorization Violation" in worded(reason)
         assert [event.reason for event in diary.of(Closed)] == [reason]

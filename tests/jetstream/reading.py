@@ -87,7 +87,7 @@ async def api_calls(watcher: Client) -> AsyncIterator[list[str]]:
 async def events(client: Client) -> AsyncIterator[list[Event]]:
     """What happens to the client meanwhile."""
     seen: list[Event] = []
-    stop = client.listen(seen.append)
+    stop = client.add_listener(seen.append)
     try:
         yield seen
     finally:

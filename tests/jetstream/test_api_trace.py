@@ -103,7 +103,7 @@ async def test_a_trace_that_raises_harms_nothing_and_is_told(
         raise ZeroDivisionError(exchange.subject)
 
     diary = EventRecorder()
-    silence = nats_client.listen(diary)
+    silence = nats_client.add_listener(diary)
     with caplog.at_level(logging.ERROR, "natsproto"):
         assert (await nats_client.jetstream(trace=fail).account_info()).streams == 0
     silence()

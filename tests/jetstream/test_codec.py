@@ -288,7 +288,7 @@ def test_what_cannot_be_read_is_named_by_its_place(payload: object, path: str) -
     with pytest.raises(InvalidReply) as caught:
         decode(Outer, payload)
     assert caught.value.path == path
-    assert caught.value.what == "Outer"
+    assert caught.value.reply == "Outer"
 
 
 @given(
@@ -334,7 +334,7 @@ def test_any_bytes_give_a_record_or_invalid_reply(data: bytes) -> None:
 def test_a_wrong_value_fails_where_it_is_written(fields: dict[str, object]) -> None:
     with pytest.raises(ConfigError) as caught:
         Outer(name="x").replace(**fields)
-    assert caught.value.what in fields
+    assert caught.value.name in fields
 
 
 @pytest.mark.parametrize(

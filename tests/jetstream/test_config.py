@@ -146,7 +146,7 @@ def test_any_text_is_a_name_or_is_refused_as_one(name: str) -> None:
 def test_check_tells_what_a_server_answers_badly(config: StreamConfig | ConsumerConfig, what: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.check()
-    assert caught.value.what == what
+    assert caught.value.name == what
 
 
 def test_subjects_given_as_one_string_are_refused() -> None:

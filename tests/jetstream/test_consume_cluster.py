@@ -203,7 +203,7 @@ async def scene(cluster: Cluster, home: Server) -> AsyncIterator[Scene]:
         stream = await admin.jetstream().create_stream(name="S", subjects=["s.>"], num_replicas=3)
         await stream.create_consumer(durable_name="d", ack_wait=ACK_WAIT)
         place = Scene(cluster, stream, await nc.jetstream().stream("S", bind=True), Publisher(out))
-        nc.listen(place.events.append)
+        nc.add_listener(place.events.append)
         publishing = [asyncio.ensure_future(place.publisher.run(lane)) for lane in range(2)]
         reading = [asyncio.ensure_future(place.read_durable()), asyncio.ensure_future(place.read_ordered())]
         try:

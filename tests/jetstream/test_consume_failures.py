@@ -64,7 +64,7 @@ async def test_nak_delay_that_fails_is_reported(consumer: PullConsumer, nats_cli
 
     async with events(nats_client) as seen:
         await consumer.consume(fail, nak_delay=delay, stop_after=3)
-    where = [event.where for event in seen if hasattr(event, "where")]
+    where = [event.handler for event in seen if hasattr(event, "handler")]
     assert where == ["handler of consumer 'd' of stream 'S'", "nak_delay of consumer 'd' of stream 'S'"] * 3
     await known(consumer, lambda info: info.num_ack_pending == 3)  # they come again, but not soon
 

@@ -112,7 +112,7 @@ async def test_consumer_arguments_are_checked_before_sending(
     consumer = await (await jetstream.stream("S", bind=True)).consumer("d", bind=True)
     with pytest.raises(ConfigError) as caught:
         consumer.fetch(**arguments)  # type: ignore[arg-type]
-    assert caught.value.what == what
+    assert caught.value.name == what
 
 
 async def test_bound_consumer_makes_no_call_but_the_pull(jetstream: JetStream, nats_client: Client) -> None:
@@ -627,7 +627,7 @@ async def test_failures_are_answered_and_told_as_asked(jetstream: JetStream, nat
             handler, stop_after=4, error_cb=lambda message, error: told.append((message.data, str(error)))
         )
     assert told == [(b"2", "two")]
-    assert [(event.where, str(event.error)) for event in seen if isinstance(event, HandlerFailed)] == [
+    assert [(event.handler, str(event.error)) for event in seen if isinstance(event, HandlerFailed)] == [
         ("handler of consumer 'd' of stream 'S'", "two")
     ]
     await known(consumer, lambda info: not info.num_ack_pending)

@@ -154,7 +154,7 @@ async def test_atomic_batch_without_a_server_is_not_sent() -> None:
 async def test_atomic_batch_ends_with_an_older_server(more: int) -> None:
     async with heard("2.14", "2.11") as (server, nc):
         diary = EventRecorder(Disconnected)
-        nc.listen(diary)
+        nc.add_listener(diary)
         with pytest.raises(UnsupportedByServer, match=r"atomic batch: nats-server 2\.12 is needed, this is 2\.11"):  # noqa: PT012
             async with nc.jetstream(timeout=30).atomic_batch() as batch:
                 await batch.publish("s.1")

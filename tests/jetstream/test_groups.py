@@ -197,10 +197,10 @@ async def test_elastic_group_members_come_and_go(
         await send(js, range(20))
         assert (a.is_joined, b.is_joined, desk.count) == (False, False, 0)
         assert await group.add_members("a") == ("a",)
-        await within(a.joined())
+        await within(a.wait_joined())
         await eventually(lambda: desk.count == 20, LONG)
         assert await group.add_members("b", "b") == ("a", "b")
-        await within(b.joined())
+        await within(b.wait_joined())
         await eventually(lambda: (a.partitions, b.partitions) == ((0, 1), (2, 3)))
         await send(js, range(20, 60))
         await eventually(lambda: desk.count == 60, LONG)
@@ -232,7 +232,7 @@ async def test_partitions_given_by_hand_may_be_given_anew(jetstream: JetStream) 
         group.consume("a", desk.handler("a"), ack_wait=WAIT, max_ack_pending=1) as a,
         group.consume("b", desk.handler("b"), ack_wait=WAIT, max_ack_pending=1) as b,
     ):
-        await within(a.joined(), b.joined())
+        await within(a.wait_joined(), b.wait_joined())
         await send(js, range(20))
         await eventually(lambda: desk.count == 20, LONG)
         await group.set_mappings({"a": [0, 1]})
@@ -242,7 +242,7 @@ async def test_partitions_given_by_hand_may_be_given_anew(jetstream: JetStream) 
         await group.set_mappings({})
         await eventually(lambda: not a.is_joined)
         assert await group.add_members("b") == ("b",)
-        await within(b.joined())
+        await within(b.wait_joined())
     desk.check(40)
 
 
@@ -260,10 +260,10 @@ async def test_member_instance_takes_over(jetstream: JetStream, nats_server: Ser
             for name, client in (("one", one), ("two", two))
         ]
         async with members[0], members[1]:
-            await within(members[0].joined())
+            await within(members[0].wait_joined())
             await send(js, range(10))
             await eventually(lambda: desk.count == 10, LONG)
-            await within(members[1].joined())
+            await within(members[1].wait_joined())
             await send(js, range(10, 20))
             await eventually(lambda: desk.count == 20, LONG)
             [served] = desk.by
@@ -285,7 +285,7 @@ async def test_a_consumer_that_somebody_deleted_is_made_anew(jetstream: JetStrea
     group = await ElasticGroup.create(js, "O", "g", max_members=1)
     await group.add_members("m")
     async with group.consume("m", desk.handler("m"), ack_wait=WAIT) as member:
-        await within(member.joined())
+        await within(member.wait_joined())
         await send(js, range(5))
         await eventually(lambda: desk.count == 5, LONG)
         await (await js.stream("O-g")).delete_consumer("m")
@@ -311,7 +311,7 @@ async def test_static_group_ends_with_its_config(
         group.consume("a", desk.handler("a"), ack_wait=WAIT, max_ack_pending=1) as a,
         other.consume("b", desk.handler("b"), ack_wait=WAIT, max_ack_pending=1) as b,
     ):
-        await within(a.joined(), b.joined())
+        await within(a.wait_joined(), b.wait_joined())
         await send(js, range(40))
         await eventually(lambda: desk.count == 40, LONG)
         assert set(desk.by) == {"a", "b"}
@@ -357,7 +357,7 @@ async def test_group_consumer_as_other_clients_configure_it(jetstream: JetStream
     group = await ElasticGroup.create(js, "O", "g", max_members=2, filters={"o.*": [1]})
     await group.add_members("m")
     async with group.consume("m", lambda message: None) as member:
-        await within(member.joined())
+        await within(member.wait_joined())
         config = (await (await js.stream("O-g")).consumer_info("m")).config
     assert (config.name, config.durable_name, config.filter_subjects) == ("m", "", ("0.o.*", "1.o.*"))
     assert (config.ack_policy, config.ack_wait, config.inactive_threshold) == ("explicit", 5.0, 5.0)

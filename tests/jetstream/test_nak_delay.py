@@ -96,5 +96,5 @@ async def test_nak_delay_callable_that_fails(
 
     async with events(nats_client) as seen:
         await _deliveries(await make(jetstream, 1), 2, nak_delay=fail)
-    assert any("nak_delay" in event.where for event in seen if isinstance(event, HandlerFailed))
+    assert any("nak_delay" in event.handler for event in seen if isinstance(event, HandlerFailed))
     assert MAX_NAK_DELAY_S == 30.0

@@ -119,10 +119,10 @@ async def test_reader_error_is_forgotten_with_the_next(jetstream: JetStream) -> 
     with pytest.raises(StreamNotFound):
         await ordered.fetch(1)
     with pytest.raises(StreamNotFound):
-        await ordered.created()
+        await ordered.wait_created()
     await make(jetstream, 3)
     async with ordered.messages() as messages:
-        assert (await ordered.created()).num_pending == 3
+        assert (await ordered.wait_created()).num_pending == 3
         assert (await messages.next(LONG)).data == b"1"
 
 
@@ -207,8 +207,8 @@ async def test_number_of_messages_at_the_beginning_is_known(jetstream: JetStream
     stream = await make(jetstream, 7)
     ordered = stream.ordered_consumer(push=push)
     async with ordered.messages():
-        assert (await ordered.created()).num_pending == 7
-        assert (await ordered.created()).num_pending == 7
+        assert (await ordered.wait_created()).num_pending == 7
+        assert (await ordered.wait_created()).num_pending == 7
 
 
 async def test_one_reader_at_a_time(jetstream: JetStream) -> None:
@@ -237,7 +237,7 @@ async def test_ordered_consumer_refuses_its_own_options(
     stream = await jetstream.stream("S", bind=True)
     with pytest.raises(ConfigError) as caught:
         stream.ordered_consumer(**fields)  # type: ignore[arg-type]
-    assert caught.value.what == what
+    assert caught.value.name == what
     with pytest.raises(ConfigError, match="nothing can be fetched from a push consumer"):
         stream.ordered_consumer(push=True).fetch(1)
 
@@ -249,7 +249,7 @@ async def test_stream_that_does_not_exist_or_goes_is_told(jetstream: JetStream, 
         with pytest.raises(StreamNotFound):
             await messages.next(timeout=LONG)
         with pytest.raises(StreamNotFound):
-            await bound.created()
+            await bound.wait_created()
     stream = await make(jetstream, 1)
     ordered = stream.ordered_consumer(push=push)
     async with ordered.messages() as messages:
@@ -351,7 +351,7 @@ async def test_deliver_new_misses_none_after_a_lost_consumer(jetstream: JetStrea
     stream = await make(jetstream, 3)
     ordered = stream.ordered_consumer(deliver_policy="new")
     async with ordered.messages() as messages:
-        await ordered.created()
+        await ordered.wait_created()
         await stream.delete_consumer(ordered.name)
         await store(stream, [4, 5])
         assert numbers([await messages.next(timeout=LONG), await messages.next(timeout=LONG)]) == [4, 5]

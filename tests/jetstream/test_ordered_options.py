@@ -54,7 +54,7 @@ async def test_ordered_option_refused(jetstream: JetStream, push: bool, fields: 
     stream = await jetstream.stream("S", bind=True)
     with pytest.raises(ConfigError) as caught:
         stream.ordered_consumer(push=push, **fields)  # type: ignore[arg-type]
-    assert [caught.value.what] == list(fields)
+    assert [caught.value.name] == list(fields)
 
 
 async def test_ordered_info_before_reading(jetstream: JetStream) -> None:

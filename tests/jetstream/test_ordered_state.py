@@ -186,30 +186,30 @@ async def test_create_timeout_is_five_times_the_last(took: float, timeout: float
 @virtual_clock
 async def test_created_waits_for_the_first_consumer() -> None:
     ordered = state(FakeApi(delays=[0.1]))
-    waiting = [asyncio.ensure_future(ordered.created()) for _ in range(3)]
+    waiting = [asyncio.ensure_future(ordered.wait_created()) for _ in range(3)]
     await advance(0.01)
     waiting[1].cancel()
     await create(ordered)
     first, cancelled, last = await asyncio.gather(*waiting, return_exceptions=True)
     assert first is last is ordered.info
     assert isinstance(cancelled, asyncio.CancelledError)
-    assert await ordered.created() is ordered.info
+    assert await ordered.wait_created() is ordered.info
     assert ordered._waiters == []
 
 
 @virtual_clock
 async def test_created_fails_until_the_next_reader() -> None:
     ordered: Any = state(FakeApi())
-    waiting = [asyncio.ensure_future(ordered.created()) for _ in range(2)]
+    waiting = [asyncio.ensure_future(ordered.wait_created()) for _ in range(2)]
     await advance(0.01)
     waiting[0].cancel()
     error = errors.StreamNotFound(404, 10059, "stream not found")
     ordered.fail_creation(error)
     assert (await asyncio.gather(*waiting, return_exceptions=True))[1] is error
     with pytest.raises(errors.StreamNotFound):
-        await ordered.created()
+        await ordered.wait_created()
     ordered.attach(object())  # this one may have more luck
-    again = asyncio.ensure_future(ordered.created())
+    again = asyncio.ensure_future(ordered.wait_created())
     await create(ordered)
     assert await again is ordered.info
 

@@ -109,7 +109,7 @@ def test_none_is_the_same_as_not_given() -> None:
 def test_bad_arguments_are_named(args: dict[str, object], what: str) -> None:
     with pytest.raises(ConfigError) as caught:
         pairs(**args)
-    assert caught.value.what.endswith(what.removeprefix("subject_"))
+    assert caught.value.name.endswith(what.removeprefix("subject_"))
 
 
 @pytest.mark.parametrize(

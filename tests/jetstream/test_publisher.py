@@ -621,7 +621,7 @@ async def test_unsent_messages_are_sent_after_the_reconnect() -> None:
     async with stage() as (place, nc, stream), nc.jetstream().publisher() as pub:
         place.peer.stall()
         futures = [await pub.publish("a", b"%d" % number + b"x" * 60_000) for number in range(6)]
-        left = 6 - nc.stats.waiting_msgs
+        left = 6 - nc.stats.buffered_msgs
         assert 0 < left < 6
         place.down()
         await advance(0.1)

@@ -136,7 +136,7 @@ def test_heartbeats_are_half_of_the_time_within_bounds(expires: float, heartbeat
 def test_a_pull_that_cannot_be_is_told(options: dict[str, int], what: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Pulling(**options)  # type: ignore[arg-type]
-    assert caught.value.what == what
+    assert caught.value.name == what
 
 
 # ---------------------------------------------------------------- when it is asked again

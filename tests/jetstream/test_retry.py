@@ -53,7 +53,7 @@ async def left(consumer: PullConsumer) -> int:
 
 def heard(nc: Client) -> list[Event]:
     events: list[Event] = []
-    nc.listen(events.append)
+    nc.add_listener(events.append)
     return events
 
 
@@ -205,7 +205,7 @@ async def test_without_a_stream_of_dead_letters_nothing_ends(
 
 
 def _is_no_stream(event: Event) -> bool:
-    return isinstance(event, HandlerFailed) and isinstance(event.error, NoStream) and "dead letter" in event.where
+    return isinstance(event, HandlerFailed) and isinstance(event.error, NoStream) and "dead letter" in event.handler
 
 
 async def test_retry_in_a_loop_of_ones_own(jetstream: JetStream, consumer: PullConsumer, nats_client: Client) -> None:

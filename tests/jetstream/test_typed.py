@@ -58,7 +58,7 @@ async def test_every_reader_gives_values_and_skips_the_rest(
     jetstream: JetStream, stream: Stream, nats_client: Client, how: str
 ) -> None:
     events: list[Event] = []
-    nats_client.listen(events.append)
+    nats_client.add_listener(events.append)
     await fill(jetstream)
     orders, found = jetstream.typed(Order), list[Order]()
     if how == "ordered":
@@ -78,7 +78,7 @@ async def test_every_reader_gives_values_and_skips_the_rest(
     assert found == [Order(1), Order(2)]
     [told] = [event for event in events if isinstance(event, HandlerFailed)]
     assert isinstance(told.error, InvalidPayload)
-    assert "orders.bad" in told.where
+    assert "orders.bad" in told.handler
 
 
 async def test_payload_that_does_not_fit_is_buried(jetstream: JetStream, stream: Stream, nats_client: Client) -> None:

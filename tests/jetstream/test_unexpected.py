@@ -49,7 +49,7 @@ async def test_bug_in_creating_the_first_consumer(
     monkeypatch.setattr(OrderedCursor, "next_consumer", stumble)
     ordered = stream.ordered_consumer(push=push)
     async with asyncio.timeout(LONG), ordered.messages() as messages:
-        for waiting in (messages.next(), ordered.created()):
+        for waiting in (messages.next(), ordered.wait_created()):
             with pytest.raises(JetStreamError) as caught:
                 await waiting
             is_told(caught.value)
@@ -114,7 +114,7 @@ async def test_bug_in_handling_silence_ends_the_reader(
         fetching = asyncio.create_task(consumer.fetch(1, timeout=LONG, heartbeat=0.5))
         ordered = stream.ordered_consumer()
         async with ordered.messages(expires=LONG, heartbeat=0.5) as in_order:
-            await ordered.created()
+            await ordered.wait_created()
             await jetstream.account_info()
             nats_server.freeze()
             for waiting in (messages.next(), fetching, in_order.next()):
@@ -131,7 +131,7 @@ async def test_bug_in_handling_push_silence_ends_the_reader(
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=True)
     async with asyncio.timeout(LONG), ordered.messages() as messages:
-        await ordered.created()
+        await ordered.wait_created()
         monkeypatch.setattr(OrderedCursor, "next_consumer", stumble)
         nats_server.freeze()
         with pytest.raises(JetStreamError) as caught:
@@ -149,7 +149,7 @@ async def test_bug_in_taking_messages_ends_the_reader(
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=push)
     async with asyncio.timeout(LONG), ordered.messages(expires=2, heartbeat=0.5) as messages:
-        await ordered.created()
+        await ordered.wait_created()
         monkeypatch.setattr(OrderedCursor, where, stumble)
         if where == "on_messages":
             await store(stream, [1])
@@ -180,7 +180,7 @@ async def test_bug_after_a_reconnect_ends_the_reader(
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=push)
     async with asyncio.timeout(LONG), ordered.messages() as messages:
-        await ordered.created()
+        await ordered.wait_created()
         monkeypatch.setattr(PullState, "on_reconnect", stumble)
         monkeypatch.setattr(OrderedSource, "_schedule_run", stumble)
         await stream._api.connection.reconnect()

@@ -343,7 +343,7 @@ def _durations_and_counts() -> Iterator[Argument]:
         return await t.nc.subscribe("silent.type", message_type=value)
 
     async def listen(t: Target, value: Any) -> object:
-        return await _settled(t.nc.listen(value))
+        return await _settled(t.nc.add_listener(value))
 
     yield from _each(callback, {"int": 5, "text": "print", "list": [print]}, TYPE)
     others = {"another class": dict, "a class of what is no message": object, "a function": print}

@@ -130,7 +130,7 @@ async def _fenced(kv: KeyValue, lock: Lock) -> None:
         await lock.put("data", b"3")
     assert not lock.is_held
     async with asyncio.timeout(LONG):
-        await lock.lost()
+        await lock.wait_lost()
     assert (await kv.get("data")).value == b"2"
 
 

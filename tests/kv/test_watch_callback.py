@@ -63,7 +63,7 @@ async def test_watch_callback_of_nothing_is_ready_at_once(jetstream: JetStream) 
 async def test_watch_callback_that_raises_is_told(jetstream: JetStream, nats_client: Client) -> None:
     kv = await jetstream.create_key_value(bucket="b")
     events, seen = list[object](), Seen()
-    nats_client.listen(events.append)
+    nats_client.add_listener(events.append)
 
     def changed(entry: KeyValueEntry[bytes]) -> None:
         seen.add(entry.key)
@@ -76,7 +76,7 @@ async def test_watch_callback_that_raises_is_told(jetstream: JetStream, nats_cli
         await kv.put("good", b"")
         await seen.until(lambda: len(seen) == 2)
     [told] = [event for event in events if isinstance(event, HandlerFailed)]
-    assert (str(told.error), told.where) == ("no", "callback of watch of bucket 'b'")
+    assert (str(told.error), told.handler) == ("no", "callback of watch of bucket 'b'")
 
 
 async def test_watch_callback_of_a_deleted_bucket_ends(jetstream: JetStream) -> None:

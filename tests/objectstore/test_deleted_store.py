@@ -18,7 +18,7 @@ def verbs(store: ObjectStore, folder: pathlib.Path) -> dict[str, Awaitable[objec
     return {
         "status": store.status(),
         "seal": store.seal(),
-        "sweep": store.sweep(),
+        "purge_orphans": store.purge_orphans(),
         "put": store.put("o", b"1"),
         "put nothing": store.put("o", b""),
         "get": read(store.get("o")),

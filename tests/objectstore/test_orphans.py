@@ -68,16 +68,16 @@ async def test_orphans_of_a_killed_program_are_removed(
         await store.put(name, data)
     await store.delete("gone")
     await store.add_link("link", "stays")
-    assert await store.sweep(older_than=0) == 0
+    assert await store.purge_orphans(older_than=0) == 0
     await abandon(nats_server, store, "half")
     assert sorted((await chunks(store)).values()) == [4, 4, 5]
-    assert await store.sweep() == 0
-    assert await store.sweep(older_than=3600) == 0
-    assert await store.sweep(older_than=1e300) == 0
-    assert await store.sweep(older_than=0) == 5
+    assert await store.purge_orphans() == 0
+    assert await store.purge_orphans(older_than=3600) == 0
+    assert await store.purge_orphans(older_than=1e300) == 0
+    assert await store.purge_orphans(older_than=0) == 5
     await only(store, ["stays", "half"])
     assert await store.get_bytes("half") == data == await store.get_bytes("link")
-    assert await store.sweep(older_than=0) == 0
+    assert await store.purge_orphans(older_than=0) == 0
 
 
 async def test_orphans_of_a_deleted_object(jetstream: JetStream) -> None:
@@ -85,7 +85,7 @@ async def test_orphans_of_a_deleted_object(jetstream: JetStream) -> None:
     info = await store.put("o", b"1")
     await store.delete("o")
     await jetstream.publish(f"$O.files.C.{info.nuid}", b"1")  # whoever deleted it was killed before it was removed
-    assert await store.sweep(older_than=0) == 1
+    assert await store.purge_orphans(older_than=0) == 1
     assert await chunks(store) == {}
     assert await names(store, deleted=True) == ["o"]
 
@@ -105,7 +105,7 @@ async def test_an_object_that_is_being_put_is_safe(jetstream: JetStream) -> None
     async with asyncio.timeout(20):
         while not await chunks(store):  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.01)
-    assert await store.sweep(older_than=60) == 0
+    assert await store.purge_orphans(older_than=60) == 0
     resume.set()
     await putting
     assert await store.get_bytes("o") == 2 * content(CHUNK)
@@ -132,7 +132,7 @@ async def test_orphans_spare_objects_put_and_renamed(
 
     with monkeypatch.context() as patch:
         patch.setattr(Stream, "get_batch", read)
-        assert await store.sweep(older_than=0) == 5
+        assert await store.purge_orphans(older_than=0) == 5
     assert reads == [True, False]
     await only(store, ["name 2", "new 1", "new 2"])
     assert await store.get_bytes("name 2") == b"1"
@@ -143,11 +143,11 @@ async def test_orphans_stay_with_unreadable_metadata(jetstream: JetStream, nats_
     await jetstream.publish("$O.files.C.orphan", b"1")
     await jetstream.publish("$O.files.M.eHg=", b"{")
     with pytest.raises(InvalidReply):
-        await store.sweep(older_than=0)
+        await store.purge_orphans(older_than=0)
     assert await chunks(store) == {"orphan": 1}
     await jetstream.create_stream(name="OBJ_copy", mirror=StreamSource(name="OBJ_files"))
     with pytest.raises(ConfigError, match="is a mirror or has sources"):
-        await (await jetstream.object_store("copy")).sweep(older_than=0)
+        await (await jetstream.object_store("copy")).purge_orphans(older_than=0)
     for wrong in (-1, float("nan"), True):
         with pytest.raises(ConfigError, match="older_than"):
-            await store.sweep(older_than=wrong)
+            await store.purge_orphans(older_than=wrong)

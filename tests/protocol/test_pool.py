@@ -402,7 +402,7 @@ def test_success_between_refusals_forgets_them() -> None:
 
 
 def test_refusals_end_nothing_when_told_so() -> None:
-    pool = pool_of("a", ignore_auth_abort=True)
+    pool = pool_of("a", ignore_auth_error_abort=True)
     for now in range(5):
         pool.failed(one("a"), 9.0 * now, "Authorization Violation")
     assert not pool.exhausted

@@ -65,7 +65,7 @@ def test_a_good_subject_goes_out_as_utf_8(check: Callable[[str], bytes], subject
 def test_a_bad_subject_is_refused_by_its_rule(check: Callable[[str], bytes], subject: str, rule: str) -> None:
     with pytest.raises(InvalidSubject, match=rule) as refused:
         check(subject)
-    assert (refused.value.what, refused.value.value) == ("subject", subject)
+    assert (refused.value.name, refused.value.value) == ("subject", subject)
 
 
 @pytest.mark.parametrize("subject", ["*", ">", "a.*", "*.a", "a.*.b", "a.>", ">.a"])

@@ -347,7 +347,7 @@ async def test_expired_jwt_not_renewed_ends_the_client(tmp_path: Path) -> None:
         watch = Watch()
         nc = await connect(server, creds=user.creds, on_event=watch)
         async with asyncio.timeout(20):
-            reason = await nc.closed()
+            reason = await nc.wait_closed()
         assert isinstance(reason, NotAuthorized)
         assert reason.server == f"127.0.0.1:{server.port}"
         first = watch.all(ServerErrorEvent)[0].error
@@ -364,7 +364,7 @@ async def test_expiry_right_after_the_handshake() -> None:
     refusing = Behaviour(first_ping=breath, hang_up=True)
     async with ScriptedServer(Behaviour(), refusing, refusing, Behaviour()) as server:
         watch = Watch()
-        async with connect(server.url, on_event=watch, auth_abort_after_repeat=False):
+        async with connect(server.url, on_event=watch, ignore_auth_error_abort=True):
             server.current.reset()
             await watch.until(Reconnected)
     assert len(watch.all(Disconnected)) == len(watch.all(Reconnected)) == 1
@@ -407,7 +407,7 @@ async def test_first_connect_ends_after_repeated_refusals() -> None:
     async with run_server(user="ann", password="right") as server:
         nc = await connect(server, user="ann", password="wrong", retry_on_failed_connect=True)
         async with asyncio.timeout(15):
-            assert isinstance(await nc.closed(), NotAuthorized)
+            assert isinstance(await nc.wait_closed(), NotAuthorized)
 
 
 @pytest.mark.slow
@@ -420,7 +420,7 @@ async def test_refusals_are_counted_for_each_server() -> None:
         )
         first.current.reset()
         async with asyncio.timeout(15):
-            reason = await nc.closed()
+            reason = await nc.wait_closed()
         assert isinstance(reason, NotAuthorized)
         assert len(second.connections) > 2
         assert len(first.connections) > 1 + 2
@@ -431,7 +431,7 @@ async def test_refusals_with_auth_abort_switched_off() -> None:
     async with ScriptedServer(Behaviour(), *[refusing] * 4, Behaviour()) as server:
         watch = Watch()
         async with connect(
-            server.url, token="t", auth_abort_after_repeat=False, on_event=watch, reconnect_wait=0.01, jitter=0
+            server.url, token="t", ignore_auth_error_abort=True, on_event=watch, reconnect_wait=0.01, jitter=0
         ):
             server.current.reset()
             await watch.until(Reconnected)
@@ -448,7 +448,7 @@ async def test_revoked_user_is_told_and_turned_away() -> None:
         operator.account.revoke(user)
         await server.reconfigure(operator.config())
         async with asyncio.timeout(15):
-            reason = await nc.closed()
+            reason = await nc.wait_closed()
         assert isinstance(reason, NotAuthorized)
         assert [str(event.error) for event in watch.all(ServerErrorEvent)] == [
             "the server rejected the credentials: User Authentication Revoked"
@@ -462,7 +462,7 @@ async def test_removed_user_is_turned_away() -> None:
         nc = await connect(server, user="ann", password="1")
         await server.reconfigure(users.format("ben"))
         async with asyncio.timeout(15):
-            assert isinstance(await nc.closed(), NotAuthorized)
+            assert isinstance(await nc.wait_closed(), NotAuthorized)
 
 
 async def test_authentication_timeout_is_tried_again() -> None:

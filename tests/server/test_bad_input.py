@@ -156,7 +156,7 @@ async def test_bad_argument_is_refused_in_an_outage(server: Server) -> None:
         for argument in CALLS:
             if not argument.name.startswith(slow):
                 assert judge(argument, await refusal(argument, target)) == [], argument.name
-        assert nc.stats.waiting_msgs == 0
+        assert nc.stats.buffered_msgs == 0
         await proxy.allow()
         await nc.flush(timeout=10)
         await works(nc)

@@ -222,7 +222,7 @@ async def test_close_and_drain_cancelled_at_any_await(nats_server: Server, verb:
         runs += run.delivered
         nc = clients[-1]
         assert nc.state is State.CLOSED
-        assert await nc.closed() is None
+        assert await nc.wait_closed() is None
         await nc.close()
         await settled(tasks)
         await prepare()
@@ -236,7 +236,7 @@ async def test_close_and_drain_cancelled_at_any_await(nats_server: Server, verb:
 async def congested(place: World, nc: Client) -> None:
     """The server takes nothing until later; what publish() could take at once has been taken."""
     place.peer.stall()
-    while nc.stats.waiting_bytes < CONGESTED_SIZE:
+    while nc.stats.buffered_bytes < CONGESTED_SIZE:
         nc.publish_nowait("full", bytes(50_000))
     asyncio.get_running_loop().call_later(1.0, place.peer.unstall)
 
@@ -497,7 +497,7 @@ async def test_timeouts_and_task_groups_cancel_calls(nats_server: Server) -> Non
             lambda: anext(sub.batches()),
             lambda: nc.request("deaf", timeout=60),
             lambda: anext(nc.events()),
-            nc.closed,
+            nc.wait_closed,
         ]
         for wait in waits:
             with pytest.raises(TimeoutError):

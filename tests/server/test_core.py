@@ -410,7 +410,7 @@ async def test_the_counters_are_exact(nats_server: Server) -> None:
         block = len(b"NATS/1.0\r\nk: v\r\n\r\n")
         assert (stats.out_msgs, stats.in_msgs, stats.in_bytes) == (1000, 1000, 1000 * (3 + block + 5))
         assert (sub.pending_msgs, sub.pending_bytes) == (1000, stats.in_bytes)
-        assert (stats.waiting_msgs, stats.waiting_bytes, stats.dropped, stats.reconnects) == (0, 0, 0, 0)
+        assert (stats.buffered_msgs, stats.buffered_bytes, stats.dropped, stats.reconnects) == (0, 0, 0, 0)
 
 
 @both_loops

@@ -24,7 +24,7 @@ async def test_client_closes_when_all_tasks_are_cancelled(nats_server: Server) -
     sub = await nc.subscribe("a")
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
-    reason = await asyncio.wait_for(nc.closed(), 5)
+    reason = await asyncio.wait_for(nc.wait_closed(), 5)
     assert isinstance(reason, ConnectionLost)
     assert "cancelled" in str(reason)
     assert told[-1] == Closed(reason=reason)
@@ -63,7 +63,7 @@ async def _every_verb(nc: natsproto.Client, sub: natsproto.Subscription) -> list
         lambda: sub.next(timeout=5),
         read,
         events,
-        nc.closed,
+        nc.wait_closed,
         nc.reconnect,
         nc.drain,
         nc.close,
@@ -94,7 +94,7 @@ async def test_client_is_closed_after_its_event_loop(nats_server: Server) -> Non
     nc, sub = await asyncio.to_thread(lambda: asyncio.run(main()))
     assert nc.state is State.CLOSED
     said = await _every_verb(nc, sub)
-    # events() tells the end, closed() why it came, drain() and close() have nothing left to do.
+    # events() tells the end, wait_closed() why it came, drain() and close() have nothing left to do.
     assert said == [ConnectionClosed] * 6 + [ConnectionLost] * 2 + [ConnectionClosed]
 
 

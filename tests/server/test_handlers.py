@@ -99,7 +99,7 @@ async def test_callback_error_is_reported(
         assert nc.is_connected
         assert nc.stats.reconnects == 0
         failures = diary.of(HandlerFailed)
-        assert [failure.where for failure in failures] == ["callback of 'a'"] * 2
+        assert [failure.handler for failure in failures] == ["callback of 'a'"] * 2
         if kind in (raising, raising_later):
             assert all(failure.error is error for failure in failures)
         records = [record for record in caplog.records if "callback of 'a' failed" in record.message]

@@ -103,7 +103,7 @@ async def test_failing_middleware_is_told_like_a_handler(nats_client: Client) ->
 
     handler = with_middleware(lambda message: None, broken)
     told = asyncio.Event()
-    nats_client.listen(lambda event: told.set() if isinstance(event, HandlerFailed) else None)
+    nats_client.add_listener(lambda event: told.set() if isinstance(event, HandlerFailed) else None)
     await nats_client.subscribe("a", cb=handler)
     await nats_client.publish("a")
     await told.wait()

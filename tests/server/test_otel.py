@@ -365,7 +365,7 @@ async def test_metrics_add_up_over_clients_that_come_and_go(nats_server: Server,
     assert before["natsproto.client.sent.messages"] == 10
     assert before["natsproto.client.received.messages"] == 10
     assert before["natsproto.client.sent.bytes"] > 100
-    assert before["natsproto.client.waiting.messages"] == 0
+    assert before["natsproto.client.buffered.messages"] == 0
     await sub.unsubscribe()
     await nc.close()
     async with telemetry.connect(nats_server.url) as other:

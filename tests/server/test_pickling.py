@@ -91,8 +91,8 @@ async def test_pickled_requests_and_typed_messages(nats_server: Server) -> None:
             await nc.request("e", b"x", timeout=10)
         kept = pickle.loads(pickle.dumps(seen[0]))
         assert type(kept) is Request
-        assert kept.refusal is not None
-        assert kept.refusal.code == 409
+        assert kept.error is not None
+        assert kept.error.code == 409
 
 
 async def test_entries_of_a_bucket_are_read_elsewhere(jetstream: JetStream) -> None:

@@ -159,7 +159,7 @@ async def test_outbox_of_an_outage_arrives_once_in_order(nats_server: Server) ->
         await kill(nats_server, nc)
         for number, size in enumerate(sizes):
             await nc.publish("a", b"%d" % (number % 10) * size, headers={"n": str(number)})
-        assert nc.stats.waiting_msgs == len(sizes)
+        assert nc.stats.buffered_msgs == len(sizes)
         await restart(nats_server, nc)
         for number, size in enumerate(sizes):
             message = await sub.next(timeout=5)
@@ -266,7 +266,7 @@ async def test_drain_in_an_outage_sends_the_outbox_later(nats_server: Server) ->
         assert nc.state is State.CLOSED
         await other.flush(timeout=10)
         # Whether other was back in time to hear it is chance; that it was sent is not.
-        assert nc.stats.waiting_msgs == 0
+        assert nc.stats.buffered_msgs == 0
         assert nc.stats.out_msgs == 1
         await sub.unsubscribe()
 
@@ -450,7 +450,7 @@ async def test_when_no_server_comes_back_everybody_is_told(nats_server: Server, 
     events = nc.events()
     nats_server.kill()
     async with asyncio.timeout(10):
-        reason = await nc.closed()
+        reason = await nc.wait_closed()
         assert reason is not None
         assert [event async for event in events][-1] == Closed(reason=reason)
     assert told[-1] == Closed(reason=reason)

@@ -359,7 +359,7 @@ async def expiry_and_the_end(tmp_path: Path) -> Things:
         server.current.err("User Authentication Expired")
         server.current.reset()
         await watch.until(Closed)
-        yield await nc.closed()
+        yield await nc.wait_closed()
         yield watch.seen
         yield await failure(nc.flush())
 

@@ -251,7 +251,7 @@ async def test_errors_are_answered_counted_and_told(nats_server: Server) -> None
             "cancelled": (2, 2),
         }
         assert stats["explain"].last_error == "418:teapot"
-        assert {event.where for event in watch.all(HandlerFailed)} == {
+        assert {event.handler for event in watch.all(HandlerFailed)} == {
             "endpoint 'fail'",
             "endpoint 'huge'",
             "endpoint 'cancelled'",
@@ -319,14 +319,14 @@ async def test_at_most_so_many_requests_are_handled_at_once(nats_server: Server)
         many = service.add_endpoint("many", slow)
         sent = [b"%d" % number for number in range(100)]
         tasks = [asyncio.create_task(nc.request(s, p, timeout=10)) for p in sent for s in ("one", "five", "many")]
-        await until(lambda: (one.waiting, many.in_progress, many.waiting) == (99, 64, 36))
+        await until(lambda: (one.pending, many.in_progress, many.pending) == (99, 64, 36))
         assert now == {"one": 1, "five": 5, "many": 64}
         assert one.in_progress == 1
         go_on.set()
         await asyncio.gather(*tasks)
         assert most == {"one": 1, "five": 5, "many": 64}
         assert order == sent
-        assert (one.in_progress, one.waiting) == (0, 0)
+        assert (one.in_progress, one.pending) == (0, 0)
 
 
 @both_loops
@@ -362,7 +362,7 @@ async def test_stop_handles_received_requests(nats_server: Server) -> None:
         endpoint = service.add_endpoint("slow", slow, concurrency=3)
         await nc.flush()
         tasks = [asyncio.create_task(other.request("slow", b"%d" % n, timeout=10)) for n in range(10)]
-        await until(lambda: endpoint.waiting == 7)
+        await until(lambda: endpoint.pending == 7)
         stopping = asyncio.create_task(service.stop(ValueError("enough")))
         second = asyncio.create_task(service.stop())
         while True:  # the server forgets the endpoint in its own time
@@ -377,7 +377,7 @@ async def test_stop_handles_received_requests(nats_server: Server) -> None:
         go_on.set()
         assert sorted(int(reply.data) for reply in await asyncio.gather(*tasks)) == list(range(10))
         await asyncio.gather(stopping, second)
-        assert str(await service.stopped()) == "enough"
+        assert str(await service.wait_stopped()) == "enough"
         await service.stop()
         await nc.flush()
         assert [ping.id async for ping in other.ping_services("calc", stall=0.1)] == []
@@ -402,11 +402,11 @@ async def test_stop_gives_up_on_time_and_says_what_it_left(nats_server: Server) 
         endpoint = service.add_endpoint("hangs", hangs, concurrency=1)
         for _ in range(3):
             await nc.publish("hangs", reply="nobody")
-        await until(lambda: endpoint.waiting == 2)
+        await until(lambda: endpoint.pending == 2)
         with pytest.raises(DrainTimeout, match="3 unfinished requests of endpoint 'hangs'"):
             await service.stop(timeout=0.4)
         await cancelled.wait()
-        assert await service.stopped() is None
+        assert await service.wait_stopped() is None
         assert nc._engine.registry.subscriptions == []
 
 
@@ -422,7 +422,7 @@ async def test_stop_cancelled_is_a_stop_all_the_same(nats_server: Server) -> Non
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
-        assert await service.stopped() is None
+        assert await service.wait_stopped() is None
         await until(lambda: not endpoint.in_progress)
         assert nc._engine.registry.subscriptions == []
 
@@ -439,7 +439,7 @@ async def test_a_handler_may_stop_its_own_service(nats_server: Server) -> None:
 
         replies = await asyncio.gather(*(nc.request("stop", timeout=5) for _ in range(3)))
         assert [reply.data for reply in replies] == [b"stopped"] * 3, "those that waited are answered too"
-        assert await service.stopped() is None
+        assert await service.wait_stopped() is None
 
 
 @both_loops
@@ -466,12 +466,12 @@ async def test_client_drain_handles_received_requests(nats_server: Server) -> No
         single = service.add_endpoint("single", slow, concurrency=1)
         await nc.flush()
         tasks = [asyncio.create_task(other.request(s, b"x", timeout=10)) for s in ("slow", "single") for _ in range(8)]
-        await until(lambda: (endpoint.waiting, single.waiting) == (6, 7))
+        await until(lambda: (endpoint.pending, single.pending) == (6, 7))
         draining = asyncio.create_task(nc.drain())
         asyncio.get_running_loop().call_later(0.02, go_on.set)
         assert [reply.data for reply in await asyncio.gather(*tasks)] == [b"x"] * 16
         await draining
-        assert await service.stopped() is None
+        assert await service.wait_stopped() is None
 
 
 @both_loops
@@ -489,10 +489,10 @@ async def test_closing_the_client_cancels_what_is_in_hand(nats_server: Server) -
         endpoint = service.add_endpoint("hangs", hangs, concurrency=1)
         for _ in range(3):
             await nc.publish("hangs", reply="nobody")
-        await until(lambda: endpoint.waiting == 2)
+        await until(lambda: endpoint.pending == 2)
         await nc.close()
         await cancelled.wait()
-        assert await service.stopped() is None
+        assert await service.wait_stopped() is None
         await until(lambda: not endpoint.in_progress)
         await service.stop()
         with pytest.raises(ConnectionClosed):
@@ -507,7 +507,7 @@ async def test_refused_endpoint_stops_the_service() -> None:
             service = await nc.add_service("calc", "1.0.0")
             service.add_endpoint("yes", add)
             service.add_endpoint("no", add)
-            reason = await service.stopped()
+            reason = await service.wait_stopped()
             assert isinstance(reason, PermissionDenied)
             assert reason.subject == "no"
             await nc.flush()

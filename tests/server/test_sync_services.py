@@ -45,7 +45,7 @@ def test_handlers_may_block_and_use_the_client(nc: sync.Client) -> None:
         service.reset()
         assert [endpoint.num_requests for endpoint in service.stats().endpoints] == [0, 0]
     assert list(nc.discover_services("calc", stall=0.1)) == []
-    assert service.stopped() is None
+    assert service.wait_stopped() is None
 
 
 def test_what_a_handler_raises_is_the_answer(nc: sync.Client) -> None:
@@ -65,7 +65,7 @@ def test_what_a_handler_raises_is_the_answer(nc: sync.Client) -> None:
                 request.respond()
                 return
             request.respond_error(404, "nothing there", b"at all")
-            assert request.refusal is not None
+            assert request.error is not None
 
         for handler in (refuse, fail, leave, explain):
             service.add_endpoint(handler.__name__, handler, concurrency=1)
@@ -144,7 +144,7 @@ def test_stop_in_handler_finishes_requests(nc: sync.Client) -> None:
     assert nc.request("stop", timeout=5).data == b"stopping"
     go_on.set()
     thread.join(10)
-    assert (replies, service.stopped()) == ([b"done"], None)
+    assert (replies, service.wait_stopped()) == ([b"done"], None)
     service.stop()
 
 

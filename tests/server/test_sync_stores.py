@@ -304,7 +304,7 @@ def test_lost_lock_raises_when_block_is_left(js: sync.JetStream) -> None:
     told = threading.Event()
 
     def watch() -> None:
-        lock.lost()
+        lock.wait_lost()
         told.set()
 
     lock = kv.lock("leader", ttl=1)

@@ -329,7 +329,7 @@ def test_big_messages_over_tls_with_back_pressure(run: Run, pki: Pki) -> None:
                     most = 0
                     for payload in payloads:
                         await publisher.publish("big", payload)
-                        most = max(most, publisher.stats.waiting_bytes)
+                        most = max(most, publisher.stats.buffered_bytes)
                     return most
 
                 publishing = asyncio.create_task(publish())

@@ -50,7 +50,7 @@ def test_reference_survives_text_and_pickle(ref: SecretRef) -> None:
 )
 def test_reference_that_cannot_be_one_is_refused(kind: str, where: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        SecretRef(kind=kind, where=where)
+        SecretRef(kind=kind, location=where)
     assert not where or where not in str(caught.value), "it may be the secret itself"
 
 

@@ -79,7 +79,7 @@ async def looking(nc: Client) -> None:
     assert_type(nc.server_info, ServerInfo)
     assert_type(nc.discovered_servers, tuple[str, ...])
     assert_type(await nc.rtt(), float)
-    assert_type(await nc.closed(), Exception | None)
+    assert_type(await nc.wait_closed(), Exception | None)
 
 
 async def a_users_wrapper(nc: Client) -> AsyncIterator[str]:

@@ -26,7 +26,7 @@ async def running(nc: Client) -> None:
     group.add_endpoint("a", lambda: None)  # type: ignore[arg-type, misc]
     assert_type(service.info(), ServiceInfo)
     assert_type(service.stats(), ServiceStats)
-    assert_type(await service.stopped(), Exception | None)
+    assert_type(await service.wait_stopped(), Exception | None)
 
 
 async def asking(nc: Client) -> None:

@@ -209,7 +209,7 @@ class HandlerTasks:
         self.failed += 1
         where = f"handler of {self._description}"
         log.error("%s failed for a message of %r: %r", where, message.subject, error, exc_info=error)
-        self._connection._emit(HandlerFailed(where=where, error=error))
+        self._connection._emit(HandlerFailed(handler=where, error=error))
         how = self._options.on_error
         if how != "nothing" and not message.is_acked:
             try:
@@ -232,7 +232,7 @@ class HandlerTasks:
             return self._options.nak_delay_for(message)
         except Exception as exc:
             log.error("nak_delay of %s failed: %r", self._description, exc, exc_info=exc)
-            self._connection._emit(HandlerFailed(where=f"nak_delay of {self._description}", error=exc))
+            self._connection._emit(HandlerFailed(handler=f"nak_delay of {self._description}", error=exc))
             return MAX_NAK_DELAY_S
 
     def _on_ack_failed(self, how: OnSuccess | OnError, error: NatsError) -> None:
@@ -240,7 +240,7 @@ class HandlerTasks:
             # Without a connection the server redelivers it; log and emit the failure.
             where = f"{how} of a message of {self._description}"
             log.warning("%s failed: %s", where, error)
-            self._connection._emit(HandlerFailed(where=where, error=error))
+            self._connection._emit(HandlerFailed(handler=where, error=error))
 
     @staticmethod
     def _nak_cancelled(message: JsMessage) -> None:

@@ -104,12 +104,12 @@ class OrderedConsumer:
             raise LocalProtocolError(f"{self._description} has created no consumer yet: read it first")
         return self._state.info
 
-    async def created(self) -> ConsumerInfo:
+    async def wait_created(self) -> ConsumerInfo:
         """Wait for the first consumer; its ``num_pending`` is the number of messages to read at that time.
 
         Raises the error that ends reading. A reader must be active. Cancelling ends the wait.
         """
-        return await self._state.created()
+        return await self._state.wait_created()
 
     async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
         """Get the info of the consumer in use. LocalProtocolError before the first consumer; ConsumerNotFound when it
@@ -291,7 +291,7 @@ class OrderedSource:
         if state.connection.state is State.CLOSED:
             raise ConnectionClosed(f"read {state.description}")
         inbox = state.attach(self)
-        self._unlisten = state.connection.listen(self._on_event)
+        self._unlisten = state.connection.add_listener(self._on_event)
         if self._is_fetch:
             self._until = self._loop.time() + options.expires
             self._timer = self._loop.call_at(self._until + EXPIRY_GRACE_S, self._on_expired)

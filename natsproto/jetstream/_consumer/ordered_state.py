@@ -181,7 +181,7 @@ class OrderedState:
         except NatsError:
             return
 
-    async def created(self) -> ConsumerInfo:
+    async def wait_created(self) -> ConsumerInfo:
         """Wait for the first consumer."""
         if self.info is not None:
             return self.info

@@ -149,7 +149,7 @@ class PullInbox:
     def join(self, reader: PullReceiver) -> PullSubscription:
         """Assign a subscription to a reader, until it leaves."""
         if self._unlisten is None:
-            self._unlisten = self.connection.listen(self._on_event)
+            self._unlisten = self.connection.add_listener(self._on_event)
             self.is_connected = self.connection.is_connected
         if self._idle:
             replies = self._idle.pop()

@@ -117,7 +117,7 @@ class PushSource:
             message_note=self._ack_wait,
         )
         self._subscription._on_change = self._on_change
-        self._unlisten = connection.listen(self._on_event)
+        self._unlisten = connection.add_listener(self._on_event)
         self._last_heard = self._loop.time()
         self._arm()
         if self._leftover:

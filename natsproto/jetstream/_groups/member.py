@@ -146,7 +146,7 @@ class Member(AwaitHint):
         """True after its end."""
         return self._task is not None and self._task.done()
 
-    async def joined(self) -> None:
+    async def wait_joined(self) -> None:
         """Wait until it reads the member's consumer. Raises the error that ended it; LocalProtocolError when it was
         stopped.
 

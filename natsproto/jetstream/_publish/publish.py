@@ -76,7 +76,7 @@ async def wait_connected(connection: Connection, deadline: float) -> None:
         if isinstance(event, Connected | Reconnected | Closed):
             release(change)
 
-    unlisten = connection.listen(on_event)
+    unlisten = connection.add_listener(on_event)
     timer = asyncio.get_running_loop().call_at(deadline, release, change)
     try:
         if connection.state is State.RECONNECTING:

@@ -86,7 +86,7 @@ class Lock:
         """The fencing token: the revision of the last acquisition, 0 if there was none."""
         return self._token
 
-    async def lost(self) -> None:
+    async def wait_lost(self) -> None:
         """Wait until the lock is no longer held. Cancelling ends the wait."""
         if self._revision:
             await self._lost.wait()

@@ -199,7 +199,7 @@ class ObjectReader(AsyncForHint):
         self._messages = consumer.messages(max_messages=ahead)
         self._messages.start()
         with bucket_errors(self._index.bucket):
-            self._is_exhausted = (await consumer.created()).num_pending < self._chunks_left
+            self._is_exhausted = (await consumer.wait_created()).num_pending < self._chunks_left
         if self._is_exhausted:
             await self._check_missing()
 

@@ -55,7 +55,7 @@ from natsproto.protocol.headers import HeadersLike
 MESSAGE_OVERHEAD_BYTES = 512
 """Bytes of a message to leave for its headers, or for the size and digest in an info."""
 ORPHAN_AGE_S = 24 * 3600.0
-"""Age in seconds after which ``sweep`` treats chunks as orphaned."""
+"""Age in seconds after which ``purge_orphans`` treats chunks as orphaned."""
 
 
 class ObjectStore:
@@ -99,7 +99,7 @@ class ObjectStore:
         with bucket_errors(self.bucket):
             return ObjectStoreStatus.of(await self._stream.seal(timeout=timeout))
 
-    async def sweep(self, *, older_than: Duration = ORPHAN_AGE_S, timeout: Duration | None = None) -> int:
+    async def purge_orphans(self, *, older_than: Duration = ORPHAN_AGE_S, timeout: Duration | None = None) -> int:
         """Purge orphaned chunks, left by programs that were killed during ``put``; return their number.
 
         ``older_than`` in seconds (default: a day) is the minimal age of the newest chunk. It must be longer than any

@@ -447,7 +447,7 @@ class Client:
 
     @property
     def pending_data_size(self) -> int:
-        return self._nc.stats.waiting_bytes if self._nc else 0
+        return self._nc.stats.buffered_bytes if self._nc else 0
 
     @property
     def client_id(self) -> int | None:

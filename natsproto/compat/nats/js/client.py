@@ -222,7 +222,7 @@ class JetStreamContext(Buckets):
             ConsumerConfig(**{name: getattr(config, name) for name in IN_ORDER if getattr(config, name)}), push=True
         )
         sub = await self._pushed(config, ordered.messages(), stream, lambda: ordered.name, cb, acks=False)
-        await ordered.created()
+        await ordered.wait_created()
         return sub
 
     @translate_errors
