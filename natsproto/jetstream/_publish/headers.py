@@ -97,6 +97,8 @@ def _duplicate_header_error(name: str) -> ConfigError:
 
 def header_block(subject: str, headers: HeadersLike | None, args: Mapping[str, object]) -> bytes | None:
     """Return the encoded headers; None when there are none."""
+    if not args:
+        return None if headers is None else block_of(headers)
     pairs = header_pairs(subject, headers, args)
     return encode_headers(pairs) if pairs else None
 
@@ -104,17 +106,16 @@ def header_block(subject: str, headers: HeadersLike | None, args: Mapping[str, o
 def message_block(
     subject: str, headers: HeadersLike | None, args: Mapping[str, object], msg_id: str | None, auto_id: str | None
 ) -> bytes | None:
-    """Return the encoded headers with ``auto_id``, if given, as the id of a message without one."""
-    if args:
-        block = header_block(subject, headers, {"msg_id": msg_id, **args})
-        if auto_id is not None and not has_msg_id(block):
-            return header_block(subject, headers, {"msg_id": auto_id, **args})
-        return block
-    block = None if headers is None else block_of(headers)
-    if has_msg_id(block):
-        if msg_id is not None:
-            raise _duplicate_header_error(MSG_ID_HEADER)
-        return block
+    """Return the encoded headers with a message id: ``msg_id``, or ``auto_id`` if neither that nor the headers have
+    one.
+    """
+    block = None
+    if headers is not None or args:
+        block = header_block(subject, headers, args)
+        if has_msg_id(block):
+            if msg_id is not None:
+                raise _duplicate_header_error(MSG_ID_HEADER)
+            return block
     msg_id = auto_id if msg_id is None else msg_id
     if msg_id is None:
         return block
@@ -129,7 +130,7 @@ def has_msg_id(block: bytes | None) -> bool:
 def msg_id_block(msg_id: str) -> bytes:
     """Return the header block of a message with an id and no other headers, the most frequent one."""
     if type(msg_id) is str and msg_id.isascii() and msg_id.isprintable() and msg_id and msg_id.strip(" ") == msg_id:
-        return _VERSION_LINE + b"Nats-Msg-Id: " + msg_id.encode() + b"\r\n\r\n"
+        return b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % msg_id.encode()
     return encode_headers([(MSG_ID_HEADER, _text("msg_id", msg_id))])
 
 
