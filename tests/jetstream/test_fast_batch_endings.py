@@ -164,9 +164,9 @@ def test_numbers_go_on_over_both_ways_to_send() -> None:
 
 def test_nothing_is_accepted_before_the_first_answer() -> None:
     batch = Batch(2, acked=0)
-    assert not batch.state.accepted_once
+    assert not batch.state.ack_flow
     batch.reply({"type": "ack", "seq": 0, "msgs": 4})
-    assert batch.state.accepted_once
+    assert batch.state.ack_flow
 
 
 @pytest.mark.parametrize("failed", [7, 8, 9])

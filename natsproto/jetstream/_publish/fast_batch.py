@@ -92,25 +92,20 @@ class FastBatchSender:
             lines.check_size(size)
         if last:
             state.commit()
-        if state.sent < state.append_until:
-            self._outbox.put(self._head(start, BatchOperation.APPEND, state.sent + 1, block, size), payload)
+        if (sequence := state.sent + 1) <= state.append_until:  # nearly every message
+            if block is None:
+                head = b"%b%b%d.1.$FI %d\r\n" % (start, self._reply, sequence, size)
+            else:
+                head = b"H%b%b%d.1.$FI %d %d\r\n%b" % (start, self._reply, sequence, len(block), size, block)
+            self._outbox.put(head, payload)
             return state.append(subject, payload, block)
         number = self.messages.add(subject, payload, block)
         self.send_due()
         return number
 
-    def append(self, subject: str, payload: bytes) -> int | None:
-        """``add`` for a message without headers that can be sent at once; None if it needs more."""
-        state, lines = self.state, self._control_lines
-        start = lines.pub_prefixes.get(subject)
-        if state.sent >= state.append_until or start is None or len(payload) > lines.max_payload:
-            return None
-        self._outbox.put(b"%b%b%d.1.$FI %d\r\n" % (start, self._reply, state.sent + 1, len(payload)), payload)
-        return state.append(subject, payload, None)
-
     async def wait_accepted(self, number: int) -> None:
         """Wait until the stream has accepted a first message, or has rejected it."""
-        while not self.state.accepted_once and self.messages.fatal_error is None and number > self.messages.settled:
+        while not self.state.ack_flow and self.messages.fatal_error is None and number > self.messages.settled:
             await self._waiters.wait()
 
     async def settle(self, *, finish: bool = False) -> None:
@@ -290,21 +285,18 @@ class FastPublisher:
         failed as may be pending. ConnectionClosed when the client is closed. Cancelling while it waits publishes
         nothing.
         """
-        if (
-            msg_id is None
-            and headers is None
-            and not args
-            and not self._id
-            and type(payload) is bytes
-            and not self._outbox.must_wait
-            and (sent := self._sender.append(subject, payload)) is not None
-        ):
-            return sent  # the way of nearly every message
-        await self._ready()
-        number = self._sender.add(subject, as_bytes(payload), self._block(subject, msg_id, headers, args))
-        if not self._state.accepted_once:
+        state = self._state
+        if state.sent >= state.append_until or self._outbox.must_wait:
+            await self._ready()
+        if type(payload) is not bytes:
+            payload = as_bytes(payload)
+        block = None
+        if msg_id is not None or headers is not None or args or self._id:
+            block = self._block(subject, msg_id, headers, args)
+        number = self._sender.add(subject, payload, block)
+        if not state.ack_flow:
             await self._sender.wait_accepted(number)
-            if not self._state.accepted_once and (refusal := self._messages.take_error_of(number)) is not None:
+            if not state.ack_flow and (refusal := self._messages.take_error_of(number)) is not None:
                 self._sender.on_replies_handled()  # a reported failure makes room
                 raise refusal
         return number

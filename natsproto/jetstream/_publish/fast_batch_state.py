@@ -140,8 +140,8 @@ class FastBatchState:
     """The current batch of a publisher. ``name`` is the prefix of the batch ids."""
 
     __slots__ = (
-        *("_acked", "_commits", "_limits", "_ack_flow", "_name", "_number", "_retry_counter", "_refused", "_repeat"),
-        *("_silent_ticks", "_is_commit_wanted", "messages", "phase", "sent", "append_until"),
+        *("_acked", "_commits", "_limits", "_name", "_number", "_retry_counter", "_refused", "_repeat"),
+        *("_silent_ticks", "_is_commit_wanted", "messages", "phase", "sent", "append_until", "ack_flow"),
     )
 
     def __init__(self, name: bytes, limits: FastOptions, messages: BatchMessages) -> None:
@@ -152,9 +152,10 @@ class FastBatchState:
         """The sequence of the last message sent in the batch."""
         self.append_until = 0
         """Up to this sequence, messages can be sent at once and recorded with ``append``; 0 for none."""
+        self.ack_flow = 0
+        """Messages per acknowledgement, set by the stream; 0 until it has accepted a message."""
         self._number = 1
         self._acked = 0  # the sequence before the first pending message
-        self._ack_flow = 0  # messages per acknowledgement, set by the stream; 0 until it has accepted one
         self._commits = 0  # how often a commit or an end was sent
         self._is_commit_wanted = False
         self._repeat = False  # a missing reply is to be requested
@@ -169,11 +170,6 @@ class FastBatchState:
     def batch(self) -> bytes:
         """The id of the current or next batch."""
         return b"%b-%d" % (self._name, self._number)
-
-    @property
-    def accepted_once(self) -> bool:
-        """True once the stream has accepted a message."""
-        return self._ack_flow > 0
 
     @property
     def idle(self) -> bool:
@@ -210,7 +206,7 @@ class FastBatchState:
 
     def commit_if_short(self) -> None:
         """To be called when a caller waits for room: commit if too few messages fit to be acknowledged."""
-        if self.phase is BatchPhase.OPEN and self._in_flight == len(self.messages.pending) < self._ack_flow:
+        if self.phase is BatchPhase.OPEN and self._in_flight == len(self.messages.pending) < self.ack_flow:
             self.commit()
 
     # ------------------------------------------------------------ commands
@@ -221,7 +217,7 @@ class FastBatchState:
 
     @property
     def _limit(self) -> int:
-        return self._acked + self._ack_flow * self._limits.outstanding
+        return self._acked + self.ack_flow * self._limits.outstanding
 
     def next_command(self) -> Command | None:
         """Return the command to send now; None when there is none before the next event."""
@@ -361,7 +357,7 @@ class FastBatchState:
         subject = self.messages.subject
         pause = self._retry_counter.pause_after(NoStream(subject))
         # If the stream has replied before, wait for its election; in an open batch, earlier messages may be stored.
-        if pause is None and self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE_MESSAGE) and not self.accepted_once:
+        if pause is None and self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE_MESSAGE) and not self.ack_flow:
             self._stop(self._acked + 1, NoStream(subject))
             return 0
         self._transition(BatchEvent.RETRY_LATER)
@@ -373,7 +369,7 @@ class FastBatchState:
         self._repeat = False
         self._retry_counter = self._new_retry_counter()
         self._settle_up_to(sequence)
-        self._ack_flow = max(1, msgs)
+        self.ack_flow = max(1, msgs)
 
     def _on_gap(self, first: int, following: int) -> None:
         """The stream lacks the messages from ``first`` to the one before ``following``."""
@@ -421,7 +417,7 @@ class FastBatchState:
             reason = f"stream {ack.stream!r} stored the message alone (nats-server 2.14 is needed)"
             self.give_up(reason, UnsupportedByServer("fast ingest", reason))
             return
-        self._ack_flow = max(1, self._ack_flow)
+        self.ack_flow = max(1, self.ack_flow)
         self._retry_counter = self._new_retry_counter()
         self.messages.ack = ack
         self._is_commit_wanted = False
