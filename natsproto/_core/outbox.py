@@ -6,8 +6,8 @@ again.
 
 The first message after an idle moment goes out at once, so nothing waits on a timer and a single publish has left when
 the call returns. Later messages of the same turn of the event loop are collected and go out together at its end, or as
-soon as 64 KiB have come together. A caller that is about to put several messages calls ``cork`` first, so that all are
-collected.
+soon as 64 KiB have come together, or 192 KiB with large payloads, which are not copied. A caller that is about to put
+several messages calls ``cork`` first, so that all are collected.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ from natsproto.errors import ConnectionClosed, OutboxFull
 
 FLUSH_SIZE = 65_536
 """Bytes that are written without waiting for the end of the turn of the event loop."""
+
+LARGE_PAYLOAD = 8192
+"""Bytes of a payload from which on messages are collected up to LARGE_FLUSH_SIZE, and not copied into one piece."""
+
+LARGE_FLUSH_SIZE = 196_608
+"""As FLUSH_SIZE, for large payloads, of which a turn of the event loop for each would cost a quarter."""
 
 CONGESTED_SIZE = 262_144
 """Waiting bytes above which publish() waits while the wire is busy."""
@@ -130,7 +136,7 @@ class Outbox:
         if not self._corked:
             self.cork()
             self.flush()
-        elif size >= FLUSH_SIZE:
+        elif size >= (FLUSH_SIZE if len(payload) < LARGE_PAYLOAD else LARGE_FLUSH_SIZE):
             # A caller that never suspends would keep the loop from reading: it must yield once per write.
             self.must_wait = True
             self.flush()
@@ -173,12 +179,17 @@ class Outbox:
         if self.size > CONGESTED_SIZE:
             self._flush_in_chunks(wire)
             return
-        data = b"".join(self._parts)
-        self.frames_out += self.frames
-        self.bytes_out += len(data)
-        self._parts.clear()
+        frames, size = self.frames, self.size
+        self.frames_out += frames
+        self.bytes_out += size
         self.size = 0
-        wire.write(data)
+        if size > frames * LARGE_PAYLOAD:
+            parts, self._parts = self._parts, []
+            wire.writelines(parts, size)
+        else:
+            data = b"".join(self._parts)
+            self._parts.clear()
+            wire.write(data)
         if not self.confirm_scheduled:
             self._on_write()
 
@@ -193,10 +204,14 @@ class Outbox:
             while taken < len(parts) and size < FLUSH_SIZE:
                 size += len(parts[taken]) + len(parts[taken + 1]) + 2
                 taken += 3
-            self.frames_out += (taken - begin) // 3
+            frames = (taken - begin) // 3
+            self.frames_out += frames
             self.bytes_out += size
             self.size -= size
-            wire.write(b"".join(parts[begin:taken]))
+            if size > frames * LARGE_PAYLOAD:
+                wire.writelines(parts[begin:taken], size)
+            else:
+                wire.write(b"".join(parts[begin:taken]))
         del parts[:taken]
         if not self.confirm_scheduled:
             self._on_write()

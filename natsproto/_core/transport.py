@@ -96,6 +96,7 @@ class SocketWire(asyncio.BufferedProtocol):
         self._view = memoryview(bytearray(FIRST_READ_BUFFER_SIZE))
         self._room: memoryview | None = None
         self._transport: asyncio.Transport | None = None
+        self._gathers_writes = False
         self._upgrading = False
         self._written = 0
 
@@ -105,6 +106,13 @@ class SocketWire(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._written += len(data)
             self._transport.write(data)
+
+    def writelines(self, parts: list[bytes], size: int) -> None:
+        if self._gathers_writes and self._transport is not None:
+            self._written += size
+            self._transport.writelines(parts)
+        else:
+            self.write(b"".join(parts))
 
     def close(self) -> None:
         if self._transport is not None:
@@ -178,6 +186,8 @@ class SocketWire(asyncio.BufferedProtocol):
 
     def _adopt(self, transport: asyncio.Transport) -> None:
         self._transport = transport
+        # asyncio's transports join the parts as well, or do not report a full buffer after them (CVE-2024-12254).
+        self._gathers_writes = not isinstance(transport, asyncio.Transport)
         # Data that the kernel does not accept must stay in the outbox, where whole frames survive a reconnect, and
         # not in asyncio's buffer, which is lost with the socket. So the buffer counts as full as soon as it holds
         # anything. (Not high=0: asyncio's TLS transport would report an empty buffer as full, forever.)

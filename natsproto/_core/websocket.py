@@ -109,6 +109,9 @@ class WebSocketWire:
             return  # on_disconnect reports the end
         self._flush()
 
+    def writelines(self, parts: list[bytes], size: int) -> None:
+        self.write(b"".join(parts))
+
     def close(self) -> None:
         """Send a close frame. The end comes with the server's answer; data until then is discarded."""
         self._closing = True

@@ -53,6 +53,10 @@ class Wire(Protocol):
         """Send bytes, or buffer them and report ``on_write_paused``. Does nothing after the end of the wire."""
         ...
 
+    def writelines(self, parts: list[bytes], size: int) -> None:
+        """As ``write``, for ``size`` bytes in parts, which are not copied if the transport can avoid it."""
+        ...
+
     def close(self) -> None:
         """Close after everything written was sent."""
         ...

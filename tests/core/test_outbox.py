@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproto._core.outbox import CONGESTED_SIZE, FLUSH_SIZE, Outbox
+from natsproto._core.outbox import CONGESTED_SIZE, LARGE_FLUSH_SIZE, LARGE_PAYLOAD, Outbox
 from natsproto.errors import ConnectionClosed, OutboxFull
 from tests.core.helpers import turns
 
@@ -35,12 +35,18 @@ class Pipe:
     def __init__(self, outbox: Outbox, room: int = 1 << 40) -> None:
         self.outbox, self.room = outbox, room
         self.written: list[bytes] = []
+        self.parts: list[bytes] = []
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
         self.room -= len(data)
         if self.room <= 0:
             self.outbox.pause()
+
+    def writelines(self, parts: list[bytes], size: int) -> None:
+        assert sum(map(len, parts)) == size
+        self.parts = parts
+        self.write(b"".join(parts))
 
     def take(self, room: int) -> None:
         self.room = room
@@ -119,7 +125,7 @@ def test_corked_messages_leave_together() -> None:
     assert wire.written[1:] == [frame(3)]
     turn.over()
     outbox.cork()
-    outbox.put(head(4), bytes(FLUSH_SIZE))
+    outbox.put(head(4), bytes(LARGE_FLUSH_SIZE))
     assert len(wire.written) == 3  # that much goes at once
     outbox.close()
     turn.over()
@@ -132,9 +138,45 @@ def test_full_batch_leaves_before_end_of_turn() -> None:
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
     outbox.put(head(0), b"data")
-    outbox.put(head(1), bytes(FLUSH_SIZE))
+    outbox.put(head(1), bytes(LARGE_FLUSH_SIZE))
     assert len(wire.written) == 2
     assert outbox.must_wait, "a publisher that never suspends has to give way now and then"
+
+
+def test_batch_of_large_payloads_is_larger() -> None:
+    outbox, turn = make()
+    wire = Pipe(outbox)
+    outbox.attach(wire, paused=False)
+    outbox.cork()
+    payload = bytes(LARGE_PAYLOAD)
+    number = 0
+    while not outbox.must_wait:
+        assert wire.written == []
+        outbox.put(head(number), payload)
+        number += 1
+    assert len(wire.bytes) >= LARGE_FLUSH_SIZE > len(wire.bytes) - len(head(0)) - len(payload) - 2
+    assert (outbox.frames, outbox.frames_out, outbox.bytes_out) == (0, number, len(wire.bytes))
+    turn.over()
+    assert len(wire.written) == 1
+
+
+def test_large_payloads_are_not_copied() -> None:
+    outbox, turn = make()
+    wire = Pipe(outbox, room=0)
+    outbox.attach(wire, paused=True)
+    payload = bytes(CONGESTED_SIZE)
+    for number in range(2):
+        outbox.put(head(number), payload)
+    wire.take(1 << 40)  # so much that it goes out in pieces
+    assert wire.parts == [head(1), payload, b"\r\n"]
+    assert wire.parts[1] is payload
+    turn.over()
+    outbox.put(head(2), payload[:LARGE_PAYLOAD])
+    assert wire.parts[0] == head(2)
+    turn.over()
+    outbox.put(head(3), payload[:100])
+    assert wire.parts[0] == head(2)
+    assert len(wire.written) == 4
 
 
 # ---------------------------------------------------------------- bounds
@@ -257,7 +299,7 @@ async def test_who_goes_on_after_its_turn_is_collected() -> None:
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
     for _ in range(2):
-        outbox.put(head(0), bytes(FLUSH_SIZE))
+        outbox.put(head(0), bytes(LARGE_FLUSH_SIZE))
     assert outbox.must_wait
     await outbox.wait_writable()
     outbox.put(head(1), b"data")

@@ -222,6 +222,9 @@ class _Paper:
     def write(self, data: bytes) -> None:
         self.written.append(data)
 
+    def writelines(self, parts: list[bytes], size: int) -> None:
+        self.write(b"".join(parts))
+
     def unsent_bytes(self) -> int:
         return 0
 

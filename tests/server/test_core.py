@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import threading
 from collections import Counter
@@ -182,18 +183,21 @@ async def test_messages_in_order_in_every_way_of_reading(nats_server: Server) ->
 
 
 @both_loops
-async def test_payloads_of_every_size_arrive_as_they_were(nats_server: Server) -> None:
+async def test_payloads_of_every_size_arrive_as_they_were(nats_server: Server, seed: int) -> None:
+    rng = random.Random(seed)
     async with client(nats_server.url) as nc:
-        sizes = [0, 1, 2, 100, 65_535, 65_536, 65_537, 200_000, nc.max_payload]
+        sizes = [0, 1, 2, 100, 8191, 8192, 65_535, 65_536, 65_537, 200_000, nc.max_payload]
+        sizes += rng.choices(sizes, k=30)
+        payloads = [rng.randbytes(size) for size in sizes]
         async with nc.subscribe("a") as sub:
-            for size in sizes:
-                await nc.publish("a", bytes(number % 251 for number in range(size)))
-            for size in sizes:
-                assert (await sub.next(timeout=5)).data == bytes(number % 251 for number in range(size))
-            payload = bytearray(b"changing")
-            await nc.publish("a", payload)  # taken, if not promised
-            await nc.publish("a", memoryview(payload)[2:])
-            payload[:] = b"XXXXXXXX"
+            for payload in payloads:
+                await nc.publish("a", payload)
+            same = [(await sub.next(timeout=30)).data == payload for payload in payloads]
+            assert all(same), sizes
+            changing = bytearray(b"changing")
+            await nc.publish("a", changing)  # taken, if not promised
+            await nc.publish("a", memoryview(changing)[2:])
+            changing[:] = b"XXXXXXXX"
             assert (await sub.next(timeout=5)).data == b"changing"
             assert (await sub.next(timeout=5)).data == b"anging"
 
