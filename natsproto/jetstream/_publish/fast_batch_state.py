@@ -341,7 +341,7 @@ class FastBatchState:
             elif kind == "gap":
                 self._on_gap(_count_field(reply, "last_seq"), _count_field(reply, "seq"))
             elif kind == "err":
-                self._on_header_error(_count_field(reply, "seq"), api_error(reply, "fast ingest"))
+                self._on_refused(_count_field(reply, "seq"), api_error(reply, "fast ingest"))
             elif "error" in reply:
                 return self._on_error(sequence, api_error(reply, f"fast ingest to {self.messages.subject!r}"))
             else:
@@ -379,8 +379,8 @@ class FastBatchState:
         else:
             self._transition(BatchEvent.GAP_FOUND)  # its next reply reports the last sequence
 
-    def _on_header_error(self, sequence: int, error: NatsError) -> None:
-        """The stream rejected a message because of its headers."""
+    def _on_refused(self, sequence: int, error: NatsError) -> None:
+        """The stream rejected a message of the batch."""
         if self._limits.gap_ok:
             self._fail(sequence, error)
             self._refused[sequence] = error
@@ -398,16 +398,13 @@ class FastBatchState:
             return self._retry_counter.pause_after(error) or 0
         elif code in _FATAL_CODES or (sequence == 1 and not gap_ok):
             self._stop(sequence, error)
-        elif gap_ok:
-            self._fail(sequence, error)
-            self._refused[sequence] = error
-            if sequence == 1:
+        else:
+            self._on_refused(sequence, error)
+            if not gap_ok:
+                self._repeat = True  # the stream will notice the gap and report the last sequence
+            elif sequence == 1:
                 self._settle_up_to(1)
                 self._transition(BatchEvent.ENDED)
-        else:
-            self._refused = {sequence: error}
-            self._transition(BatchEvent.GAP_FOUND)
-            self._repeat = True  # the stream will notice the gap and report the last sequence
         return 0
 
     def _on_end(self, ack: PubAck) -> None:
