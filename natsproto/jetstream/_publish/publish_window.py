@@ -34,7 +34,7 @@ from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import PLAIN_ACK, pub_ack
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.headers import has_msg_id
-from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, TRANSIENT_CODES, RetryCounter, attempts_for
+from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, TRANSIENT_CODES, RetryCounter
 from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
 from natsproto.protocol.frames import Message
 
@@ -359,8 +359,9 @@ class PublishWindow:
     def _retry_state(self, token: str, future: AckFuture) -> RetryState:
         state = self._retry_states.get(token)
         if state is None:
-            attempts = attempts_for(self._limits.retry_attempts, has_id=has_msg_id(future._head))
-            state = self._retry_states[token] = RetryState(RetryCounter(attempts, self._limits.retry_wait))
+            limits, has_id = self._limits, has_msg_id(future._head)
+            counter = RetryCounter(limits.retry_attempts, limits.retry_wait, has_id=has_id)
+            state = self._retry_states[token] = RetryState(counter)
         return state
 
     # ------------------------------------------------------------ sending again

@@ -47,27 +47,18 @@ TRANSIENT_CODES = frozenset(
 """Temporary errors: the message was not stored, and a retry will succeed."""
 
 
-def attempts_for(given: int | None, *, has_id: bool) -> int:
-    """Retries of a message whose subject no stream has; -1 for retries until the timeout.
-
-    A message with an id may be sent any number of times, so that it survives an election. ``given`` is what the caller
-    wants, None for this default.
-    """
-    if given is not None:
-        return given
-    return -1 if has_id else RETRY_ATTEMPTS
-
-
 class RetryCounter:
     """The temporary failures of a message, and the wait before the next attempt.
 
-    ``attempts`` is the limit of retries while no stream has the subject, -1 for no limit; ``wait`` is in seconds.
+    ``attempts`` is the limit of retries while no stream has the subject, -1 for no limit; ``wait`` is in seconds. By
+    default a message with an id has no limit, so that it survives an election: it may be sent any number of times.
     """
 
     __slots__ = ("_attempts", "_transient", "_wait", "no_stream")
 
-    def __init__(self, attempts: int, wait: float) -> None:
-        self._attempts, self._wait = attempts, wait
+    def __init__(self, attempts: int | None, wait: float, *, has_id: bool = False) -> None:
+        self._attempts = attempts if attempts is not None else -1 if has_id else RETRY_ATTEMPTS
+        self._wait = wait
         self.no_stream = 0
         """The number of attempts without a stream."""
         self._transient = 0
@@ -101,7 +92,7 @@ class PublishState:
         self.subject, self.has_id = subject, has_id
         self.deadline = now + timeout
         self._timeout, self._retry_wait = timeout, retry_wait
-        self._retry_counter = RetryCounter(attempts_for(attempts, has_id=has_id), retry_wait)
+        self._retry_counter = RetryCounter(attempts, retry_wait, has_id=has_id)
         self._maybe_stored: PublishUncertain | None = None  # why an earlier copy may be stored
 
     def pause_after(self, error: NatsError, sent_at: float, now: float) -> float:
