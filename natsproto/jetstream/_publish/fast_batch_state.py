@@ -26,7 +26,6 @@ from natsproto.errors import (
     NatsError,
     NoStream,
     PermissionDenied,
-    PublishTimeout,
     PublishUncertain,
     RequestTimeout,
     UnsupportedByServer,
@@ -36,7 +35,7 @@ from natsproto.jetstream._codec import parse
 from natsproto.jetstream._info import PubAck, decode_pub_ack
 from natsproto.jetstream._publish.batch_messages import BatchMessages, PendingMessage
 from natsproto.jetstream._publish.headers import has_msg_id
-from natsproto.jetstream._publish.retry_policy import TRANSIENT_CODES, RetryCounter
+from natsproto.jetstream._publish.retry_policy import TRANSIENT_CODES, RetryCounter, uncertain_error
 
 _FATAL_CODES = frozenset(
     {ErrCode.BATCH_PUBLISH_DISABLED, ErrCode.BATCH_PUBLISH_INVALID_PATTERN, ErrCode.BATCH_PUBLISH_INVALID_BATCH_ID}
@@ -493,11 +492,7 @@ class FastBatchState:
     def _error_of(self, subject: str, reason: str, fatal_error: NatsError) -> NatsError:
         if isinstance(fatal_error, PermissionDenied) and subject == fatal_error.subject:
             return fatal_error
-        if isinstance(fatal_error, RequestTimeout):
-            return PublishTimeout(subject, self._limits.timeout)
-        uncertain = PublishUncertain(subject, reason)
-        uncertain.__cause__ = fatal_error
-        return uncertain
+        return uncertain_error(subject, fatal_error, self._limits.timeout, reason)
 
     def _finish(self, errors: list[NatsError], fatal_error: NatsError) -> None:
         failed = self._refused if self._limits.gap_ok else ()

@@ -34,7 +34,7 @@ from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import PLAIN_ACK, pub_ack
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.headers import has_msg_id
-from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, TRANSIENT_CODES, RetryCounter
+from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, TRANSIENT_CODES, RetryCounter, uncertain_error
 from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
 from natsproto.protocol.frames import Message
 
@@ -279,7 +279,7 @@ class PublishWindow:
             if has_msg_id(future._head):
                 self._retry_state(token, future).maybe_stored = True
             else:
-                self._fail(token, future, PublishUncertain(future.subject, str(error)))
+                self._fail(token, future, uncertain_error(future.subject, error, self._limits.timeout))
         self._waiting = dict.fromkeys(self._pending)
         self._wake_waiters()
 
@@ -481,9 +481,9 @@ class PublishWindow:
         if self._pause is not None:
             self._pause.cancel()
         for token, future in list(self._pending.items()):
-            fate, retry = error, self._retry_states.get(token)
+            retry = self._retry_states.get(token)
             if token not in self._waiting or (retry is not None and retry.maybe_stored):
-                fate = PublishUncertain(future.subject, reason)
-                fate.__cause__ = error
-            self._fail(token, future, fate)
+                self._fail(token, future, uncertain_error(future.subject, error, self._limits.timeout, reason))
+            else:
+                self._fail(token, future, error)
         self._wake_waiters()

@@ -47,6 +47,17 @@ TRANSIENT_CODES = frozenset(
 """Temporary errors: the message was not stored, and a retry will succeed."""
 
 
+def uncertain_error(subject: str, error: NatsError, timeout: float, reason: str = "") -> PublishUncertain:
+    """Return the error of a message that was sent and gets no reply because of ``error``; the ``timeout`` in seconds is
+    that of the message.
+    """
+    if isinstance(error, RequestTimeout):
+        return PublishTimeout(subject, timeout)
+    uncertain = PublishUncertain(subject, reason or str(error))
+    uncertain.__cause__ = error
+    return uncertain
+
+
 class RetryCounter:
     """The temporary failures of a message, and the wait before the next attempt.
 
@@ -101,7 +112,7 @@ class PublishState:
         """
         failure = error
         if isinstance(error, RequestTimeout | ConnectionLost | SubscriptionDenied):  # sent, but no reply will come
-            self._maybe_stored = self._uncertain(error)
+            self._maybe_stored = uncertain_error(self.subject, error, self._timeout)
             if isinstance(error, ConnectionLost) and self.has_id and now < self.deadline:
                 return 0.0
             raise self._maybe_stored
@@ -120,10 +131,3 @@ class PublishState:
         if self._maybe_stored is None:
             raise failure
         raise PublishUncertain(self.subject, f"{self._maybe_stored.reason}, and then {failure}") from failure
-
-    def _uncertain(self, error: NatsError) -> PublishUncertain:
-        if isinstance(error, RequestTimeout):
-            return PublishTimeout(self.subject, self._timeout)
-        uncertain = PublishUncertain(self.subject, str(error))
-        uncertain.__cause__ = error
-        return uncertain
