@@ -116,9 +116,11 @@ class PublishWindow:
         self._connection = connection
         self._outbox, self._control_lines = connection._outbox, connection._control_lines
         self._limits = limits
-        self._replies: PendingReplies[AckFuture]
-        self._replies = PendingReplies(f"{connection.new_inbox()}.", self._check_time, self._on_due)
-        self._pending = self._replies.pending
+        self.replies: PendingReplies[AckFuture]
+        """The futures of the messages that are not acknowledged, and the count of all."""
+        self.replies = PendingReplies(f"{connection.new_inbox()}.", self._check_time, self._on_due)
+        self.subject = self.replies.subject
+        self._pending = self.replies.pending
         self.nbytes = 0
         """Bytes of payload that are not acknowledged."""
         self.full = False
@@ -137,24 +139,9 @@ class PublishWindow:
         self._failures.fatal_error = None
 
     @property
-    def subject(self) -> str:
-        """The wildcard of the subscription."""
-        return self._replies.subject
-
-    @property
-    def count(self) -> int:
-        """Messages accepted so far; the number of the last one."""
-        return self._replies.count
-
-    @property
-    def pending(self) -> int:
-        """Messages that are not acknowledged yet."""
-        return len(self._pending)
-
-    @property
     def acknowledged(self) -> int:
         """Messages that a stream has acknowledged."""
-        return self.count - len(self._pending) - self._failures.count
+        return self.replies.count - len(self._pending) - self._failures.count
 
     # ------------------------------------------------------------ adding messages
 
@@ -174,7 +161,7 @@ class PublishWindow:
 
     async def flush(self) -> None:
         """Wait until every message accepted so far is settled. Cancelling changes nothing."""
-        last = self.count
+        last = self.replies.count
         while self._pending and int(next(iter(self._pending))) <= last:
             await self._changed.wait()
 
@@ -194,7 +181,7 @@ class PublishWindow:
 
     def require_feature(self, required: RequiredFeature) -> None:
         """Do not send the last message again, or later, to a server that would ignore this feature."""
-        token = str(self.count)
+        token = str(self.replies.count)
         self._retry_state(token, self._pending[token]).required = required
 
     def add(self, subject: str, payload: bytes, block: bytes | None = None) -> AckFuture:
@@ -204,7 +191,7 @@ class PublishWindow:
         """
         if not self._sending:
             self._check_open()
-        replies = self._replies
+        replies = self.replies
         number = replies.count + 1
         start = self._control_lines.pub_prefixes.get(subject) or self._cache_start(subject)
         size = len(payload)
@@ -240,14 +227,14 @@ class PublishWindow:
     def _cache_start(self, subject: str) -> bytes:
         """Validate a subject and the length of its control line."""
         lines = self._control_lines
-        lines.message_line(lines.encode_subject(subject), self._replies.prefix + _MAX_REPLY, None, 0)
+        lines.message_line(lines.encode_subject(subject), self.replies.prefix + _MAX_REPLY, None, 0)
         return lines.pub_prefix(subject)
 
     # ------------------------------------------------------------ callbacks of the engine
 
     def on_message(self, message: Message) -> None:
         """A reply came: nearly always an acknowledgement, which is parsed at its first use."""
-        token = message.subject[len(self._replies.prefix) :]
+        token = message.subject[len(self.replies.prefix) :]
         future = self._pending.get(token)
         if future is None:
             return  # it is settled: an acknowledgement that comes late, or of another copy
@@ -272,7 +259,7 @@ class PublishWindow:
     def on_disconnect(self, error: ConnectionLost) -> None:
         """The connection was lost: messages with an id are sent again, the others fail unless they were not written."""
         self._sending = False
-        unsent = set(self._outbox.take_back(self._replies.prefix))
+        unsent = set(self._outbox.take_back(self.replies.prefix))
         for token, future in list(self._pending.items()):
             if future._head in unsent or token in self._waiting:
                 continue
@@ -420,9 +407,9 @@ class PublishWindow:
             if future._deadline <= now:
                 self._expire(token, future)
             elif not has_msg_id(future._head):
-                self._replies.postpone(token, future._deadline)
+                self.replies.postpone(token, future._deadline)
             else:
-                self._replies.postpone(token, min(now + RESEND_AFTER_S, future._deadline))
+                self.replies.postpone(token, min(now + RESEND_AFTER_S, future._deadline))
                 if up and token not in self._waiting:
                     retry = self._retry_state(token, future)
                     if not retry.refused_since_check:
@@ -477,7 +464,7 @@ class PublishWindow:
         if self._failures.fatal_error is None:
             self._failures.fatal_error = error
         self._sending = False
-        self._replies.close()
+        self.replies.close()
         if self._pause is not None:
             self._pause.cancel()
         for token, future in list(self._pending.items()):

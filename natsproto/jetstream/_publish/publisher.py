@@ -54,7 +54,7 @@ class Publisher:
         required = required_feature(args) if args else None
         if required is not None and (refusal := required.error_for(self._connection.server_info)) is not None:
             raise refusal
-        auto_id = f"{self._id}{window.count + 1}" if self._id else None
+        auto_id = f"{self._id}{window.replies.count + 1}" if self._id else None
         future = window.add(subject, payload, message_block(subject, headers, args, msg_id, auto_id))
         if required is not None:
             window.require_feature(required)
@@ -71,7 +71,7 @@ class Publisher:
     @property
     def published(self) -> int:
         """Messages published so far; the number of the last one."""
-        return self._window.count
+        return self._window.replies.count
 
     @property
     def acknowledged(self) -> int:
@@ -81,7 +81,7 @@ class Publisher:
     @property
     def pending(self) -> int:
         """Messages that are not settled yet."""
-        return self._window.pending
+        return len(self._window.replies.pending)
 
     async def __aenter__(self) -> Publisher:
         if self._entered:
