@@ -43,11 +43,11 @@ class RequiredFeature(NamedTuple):
     version: str
     level: int
 
-    def error_for(self, server: ServerInfo) -> UnsupportedByServer | None:
-        """Return the error for a server that lacks the feature; None for others, and before any server is known."""
-        if not server.version or api_level(server) >= self.level:
-            return None
-        return UnsupportedByServer(self.description, f"nats-server {self.version} is needed, this is {server.version}")
+    def check(self, server: ServerInfo) -> None:
+        """Raise UnsupportedByServer for a server that lacks the feature. Does nothing before any server is known."""
+        if server.version and api_level(server) < self.level:
+            reason = f"nats-server {self.version} is needed, this is {server.version}"
+            raise UnsupportedByServer(self.description, reason)
 
 
 @contextmanager

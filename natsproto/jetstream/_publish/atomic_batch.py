@@ -166,7 +166,7 @@ class AtomicBatch:
             await asyncio.sleep(pause)
 
     async def __aenter__(self) -> AtomicBatch:
-        self._check_server()
+        _FEATURE.check(self._connection.server_info)
         return self
 
     async def __aexit__(
@@ -186,18 +186,13 @@ class AtomicBatch:
         if self._ended:
             raise LocalProtocolError("the batch is over: it was committed or abandoned")
 
-    def _check_server(self) -> None:
-        """Raise UnsupportedByServer for a server that would store each message separately."""
-        if (refusal := _FEATURE.error_for(self._connection.server_info)) is not None:
-            raise refusal
-
     async def _wait_for_server(self) -> None:
         """Wait for the connection that gets the next message: it may be to another server than before."""
         if self._connection.state is State.RECONNECTING:
             await wait_connected(self._connection, asyncio.get_running_loop().time() + self._timeout)
             if self._connection.state is State.RECONNECTING:
                 raise RequestTimeout("atomic batch, which waited for a connection and was not sent", self._timeout)
-        self._check_server()
+        _FEATURE.check(self._connection.server_info)  # others would store each message separately
 
     def _check_message(self, message: _Message) -> None:
         """Raise the error of a message that cannot be sent, before it is part of the batch."""
@@ -286,11 +281,11 @@ class AtomicBatch:
 
     def _abandon(self) -> None:
         """Make the server discard the batch now instead of after ten seconds: a gap in the sequence ends it."""
-        if not self._sent or not self._connection.is_connected or _FEATURE.error_for(self._connection.server_info):
+        if not self._sent or not self._connection.is_connected:
             return
-        pairs = self._headers(self._sent + 2)
         try:
-            self._connection.publish_nowait(self._messages[0].subject, headers=pairs)
+            _FEATURE.check(self._connection.server_info)
+            self._connection.publish_nowait(self._messages[0].subject, headers=self._headers(self._sent + 2))
         except NatsError:
             pass  # the server discards it in ten seconds
 

@@ -12,7 +12,14 @@ from typing import Unpack
 
 from natsproto._core.connection import Connection
 from natsproto._core.notifier import Notifier
-from natsproto.errors import ConnectionLost, LocalProtocolError, NatsError, OutboxFull, PermissionDenied
+from natsproto.errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    NatsError,
+    OutboxFull,
+    PermissionDenied,
+    UnsupportedByServer,
+)
 from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._publish.batch_messages import BatchMessages
@@ -192,8 +199,10 @@ class FastBatchSender:
     @fail_on_unexpected
     def on_reconnect(self) -> None:
         """There is a new connection, perhaps to a server with other limits or without fast ingest."""
-        if (refusal := _FEATURE.error_for(self._connection.server_info)) is not None:
-            self.state.give_up(str(refusal), refusal)
+        try:
+            _FEATURE.check(self._connection.server_info)
+        except UnsupportedByServer as exc:
+            self.state.give_up(str(exc), exc)
         self.state.on_reconnect()
         self.send_due()
         self.on_replies_handled()
@@ -377,8 +386,7 @@ class FastPublisher:
     async def __aenter__(self) -> FastPublisher:
         if self._entered:
             raise LocalProtocolError("a publisher can be entered once: make another one")
-        if (refusal := _FEATURE.error_for(self._connection.server_info)) is not None:
-            raise refusal
+        _FEATURE.check(self._connection.server_info)
         self._sender.open()
         self._entered = True
         return self

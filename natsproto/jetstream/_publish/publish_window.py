@@ -374,8 +374,8 @@ class PublishWindow:
             future, retry = self._pending[token], self._retry_states.get(token)
             head, payload = future._head, future._payload
             try:
-                if retry is not None and retry.required is not None and (refusal := retry.required.error_for(server)):
-                    raise refusal
+                if retry is not None and retry.required is not None:
+                    retry.required.check(server)
                 check(len(head) - head.index(b"\r\n") - 2 + len(payload))  # the server may have other limits now
                 self._outbox.put(head, payload)
             except OutboxFull:

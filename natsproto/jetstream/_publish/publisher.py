@@ -52,8 +52,8 @@ class Publisher:
         if type(payload) is not bytes:
             payload = as_bytes(payload)
         required = required_feature(args) if args else None
-        if required is not None and (refusal := required.error_for(self._connection.server_info)) is not None:
-            raise refusal
+        if required is not None:
+            required.check(self._connection.server_info)
         auto_id = f"{self._id}{window.replies.count + 1}" if self._id else None
         future = window.add(subject, payload, message_block(subject, headers, args, msg_id, auto_id))
         if required is not None:
