@@ -358,8 +358,13 @@ class Connection:
             payload = _payload(payload)
         block = None if headers is None else block_of(headers)
         # Checked here already: a message that is too large must not subscribe the inbox.
-        self._control_lines.check_size(len(payload) + (0 if block is None else len(block)))
-        return self._registry.request_mux().send_request(subject, encoded_subject, payload, block, wait, resend_after)
+        size = len(payload) if block is None else len(payload) + len(block)
+        if size > self._control_lines.max_payload:
+            self._control_lines.check_size(size)
+        mux = self._registry.mux
+        if mux is None:
+            mux = self._registry.request_mux()
+        return mux.send_request(subject, encoded_subject, payload, block, wait, resend_after)
 
     @items
     def request_many(

@@ -86,7 +86,8 @@ class SubscriptionRegistry:
         self._engine, self._outbox, self._event_bus, self._origin = engine, outbox, event_bus, origin
         self._subscriptions: dict[Subscription, SubscriptionEntry[Owner]] = {}
         self._callback_subscriptions: weakref.WeakSet[Subscription] | None = None  # slow to create and to iterate
-        self._request_mux: RequestMux | None = None
+        self.mux: RequestMux | None = None
+        """The request inbox, after its first use."""
         self._reading_held_by: set[Subscription] = set()
         self._dropped_by_ended = 0
 
@@ -152,7 +153,7 @@ class SubscriptionRegistry:
             note=note,
         )
         self._subscriptions[subscription] = entry
-        if subscription.has_callback:
+        if subscription._callback is not None:
             if self._callback_subscriptions is None:
                 self._callback_subscriptions = weakref.WeakSet()
             self._callback_subscriptions.add(subscription)
@@ -239,21 +240,21 @@ class SubscriptionRegistry:
 
     def request_mux(self) -> RequestMux:
         """Return the request inbox, subscribed at its first use. ConnectionClosed if the client is closed."""
-        if self._request_mux is None:
+        if self.mux is None:
             request_mux = self._engine.make_request_mux()
             _, sub_line = self.table.add(
                 request_mux.subject, None, request_mux.on_message, request_mux, origin=self._origin
             )
-            self._request_mux = request_mux
+            self.mux = request_mux
             self._engine.send_control_line(sub_line)
-        return self._request_mux
+        return self.mux
 
     def fail_requests(self, error: Callable[[str], NatsError], subject: str | None = None) -> bool:
         """Fail the pending requests to ``subject`` (None: all) with the error made for their subject.
 
         False if there was none.
         """
-        return self._request_mux is not None and self._request_mux.fail(error, subject) > 0
+        return self.mux is not None and self.mux.fail(error, subject) > 0
 
     def add_reply_handler(self, handler: ReplyHandler) -> None:
         """Subscribe a handler; it gets its replies and events of the connection from now on."""
@@ -271,7 +272,7 @@ class SubscriptionRegistry:
     @property
     def expects_replies(self) -> bool:
         """True if a request is pending or a reply handler is subscribed."""
-        return bool(self._request_mux or self.reply_handlers)
+        return bool(self.mux or self.reply_handlers)
 
     # ---------------------------------------------------------------- the connection
 
@@ -293,10 +294,10 @@ class SubscriptionRegistry:
 
     def end_all(self, error: NatsError | None) -> None:
         """End all receivers: the client was closed, or has failed with this error."""
-        if self._request_mux is not None:
-            self._request_mux.fail(lambda subject: ConnectionClosed(f"request to {subject!r}"))
-            self._request_mux.close()
-            self._request_mux = None
+        if self.mux is not None:
+            self.mux.fail(lambda subject: ConnectionClosed(f"request to {subject!r}"))
+            self.mux.close()
+            self.mux = None
         handlers, self.reply_handlers = self.reply_handlers, {}
         for handler in handlers:
             handler.on_end(error or ConnectionClosed("publish"))
@@ -334,7 +335,7 @@ class SubscriptionRegistry:
             entry.owner._close(error)
         elif isinstance(entry.owner, RequestMux):
             entry.owner.fail(lambda subject: error)
-            self._request_mux = None
+            self.mux = None
         else:
             del self.reply_handlers[entry.owner]
             entry.owner.on_end(error)

@@ -125,13 +125,10 @@ class BaseRecord(metaclass=BaseRecordType):
 
     def replace(self: R, **changes: object) -> R:
         """Return a copy with some fields changed; they are checked as in the constructor."""
-        kind = type(self)
-        if not changes.keys() <= kind._fields.keys():
-            raise _misnamed(kind, changes)
-        copy = kind.__new__(kind)
-        for name, field in kind._fields.items():
-            field.put(copy, field.accept(name, changes[name]) if name in changes else getattr(self, name))
-        return copy
+        fields = type(self)._fields
+        if not changes.keys() <= fields.keys():
+            raise _misnamed(type(self), changes)
+        return changed(self, {name: fields[name].accept(name, value) for name, value in changes.items()})
 
     __replace__ = replace
 
@@ -170,6 +167,14 @@ def _misnamed(kind: type[BaseRecord], given: Iterable[str], missing: str = "") -
         f"; it has {', '.join(kind._fields)}" if strange and not any("did you mean" in one for one in found) else ""
     )
     return TypeError(f"{kind.__name__} {', '.join([missing] * bool(missing) + found)}{fields}")
+
+
+def changed(record: R, values: Mapping[str, object]) -> R:
+    """``replace`` without checks, for values of natsproto's own."""
+    copy = type(record).__new__(type(record))
+    for name, field in type(record)._fields.items():
+        field.put(copy, values[name] if name in values else getattr(record, name))
+    return copy
 
 
 def restored(kind: type[R], values: tuple[object, ...]) -> R:

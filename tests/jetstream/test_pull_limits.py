@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from natsproto.errors import ConfigError
 from natsproto.jetstream._consumer.pull_limits import NO_PULL_LIMITS
-from natsproto.jetstream._consumer.pull_options import pull_options
+from natsproto.jetstream._consumer.pull_options import PriorityOptions, pull_options
+from natsproto.jetstream._consumer.pull_state import PullRequest
 from tests.jetstream.pulling import Pulling
 from tests.jetstream.test_pull_state import asked
 
@@ -96,3 +99,27 @@ def test_refill_is_due_for_endless_reading_alone() -> None:
     by_bytes = Pulling(max_bytes=100)
     asked(by_bytes)
     assert by_bytes.state.refill_at == 0
+
+
+def test_the_body_is_what_a_server_reads() -> None:
+    request = PullRequest(
+        batch=2, expires=1.5, max_bytes=9, idle_heartbeat=0.5, priority=PriorityOptions(group="g", priority=3)
+    )
+    assert json.loads(request.body("p")) == {
+        "batch": 2,
+        "expires": 1_500_000_000,
+        "max_bytes": 9,
+        "idle_heartbeat": 500_000_000,
+        "group": "g",
+        "priority": 3,
+        "id": "p",
+    }
+
+
+def test_priority_demands_are_part_of_every_pull() -> None:
+    ledger = Pulling(max_messages=2, group="g", min_pending=3, min_ack_pending=4, priority=5)
+    for _ in range(2):
+        request = asked(ledger)
+        assert request.priority == PriorityOptions(group="g", min_pending=3, min_ack_pending=4, priority=5)
+        ledger.on_messages(2, 0, 0.0)
+        ledger.on_consumed(2, 0)

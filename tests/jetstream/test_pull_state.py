@@ -15,7 +15,7 @@ from natsproto.jetstream._codec import decode, dumps
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
 from natsproto.jetstream._consumer.prefetch import MAX_PREFETCH, MAX_PREFETCH_BYTES, MAX_PULL_BYTES, AdaptivePrefetch
-from natsproto.jetstream._consumer.pull_options import UNBOUNDED_BATCH, PriorityOptions, default_heartbeat
+from natsproto.jetstream._consumer.pull_options import UNBOUNDED_BATCH, default_heartbeat
 from natsproto.jetstream._consumer.pull_state import (
     DONE,
     KEEP,
@@ -72,21 +72,6 @@ def test_the_first_pull_fills_the_buffer() -> None:
     assert asked(Pulling(max_messages=3, max_bytes=9)).batch == 3
 
 
-def test_the_body_is_what_a_server_reads() -> None:
-    request = PullRequest(
-        batch=2, expires=1.5, max_bytes=9, idle_heartbeat=0.5, priority=PriorityOptions(group="g", priority=3)
-    )
-    assert json.loads(request.body("p")) == {
-        "batch": 2,
-        "expires": 1_500_000_000,
-        "max_bytes": 9,
-        "idle_heartbeat": 500_000_000,
-        "group": "g",
-        "priority": 3,
-        "id": "p",
-    }
-
-
 @given(st.floats(0.01, 1e6), st.integers(0, 12))
 @example(10 / 3, 0)
 def test_heartbeat_rounding(expires: float, losses: int) -> None:
@@ -100,15 +85,6 @@ def test_heartbeat_rounding(expires: float, losses: int) -> None:
         assert (ledger.deadline or 0) > now
         now = ledger.deadline or 0
         ledger.on_deadline(now)
-
-
-def test_priority_demands_are_part_of_every_pull() -> None:
-    ledger = Pulling(max_messages=2, group="g", min_pending=3, min_ack_pending=4, priority=5)
-    for _ in range(2):
-        request = asked(ledger)
-        assert request.priority == PriorityOptions(group="g", min_pending=3, min_ack_pending=4, priority=5)
-        ledger.on_messages(2, 0, 0.0)
-        ledger.on_consumed(2, 0)
 
 
 @pytest.mark.parametrize(

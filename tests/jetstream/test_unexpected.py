@@ -182,7 +182,7 @@ async def test_bug_after_a_reconnect_ends_the_reader(
     async with asyncio.timeout(LONG), ordered.messages() as messages:
         await ordered.wait_created()
         monkeypatch.setattr(PullState, "on_reconnect", stumble)
-        monkeypatch.setattr(OrderedSource, "_schedule_run", stumble)
+        monkeypatch.setattr(OrderedSource, "_start_run", stumble)
         await stream._api.connection.reconnect()
         with pytest.raises(JetStreamError) as caught:
             await messages.next()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from threading import get_ident
 from time import monotonic
@@ -42,21 +42,21 @@ class ConsumerNotice(Event):
 
 
 class Buffer:
-    """The messages between one source and one reader.
+    """The messages between one source and one reader, whose limit is ``max_messages``.
 
-    With ``counts_bytes`` the source needs the sizes of messages. Consumed messages are counted ``count_interval`` at a
-    time. ``prefetch`` measures the reader, if given.
+    With ``counts_bytes`` the source needs the sizes of messages. ``prefetch`` measures the reader, if given.
     """
 
     def __init__(
         self,
+        max_messages: int = 2**63,
         *,
         counts_bytes: bool = False,
-        count_interval: int = MAX_UNCOUNTED,
         prefetch: AdaptivePrefetch | None = None,
     ) -> None:
         self.counts_bytes: bool = counts_bytes
-        self.count_interval: int = count_interval
+        self.count_interval: int = max(1, min(MAX_UNCOUNTED, max_messages // 8))
+        """The number of consumed messages that are counted together."""
         self.prefetch: AdaptivePrefetch | None = prefetch
         self.ready: deque[JsMessage] = deque()
         """Received messages that are not read yet."""
@@ -186,7 +186,7 @@ class MessageSource(Protocol):
         """Start to fill the buffer."""
         ...
 
-    async def wait_created(self) -> None:
+    def wait_created(self) -> Awaitable[object]:
         """Wait until the server confirms that the consumer exists, or the source ends. Cancelling ends the wait."""
         ...
 

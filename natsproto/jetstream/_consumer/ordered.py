@@ -8,7 +8,7 @@ heartbeats are missed. OrderedCursor checks the order; OrderedConsumer is the ha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from types import TracebackType
 
 from natsproto._core.engine import State
@@ -35,7 +35,7 @@ from natsproto.jetstream._consumer.ordered_state import (
     OrderedState,
 )
 from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
-from natsproto.jetstream._consumer.pull import ConsumerEnd, PullSource, make_buffer
+from natsproto.jetstream._consumer.pull import ConsumerEnd, PullSource
 from natsproto.jetstream._consumer.pull_inbox import PullInbox
 from natsproto.jetstream._consumer.pull_options import (
     DEFAULT_EXPIRES_S,
@@ -267,7 +267,7 @@ class OrderedSource:
     def __init__(self, state: OrderedState, options: PullOptions) -> None:
         self._is_fetch = options.mode is not PullMode.ENDLESS
         prefetch = AdaptivePrefetch() if options.is_adaptive and not self._is_fetch and not state.push else None
-        self.buffer = Buffer() if state.push else make_buffer(options, prefetch)
+        self.buffer = Buffer(options.max_messages, counts_bytes=options.max_bytes > 0, prefetch=prefetch)
         self.connection = state.connection
         self._state, self._cursor, self._options, self._prefetch = state, state.cursor, options, prefetch
         self._loop = asyncio.get_running_loop()
@@ -287,11 +287,12 @@ class OrderedSource:
 
     def start(self) -> None:
         """Start where the last reader ended, with the kept consumer or a new one. ConnectionClosed."""
-        state, options, buffer = self._state, self._options, self.buffer
-        if state.connection.state is State.CLOSED:
+        state, options, buffer, connection = self._state, self._options, self.buffer, self.connection
+        if connection.state is State.CLOSED:
             raise ConnectionClosed(f"read {state.description}")
+        is_connected = connection.is_connected
         inbox = state.attach(self)
-        self._unlisten = state.connection.add_listener(self._on_event)
+        self._unlisten = connection.add_listener(self._on_event)
         if self._is_fetch:
             self._until = self._loop.time() + options.expires
             self._timer = self._loop.call_at(self._until + EXPIRY_GRACE_S, self._on_expired)
@@ -302,17 +303,15 @@ class OrderedSource:
                 self._inbox, self._is_fetch_complete = inbox, True
                 self._end(None)
                 return
-        if inbox is not None and state.connection.is_connected:
-            self._start_run(0.0, self._pull(inbox))
-        else:
-            if inbox is not None:
-                inbox.close()
-                state.delete(self._cursor.name)
-            self._schedule_run(0.0)
+        if is_connected:
+            self._start_run(None if inbox is None else self._pull(inbox))
+        elif inbox is not None:
+            inbox.close()
+            state.delete(self._cursor.name)
 
-    async def wait_created(self) -> None:
+    def wait_created(self) -> Awaitable[object]:
         """Wait for the first consumer of this reader, also during outages."""
-        await self._created_or_ended.wait()
+        return self._created_or_ended.wait()
 
     def refill(self) -> None:
         """Refill the buffer."""
@@ -346,20 +345,13 @@ class OrderedSource:
 
     # ---------------------------------------------------------------- one consumer after the other
 
-    def _schedule_run(self, delay: float) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
-        if self.connection.is_connected:
-            self._start_run(delay, None)
+    def _start_run(self, ended: asyncio.Future[ConsumerEnd] | None) -> None:
+        self._task = self._loop.create_task(self._run(ended), name="natsproto ordered consumer")
 
-    def _start_run(self, delay: float, ended: asyncio.Future[ConsumerEnd] | None) -> None:
-        self._task = self._loop.create_task(self._run(delay, ended), name="natsproto ordered consumer")
-
-    async def _run(self, delay: float, ended: asyncio.Future[ConsumerEnd] | None) -> None:
+    async def _run(self, ended: asyncio.Future[ConsumerEnd] | None) -> None:
         """Read from one consumer after the other. An error that cannot be overcome ends reading."""
         try:
-            error = await self._read(delay, ended)
+            error = await self._read(ended)
         except Exception as exc:
             self._drop_consumer()
             unexpected = wrap_unexpected(f"reading {self._state.description}", exc)
@@ -368,9 +360,9 @@ class OrderedSource:
         self._task = None
         self._end(error)
 
-    async def _read(self, delay: float, ended: asyncio.Future[ConsumerEnd] | None) -> NatsError | None:
+    async def _read(self, ended: asyncio.Future[ConsumerEnd] | None) -> NatsError | None:
         """Return the error that ended reading; None when it is complete or the client is closed."""
-        state, cursor = self._state, self._cursor
+        state, cursor, delay = self._state, self._cursor, 0.0
         while True:
             if ended is None:
                 ended = await self._create(delay)
@@ -391,7 +383,10 @@ class OrderedSource:
     def _is_complete(self) -> bool:
         return isinstance(self._source, PullSource) and self._source.state is not None and self._source.state.is_done
 
-    def _pull(self, inbox: PullInbox) -> asyncio.Future[ConsumerEnd]:
+    def _pull(self, inbox: PullInbox | None = None) -> asyncio.Future[ConsumerEnd]:
+        """Pull from the consumer in use."""
+        if inbox is None:
+            inbox = PullInbox(self._state.api, self._state.stream, self._cursor.name)
         source = PullSource(inbox, self._options, buffer=self.buffer, cursor=self._cursor)
         self._inbox, self._source = inbox, source
         ended = source.start_ordered(self._pull_state, self._until, self._prefetch)
@@ -436,7 +431,7 @@ class OrderedSource:
                 continue
             if state.push:
                 return ended
-            return self._pull(PullInbox(state.api, state.stream, config.name))
+            return self._pull()
 
     def _push(self, config: ConsumerConfig, ended: asyncio.Future[ConsumerEnd]) -> PushSource:
         return PushSource(
@@ -492,7 +487,9 @@ class OrderedSource:
             elif isinstance(event, (Connected, Reconnected, Moved)):
                 if not isinstance(self._source, PullSource):
                     self._drop_consumer()
-                    self._schedule_run(0.0)
+                    self._cancel_run()
+                    if self.connection.is_connected:
+                        self._start_run(None)
             elif isinstance(event, Closed) and self._source is None:
                 self._state.fail_creation(ConnectionClosed(f"read {self._state.description}"))
                 self._end(None)  # there will be no consumer that could say so

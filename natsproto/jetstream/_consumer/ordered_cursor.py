@@ -13,6 +13,7 @@ from natsproto.errors import ConfigError, LocalProtocolError
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy
 from natsproto.jetstream._consumer.pull_limits import retry_wait
 from natsproto.jetstream._info import ConsumerInfo
+from natsproto.jetstream._record import changed
 
 PUSH_HEARTBEAT_S = 1.0
 """Seconds between heartbeats of a push consumer by default. Only missing heartbeats reveal its loss: it is lost after
@@ -77,29 +78,31 @@ class OrderedCursor:
         filters = base.filters
         if base.deliver_policy == DeliverPolicy.LAST_PER_SUBJECT and not filters:
             filters = (">",)  # the server insists on a filter there
-        config = base.replace(
-            name=self.name,
-            ack_policy=AckPolicy.NONE,
-            max_deliver=1,
-            num_replicas=1,
-            mem_storage=True,
-            inactive_threshold=base.inactive_threshold or 300.0,
-            filter_subject=filters[0] if len(filters) == 1 else "",
-            filter_subjects=filters if len(filters) > 1 else (),
-        )
+        changes: dict[str, object] = {
+            "name": self.name,
+            "ack_policy": AckPolicy.NONE,
+            "max_deliver": 1,
+            "num_replicas": 1,
+            "mem_storage": True,
+            "inactive_threshold": base.inactive_threshold or 300.0,
+            "filter_subject": filters[0] if len(filters) == 1 else "",
+            "filter_subjects": filters if len(filters) > 1 else (),
+        }
         begin = self.stream_seq + 1 if self.stream_seq else self._begin
         if begin:
-            config = config.replace(
-                deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=begin, opt_start_time=None
-            )
+            changes |= {
+                "deliver_policy": DeliverPolicy.BY_START_SEQUENCE,
+                "opt_start_seq": begin,
+                "opt_start_time": None,
+            }
         if deliver_subject:
-            config = config.replace(
-                deliver_subject=deliver_subject,
-                flow_control=True,
-                idle_heartbeat=base.idle_heartbeat or PUSH_HEARTBEAT_S,
-                ack_wait=22 * 3600.0,
-            )
-        return config
+            changes |= {
+                "deliver_subject": deliver_subject,
+                "flow_control": True,
+                "idle_heartbeat": base.idle_heartbeat or PUSH_HEARTBEAT_S,
+                "ack_wait": 22 * 3600.0,
+            }
+        return changed(base, changes)
 
     def on_created(self, info: ConsumerInfo) -> None:
         """Record the created consumer. The start of "new" is kept in case the consumer is lost before its first

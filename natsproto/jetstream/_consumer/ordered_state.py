@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
 from typing import Final
 
 from natsproto.errors import (
@@ -30,7 +29,7 @@ from natsproto.jetstream._consumer.pull_inbox import PullInbox
 from natsproto.jetstream._consumer.stream_identity import StreamIdentity
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._retry_request import retry_request
+from natsproto.jetstream._retry_request import growing_pauses, retry_request
 from natsproto.jetstream._timestamp import Timestamp
 
 READER_ID_METADATA: Final = "natsproto.reader"
@@ -82,7 +81,8 @@ class OrderedState:
         self._waiters: list[asyncio.Future[ConsumerInfo]] = []
         self._create_error: NatsError | None = None
         self._undeleted: list[str] = []  # deletion requested, not confirmed
-        self._create_time = 0.0  # seconds that creating the last consumer took
+        self.create_timeout: float = FIRST_CREATE_TIMEOUT_S
+        """Seconds to wait for the next consumer at first."""
 
     def put_back(self, messages: list[JsMessage]) -> None:
         """Return unread messages: the next reader gets them first."""
@@ -129,15 +129,6 @@ class OrderedState:
 
     # ---------------------------------------------------------------- consumers
 
-    @property
-    def create_timeout(self) -> float:
-        """Seconds to wait for the next consumer at first."""
-        return (
-            max(MIN_CREATE_TIMEOUT_S, CREATE_TIMEOUT_FACTOR * self._create_time)
-            if self.info is not None
-            else FIRST_CREATE_TIMEOUT_S
-        )
-
     async def create(self, config: ConsumerConfig, timeout: float) -> None:
         """Create this consumer, the cursor's next one. Repeats the request while there is no reply, as it is
         idempotent. RequestTimeout after ``timeout`` seconds.
@@ -149,15 +140,10 @@ class OrderedState:
         async def ask(_: float) -> ConsumerInfo:
             started_at = loop.time()
             info = await self.api.call_for(ConsumerInfo, endpoint, body, operation=operation, retry=False)
-            self._create_time = loop.time() - started_at
+            self.create_timeout = max(MIN_CREATE_TIMEOUT_S, CREATE_TIMEOUT_FACTOR * (loop.time() - started_at))
             return info
 
-        def pauses() -> Iterator[float]:
-            started_at = loop.time()
-            while True:
-                yield RETRY_WAIT_S + RETRY_WAIT_GROWTH * (loop.time() - started_at)
-
-        info = await retry_request(ask, pauses(), timeout, operation)
+        info = await retry_request(ask, growing_pauses(RETRY_WAIT_S, RETRY_WAIT_GROWTH), timeout, operation)
         self.identity.on_consumer(info.created)
         self.info = info
         self.cursor.on_created(info)

@@ -43,9 +43,11 @@ class AdaptivePrefetch:
     advances within a turn of the event loop, which a reader may keep busy.
     """
 
-    __slots__ = ("_busy", "_consumed", "_mean_size", "_pace", "_since")
+    __slots__ = ("_busy", "_consumed", "_mean_size", "_pace", "_since", "bound")
 
     def __init__(self) -> None:
+        self.bound: int = DEFAULT_MAX_MESSAGES
+        """The number by the pace of the last decision."""
         self._pace = DEFAULT_MAX_MESSAGES
         self._consumed = 0
         self._since = self._busy = 0.0
@@ -56,7 +58,10 @@ class AdaptivePrefetch:
         if not waiting:
             self._since = now
         sample = messages[:: -(-len(messages) // SAMPLES_PER_BATCH)]
-        self._mean_size = sum(map(len, map(_data_of, sample))) // len(sample)
+        mean_size = sum(map(len, map(_data_of, sample))) // len(sample)
+        if mean_size != self._mean_size:
+            self._mean_size = mean_size
+            self._limit()
 
     def on_consumed(self, count: int, now: float) -> None:
         """Record consumed messages."""
@@ -67,6 +72,7 @@ class AdaptivePrefetch:
     def reset(self) -> None:
         """Forget the measurements, because messages have become much bigger."""
         self._pace, self._consumed, self._busy = DEFAULT_MAX_MESSAGES, 0, 0.0
+        self._limit()
 
     def decide(self) -> int:
         """Return the number from now on, from the measurements since the last decision."""
@@ -75,9 +81,9 @@ class AdaptivePrefetch:
             measured = MAX_PREFETCH if quick else int(self._consumed * PREFETCH_SPAN_S / self._busy)
             self._pace = max(DEFAULT_MAX_MESSAGES, measured)
             self._consumed, self._busy = 0, 0.0
+            self._limit()
         return self.bound
 
-    @property
-    def bound(self) -> int:
-        """The number by the pace of the last decision."""
-        return max(1, min(self._pace, MAX_PREFETCH_BYTES // self._mean_size)) if self._mean_size else self._pace
+    def _limit(self) -> None:
+        size = self._mean_size
+        self.bound = max(1, min(self._pace, MAX_PREFETCH_BYTES // size)) if size else self._pace

@@ -61,7 +61,7 @@ class PullSource:
     ) -> None:
         self._inbox, self._options, self._cursor, self._acking = inbox, options, cursor, acking
         self.connection = inbox.connection
-        self.buffer = make_buffer(options) if buffer is None else buffer
+        self.buffer = buffer or Buffer(options.max_messages, counts_bytes=options.max_bytes > 0)
         self.state: PullState | None = None
         self._ended: asyncio.Future[ConsumerEnd] | None = None
         self._replies: PullSubscription | None = None
@@ -428,9 +428,3 @@ class PullSource:
         self._lookup_task = None
         if gone is not None:
             self.end(gone)
-
-
-def make_buffer(options: PullOptions, prefetch: AdaptivePrefetch | None = None) -> Buffer:
-    """Make the buffer of a reader with these options."""
-    count_interval = max(1, min(64, options.max_messages // 8))
-    return Buffer(counts_bytes=options.max_bytes > 0, count_interval=count_interval, prefetch=prefetch)

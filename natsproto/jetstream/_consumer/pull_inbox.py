@@ -16,7 +16,6 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig
 from natsproto.jetstream._message import JsMessage, nak_all
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
-from natsproto.protocol.subject import publish_subject
 
 DRAIN_TIMEOUT_S: Final = 2.0
 """Seconds to wait for the server to confirm the end of a subscription."""
@@ -60,6 +59,7 @@ class PullSubscription:
     def __init__(self, inbox: PullInbox) -> None:
         self._inbox = inbox
         self._serial = 0
+        ack_wait = inbox.ack_wait
         self._subject = inbox.api.new_inbox()
         self.prefix = ""
         """The prefix of the reply subjects of the reader's pulls."""
@@ -70,7 +70,7 @@ class PullSubscription:
             pending_msgs_limit=0,
             pending_bytes_limit=0,
             message_type=JsMessage,
-            message_note=inbox.ack_wait,
+            message_note=ack_wait,
         )  # no limits: bounded by what is asked for
 
     def attach(self, reader: PullReceiver) -> None:
@@ -120,7 +120,7 @@ class PullInbox:
         self.api, self.stream, self.consumer = api, stream, consumer
         self.connection = api.connection
         self.subject = f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-        self.encoded_subject = publish_subject(self.subject)
+        self.encoded_subject: bytes = self.subject.encode()
         self.loop = asyncio.get_running_loop()
         self.is_connected: bool = True
         """True while the client is connected; kept only while there are subscriptions."""
@@ -149,8 +149,8 @@ class PullInbox:
     def join(self, reader: PullReceiver) -> PullSubscription:
         """Assign a subscription to a reader, until it leaves."""
         if self._unlisten is None:
-            self._unlisten = self.connection.add_listener(self._on_event)
             self.is_connected = self.connection.is_connected
+            self._unlisten = self.connection.add_listener(self._on_event)
         if self._idle:
             replies = self._idle.pop()
         else:

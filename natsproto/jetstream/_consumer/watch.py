@@ -85,7 +85,7 @@ class WatchBase(AsyncForHint, Generic[H]):
             except BaseException:
                 self._messages = None
                 raise
-            if not messages.closed:
+            if not messages.buffer.ended:
                 self._start_initial(messages)
         return self
 
@@ -123,10 +123,13 @@ class WatchBase(AsyncForHint, Generic[H]):
     async def _wait_more(self) -> bool:
         """Receive messages, or wait for a change; False when no more will arrive."""
         messages = self._require_entered()
-        going = await messages.wait()
-        if not self._receive(messages) and not going:
-            self._check_end(messages.buffer)
-        return going
+        buffer = messages.buffer
+        if not buffer.ready and not buffer.is_finished:
+            await buffer.next_change()
+        if self._receive(messages) or not buffer.is_finished:
+            return True
+        self._check_end(buffer)
+        return False
 
     def _require_entered(self) -> Messages:
         if self._messages is None:
