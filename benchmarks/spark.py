@@ -35,10 +35,10 @@ from natsproto.spark import (
     map_async,
     plan_ranges,
     publish_partition,
+    read_dataframe,
     read_range,
     register,
     request_partition,
-    stream_dataframe,
 )
 from natsproto.testing import run_server
 
@@ -181,23 +181,23 @@ class Bench:
             Contender("read", "format(nats), Arrow", lambda: noop(self.table()), 4.5),
             Contender("read", "read_range, tuples", self.tuples, 2),
             Contender("read", "format(nats), readMethod=direct", lambda: noop(self.table(readMethod="direct")), 3),
-            Contender("read", "stream_dataframe", lambda: noop(stream_dataframe(self._spark, self._nats, "BENCH"))),
+            Contender("read", "read_dataframe", lambda: noop(read_dataframe(self._spark, self._nats, "BENCH"))),
             Contender("job", "nats-py, psub.fetch, from_json, sum", lambda: job(self.nats_py_payloads())),
             Contender("job", "format(nats), from_json, sum", lambda: job(self.table(includeHeaders="false")), 3),
             Contender("write", "nats-py, gather(500) in foreachPartition", self.nats_py_write),
-            Contender("write", "format(nats), Arrow, msgid", lambda: self.write(exactlyOnce="msgid"), 3),
-            Contender("write", "format(nats), Arrow, none", lambda: self.write(exactlyOnce="none"), 3.5),
+            Contender("write", "format(nats), Arrow, msgid", lambda: self.write(deduplication="msgid"), 3),
+            Contender("write", "format(nats), Arrow, none", lambda: self.write(deduplication="none"), 3.5),
             Contender("write", "publish_partition, rows, msgid", self.publish_rows, 2.5),
             Contender(
                 "atomic",
                 "format(nats), Arrow, msgid (of a tenth)",
-                lambda: self.write(few, exactlyOnce="msgid"),
+                lambda: self.write(few, deduplication="msgid"),
                 share=few,
             ),
             Contender(
                 "atomic",
                 "format(nats), Arrow, atomic (of a tenth)",
-                lambda: self.write(few, exactlyOnce="atomic", progressSubject="sink.progress"),
+                lambda: self.write(few, deduplication="atomic", progressSubject="sink.progress"),
                 0.5,
                 few,
             ),
@@ -223,8 +223,8 @@ class Bench:
         nats = self._nats
 
         def read(given: Iterable[Any]) -> Iterator[Any]:
-            for rng in given:
-                yield from read_range(nats, rng)
+            for seq_range in given:
+                yield from read_range(nats, seq_range)
 
         noop(self._spark.createDataFrame(ranges.mapPartitions(read), SCHEMA))
 
@@ -423,7 +423,7 @@ def memory(spark: SparkSession, url: str) -> tuple[float, float, float]:
     knows of a process is that of what it did before as well.
     """
     nats = SparkNats(servers=url)
-    (rng,) = plan_ranges(nats, "BENCH", num_partitions=1)
+    (seq_range,) = plan_ranges(nats, "BENCH", num_partitions=1)
 
     def resident() -> float:
         with open("/proc/self/statm", encoding="ascii") as pages:
@@ -439,7 +439,7 @@ def memory(spark: SparkSession, url: str) -> tuple[float, float, float]:
                 highest = max(highest, resident())
             yield empty, first, highest
 
-    empty, first, highest = spark.sparkContext.parallelize([rng], 1).mapPartitions(read).first()
+    empty, first, highest = spark.sparkContext.parallelize([seq_range], 1).mapPartitions(read).first()
     return float(empty), float(first), float(highest)
 
 

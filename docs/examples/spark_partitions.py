@@ -58,7 +58,7 @@ def main() -> None:
         builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
         spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
 
-        orders = nspark.stream_dataframe(spark, cfg, "ORDERS", num_partitions=2)
+        orders = nspark.read_dataframe(spark, cfg, "ORDERS", num_partitions=2)
         bills = (
             orders.rdd.mapPartitions(nspark.kv_lookup(cfg, "customers", customer))
             .mapPartitions(nspark.map_async(bill, cfg, concurrency=64))
@@ -68,11 +68,11 @@ def main() -> None:
         publish = nspark.publish_partition(cfg, write_id="bills-1", stable_order=True)
         for attempt in ("first", "again"):  # as when a job is run again: the ids are the same
             written = bills.mapPartitions(publish).collect()
-            print(attempt, sum(w.published for w in written), "published,", sum(w.duplicates for w in written), "known")
+            print(attempt, sum(w.rows for w in written), "published,", sum(w.duplicates for w in written), "known")
         # shows: first 1000 published, 0 known
         # shows: again 1000 published, 1000 known
 
-        stored = nspark.stream_dataframe(spark, cfg, "BILLS")
+        stored = nspark.read_dataframe(spark, cfg, "BILLS")
         for row in stored.groupBy("subject").count().orderBy("subject").collect():
             print(row["subject"], row["count"])
         # shows: bills.?? 333

@@ -85,8 +85,10 @@ def run_on_loop(
     return portal.call(function, client, *args, **kwargs)
 
 
-def iterate_on_loop(config: SparkNats, make: Callable[[Client], AsyncIterator[R]], *, ahead: int = 1) -> Generator[R]:
-    """Turns the async iterator ``make(client)``, run on the loop, into a generator that reads ``ahead`` items ahead.
+def iterate_on_loop(
+    config: SparkNats, make: Callable[[Client], AsyncIterator[R]], *, prefetch: int = 1
+) -> Generator[R]:
+    """Turns the async iterator ``make(client)``, run on the loop, into a generator that reads ``prefetch`` items ahead.
 
     The loop runs on while the reader is busy. Closing the generator cancels the iterator and waits until it
     has cleaned up. Raises the iterator's errors.
@@ -95,7 +97,7 @@ def iterate_on_loop(config: SparkNats, make: Callable[[Client], AsyncIterator[R]
     def produce(client: Client, _: AsyncIterator[object]) -> AsyncIterator[R]:
         return make(client)
 
-    return run_with_rows(config, produce, (), ahead=ahead)
+    return run_with_rows(config, produce, (), prefetch=prefetch)
 
 
 def run_with_rows(
@@ -103,17 +105,17 @@ def run_with_rows(
     produce: Callable[[Client, AsyncIterator[T]], AsyncIterator[R]],
     rows: Iterable[T],
     *,
-    ahead: int,
+    prefetch: int,
 ) -> Generator[R]:
     """Runs ``produce(client, rows)`` on the loop and yields its results; ``rows`` are iterated in this thread.
 
-    At most ``ahead`` results wait here and ``ahead`` rows there; no row is taken before ``produce``
+    At most ``prefetch`` results wait here and ``prefetch`` rows there; no row is taken before ``produce``
     asks for it. Closing it is as in ``iterate_on_loop``.
     """
-    if type(ahead) is not int or ahead < 1:
-        raise ConfigError("ahead", ahead, "must be a positive number")
+    if type(prefetch) is not int or prefetch < 1:
+        raise ConfigError("prefetch", prefetch, "must be a positive number")
     portal, client = shared_client(config).reach()
-    bridge: RowBridge[T, R] = RowBridge(ahead)
+    bridge: RowBridge[T, R] = RowBridge(prefetch)
     portal.run(bridge.start, produce, client)
     source = iter(rows)
     try:
@@ -123,7 +125,7 @@ def run_with_rows(
                 portal.post(partial(bridge.taken, len(item)))
                 yield from item
             elif isinstance(item, _RowsWanted):
-                portal.post(partial(bridge.feed, *take_rows(source, ahead)))
+                portal.post(partial(bridge.feed, *take_rows(source, prefetch)))
             elif isinstance(item, BaseException):
                 raise item
             else:
@@ -180,10 +182,10 @@ class RowBridge(Generic[T, R]):
     brought: many small ones cost one wake-up.
     """
 
-    def __init__(self, ahead: int) -> None:
+    def __init__(self, prefetch: int) -> None:
         self.from_loop: SimpleQueue[list[R] | _RowsWanted | BaseException | None] = SimpleQueue()
         """Carries results, requests for rows, the error that ended the generator, or None if it ended normally."""
-        self._ahead = ahead
+        self._prefetch = prefetch
         self._rows: deque[T] = deque()
         self._last = False  # the thread has no more rows
         self._rows_arrived = asyncio.Event()
@@ -241,7 +243,7 @@ class RowBridge(Generic[T, R]):
             asyncio.get_running_loop().call_soon(self._flush)
         self._results.append(result)
         self._unread += 1
-        while self._unread >= self._ahead:
+        while self._unread >= self._prefetch:
             self._room.clear()
             await self._room.wait()
 

@@ -41,7 +41,7 @@ class _Reading(TypedDict):
     fail_on_data_loss: bool
 
 
-def stream_dataframe(
+def read_dataframe(
     spark: SparkSession,
     config: SparkNats,
     stream: str,
@@ -150,7 +150,7 @@ def foreach_batch_writer(
     msg_id: str | Callable[[Row], str] | None = None,
     stable_order: bool = False,
     server_headers: Sequence[str] = (),
-    window: int = 2000,
+    max_pending: int = 2000,
     timeout: float = 30.0,
 ) -> Callable[[DataFrame, int], None]:
     """A function for ``writeStream.foreachBatch`` that publishes each micro-batch with ``publish_partition``.
@@ -169,7 +169,7 @@ def foreach_batch_writer(
         msg_id=msg_id,
         stable_order=stable_order,
         server_headers=check_server_headers("server_headers", server_headers),
-        window=window,
+        max_pending=max_pending,
         timeout=positive_seconds("timeout", timeout),
     )
     may_be_stored = True  # the first micro-batch of this run may have been written by another one
@@ -182,13 +182,13 @@ def foreach_batch_writer(
         query = write_id or (context and context.getLocalProperty("sql.streaming.queryId"))
         if not query:
             raise ConfigError("write_id", "", "is needed: Spark Connect, and a second thread, do not know the query")
-        summary = pa.schema([("published", pa.int64()), ("duplicates", pa.int64())])
+        summary = pa.schema([("rows", pa.int64()), ("duplicates", pa.int64())])
         now = plan.replace(write_id=query, epoch=batch, may_be_stored=may_be_stored)
         function = arrow_partition(partial(publish_rows, now, config), summary)
-        written = frame.mapInArrow(function, "published long, duplicates long").collect()
+        written = frame.mapInArrow(function, "rows long, duplicates long").collect()
         log.info(
             "micro-batch %d of %s: %d rows published, %d of them were stored before",
-            *(batch, query, sum(one.published for one in written), sum(one.duplicates for one in written)),
+            *(batch, query, sum(one.rows for one in written), sum(one.duplicates for one in written)),
         )
         may_be_stored = False
 
@@ -200,7 +200,7 @@ def register(spark: SparkSession) -> None:
 
     Call it once for each session, and in every other thread that writes: Spark looks for the data source in the session
     of the thread, which a new thread lacks ("Failed to find the data source: nats"). It opens no connection.
-    ConfigError before Spark 4.0, which has no data sources in Python: use ``stream_dataframe`` and
+    ConfigError before Spark 4.0, which has no data sources in Python: use ``read_dataframe`` and
     ``publish_partition`` there.
     """
     if not hasattr(spark, "dataSource"):

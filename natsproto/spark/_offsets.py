@@ -244,11 +244,11 @@ class PullSize:
 
     FIRST_PULL = 64
 
-    def __init__(self, rng: SeqRange, max_count: int) -> None:
-        self._range, self._max_sequences = rng, max_count
+    def __init__(self, seq_range: SeqRange, max_count: int) -> None:
+        self._range, self._max_sequences = seq_range, max_count
         self.step = 0
         """The size of the last pull before it was limited to the range."""
-        self._position, self._received = rng.start - 1, 0
+        self._position, self._received = seq_range.start - 1, 0
 
     def use_largest(self) -> None:
         """Makes every later pull as large as allowed: the stream removes the messages that are next."""
@@ -277,10 +277,10 @@ class DataLossCheck:
     if the stream's first message is not after a gap when the messages around it are read, nothing was lost.
     """
 
-    def __init__(self, rng: SeqRange, strict: bool) -> None:
-        self._range, self._strict = rng, strict
-        self._next = rng.start
-        self._unread = rng.earliest  # removed messages are no loss yet
+    def __init__(self, seq_range: SeqRange, strict: bool) -> None:
+        self._range, self._strict = seq_range, strict
+        self._next = seq_range.start
+        self._unread = seq_range.earliest  # removed messages are no loss yet
 
     def begin(self, info: StreamInfo) -> bool:
         """Called before reading; True if the range has messages. DataLost if some are gone already."""

@@ -252,7 +252,7 @@ def _path(file: str | SecretRef | None) -> str | None:
 
 
 V = TypeVar("V")
-Guarantee = Literal["msgid", "atomic", "none"]
+Deduplication = Literal["msgid", "atomic", "none"]
 _SPARK_OPTIONS = ("path", "checkpointLocation", "queryName", "outputMode")
 """Options that Spark hands to a data source together with its own."""
 
@@ -317,11 +317,11 @@ class SinkOptions(Value):
     nats: SparkNats
     stream: str
     subject: str = ""
-    guarantee: Guarantee = "msgid"
+    deduplication: Deduplication = "msgid"
     recovery_window: float = 900.0
     progress_subject: str = ""
-    chunk_rows: int = 500
-    window: int = 2000
+    atomic_batch_rows: int = 500
+    max_pending: int = 2000
     timeout: float = 30.0
     write_id: str = ""
     server_headers: tuple[str, ...] = ()
@@ -331,30 +331,32 @@ class SinkOptions(Value):
     def read(cls, options: Mapping[str, str]) -> SinkOptions:
         """From the options of a DataFrameWriter or DataStreamWriter; ConfigError for invalid ones."""
         given = _OptionReader(options)
-        guarantee = given.get("exactlyOnce", _one_of("msgid", "atomic", "none"), "msgid")
+        deduplication = given.get("deduplication", _one_of("msgid", "atomic", "none"), "msgid")
         settings = cls(
             nats=_nats(given),
             stream=given.required("stream", check_stream_name),
             subject=given.get("subject", _subject, ""),
-            guarantee=cast("Guarantee", guarantee),
+            deduplication=cast("Deduplication", deduplication),
             recovery_window=given.get("recoveryWindow", _seconds, 900.0),
             progress_subject=given.get("progressSubject", _subject, ""),
-            chunk_rows=given.get("chunkRows", _positive, 500),
-            window=given.get("window", _positive, 2000),
+            atomic_batch_rows=given.get("atomicBatchRows", _positive, 500),
+            max_pending=given.get("maxPending", _positive, 2000),
             timeout=given.get("timeout", _seconds, 30.0),
             write_id=given.get("writeId", _token, ""),
             server_headers=given.get("serverHeaders", _server_headers, ()),
             stable_order=given.get("stableOrder", _flag, False),
         )
         given.check_all_known()
-        if guarantee == "atomic" and not settings.progress_subject:
+        if deduplication == "atomic" and not settings.progress_subject:
             raise ConfigError(
                 "progressSubject",
                 "",
-                "is required for exactlyOnce=atomic: a subject of the stream that nothing else uses",
+                "is required for deduplication=atomic: a subject of the stream that nothing else uses",
             )
-        if settings.chunk_rows > 999:
-            raise ConfigError("chunkRows", settings.chunk_rows, "an atomic batch holds 999 rows beside its marker")
+        if settings.atomic_batch_rows > 999:
+            raise ConfigError(
+                "atomicBatchRows", settings.atomic_batch_rows, "an atomic batch holds 999 rows beside its marker"
+            )
         return settings
 
 

@@ -57,26 +57,29 @@ OnError: TypeAlias = Literal["raise", "null"] | Callable[[T, Exception], R]
 
 
 def run_partition(
-    function: Callable[[Client, AsyncIterator[T]], AsyncIterator[R]], config: SparkNats, *, ahead: int = 256
+    function: Callable[[Client, AsyncIterator[T]], AsyncIterator[R]], config: SparkNats, *, prefetch: int = 256
 ) -> PartitionFunction[T, R]:
     """Runs an async generator function with the rows of each partition and the client of the worker process.
 
     ``function(client, rows)`` reads ``rows`` with ``async for``, in one place, and yields the results.
     It runs on the loop and must not block it; Spark's own iterator is read in Spark's thread, when the function
-    asks for rows. At most ``ahead`` rows and results wait at a time: take 2 when they are whole Arrow batches.
+    asks for rows. At most ``prefetch`` rows and results wait at a time: take 2 when they are whole Arrow batches.
 
     When Spark stops reading (a limit), the generator is closed: its ``finally`` runs before the task ends. Errors of
-    the function fail the task. ConfigError for a bad ``ahead``; connecting raises the errors of ``natsproto.connect``.
+    the function fail the task. ConfigError for a bad ``prefetch``; connecting raises those of ``natsproto.connect``.
     """
     _check_callable("function", function)
-    _check_count("ahead", ahead)
-    return partial(_run, function, config, ahead)
+    _check_count("prefetch", prefetch)
+    return partial(_run, function, config, prefetch)
 
 
 def _run(
-    function: Callable[[Client, AsyncIterator[T]], AsyncIterator[R]], config: SparkNats, ahead: int, rows: Iterable[T]
+    function: Callable[[Client, AsyncIterator[T]], AsyncIterator[R]],
+    config: SparkNats,
+    prefetch: int,
+    rows: Iterable[T],
 ) -> Iterator[R]:
-    return run_with_rows(config, function, rows, ahead=ahead)
+    return run_with_rows(config, function, rows, prefetch=prefetch)
 
 
 def map_async(
@@ -116,13 +119,13 @@ def _map(
     portal, client = shared_client(config).reach()
     source = iter(rows)
     calls: Calls[T, R] = Calls(partial(function, client), concurrency, ordered, timeout, on_error)
-    ahead = 2 * concurrency  # rows wait on the loop, so that a call begins when another ends
+    prefetch = 2 * concurrency  # rows wait on the loop, so that a call begins when another ends
     unread, over = 0, False
     worthwhile = max(1, concurrency // 2)  # each refill wakes the loop
 
     def refill() -> None:
         nonlocal unread, over
-        found, over = take_rows(source, ahead - unread)
+        found, over = take_rows(source, prefetch - unread)
         unread += len(found)
         if found:
             portal.post(partial(calls.begin, found))
@@ -138,7 +141,7 @@ def _map(
                     raise result.error
                 yield cast("R | None", result)
                 unread -= 1
-                if not over and ahead - unread >= worthwhile:
+                if not over and prefetch - unread >= worthwhile:
                     refill()
     finally:
         stop_and_wait(portal, calls.stop)
@@ -351,12 +354,12 @@ def kv_lookup(
     bucket: str,
     key: str | Callable[[T], str | None],
     *,
-    chunk: int = MAX_KEYS_PER_REQUEST,
+    batch_size: int = MAX_KEYS_PER_REQUEST,
     missing: Missing = "null",
 ) -> PairFunction[bytes | None]:
     """Yields pairs of each row and the value of its key in a bucket, in the order of the rows.
 
-    ``key`` is the name of a column, or a function of the row. The values of ``chunk`` rows (at most 1,000) are
+    ``key`` is the name of a column, or a function of the row. The values of ``batch_size`` rows (at most 1,000) are
     requested together and are from the same moment. A key without a value (it never had one, it was deleted, it is
     null or invalid) gives None; with ``missing="drop"`` no row, with "error" KeyNotFound.
 
@@ -364,25 +367,30 @@ def kv_lookup(
     a time. ConfigError for wrong arguments; BucketNotFound and the errors of every call of the JetStream API.
     """
     check_bucket_name(bucket)
-    if type(chunk) is not int or not 1 <= chunk <= MAX_KEYS_PER_REQUEST:
-        raise ConfigError("chunk", chunk, f"must be from 1 to {MAX_KEYS_PER_REQUEST} rows")
+    if type(batch_size) is not int or not 1 <= batch_size <= MAX_KEYS_PER_REQUEST:
+        raise ConfigError("batch_size", batch_size, f"must be from 1 to {MAX_KEYS_PER_REQUEST} rows")
     if missing not in ("null", "drop", "error"):
         raise ConfigError("missing", missing, 'must be "null", "drop" or "error"')
-    return cast("PairFunction[bytes | None]", partial(_look_up, config, bucket, column(key), chunk, missing))
+    return cast("PairFunction[bytes | None]", partial(_look_up, config, bucket, column(key), batch_size, missing))
 
 
 def _look_up(
-    config: SparkNats, bucket: str, key_of: Callable[[T], str | None], chunk: int, missing: Missing, rows: Iterable[T]
+    config: SparkNats,
+    bucket: str,
+    key_of: Callable[[T], str | None],
+    batch_size: int,
+    missing: Missing,
+    rows: Iterable[T],
 ) -> Iterator[tuple[T, bytes | None]]:
     asked: deque[list[T]] = deque()
 
     def questions() -> Iterator[list[str | None]]:
         source = iter(rows)
-        while some := list(islice(source, chunk)):
+        while some := list(islice(source, batch_size)):
             asked.append(some)
             yield [key_of(row) for row in some]
 
-    with closing(run_with_rows(config, partial(_answers, bucket), questions(), ahead=2)) as answers:
+    with closing(run_with_rows(config, partial(_answers, bucket), questions(), prefetch=2)) as answers:
         for values in answers:
             for row, value in zip(asked.popleft(), values, strict=True):
                 if value is not None or missing == "null":

@@ -32,7 +32,7 @@ from natsproto.spark._offsets import SeqRange
 from natsproto.spark._options import SparkNats
 from natsproto.spark._partitions import PartitionFunction, column, to_payload
 from natsproto.spark._reader import MessageList, RangeReader
-from natsproto.spark._schema import HeaderFilter, check_server_headers, no_id, warn_of_stripped
+from natsproto.spark._schema import HeaderFilter, check_server_headers, no_id, warn_of_removed
 
 if TYPE_CHECKING:
     from natsproto.protocol.headers import HeadersLike
@@ -53,16 +53,16 @@ ACKS_BETWEEN_COUNTS = 4096
 
 
 class WriteSummary(Value):
-    """The result of one partition: ``published`` rows, of which the stream had ``duplicates`` already.
+    """The result of one partition: ``rows`` acknowledged rows, of which the stream had ``duplicates`` already.
 
-    ``stripped`` counts the server-control headers that were removed, by name.
+    ``removed_headers`` counts the removed server-control headers by name.
     """
 
     write_id: str
     partition: int
-    published: int
+    rows: int
     duplicates: int
-    stripped: Mapping[str, int] = {}
+    removed_headers: Mapping[str, int] = {}
 
 
 def publish_partition(
@@ -73,7 +73,7 @@ def publish_partition(
     msg_id: str | Callable[[T], str] | None = None,
     stable_order: bool = False,
     server_headers: Sequence[str] = (),
-    window: int = 2000,
+    max_pending: int = 2000,
     timeout: float = 30.0,
 ) -> PartitionFunction[object, WriteSummary]:
     """Publishes each row to a stream and gives one WriteSummary when every one is acknowledged.
@@ -98,8 +98,8 @@ def publish_partition(
     with ties). Then rows without an id get ``write_id.partition.number of the row``; take another ``write_id`` for
     other rows. Without the promise such a row is a ConfigError: in another order its id would be that of another row.
 
-    ``window`` messages are on their way at a time; each has ``timeout`` seconds to be acknowledged. The task fails with
-    PublishFailed when any is not stored. ConfigError for wrong arguments; InvalidSubject, InvalidHeader for rows.
+    At most ``max_pending`` messages wait for their acknowledgement; each has ``timeout`` seconds for it. The task fails
+    with PublishFailed when any is not stored. ConfigError for wrong arguments; InvalidSubject, InvalidHeader for rows.
     """
     plan = PublishPlan(
         write_id=write_id,
@@ -107,7 +107,7 @@ def publish_partition(
         msg_id=msg_id,
         stable_order=stable_order,
         server_headers=check_server_headers("server_headers", server_headers),
-        window=window,
+        max_pending=max_pending,
         timeout=positive_seconds("timeout", timeout),
     )
     return partial(publish_rows, plan, config)
@@ -124,7 +124,7 @@ class PublishPlan(Value):
     msg_id: object
     stable_order: bool
     server_headers: tuple[str, ...]
-    window: int
+    max_pending: int
     timeout: float
     epoch: int | None = None
     may_be_stored: bool = False
@@ -134,8 +134,8 @@ class PublishPlan(Value):
             raise ConfigError("write_id", self.write_id, "must be printable text, the same in every attempt")
         if isinstance(self.subject, str):
             publish_subject(self.subject)
-        if type(self.window) is not int or self.window < 1:
-            raise ConfigError("window", self.window, "must be a positive number")
+        if type(self.max_pending) is not int or self.max_pending < 1:
+            raise ConfigError("max_pending", self.max_pending, "must be a positive number")
 
     def id_prefix(self, partition: int) -> str:
         """The prefix of the ids of a partition's rows."""
@@ -150,8 +150,8 @@ def publish_rows(plan: PublishPlan, config: SparkNats, rows: Iterable[T]) -> Ite
     context = TaskContext.get()
     plan = plan.replace(may_be_stored=plan.may_be_stored or is_retry())
     publish = partial(_publish, plan, 0 if context is None else context.partitionId())
-    (summary,) = run_with_rows(config, publish, rows, ahead=min(plan.window, 1024))
-    warn_of_stripped(f"partition {summary.partition} of {plan.write_id}", "server_headers", summary.stripped)
+    (summary,) = run_with_rows(config, publish, rows, prefetch=min(plan.max_pending, 1024))
+    warn_of_removed(f"partition {summary.partition} of {plan.write_id}", "server_headers", summary.removed_headers)
     return iter((summary,))
 
 
@@ -164,7 +164,7 @@ async def _publish(
     waiting: list[AckFuture] = []
     stored: StoredRows | None = None
     must_look_up, prefix = plan.may_be_stored, plan.id_prefix(partition)
-    async with client.jetstream().publisher(max_pending=plan.window, timeout=plan.timeout) as publisher:
+    async with client.jetstream().publisher(max_pending=plan.max_pending, timeout=plan.timeout) as publisher:
         publish = publisher.publish
         async for row in rows:
             subject, data, pairs, msg_id = message(row, number)
@@ -179,7 +179,7 @@ async def _publish(
                 duplicates += 1
                 continue
             waiting.append(await publish(subject, data, msg_id=msg_id, headers=pairs))
-            if len(waiting) >= ACKS_BETWEEN_COUNTS + plan.window:
+            if len(waiting) >= ACKS_BETWEEN_COUNTS + plan.max_pending:
                 duplicates += sum(future.duplicate for future in waiting)
                 waiting = [future for future in waiting if not future.done()]
         await publisher.flush()
@@ -187,9 +187,9 @@ async def _publish(
     yield WriteSummary(
         write_id=plan.write_id,
         partition=partition,
-        published=number,
+        rows=number,
         duplicates=duplicates,
-        stripped=dict(headers.stripped),
+        removed_headers=dict(headers.removed),
     )
 
 
@@ -209,7 +209,7 @@ async def _look_up(client: Client, plan: PublishPlan, subject: str) -> StoredRow
 
 
 _CONSUMED_REMEDY = (
-    "Use the data source with exactlyOnce=atomic on a work queue, or with none if rows stored twice do no harm"
+    "Use the data source with deduplication=atomic on a work queue, or with none if rows stored twice do no harm"
 )
 OutgoingMessage = tuple[str, Payload, "list[tuple[str, str]] | None", str]
 
@@ -307,8 +307,8 @@ class StoredRows:
 
     async def _read(self, client: Client, stream: str, first: int, last: int) -> datetime | None:
         """Adds the messages of a range; returns when the first one was stored."""
-        rng = SeqRange(stream=stream, start=first, end=last, earliest=True)
-        reader = RangeReader(client, rng, (), "auto", 8192, 8 << 20, fail_on_data_loss=False, headers_only=True)
+        seq_range = SeqRange(stream=stream, start=first, end=last, earliest=True)
+        reader = RangeReader(client, seq_range, (), "auto", 8192, 8 << 20, fail_on_data_loss=False, headers_only=True)
         stored: datetime | None = None
         async with aclosing(reader.message_lists()) as lists:
             async for messages in lists:

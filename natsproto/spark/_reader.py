@@ -138,7 +138,7 @@ async def _matching_bounds(source: Stream, subjects: tuple[str, ...], first: int
 @overload
 def read_range(
     config: SparkNats,
-    rng: SeqRange,
+    seq_range: SeqRange,
     *,
     subjects: Sequence[str] = (),
     method: Method = "auto",
@@ -153,7 +153,7 @@ def read_range(
 @overload
 def read_range(
     config: SparkNats,
-    rng: SeqRange,
+    seq_range: SeqRange,
     *,
     subjects: Sequence[str] = (),
     method: Method = "auto",
@@ -167,7 +167,7 @@ def read_range(
 
 def read_range(
     config: SparkNats,
-    rng: SeqRange,
+    seq_range: SeqRange,
     *,
     subjects: Sequence[str] = (),
     method: Method = "auto",
@@ -193,19 +193,19 @@ def read_range(
     bucket, is not data loss. ConfigError for wrong arguments, at once. While reading StreamNotFound, PermissionDenied,
     and RequestTimeout when there is no server for a minute.
     """
-    if not isinstance(rng, SeqRange):
-        raise TypeError(f"rng must be a SeqRange, not {type(rng).__name__}")
+    if not isinstance(seq_range, SeqRange):
+        raise TypeError(f"seq_range must be a SeqRange, not {type(seq_range).__name__}")
     if output not in ("tuples", "arrow"):
         raise ConfigError("output", output, 'must be "tuples" or "arrow"')
     wanted = check_reading(subjects, method, batch_rows, max_bytes)
-    if rng.earliest and is_retry():  # the first attempt may have written what it read
-        rng = rng.replace(earliest=False)
+    if seq_range.earliest and is_retry():  # the first attempt may have written what it read
+        seq_range = seq_range.replace(earliest=False)
 
     def message_lists(client: Client) -> AsyncIterator[MessageList]:
-        return RangeReader(client, rng, wanted, method, batch_rows, max_bytes, fail_on_data_loss).message_lists()
+        return RangeReader(client, seq_range, wanted, method, batch_rows, max_bytes, fail_on_data_loss).message_lists()
 
     found = iterate_on_loop(config, message_lists)
-    return _batches(rng.stream, found, headers) if output == "arrow" else _rows(rng.stream, found, headers)
+    return _batches(seq_range.stream, found, headers) if output == "arrow" else _rows(seq_range.stream, found, headers)
 
 
 MessageList: TypeAlias = list[JsMessage] | list[RawMessage]
@@ -218,7 +218,7 @@ class RangeReader:
     def __init__(
         self,
         client: Client,
-        rng: SeqRange,
+        seq_range: SeqRange,
         subjects: tuple[str, ...],
         method: Method,
         batch_rows: int,
@@ -227,10 +227,10 @@ class RangeReader:
         headers_only: bool = False,
     ) -> None:
         self._headers_only = headers_only
-        self._client, self._range, self._subjects, self._method = client, rng, subjects, method
+        self._client, self._range, self._subjects, self._method = client, seq_range, subjects, method
         self._rows, self._max_bytes = batch_rows, max_bytes
-        self._loss = DataLossCheck(rng, fail_on_data_loss)
-        self._pace = PullSize(rng, batch_rows)
+        self._loss = DataLossCheck(seq_range, fail_on_data_loss)
+        self._pace = PullSize(seq_range, batch_rows)
         self._stream: Stream | None = None
 
     async def message_lists(self) -> AsyncGenerator[MessageList]:

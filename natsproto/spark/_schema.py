@@ -92,7 +92,7 @@ class HeaderFilter:
 
     def __init__(self, allowed: Sequence[str]) -> None:
         self._allowed = frozenset(name.lower() for name in allowed)
-        self.stripped: Counter[str] = Counter()
+        self.removed: Counter[str] = Counter()
 
     def strip(self, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
         """Returns the pairs that may be published."""
@@ -100,7 +100,7 @@ class HeaderFilter:
         for pair in pairs:
             name = pair[0]
             if name[:5].lower() == "nats-" and name.lower() not in self._allowed:
-                self.stripped[name] += 1
+                self.removed[name] += 1
             else:
                 kept.append(pair)
         return kept
@@ -132,8 +132,8 @@ def no_id(option: str, row: int | None = None) -> ConfigError:
     )
 
 
-def warn_of_stripped(what: str, option: str, stripped: Mapping[str, int]) -> None:
+def warn_of_removed(what: str, option: str, removed: Mapping[str, int]) -> None:
     """Logs the server-control headers that were removed, in one line."""
-    if stripped:
-        counts = ", ".join(f"{name} ({count})" for name, count in sorted(stripped.items()))
+    if removed:
+        counts = ", ".join(f"{name} ({count})" for name, count in sorted(removed.items()))
         log.warning("%s: removed server-control headers: %s. %s names those to keep", what, counts, option)

@@ -24,7 +24,7 @@ from natsproto.errors import ConfigError, LocalProtocolError
 from natsproto.spark._arrow import batches_from_rows
 from natsproto.spark._client import run_on_loop, run_with_rows
 from natsproto.spark._options import SinkOptions
-from natsproto.spark._schema import warn_of_stripped
+from natsproto.spark._schema import warn_of_removed
 from natsproto.spark._writer import WriteResult, WriteTask, check_target, write_messages
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class WriteCommit(WriterCommitMessage):
 
     rows: int
     duplicates: int
-    stripped: Mapping[str, int]
+    removed_headers: Mapping[str, int]
 
 
 def check_append(overwrite: bool) -> None:
@@ -60,18 +60,18 @@ def _write(settings: SinkOptions, task: WriteTask, batches: Iterator[pa.RecordBa
     def produce(client: Client, rows: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[WriteResult]:
         return write_messages(client, settings, task, rows)
 
-    (done,) = run_with_rows(settings.nats, produce, batches, ahead=2)
-    return WriteCommit(rows=done.rows, duplicates=done.duplicates, stripped=done.stripped)
+    (done,) = run_with_rows(settings.nats, produce, batches, prefetch=2)
+    return WriteCommit(rows=done.rows, duplicates=done.duplicates, removed_headers=done.removed_headers)
 
 
 def _report(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     written = [message for message in messages if isinstance(message, WriteCommit)]
     rows, duplicates = sum(one.rows for one in written), sum(one.duplicates for one in written)
     log.info("%s: %d rows, %d of them stored by an earlier attempt", what, rows, duplicates)
-    stripped: Counter[str] = Counter()
+    removed: Counter[str] = Counter()
     for one in written:
-        stripped.update(one.stripped)
-    warn_of_stripped(what, "The option serverHeaders", stripped)
+        removed.update(one.removed_headers)
+    warn_of_removed(what, "The option serverHeaders", removed)
 
 
 def _task_context() -> TaskContext:

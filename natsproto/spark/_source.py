@@ -57,8 +57,8 @@ log = logging.getLogger("natsproto.spark")
 class RangePartition(InputPartition):
     """The part of a batch that one task reads."""
 
-    def __init__(self, rng: SeqRange) -> None:
-        super().__init__(rng)
+    def __init__(self, seq_range: SeqRange) -> None:
+        super().__init__(seq_range)
 
     def __repr__(self) -> str:
         return f"RangePartition({self.value!r})"
@@ -115,8 +115,8 @@ class BatchReader(DataSourceReader):
             found += plan_ranges(settings.nats, stream, start=start, end=end, subjects=self._subjects, num_partitions=1)
         if len(found) < len(bounds):
             return None
-        first = max(pushdown.first, *(rng.start for rng in found))
-        last = min(2**63 if pushdown.last is None else pushdown.last, *(rng.end for rng in found))
+        first = max(pushdown.first, *(seq_range.start for seq_range in found))
+        last = min(2**63 if pushdown.last is None else pushdown.last, *(seq_range.end for seq_range in found))
         return found[0].replace(start=first, end=last) if first <= last else None
 
     @property

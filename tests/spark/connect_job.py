@@ -17,12 +17,12 @@ from natsproto.spark import SparkNats
 
 SUMMARY = "write_id string, partition int, published long, duplicates long"
 SUMMARY_COLUMNS = pa.schema(
-    [("write_id", pa.string()), ("partition", pa.int32()), ("published", pa.int64()), ("duplicates", pa.int64())]
+    [("write_id", pa.string()), ("partition", pa.int32()), ("rows", pa.int64()), ("duplicates", pa.int64())]
 )
 
 
 def numbers(spark: Any, cfg: SparkNats, subject: str) -> list[int]:
-    found = nspark.stream_dataframe(spark, cfg, "OUT", subjects=[subject])
+    found = nspark.read_dataframe(spark, cfg, "OUT", subjects=[subject])
     return sorted(int(row.data) for row in found.select("data").collect())
 
 
@@ -37,7 +37,7 @@ def publishing(spark: Any, cfg: SparkNats) -> None:
     assert numbers(spark, cfg, "out.foreach") == list(range(500))
     publish = nspark.publish_partition(cfg, write_id="w2", subject="out.arrow")
     written = with_ids(rows, "arrow").mapInArrow(nspark.arrow_partition(publish, SUMMARY_COLUMNS), SUMMARY).collect()
-    assert sorted((one.partition, one.published) for one in written) == [(0, 166), (1, 167), (2, 167)]
+    assert sorted((one.partition, one.rows) for one in written) == [(0, 166), (1, 167), (2, 167)]
     assert numbers(spark, cfg, "out.arrow") == list(range(500))
 
 

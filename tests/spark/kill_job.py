@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from natsproto.spark import register
 
 
-def main(url: str, folder: str, guarantee: str) -> None:
+def main(url: str, folder: str, deduplication: str) -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -28,11 +28,11 @@ def main(url: str, folder: str, guarantee: str) -> None:
         .options(servers=url, stream="ORDERS", maxOffsetsPerTrigger="3000", minPartitions="2")
         .load()
     )
-    sink = {"servers": url, "stream": "OUT", "exactlyOnce": guarantee, "stableOrder": "true"}
-    if guarantee == "atomic":
-        sink |= {"progressSubject": "out.progress", "chunkRows": "200"}
+    sink = {"servers": url, "stream": "OUT", "deduplication": deduplication, "stableOrder": "true"}
+    if deduplication == "atomic":
+        sink |= {"progressSubject": "out.progress", "atomicBatchRows": "200"}
     else:
-        sink["window"] = "50"  # slow enough to be killed in the middle
+        sink["maxPending"] = "50"  # slow enough to be killed in the middle
     query = (
         orders.selectExpr("concat('out.rows.', seq) AS subject", "data")
         .writeStream.format("nats")

@@ -151,15 +151,15 @@ class Upstream:
         return self.taken
 
 
-@pytest.mark.parametrize("ahead", [1, 2, 7, 256])
+@pytest.mark.parametrize("prefetch", [1, 2, 7, 256])
 @pytest.mark.parametrize("count", [0, 1, 255, 1000])
-def test_all_rows_cross_in_order(nats: SparkNats, ahead: int, count: int) -> None:
-    assert list(run_with_rows(nats, echo, Upstream(count), ahead=ahead)) == list(range(1, count + 1))
+def test_all_rows_cross_in_order(nats: SparkNats, prefetch: int, count: int) -> None:
+    assert list(run_with_rows(nats, echo, Upstream(count), prefetch=prefetch)) == list(range(1, count + 1))
 
 
 def test_rows_are_taken_as_they_are_wanted(nats: SparkNats) -> None:
     source = Upstream(10_000)
-    results = run_with_rows(nats, echo, source, ahead=4)
+    results = run_with_rows(nats, echo, source, prefetch=4)
     assert source.taken == 0
     for _ in range(20):
         next(results)
@@ -177,7 +177,7 @@ def test_generator_waits_for_a_reader_that_stalls(nats: SparkNats) -> None:
             made += 1
             yield made
 
-    results = iterate_on_loop(nats, endless, ahead=3)
+    results = iterate_on_loop(nats, endless, prefetch=3)
     assert next(results) == 1
     for _ in range(3):  # whatever turns the loop makes meanwhile
         run_on_loop(nats, identity)
@@ -194,10 +194,10 @@ def test_results_do_not_wait_for_slow_rows(nats: SparkNats, monkeypatch: pytest.
     def slowly() -> Iterator[int]:
         yield 1
         yield 2
-        assert had.wait(10), "the first result waits for as many rows as may be ahead"
+        assert had.wait(10), "the first result waits for as many rows as may be prefetched"
         yield from range(1000)
 
-    results = run_with_rows(nats, echo, slowly(), ahead=256)
+    results = run_with_rows(nats, echo, slowly(), prefetch=256)
     assert next(results) == 1
     had.set()
     results.close()
@@ -221,7 +221,7 @@ class Watched:
 @pytest.mark.parametrize("end", ["close", "forget", "raise"])
 def test_leaving_early_cleans_up_before_it_returns(nats: SparkNats, end: str) -> None:
     watched = Watched()
-    results = run_with_rows(nats, watched, Upstream(1000), ahead=8)
+    results = run_with_rows(nats, watched, Upstream(1000), prefetch=8)
     next(results)
     if end == "close":
         results.close()
@@ -241,7 +241,7 @@ def test_error_comes_after_the_results_before_it(nats: SparkNats) -> None:
             if row == 3:
                 raise ZeroDivisionError("of the function")
 
-    results = run_with_rows(nats, fails, Upstream(10), ahead=2)
+    results = run_with_rows(nats, fails, Upstream(10), prefetch=2)
     assert [next(results) for _ in range(3)] == [1, 2, 3]
     with pytest.raises(ZeroDivisionError, match="of the function"):
         next(results)
@@ -254,7 +254,7 @@ def test_error_of_the_rows_cleans_up_and_is_raised(nats: SparkNats) -> None:
 
     watched = Watched()
     with pytest.raises(ZeroDivisionError, match="of the rows"):
-        list(run_with_rows(nats, watched, rows(), ahead=1))
+        list(run_with_rows(nats, watched, rows(), prefetch=1))
     assert watched.clean
 
 
@@ -272,10 +272,10 @@ def test_closed_client_ends_the_reading(nats: SparkNats) -> None:
         next(results)
 
 
-@pytest.mark.parametrize("ahead", [0, -1, True, 1.5])
-def test_bad_bound_is_refused(nats: SparkNats, ahead: int) -> None:
-    with pytest.raises(ConfigError, match="ahead"):
-        next(run_with_rows(nats, echo, [], ahead=ahead))
+@pytest.mark.parametrize("prefetch", [0, -1, True, 1.5])
+def test_bad_bound_is_refused(nats: SparkNats, prefetch: int) -> None:
+    with pytest.raises(ConfigError, match="prefetch"):
+        next(run_with_rows(nats, echo, [], prefetch=prefetch))
 
 
 def test_connection_outlives_a_stalled_reader() -> None:

@@ -20,10 +20,10 @@ from tests.spark.streams import METHODS, StreamFixture
 def test_purged_messages_are_missed(nats: SparkNats, method: Method) -> None:
     source = StreamFixture(nats)
     source.publish(30)
-    rng = source.range(1, 30)
+    seq_range = source.range(1, 30)
     source.purge(11)
     with pytest.raises(DataLost) as caught:
-        list(read_range(nats, rng, method=method))
+        list(read_range(nats, seq_range, method=method))
     assert (caught.value.stream, caught.value.first, caught.value.last) == (source.name, 1, 30)
     assert "begins at 11" in str(caught.value)
 
@@ -32,9 +32,9 @@ def test_purged_messages_are_missed(nats: SparkNats, method: Method) -> None:
 def test_data_loss_can_be_a_log_line(nats: SparkNats, method: Method, caplog: pytest.LogCaptureFixture) -> None:
     source = StreamFixture(nats)
     source.publish(30)
-    rng = source.range(1, 30)
+    seq_range = source.range(1, 30)
     source.purge(11)
-    rows = read_range(nats, rng, method=method, fail_on_data_loss=False)
+    rows = read_range(nats, seq_range, method=method, fail_on_data_loss=False)
     assert [row[2] for row in rows] == list(range(11, 31))
     assert "begins at 11" in caplog.text
 
@@ -42,12 +42,12 @@ def test_data_loss_can_be_a_log_line(nats: SparkNats, method: Method, caplog: py
 def test_stream_that_was_made_anew_is_another_one(nats: SparkNats, caplog: pytest.LogCaptureFixture) -> None:
     source = StreamFixture(nats)
     source.publish(30)
-    rng = source.range(1, 30)
+    seq_range = source.range(1, 30)
     source.recreate()
     source.publish(40)
     with pytest.raises(DataLost, match="created anew"):
-        list(read_range(nats, rng))
-    assert [row[2] for row in read_range(nats, rng, fail_on_data_loss=False)] == list(range(1, 31))
+        list(read_range(nats, seq_range))
+    assert [row[2] for row in read_range(nats, seq_range, fail_on_data_loss=False)] == list(range(1, 31))
     assert "created anew" in caplog.text
 
 
@@ -90,7 +90,7 @@ def test_trim_before_earliest_is_read_is_no_loss(nats: SparkNats, method: Method
     ranges = plan_ranges(nats, source.name, num_partitions=2)
     source.purge(gone)
     source.publish(10)
-    rows = [row[2] for rng in ranges for row in read_range(nats, rng, method=method)]
+    rows = [row[2] for seq_range in ranges for row in read_range(nats, seq_range, method=method)]
     assert rows == list(range(gone, 31))
     (whole,) = plan_ranges(nats, source.name, start=1, end=30, num_partitions=1)
     with pytest.raises(DataLost, match=f"begins at {gone}"):
@@ -101,20 +101,20 @@ def test_retry_begins_where_the_first_attempt_did(nats: SparkNats, monkeypatch: 
     """The first attempt may have written what it read, under ids that count rows."""
     source = StreamFixture(nats)
     source.publish(30)
-    (rng,) = plan_ranges(nats, source.name, num_partitions=1)
+    (seq_range,) = plan_ranges(nats, source.name, num_partitions=1)
     source.purge(11)
     monkeypatch.setattr(reader, "is_retry", lambda: True)
     with pytest.raises(DataLost, match="begins at 11"):
-        list(read_range(nats, rng))
+        list(read_range(nats, seq_range))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_trim_after_earliest_was_read_is_a_loss(nats: SparkNats, method: Method) -> None:
     source = StreamFixture(nats)
     source.publish(9000, data=bytes(2000))
-    (rng,) = plan_ranges(nats, source.name, num_partitions=1)
+    (seq_range,) = plan_ranges(nats, source.name, num_partitions=1)
     source.purge(100)
-    rows = read_range(nats, rng, method=method, batch_rows=10, max_bytes=1 << 20)
+    rows = read_range(nats, seq_range, method=method, batch_rows=10, max_bytes=1 << 20)
     assert next(rows)[2] == 100
     source.purge(9000)
     with pytest.raises(DataLost, match="begins at 9000"):
@@ -129,51 +129,51 @@ def test_full_stream_is_read_from_earliest(nats: SparkNats, method: Method, subj
     source.publish(3000, "a", "b", "c")
     chance = random.Random(seed)
     wanted = [f"{source.name}.{subject}" for subject in subjects]
-    (rng,) = plan_ranges(nats, source.name, subjects=wanted, num_partitions=1)
+    (seq_range,) = plan_ranges(nats, source.name, subjects=wanted, num_partitions=1)
     source.publish(chance.randrange(1, 1500), "a", "b", "c")
-    rows = read_range(nats, rng, method=method, subjects=wanted)
+    rows = read_range(nats, seq_range, method=method, subjects=wanted)
     found = [next(rows)[2]]
     source.publish(chance.randrange(1, 50), "a", "b", "c")
     found += [row[2] for row in rows]
     matching = range(3) if not subjects else [("a", "b", "c").index(subject) for subject in subjects]
     # each of the three publications begins with "a" anew, so only the first of them tells which subject a sequence has
-    assert found == [seq for seq in range(found[0], rng.end + 1) if (seq - 1) % 3 in matching]
+    assert found == [seq for seq in range(found[0], seq_range.end + 1) if (seq - 1) % 3 in matching]
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_superseded_messages_of_a_bucket_are_no_loss(nats: SparkNats, method: Method) -> None:
     source = StreamFixture(nats, max_msgs_per_subject=1)
     source.publish(3000, *"abcdefghij")
-    rng = source.range(2991, 3000)
-    rows = read_range(nats, rng, method=method, batch_rows=2)
+    seq_range = source.range(2991, 3000)
+    rows = read_range(nats, seq_range, method=method, batch_rows=2)
     first = next(rows)[2]
     source.publish(95, *"abcdefghij")
     assert [first, *(row[2] for row in rows)][0] == 2991
-    assert list(read_range(nats, rng, method=method)) == []
+    assert list(read_range(nats, seq_range, method=method)) == []
     source.purge(3095)
-    assert list(read_range(nats, rng, method=method)) == []
+    assert list(read_range(nats, seq_range, method=method)) == []
 
 
 def test_pulls_grow_and_end_with_the_range() -> None:
-    rng = SeqRange(stream="S", start=1001, end=21_000)
-    dense, position, sizes = PullSize(rng, 8192), 1000, []
+    seq_range = SeqRange(stream="S", start=1001, end=21_000)
+    dense, position, sizes = PullSize(seq_range, 8192), 1000, []
     while position < 21_000:
         sizes.append(dense.next())
         position += sizes[-1]
         dense.on_messages(sizes[-1], position)
     assert sizes == [64, 256, 1024, 4096, 8192, 6368]
-    sparse = PullSize(rng, 8192)
+    sparse = PullSize(seq_range, 8192)
     sparse.next()
     sparse.on_messages(64, 1000 + 6400)
     assert sparse.next() == 136 + 12, "of the 13,600 that are left one in a hundred, and the root of it"
 
 
 def test_pulls_hurry_where_the_front_moves() -> None:
-    rng = SeqRange(stream="S", start=1, end=21_000, earliest=True)
-    pace = PullSize(rng, 8192)
+    seq_range = SeqRange(stream="S", start=1, end=21_000, earliest=True)
+    pace = PullSize(seq_range, 8192)
     pace.use_largest()
     assert pace.next() == 8192
-    loss = DataLossCheck(rng, strict=True)
+    loss = DataLossCheck(seq_range, strict=True)
     moves = [loss.first_seq_moves]
     state = {"messages": 2, "bytes": 2, "first_seq": 40, "last_seq": 30_000}
     created = "2026-01-01T00:00:00Z"

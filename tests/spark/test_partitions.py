@@ -314,7 +314,7 @@ def test_rows_become_messages(nats: SparkNats, name: str) -> None:
         {"subject": f"{name}.c", "data": bytearray(b"3"), "headers": {}, "msg_id": None},
     ]
     (written,) = publish_partition(nats, write_id="w", stable_order=True)(rows)
-    assert written == WriteSummary(write_id="w", partition=0, published=3, duplicates=0)
+    assert written == WriteSummary(write_id="w", partition=0, rows=3, duplicates=0)
     assert run_on_loop(nats, _stored, name) == [
         (f"{name}.a", b"1", {"Nats-Msg-Id": "w.0.0"}),
         (f"{name}.b", "ä".encode(), {"A": "x", "Nats-Msg-Id": "mine"}),
@@ -341,14 +341,14 @@ def test_subject_and_id_can_be_functions(nats: SparkNats, name: str) -> None:
     assert found == [(f"{name}.all", "x"), (f"{name}.all", "y"), (f"{name}.x", "xx"), (f"{name}.y", "yy")]
 
 
-@pytest.mark.parametrize("window", [1, 3, 2000])
-def test_duplicates_are_counted_and_not_stored(nats: SparkNats, name: str, window: int) -> None:
+@pytest.mark.parametrize("max_pending", [1, 3, 2000])
+def test_duplicates_are_counted_and_not_stored(nats: SparkNats, name: str, max_pending: int) -> None:
     run_on_loop(nats, _make_stream, name)
     rows = [{"data": str(number)} for number in range(7000)]
-    publish = publish_partition(nats, write_id="w", subject=f"{name}.a", stable_order=True, window=window)
-    count = 7000 if window == 2000 else 100
-    assert [(one.published, one.duplicates) for one in publish(rows[: count - 10])] == [(count - 10, 0)]
-    assert [(one.published, one.duplicates) for one in publish(rows[:count])] == [(count, count - 10)]
+    publish = publish_partition(nats, write_id="w", subject=f"{name}.a", stable_order=True, max_pending=max_pending)
+    count = 7000 if max_pending == 2000 else 100
+    assert [(one.rows, one.duplicates) for one in publish(rows[: count - 10])] == [(count - 10, 0)]
+    assert [(one.rows, one.duplicates) for one in publish(rows[:count])] == [(count, count - 10)]
     assert len(run_on_loop(nats, _stored, name)) == count
 
 
@@ -393,20 +393,20 @@ def bucket(request: pytest.FixtureRequest, nats: SparkNats, name: str) -> str:
     return name
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 1000])
-def test_rows_are_paired_with_their_values(nats: SparkNats, bucket: str, chunk: int) -> None:
+@pytest.mark.parametrize("batch_size", [1, 7, 1000])
+def test_rows_are_paired_with_their_values(nats: SparkNats, bucket: str, batch_size: int) -> None:
     keys = ["3", "50", "98", "nothing", None, "3", "*", ">", "a b", ""]
     values = [b"v3", None, b"v98", None, None, b"v3", None, None, None, None]
     rows = [{"key": key} for key in keys]
-    assert list(kv_lookup(nats, bucket, "key", chunk=chunk)(rows)) == list(zip(rows, values, strict=True))
+    assert list(kv_lookup(nats, bucket, "key", batch_size=batch_size)(rows)) == list(zip(rows, values, strict=True))
 
     def key(row: dict[str, str | None]) -> str | None:
         return row["key"]
 
-    dropped = kv_lookup(nats, bucket, key, chunk=chunk, missing="drop")
+    dropped = kv_lookup(nats, bucket, key, batch_size=batch_size, missing="drop")
     assert [value for _, value in dropped(rows)] == [b"v3", b"v98", b"v3"]
     with pytest.raises(KeyNotFound, match="'50'"):
-        list(kv_lookup(nats, bucket, "key", chunk=chunk, missing="error")(rows))
+        list(kv_lookup(nats, bucket, "key", batch_size=batch_size, missing="error")(rows))
 
 
 def test_bucket_that_is_not_there_is_an_error(nats: SparkNats) -> None:
@@ -423,7 +423,7 @@ def test_udf_says_which_bucket_is_no_bucket(nats: SparkNats) -> None:
 
 MISTAKES: list[tuple[Callable[[SparkNats], object], type[Exception]]] = [
     (lambda nats: run_partition(None, nats), TypeError),  # type: ignore[arg-type]
-    (lambda nats: run_partition(echo, nats, ahead=0), ConfigError),
+    (lambda nats: run_partition(echo, nats, prefetch=0), ConfigError),
     (lambda nats: map_async("double", nats), TypeError),  # type: ignore[arg-type]
     (lambda nats: map_async(double, nats, concurrency=0), ConfigError),
     (lambda nats: map_async(double, nats, timeout=-1), ConfigError),
@@ -433,10 +433,10 @@ MISTAKES: list[tuple[Callable[[SparkNats], object], type[Exception]]] = [
     (lambda nats: publish_partition(nats, write_id=""), ConfigError),
     (lambda nats: publish_partition(nats, write_id="a\r\nb"), ConfigError),
     (lambda nats: publish_partition(nats, write_id="w", subject="a.*"), ConfigError),
-    (lambda nats: publish_partition(nats, write_id="w", window=0), ConfigError),
+    (lambda nats: publish_partition(nats, write_id="w", max_pending=0), ConfigError),
     (lambda nats: publish_partition(nats, write_id="w", timeout=-1), ConfigError),
     (lambda nats: kv_lookup(nats, "no bucket", "key"), ConfigError),
-    (lambda nats: kv_lookup(nats, "b", "key", chunk=1001), ConfigError),
+    (lambda nats: kv_lookup(nats, "b", "key", batch_size=1001), ConfigError),
     (lambda nats: kv_lookup(nats, "b", "key", missing="none"), ConfigError),  # type: ignore[arg-type]
 ]
 

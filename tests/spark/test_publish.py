@@ -79,7 +79,7 @@ def test_retry_after_the_window_doubles_no_row(nats: SparkNats, stream: StreamCo
     list(write(rows(stream, *range(10))))
     wait_for_window(nats, stream)
     (written,) = write(rows(stream, *range(25)))
-    assert (written.published, written.duplicates) == (25, 10)
+    assert (written.rows, written.duplicates) == (25, 10)
     assert payloads(nats, stream) == [b"%d" % number for number in range(25)]
 
 
@@ -89,7 +89,7 @@ def test_retry_after_the_window_finds_msg_ids(nats: SparkNats, stream: StreamCon
     list(write(rows(stream, 5, 1, 3)))
     wait_for_window(nats, stream)
     (written,) = write(rows(stream, 1, 2, 3, 4, 5))
-    assert (written.published, written.duplicates) == (5, 3)
+    assert (written.rows, written.duplicates) == (5, 3)
     assert payloads(nats, stream) == [b"5", b"1", b"3", b"2", b"4"]
 
 
@@ -119,7 +119,7 @@ def test_retry_to_a_work_queue_with_a_window(nats: SparkNats, stream: StreamConf
     list(write(rows(stream, 1)))
     monkeypatch.setattr(publish, "is_retry", lambda: True)
     (written,) = write(rows(stream, 1, 2))
-    assert (written.published, written.duplicates) == (2, 1)
+    assert (written.rows, written.duplicates) == (2, 1)
     assert payloads(nats, stream) == [b"1", b"2"]
 
 
@@ -144,7 +144,7 @@ def test_retry_without_the_right_to_read_warns(info: str, caplog: pytest.LogCapt
         writer = SparkNats(servers=server.url, user="w", password="w", allow_literal_secrets=True, request_timeout=1)
         rows = [{"subject": "OUT.a", "data": b"1"}]
         (written,) = publish_partition(writer, write_id="w", stable_order=True)(rows)
-        assert written.published == 1
+        assert written.rows == 1
         close_workers()
     assert "may be stored twice" in caplog.text
 

@@ -243,9 +243,9 @@ def test_server_sends_little_more_than_the_range(
     start = chance.randrange(1, 20_000 - span)
     config = nats.replace(name=f"read-{source.name}")
     portal, client = shared_client(config).reach()
-    rng, subjects = source.range(start, start + span - 1), [f"{source.name}.3"] if share == 10 else []
+    seq_range, subjects = source.range(start, start + span - 1), [f"{source.name}.3"] if share == 10 else []
     before = portal.run(lambda: client.stats).in_msgs
-    found = [row[2] for row in read_range(config, rng, subjects=subjects, method=method)]
+    found = [row[2] for row in read_range(config, seq_range, subjects=subjects, method=method)]
     sent = portal.run(lambda: client.stats).in_msgs - before
     assert found == [seq for seq in range(start, start + span) if share == 1 or seq % 10 == 4]
     assert sent <= most * len(found) + 30
@@ -337,11 +337,11 @@ def restricted() -> Iterator[Server]:
 def test_auto_needs_no_consumer_where_none_may_be_made(restricted: Server) -> None:
     source = StreamFixture(SparkNats(servers=restricted.url, user="boss", password="b", allow_literal_secrets=True))
     source.publish(30)
-    rng = source.range(5, 25)
+    seq_range = source.range(5, 25)
     reader = SparkNats(servers=restricted.url, user="reader", password="r", allow_literal_secrets=True)
-    assert [row[2] for row in read_range(reader, rng)] == list(range(5, 26))
+    assert [row[2] for row in read_range(reader, seq_range)] == list(range(5, 26))
     with pytest.raises(PermissionDenied):
-        list(read_range(reader, rng, method="consumer"))
+        list(read_range(reader, seq_range, method="consumer"))
 
 
 def test_auto_needs_no_consumer_where_there_are_enough(nats: SparkNats) -> None:
@@ -355,7 +355,7 @@ def test_auto_needs_no_consumer_where_there_are_enough(nats: SparkNats) -> None:
 
 
 def bounds(ranges: list[SeqRange]) -> list[tuple[int, int]]:
-    return [(rng.start, rng.end) for rng in ranges]
+    return [(seq_range.start, seq_range.end) for seq_range in ranges]
 
 
 def test_ranges_cover_the_stream_once(nats: SparkNats) -> None:
@@ -364,8 +364,8 @@ def test_ranges_cover_the_stream_once(nats: SparkNats) -> None:
     source.purge(11)
     ranges = plan_ranges(nats, source.name, num_partitions=4)
     assert bounds(ranges) == [(11, 32), (33, 55), (56, 77), (78, 100)]
-    assert {rng.created for rng in ranges} == {source.info().created.rfc3339()}
-    assert [row[2] for rng in ranges for row in read_range(nats, rng)] == list(range(11, 101))
+    assert {seq_range.created for seq_range in ranges} == {source.info().created.rfc3339()}
+    assert [row[2] for seq_range in ranges for row in read_range(nats, seq_range)] == list(range(11, 101))
 
 
 def test_places_mean_what_they_say(nats: SparkNats) -> None:

@@ -69,7 +69,7 @@ SERVER_HEADERS = {
 }
 HEADERS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
 BASE = {"servers": "nats://127.0.0.1:4222", "stream": "OUT", "subject": "out.rows", "stableOrder": "true"}
-ATOMIC = {"exactlyOnce": "atomic", "progressSubject": "out.progress"}
+ATOMIC = {"deduplication": "atomic", "progressSubject": "out.progress"}
 
 
 @pytest.fixture
@@ -106,13 +106,13 @@ async def check(out: Stream) -> None:
     assert [message.headers["Kept"] for message in stored] == ["yes"] * len(stored)
 
 
-@pytest.mark.parametrize("how", [{}, {"exactlyOnce": "none"}, ATOMIC], ids=["msgid", "none", "atomic"])
+@pytest.mark.parametrize("how", [{}, {"deduplication": "none"}, ATOMIC], ids=["msgid", "none", "atomic"])
 async def test_sink_strips_every_server_header(nats_client: Client, out: Stream, how: dict[str, str]) -> None:
     settings = SinkOptions.read({**BASE, **how})
     task = WriteTask(owner="query", epoch=0, partition=0)
     (done,) = [done async for done in write_messages(nats_client, settings, task, batches(rows()))]
     await check(out)
-    assert done.stripped == dict.fromkeys(SERVER_HEADERS, 1)
+    assert done.removed_headers == dict.fromkeys(SERVER_HEADERS, 1)
 
 
 FORMS: list[Callable[[dict[str, list[str]]], object]] = [
@@ -132,7 +132,7 @@ async def test_publish_partition_strips_server_headers(
     with caplog.at_level(logging.WARNING, "natsproto.spark"):
         (summary,) = publish(given)
     await check(out)
-    assert summary.stripped == dict.fromkeys(SERVER_HEADERS, 1)
+    assert summary.removed_headers == dict.fromkeys(SERVER_HEADERS, 1)
     warnings = [record.getMessage() for record in caplog.records if "Nats-Rollup" in record.getMessage()]
     assert len(warnings) == 1, "said once, counted"
 
@@ -142,7 +142,7 @@ async def test_named_server_headers_are_obeyed(nats_server: Server, nats_client:
     given = [{"data": "1", "headers": {"Nats-TTL": ["1h"], "Nats-Rollup": ["all"]}}]
     task = WriteTask(owner="query", epoch=0, partition=0)
     (done,) = [done async for done in write_messages(nats_client, settings, task, batches(given))]
-    assert done.stripped == {"Nats-Rollup": 1}
+    assert done.removed_headers == {"Nats-Rollup": 1}
     publish = publish_partition(
         SparkNats(servers=nats_server.url),
         write_id="w",
@@ -151,7 +151,7 @@ async def test_named_server_headers_are_obeyed(nats_server: Server, nats_client:
         server_headers=["Nats-TTL"],
     )
     (summary,) = publish(given)
-    assert summary.stripped == {"Nats-Rollup": 1}
+    assert summary.removed_headers == {"Nats-Rollup": 1}
     assert [message.headers["Nats-TTL"] async for message in out.get_batch(subject="out.rows")] == ["1h", "1h"]
 
 

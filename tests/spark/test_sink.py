@@ -82,7 +82,7 @@ def test_write_of_two_tasks_is_stored_once(server: Server, js: JetStream, caplog
     begin_task(partition=0)
     first = write(writer, 0, 5)
     begin_task(partition=1)
-    assert write(writer, 5, 8) == WriteCommit(rows=3, duplicates=0, stripped={})
+    assert write(writer, 5, 8) == WriteCommit(rows=3, duplicates=0, removed_headers={})
     begin_task(partition=1, attempt=1)
     second = write(writer, 5, 8)  # Spark did not hear of the first attempt
     assert (first.rows, second.duplicates) == (5, 3)
@@ -116,7 +116,7 @@ def test_write_is_refused_before_it_begins(server: Server, js: JetStream) -> Non
 def test_epoch_that_is_repeated_is_stored_once(
     how: str, server: Server, js: JetStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = {"exactlyOnce": how, **({"progressSubject": "out.progress"} if how == "atomic" else {})}
+    options = {"deduplication": how, **({"progressSubject": "out.progress"} if how == "atomic" else {})}
     for run in ("run 1", "run 2"):  # the second begins with the last epoch of the first
         properties = {"sql.streaming.queryId": f"query-{how}", "spark.jobGroup.id": run}
         begin_task(properties={**properties, "streaming.sql.batchId": "7"})
@@ -153,7 +153,7 @@ def test_epoch_of_rows_for_an_older_spark(server: Server, js: JetStream) -> None
     assert [value for batch in made for value in batch.column(0).to_pylist()] == [b"1", None, b"3"]
 
 
-def test_commit_warns_of_stripped_headers(server: Server, js: JetStream, caplog: pytest.LogCaptureFixture) -> None:
+def test_commit_warns_of_removed_headers(server: Server, js: JetStream, caplog: pytest.LogCaptureFixture) -> None:
     headers = pa.array([[("Nats-Rollup", "all"), ("K", "v")]], pa.map_(pa.string(), pa.string()))
     batch = pa.RecordBatch.from_arrays([pa.array([b"1"]), headers], names=["data", "headers"])
     begin_task()

@@ -195,10 +195,10 @@ def test_trim_before_the_first_batch_is_no_loss(server: Server, js: JetStream, o
     js.stream("ORDERS").purge(sequence=51)
     end = source.latestOffset(start, ALL)
     js.stream("ORDERS").purge(sequence=61)
-    (rng,) = ranges(source, start, end)
-    assert (rng.start, rng.end) == (51, 100)
+    (seq_range,) = ranges(source, start, end)
+    assert (seq_range.start, seq_range.end) == (51, 100)
     nats = SparkNats(servers=server.url)
-    assert [row[2] for row in read_range(nats, rng)] == list(range(61, 101))
+    assert [row[2] for row in read_range(nats, seq_range)] == list(range(61, 101))
     # a batch that is planned again may have been written in part
     (again,) = ranges(reader(server, **options), reader(server, **options).initialOffset(), end)
     with pytest.raises(DataLost, match="begins at 61"):
