@@ -19,6 +19,7 @@ from typing import BinaryIO, cast
 
 from natsproto._core.events import Closed, Disconnected, Event, Moved, PermissionViolation
 from natsproto._core.subscription import Subscription
+from natsproto._durations import seconds
 from natsproto._value import Value
 from natsproto.errors import (
     ApiError,
@@ -31,7 +32,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api import Api, raise_closed
 from natsproto.jetstream._api_errors import ErrCode, api_error
-from natsproto.jetstream._codec import Duration, decode, encode, nanoseconds, parse
+from natsproto.jetstream._codec import Duration, decode, encode, parse
 from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._info import RestoreStarted, SnapshotStarted, StreamInfo
 from natsproto.protocol.frames import Message
@@ -73,7 +74,7 @@ async def save(
 ) -> Progress:
     """Write a stream to a folder; see Stream.backup."""
     for what, size, most in (("chunk_size", chunk_size, 2**20), ("window_size", window_size, 32 * 2**20)):
-        if not 1024 <= size <= most:
+        if type(size) is not int or not 1024 <= size <= most:
             raise ConfigError(what, size, f"must be from 1,024 to {most:,} bytes")
     target = Path(path)
     partial = target.with_name(f"{target.name}.{api.connection._new_id()}.partial")
@@ -258,7 +259,7 @@ class _TransferInbox:
         self.connection = api.connection
         self.operation = operation
         self.inbox = api.new_inbox()
-        self._timeout = nanoseconds(api.timeout if timeout is None else timeout) / 1e9
+        self._timeout = api.timeout if timeout is None else seconds("timeout", timeout)
         self._error: NatsError | None = None
 
     async def __aenter__(self) -> _TransferInbox:

@@ -25,7 +25,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
-from math import isfinite
 from typing import (
     TYPE_CHECKING,
     Generic,
@@ -315,7 +314,7 @@ def accept_seconds(what: str, value: object) -> object:
         value = seconds_of(nanoseconds(value))
     if not isinstance(value, int | float) or isinstance(value, bool):
         wrong_type(what, value, "seconds or a timedelta")
-    if not (isfinite(value) and 0 <= value <= INT64 // 1_000_000_000):
+    if not 0 <= value <= INT64 // 1_000_000_000:  # not nan either
         raise ConfigError(what, value, "durations are seconds, at least 0 and at most 292 years")
     if value and not nanoseconds(value):
         raise ConfigError(what, value, "is less than a nanosecond and would read as none")

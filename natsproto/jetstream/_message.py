@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from natsproto._durations import positive_seconds, seconds
 from natsproto._value import Value
@@ -28,7 +28,7 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream._api_errors import api_error
-from natsproto.jetstream._codec import Duration, decode, nanoseconds, parse
+from natsproto.jetstream._codec import Duration, accept_seconds, decode, nanoseconds, parse
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import Message
@@ -441,10 +441,7 @@ def read_ack_subject(subject: str) -> Metadata:
 def _nak(delay: Duration | None) -> bytes:
     if delay is None:
         return b"-NAK"
-    wait = nanoseconds(delay)
-    if wait < 0:
-        raise ConfigError("delay", delay, "must be 0 seconds or more")
-    return b'-NAK {"delay": %d}' % wait
+    return b'-NAK {"delay": %d}' % nanoseconds(cast("Duration", accept_seconds("delay", delay)))
 
 
 def _term(reason: str) -> bytes:

@@ -169,9 +169,9 @@ class Stream(ConsumerManager):
             body["filter"] = subject
         if keep and sequence:
             raise ConfigError("keep", keep, "cannot be given together with a sequence")
-        if keep:
+        if keep != 0:
             body["keep"] = check_stream_sequence("keep", keep)
-        if sequence:
+        if sequence != 0:
             body["seq"] = check_stream_sequence("sequence", sequence)
         done = await self._api.call_for(
             Purged, f"STREAM.PURGE.{self.name}", body or b"", operation=f"purge {self._description}", timeout=timeout

@@ -268,12 +268,12 @@ class Service(WarnIfUnused, Group):
         RequestTimeout: the server did not confirm. In both cases, and when cancelled, the service has stopped. In a
         handler, it does not wait for that handler. While the service is stopping already, it only waits.
         """
+        wait = seconds("timeout", timeout)
         self._begun = True
         if self._is_stopping:
             await self.wait_stopped()
             return
         self._is_stopping = True
-        wait = seconds("timeout", timeout)
         caller = asyncio.current_task()
         failed: list[RequestTimeout] = []
         try:

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 from natsproto._async_hints import AwaitHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
-from natsproto._durations import seconds
+from natsproto._durations import positive_seconds, seconds
 from natsproto.errors import AlreadyAcked, ConfigError, LocalProtocolError, NatsError
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.messages import Messages
@@ -74,7 +74,9 @@ class HandlerOptions:
             nak_delay if nak_delay is None or callable(nak_delay) else seconds("nak_delay", nak_delay)
         )
         self.backoff = backoff
-        self.keep_alive = keep_alive
+        self.keep_alive: bool | float = (
+            keep_alive if isinstance(keep_alive, bool) else positive_seconds("keep_alive", keep_alive)
+        )
         self.error_cb = error_cb
 
     def nak_delay_for(self, message: JsMessage) -> float:

@@ -113,8 +113,17 @@ def pull_options(
     is_bytes_only = max_messages is None and bool(max_bytes)
     is_adaptive = max_messages is None and not max_bytes and threshold_messages is None
     most = (UNBOUNDED_BATCH if max_bytes else DEFAULT_MAX_MESSAGES) if max_messages is None else max_messages
-    most_bytes = max_bytes or 0
-    if most < 1 or most_bytes < 0 or stop_after < 0 or threshold_messages is not None or threshold_bytes is not None:
+    most_bytes = 0 if max_bytes is None else max_bytes
+    if (
+        type(most) is not int
+        or type(most_bytes) is not int
+        or type(stop_after) is not int
+        or most < 1
+        or most_bytes < 0
+        or stop_after < 0
+        or threshold_messages is not None
+        or threshold_bytes is not None
+    ):
         _check_bounds(most, most_bytes, stop_after, threshold_messages, threshold_bytes)
     if not isinstance(expires, (int, float)) or isinstance(expires, bool) or not 0 < expires < MAX_TIMEOUT_S:
         expires = seconds("expires", expires)
@@ -159,9 +168,11 @@ def _check_bounds(
         ("max_messages", max_messages, 1),
         ("max_bytes", max_bytes, 0),
         ("stop_after", stop_after, 0),
-        ("threshold_messages", threshold_messages or 0, 0),
-        ("threshold_bytes", threshold_bytes or 0, 0),
+        ("threshold_messages", 0 if threshold_messages is None else threshold_messages, 0),
+        ("threshold_bytes", 0 if threshold_bytes is None else threshold_bytes, 0),
     ):
+        if type(bound) is not int:
+            raise TypeError(f"{what} must be an int, not {type(bound).__name__}")
         if bound < least:
             raise ConfigError(what, bound, f"must be at least {least}")
     for what, given, bound in (

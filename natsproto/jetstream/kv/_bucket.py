@@ -356,6 +356,7 @@ class KeyValue(Generic[V]):
         """
         bucket = self._bucket
         age, now = seconds("older_than", older_than), datetime.now(UTC)
+        timeout = None if timeout is None else seconds("timeout", timeout)
         found = watch(bucket, filters, meta_only=True)
         async with found:
             marks = [entry async for entry in found.initial() if entry.is_deleted]
