@@ -18,6 +18,7 @@ from natsproto._core.events import HandlerFailed
 from natsproto._core.subscription import Subscription
 from natsproto._durations import positive_seconds
 from natsproto.errors import (
+    ApiError,
     ConfigError,
     ConnectionClosed,
     InvalidReply,
@@ -59,6 +60,15 @@ RETRY_AFTER_S = (1.0, 2.0)
 """Seconds without a reply before the first repetition, and before each further one."""
 
 log = logging.getLogger("natsproto")
+
+
+def _may_pass(error: ApiError) -> bool:
+    """Return True for a refusal of a cluster that is starting or electing: it has no leader, or its leader has not heard
+    from a peer yet, of which the server says "peer offline" or, after a restart of its own, "miscellaneous issue".
+    """
+    if error.err_code == ErrCode.CLUSTER_NO_PEERS:
+        return "peer offline" in error.description or "miscellaneous issue" in error.description
+    return error.err_code == ErrCode.CLUSTER_NOT_AVAIL
 
 
 async def raise_closed(subscription: Subscription, operation: str) -> NoReturn:
@@ -122,7 +132,8 @@ class Api:
 
         ``operation`` describes the request in errors. ``level`` is the API level that the request requires; servers
         before 2.12 ignore it. A cluster without a leader drops requests, so idempotent ones are repeated while there is
-        no reply, or while the reply says that JetStream is temporarily unavailable; ``retry=False`` prevents that.
+        no reply, or while the reply says that JetStream is temporarily unavailable or that its leader has not heard
+        from a peer yet; ``retry=False`` prevents that.
 
         Raises ApiError (or the subclass for its code) when the server rejects it; JetStreamNotEnabled at once when no
         server answers on the prefix: JetStream is off, the account may not use it, or the domain does not exist;
@@ -143,9 +154,9 @@ class Api:
                 return payload
             error = api_error(payload, operation)
             wait = deadline - loop.time() - RETRY_AFTER_S[0]
-            if not is_idempotent or error.err_code != ErrCode.CLUSTER_NOT_AVAIL or wait <= 0:
+            if not is_idempotent or not _may_pass(error) or wait <= 0:
                 raise error
-            await asyncio.sleep(RETRY_AFTER_S[0])  # the servers are electing a leader
+            await asyncio.sleep(RETRY_AFTER_S[0])
 
     async def _reply(
         self,

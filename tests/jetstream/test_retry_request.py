@@ -9,7 +9,14 @@ from typing import TypeAlias
 import pytest
 
 import natsproto
-from natsproto.errors import ConnectionLost, JetStreamNotEnabled, JetStreamUnavailable, RequestTimeout
+from natsproto.errors import (
+    ApiError,
+    ConnectionLost,
+    JetStreamNotEnabled,
+    JetStreamUnavailable,
+    LimitReached,
+    RequestTimeout,
+)
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._info import StreamInfo
 from natsproto.testing import Server, run_cluster
@@ -102,9 +109,17 @@ async def test_whichever_answer_comes_first_is_the_answer() -> None:
 
 
 @virtual_clock
-async def test_unavailable_is_asked_again() -> None:
-    """As a cluster answers in an election (10008), until the timeout; any other refusal is the answer."""
-    error = {"code": 503, "err_code": 10008, "description": "JetStream system temporarily unavailable"}
+@pytest.mark.parametrize(
+    ("err_code", "description", "kind"),
+    [
+        (10008, "JetStream system temporarily unavailable", JetStreamUnavailable),
+        (10005, "no suitable peers for placement, peer offline", LimitReached),
+        (10005, "no suitable peers for placement, miscellaneous issue", LimitReached),
+    ],
+)
+async def test_unavailable_is_asked_again(err_code: int, description: str, kind: type[ApiError]) -> None:
+    """As a cluster answers in an election and just after one, until the timeout; any other refusal is the answer."""
+    error = {"code": 503, "err_code": err_code, "description": description}
     refusal: dict[str, object] = {"error": error}
     info: dict[str, object] = {"config": {"name": "S"}, "created": "2026-01-01T00:00:00Z", "state": {}}
     async with stage() as (_, nc, stream):
@@ -118,12 +133,12 @@ async def test_unavailable_is_asked_again() -> None:
         asking = asyncio.create_task(nc.jetstream(timeout=2.5).stream("S"))
         for _ in range(3):
             stream.say(await stream.heard(), refusal)
-        with pytest.raises(JetStreamUnavailable):
+        with pytest.raises(kind):
             await asking
         assert loop.time() - began == pytest.approx(2, abs=0.1)
         deleting = asyncio.create_task(nc.jetstream(timeout=60).delete_stream("S"))
         stream.say(await stream.heard(), refusal)
-        with pytest.raises(JetStreamUnavailable):
+        with pytest.raises(kind):
             await deleting
 
 
@@ -166,3 +181,23 @@ async def test_stream_request_in_an_election() -> None:
             consumer = await stream.create_consumer(durable_name="d")
             await js.publish("s", b"1")
             assert (await consumer.next()).data == b"1"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+async def test_creation_waits_for_an_unheard_peer() -> None:
+    """After a restart of the cluster, the leader places replicas only on the peers that it has heard from since."""
+    async with run_cluster() as cluster:
+        first, second, third = cluster.servers
+        for server in cluster.servers:
+            server.kill()
+        await asyncio.gather(first.restart(), second.restart())
+        await cluster.ready()
+        async with natsproto.connect(first.url) as nc:
+            js = nc.jetstream(timeout=60)
+            await js.account_info()
+            with pytest.raises(LimitReached, match="no suitable peers"):
+                await js.create_stream(name="S", num_replicas=3, timeout=0.5)
+            creating = asyncio.create_task(js.create_stream(name="S", num_replicas=3))
+            await third.restart()
+            assert (await creating).cached_info.config.num_replicas == 3
