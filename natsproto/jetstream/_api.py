@@ -63,8 +63,8 @@ log = logging.getLogger("natsproto")
 
 
 def _may_pass(error: ApiError) -> bool:
-    """Return True for a refusal of a cluster that is starting or electing: it has no leader, or its leader has not heard
-    from a peer yet, of which the server says "peer offline" or, after a restart of its own, "miscellaneous issue".
+    """Return True for a refusal of a cluster that starts or elects: it has no leader, or its leader has not heard from
+    a peer yet, of which the server says "peer offline" or, after a restart of its own, "miscellaneous issue".
     """
     if error.err_code == ErrCode.CLUSTER_NO_PEERS:
         return "peer offline" in error.description or "miscellaneous issue" in error.description
