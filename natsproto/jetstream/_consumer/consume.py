@@ -18,10 +18,11 @@ from natsproto._async_hints import AwaitHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._durations import positive_seconds, seconds
+from natsproto._value import Value
 from natsproto.errors import AlreadyAcked, ConfigError, LocalProtocolError, NatsError
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.messages import Messages
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._message import JsMessage, nak_all
 
 log = logging.getLogger("natsproto")
 
@@ -39,45 +40,32 @@ OnError: TypeAlias = Literal["nak", "term", "nothing"]
 NakDelay: TypeAlias = Duration | Callable[[JsMessage], Duration | None]
 
 
-class HandlerOptions:
+class HandlerOptions(Value):
     """How messages are handled: the concurrency, the order, and the acknowledgement.
 
     ``backoff`` of the consumer, if known: the server ignores it for a nak.
     """
 
-    concurrency: int
-    key: Callable[[JsMessage], Hashable] | None
-    on_success: OnSuccess
-    on_error: OnError
+    concurrency: int = 1
+    key: Callable[[JsMessage], Hashable] | None = None
+    on_success: OnSuccess = "ack"
+    on_error: OnError = "nak"
+    nak_delay: NakDelay | None = None
+    keep_alive: bool | Duration = False
+    error_cb: Callable[[JsMessage, BaseException], object] | None = None
+    backoff: Sequence[float] = ()
 
-    def __init__(
-        self,
-        *,
-        concurrency: int = 1,
-        key: Callable[[JsMessage], Hashable] | None = None,
-        on_success: OnSuccess = "ack",
-        on_error: OnError = "nak",
-        nak_delay: NakDelay | None = None,
-        keep_alive: bool | Duration = False,
-        error_cb: Callable[[JsMessage, BaseException], object] | None = None,
-        backoff: Sequence[float] = (),
-    ) -> None:
-        if type(concurrency) is not int or concurrency < 1:
-            raise ConfigError("concurrency", concurrency, "must be a positive number of messages")
-        if on_success not in ("ack", "ack_sync", "nothing"):
-            raise ConfigError("on_success", on_success, 'must be "ack", "ack_sync" or "nothing"')
-        if on_error not in ("nak", "term", "nothing"):
-            raise ConfigError("on_error", on_error, 'must be "nak", "term" or "nothing"')
-        self.concurrency, self.key = concurrency, key
-        self.on_success, self.on_error = on_success, on_error
-        self.nak_delay: Callable[[JsMessage], Duration | None] | float | None = (
-            nak_delay if nak_delay is None or callable(nak_delay) else seconds("nak_delay", nak_delay)
-        )
-        self.backoff = backoff
-        self.keep_alive: bool | float = (
-            keep_alive if isinstance(keep_alive, bool) else positive_seconds("keep_alive", keep_alive)
-        )
-        self.error_cb = error_cb
+    def _check(self) -> None:
+        if type(self.concurrency) is not int or self.concurrency < 1:
+            raise ConfigError("concurrency", self.concurrency, "must be a positive number of messages")
+        if self.on_success not in ("ack", "ack_sync", "nothing"):
+            raise ConfigError("on_success", self.on_success, 'must be "ack", "ack_sync" or "nothing"')
+        if self.on_error not in ("nak", "term", "nothing"):
+            raise ConfigError("on_error", self.on_error, 'must be "nak", "term" or "nothing"')
+        if self.nak_delay is not None and not callable(self.nak_delay):
+            seconds("nak_delay", self.nak_delay)
+        if not isinstance(self.keep_alive, bool):
+            positive_seconds("keep_alive", self.keep_alive)
 
     def nak_delay_for(self, message: JsMessage) -> float:
         """Return the seconds until a failed message is redelivered. Raises the errors of a callable ``nak_delay``."""
@@ -188,7 +176,7 @@ class HandlerTasks:
         except BaseException as exc:
             if isinstance(exc, asyncio.CancelledError) and _is_cancelled():
                 if options.on_error == "nak":
-                    self._nak_cancelled(message)
+                    nak_all([message])  # it is redelivered at once
                 raise
             await self._failed(message, exc)
         else:
@@ -243,15 +231,6 @@ class HandlerTasks:
             where = f"{how} of a message of {self._description}"
             log.warning("%s failed: %s", where, error)
             self._connection._emit(HandlerFailed(handler=where, error=error))
-
-    @staticmethod
-    def _nak_cancelled(message: JsMessage) -> None:
-        """Nak a message whose handler was cancelled, so that it is redelivered at once."""
-        try:
-            if not message.is_acked:
-                message.nak_nowait()
-        except NatsError:
-            return  # the server redelivers it after ack_wait
 
 
 class ConsumeContext(AwaitHint):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from types import TracebackType
+from typing import Unpack
 
 from natsproto._core.engine import State
 from natsproto._core.events import Closed, Connected, Disconnected, Event, Moved, Reconnected
@@ -39,6 +40,7 @@ from natsproto.jetstream._consumer.pull import ConsumerEnd, PullSource
 from natsproto.jetstream._consumer.pull_inbox import PullInbox
 from natsproto.jetstream._consumer.pull_options import (
     DEFAULT_EXPIRES_S,
+    FetchArgs,
     PullMode,
     PullOptions,
     fetch_options,
@@ -135,9 +137,8 @@ class OrderedConsumer:
         heartbeat: Duration | None = None,
     ) -> Fetch:
         """Fetch up to ``max_messages`` of the next messages; see PullConsumer.fetch. ConfigError with ``push``."""
-        return self._fetch(
-            max_messages, timeout, max_bytes, heartbeat, PullMode.NO_WAIT if no_wait else PullMode.BOUNDED
-        )
+        mode = PullMode.NO_WAIT if no_wait else PullMode.BOUNDED
+        return self._fetch(mode, timeout, max_messages=max_messages, max_bytes=max_bytes, heartbeat=heartbeat)
 
     def fetch_available(
         self,
@@ -148,21 +149,14 @@ class OrderedConsumer:
         heartbeat: Duration | None = None,
     ) -> Fetch:
         """Fetch the messages that are available, at least one; see PullConsumer.fetch_available."""
-        return self._fetch(max_messages, timeout, max_bytes, heartbeat, PullMode.AVAILABLE)
+        return self._fetch(
+            PullMode.AVAILABLE, timeout, max_messages=max_messages, max_bytes=max_bytes, heartbeat=heartbeat
+        )
 
-    def _fetch(
-        self,
-        max_messages: int | None,
-        timeout: Duration,
-        max_bytes: int | None,
-        heartbeat: Duration | None,
-        mode: PullMode,
-    ) -> Fetch:
+    def _fetch(self, mode: PullMode, timeout: Duration, **arguments: Unpack[FetchArgs]) -> Fetch:
         if self._state.push:
             raise ConfigError("push", True, "nothing can be fetched from a push consumer: use messages() or consume()")
-        options = fetch_options(
-            mode, timeout, self._state.api.timeout, max_messages=max_messages, max_bytes=max_bytes, heartbeat=heartbeat
-        )
+        options = fetch_options(mode, timeout, self._state.api.timeout, **arguments)
         return self._make_fetch(OrderedSource(self._state, options))
 
     async def next(self, timeout: Duration = 5.0) -> JsMessage:
@@ -387,9 +381,10 @@ class OrderedSource:
         """Pull from the consumer in use."""
         if inbox is None:
             inbox = PullInbox(self._state.api, self._state.stream, self._cursor.name)
-        source = PullSource(inbox, self._options, buffer=self.buffer, cursor=self._cursor)
+        ended: asyncio.Future[ConsumerEnd] = self._loop.create_future()
+        source = PullSource(inbox, self._options, buffer=self.buffer, cursor=self._cursor, ended=ended)
         self._inbox, self._source = inbox, source
-        ended = source.start_ordered(self._pull_state, self._until, self._prefetch)
+        source.start(self._pull_state, self._until, self._prefetch)
         self._pull_state = source.state
         return ended
 

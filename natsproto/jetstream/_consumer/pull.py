@@ -46,8 +46,8 @@ class ConsumerEnd(NamedTuple):
 class PullSource:
     """Pulls messages of one consumer for one reader; a MessageSource.
 
-    An ordered reader passes its ``cursor``, which checks the order. ``start_ordered`` returns a future that resolves
-    when this consumer has ended; the buffer stays open for the next consumer. Without a cursor the buffer ends.
+    An ordered reader passes its ``cursor``, which checks the order, and ``ended``, a future that is resolved when this
+    consumer has ended. The buffer stays open then, for the next consumer.
     """
 
     def __init__(
@@ -57,13 +57,14 @@ class PullSource:
         *,
         buffer: Buffer | None = None,
         cursor: OrderedCursor | None = None,
+        ended: asyncio.Future[ConsumerEnd] | None = None,
         acking: JsMessage | None = None,
     ) -> None:
         self._inbox, self._options, self._cursor, self._acking = inbox, options, cursor, acking
         self.connection = inbox.connection
         self.buffer = buffer or Buffer(options.max_messages, counts_bytes=options.max_bytes > 0)
         self.state: PullState | None = None
-        self._ended: asyncio.Future[ConsumerEnd] | None = None
+        self._ended = ended
         self._replies: PullSubscription | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # not timer.when(), which uvloop lacks for handles that are due
@@ -74,31 +75,19 @@ class PullSource:
 
     # ---------------------------------------------------------------- the interface of a source
 
-    def start(self) -> None:
-        """Start to pull; messages left over by an earlier reader come first."""
-        inbox, buffer, options = self._inbox, self.buffer, self._options
-        if inbox.leftover:
+    def start(
+        self, predecessor: PullState | None = None, until: float = 0.0, prefetch: AdaptivePrefetch | None = None
+    ) -> None:
+        """Start to pull; messages left over by an earlier reader come first. The arguments are an ordered reader's."""
+        inbox, options = self._inbox, self._options
+        if inbox.leftover and self._cursor is None:
             most = (
                 options.max_messages if options.mode is not PullMode.ENDLESS else options.stop_after or UNBOUNDED_BATCH
             )
-            buffer.put_counted(inbox.take_leftover(most))
-        self._begin()
-
-    def start_ordered(
-        self, predecessor: PullState | None, until: float, prefetch: AdaptivePrefetch | None
-    ) -> asyncio.Future[ConsumerEnd]:
-        """Start to pull for an ordered reader; return a future that is done when this consumer has ended."""
-        self._ended = self._inbox.loop.create_future()
-        self._begin(predecessor, until, prefetch)
-        return self._ended
-
-    def _begin(
-        self, predecessor: PullState | None = None, until: float = 0.0, prefetch: AdaptivePrefetch | None = None
-    ) -> None:
-        inbox = self._inbox
+            self.buffer.put_counted(inbox.take_leftover(most))
         now = inbox.loop.time()
         self.state = state = PullState(
-            self._options,
+            options,
             self.buffer,
             now,
             consumer=inbox.consumer,
@@ -137,12 +126,9 @@ class PullSource:
 
     def close(self) -> None:
         """End its pulls on the server. The next reader gets the messages that arrive until then."""
-        if self._replies is not None:
-            assert self.state is not None
+        if self.state is not None:
             self.state.stop()
-            self._stop_timers()
-            replies, self._replies = self._replies, None
-            self._inbox.leave(replies, reuse=not self.state.has_abandoned_pulls)
+        self._leave()
 
     # ---------------------------------------------------------------- events
 
@@ -374,12 +360,7 @@ class PullSource:
             self._ended.set_result(ConsumerEnd(error, lost=True))
 
     def _end(self, error: NatsError | None) -> None:
-        self._stop_timers()
-        replies, self._replies = self._replies, None
-        if replies is not None:
-            assert self.state is not None
-            self._inbox.leave(replies, reuse=not self.state.has_abandoned_pulls)
-        elif self.buffer.ended:
+        if not self._leave() and self.buffer.ended:
             return
         if self._cursor is None:
             if error is not None and self._options.mode is PullMode.ENDLESS:
@@ -387,6 +368,16 @@ class PullSource:
             self.buffer.end(error)
         elif self._ended is not None and not self._ended.done():
             self._ended.set_result(ConsumerEnd(error))
+
+    def _leave(self) -> bool:
+        """Leave the inbox; False if it had left before."""
+        self._stop_timers()
+        replies, self._replies = self._replies, None
+        if replies is None:
+            return False
+        assert self.state is not None
+        self._inbox.leave(replies, reuse=not self.state.has_abandoned_pulls)
+        return True
 
     def _stop_timers(self) -> None:
         if self._timer is not None:

@@ -50,9 +50,9 @@ class PushSource:
 
     With flow control the server stops sending until its request is answered, which happens when all earlier messages
     were consumed: a slow reader slows the server down. ``heartbeat`` in seconds (0: the consumer sends none); when
-    three are missed ``lookup`` is called, which returns the error if the consumer is gone. ``leftover`` holds earlier
-    unread messages; ``stop_after`` is the number of messages after which it ends. ``wait_push_bound``, if given, is
-    awaited before it subscribes (False) and afterwards (True).
+    three are missed ``lookup`` is called, and ConsumerNotFound or StreamNotFound of it end reading. ``leftover`` holds
+    earlier unread messages; ``stop_after`` is the number of messages after which it ends. ``wait_push_bound``, if
+    given, is awaited before it subscribes (False) and afterwards (True).
 
     An ordered reader passes its ``cursor``, which checks the order, and ``ended``, a future that is resolved when this
     consumer has ended or its heartbeats are missed. The buffer stays open then.
@@ -72,7 +72,7 @@ class PushSource:
         buffer: Buffer | None = None,
         cursor: OrderedCursor | None = None,
         ended: asyncio.Future[ConsumerEnd] | None = None,
-        lookup: Callable[[], Awaitable[NatsError | None]] | None = None,
+        lookup: Callable[[], Awaitable[object]] | None = None,
         leftover: deque[JsMessage] | None = None,
         wait_push_bound: Callable[[bool], Awaitable[None]] | None = None,
     ) -> None:
@@ -280,14 +280,20 @@ class PushSource:
                 self._lookup_task = self._loop.create_task(self._run_lookup(self._lookup), name="natsproto look-up")
         self._arm()
 
-    async def _run_lookup(self, lookup: Callable[[], Awaitable[NatsError | None]]) -> None:
+    async def _run_lookup(self, lookup: Callable[[], Awaitable[object]]) -> None:
+        """Look up a silent consumer: reading ends when it is gone."""
+        gone: NatsError | None = None
         try:
-            error = await lookup()
+            await lookup()
+        except (ConsumerNotFound, StreamNotFound) as exc:
+            gone = ConsumerGone(exc.description, self._consumer, self._stream)
+        except NatsError:
+            pass
         except Exception as exc:
-            error = wrap_unexpected(f"reading {self._description}", exc)
+            gone = wrap_unexpected(f"reading {self._description}", exc)
         self._lookup_task = None
-        if error is not None:
-            self._end(error)
+        if gone is not None:
+            self._end(gone)
 
     def _lose_consumer(self, error: NatsError | None) -> None:
         """End reading from this consumer; another one may continue."""
@@ -377,7 +383,7 @@ class PushConsumer(Consumer):
             heartbeat=self._heartbeat,
             ack_wait=self._ack_wait,
             stop_after=stop_after,
-            lookup=self._lookup,
+            lookup=self.info,
             leftover=self._unread,
             wait_push_bound=None if self.deliver_group or self._info is None else self._wait_push_bound,
         )
@@ -431,13 +437,3 @@ class PushConsumer(Consumer):
             nak_all(messages)
         else:
             self._unread.extendleft(reversed(messages))
-
-    async def _lookup(self) -> NatsError | None:
-        """Return ConsumerGone if the consumer is gone."""
-        try:
-            await self._api.call(self._endpoint("INFO"), operation=f"info of {self._description}")
-        except (ConsumerNotFound, StreamNotFound) as exc:
-            return ConsumerGone(exc.description, self.name, self.stream_name)
-        except NatsError:
-            return None
-        return None
