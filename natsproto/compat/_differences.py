@@ -80,6 +80,10 @@ SAFER = {
     "Enumerations": ("`str(AckPolicy.ALL)` is `AckPolicy.ALL`", "it is `all`; comparisons are the same"),
     "`nc.connected_url`": ("contains user and password", "contains neither"),
     "Statistics": ("count messages on the socket", "count messages that the program sent and received"),
+    "`reconnect_to_server_handler` that raises": (
+        "is called again at once, forever if it always raises, which stops the event loop",
+        "`error_cb`, and the default choice is used",
+    ),
     "Logging": ("`nats.aio.client` logs errors without `error_cb`", "`natsproto` logs every event"),
     "Texts of `ValueError`": ("nats-py's", "different; the classes are the same"),
     "`flusher_queue_size`, `flush_timeout`": ("limit its flusher", "have no effect: there is no flusher"),

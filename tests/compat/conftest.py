@@ -1,17 +1,51 @@
-"""A client of natsproto.compat.nats on a server of its own."""
+"""A client of natsproto.compat.nats, or of nats-py itself, on a server of its own.
+
+Every test runs with both packages: in the run called ``nats-py``, names that a test module imports from
+natsproto.compat.nats are those of nats-py. A test marked ``differs`` runs with natsproto.compat.nats alone; the mark
+has the reason.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import gc
+import importlib
+from collections.abc import AsyncIterator, Iterator
+from types import ModuleType
+from typing import Any
 
+import pytest
 import pytest_asyncio
 
-from natsproto.compat import nats
 from natsproto.testing import Server
+
+OURS, THEIRS = "natsproto.compat.nats", "nats"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    packages = [pytest.param(OURS, id="natsproto")]
+    if metafunc.definition.get_closest_marker("differs") is None:
+        open_sockets = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+        packages.append(pytest.param(THEIRS, id="nats-py", marks=[pytest.mark.variant, open_sockets]))
+    metafunc.parametrize("package", packages, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def package(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The package under test."""
+    if request.param == THEIRS:
+        for name, value in vars(request.module).items():
+            home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+            if isinstance(home, str) and home.startswith(OURS):
+                found = importlib.import_module(THEIRS + home.removeprefix(OURS))
+                theirs = found if isinstance(value, ModuleType) else getattr(found, value.__qualname__)
+                monkeypatch.setattr(request.module, name, theirs)
+    yield importlib.import_module(request.param)
+    if request.param == THEIRS:
+        gc.collect()  # sockets that nats-py left open are not to be found in the next test
 
 
 @pytest_asyncio.fixture
-async def nc(nats_server: Server) -> AsyncIterator[nats.NATS]:
-    client = await nats.connect(nats_server.url)
+async def nc(package: Any, nats_server: Server) -> AsyncIterator[Any]:
+    client = await package.connect(nats_server.url)
     yield client
     await client.close()

@@ -10,6 +10,8 @@ import pytest
 
 from natsproto.testing import Server
 
+pytestmark = pytest.mark.differs("it is about natsproto alone")
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 

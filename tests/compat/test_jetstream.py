@@ -63,6 +63,7 @@ async def test_errors_of_the_api_are_those_of_nats_py(js: JetStreamContext) -> N
         await js.stream_info("a.b")
 
 
+@pytest.mark.differs("nats-py waits longer for the rest of a batch")
 async def test_pull_returns_as_soon_as_there_is_one(js: JetStreamContext) -> None:
     await fill(js, 3)
     sub = await js.pull_subscribe("s.a", "d")
@@ -124,6 +125,7 @@ async def test_push_subscription_binds_or_creates(js: JetStreamContext) -> None:
         await first.unsubscribe()
 
 
+@pytest.mark.differs("nats-py may leave one without messages")
 async def test_queue_subscriptions_begin_together(js: JetStreamContext, nats_server: Server) -> None:
     """Each finds no consumer and creates one; the later one must not take the messages from the first."""
     seen: set[int] = set()
@@ -146,6 +148,7 @@ async def test_queue_subscriptions_begin_together(js: JetStreamContext, nats_ser
             await fill(js, 20)
 
 
+@pytest.mark.differs("reading does not end with nats-py")
 async def test_push_subscription_ends_after_its_limit(js: JetStreamContext) -> None:
     await fill(js, 3)
     sub = await js.subscribe("s.a")
@@ -161,6 +164,7 @@ async def test_ordered_consumer_reads_in_order(js: JetStreamContext) -> None:
     await sub.unsubscribe()
 
 
+@pytest.mark.differs("waiting for publish_async_completed does not end with nats-py")
 async def test_published_futures_are_settled(js: JetStreamContext) -> None:
     futures = [await js.publish_async("s.a", b"%d" % number) for number in range(10)]
     refused = await js.publish_async("s.a", b"", stream="OTHER")
@@ -217,6 +221,7 @@ async def test_watch_marks_the_end_of_the_beginning(js: JetStreamContext) -> Non
     assert [entry async for entry in watcher] == []
 
 
+@pytest.mark.differs("TypeError with nats-py")
 async def test_objects_are_put_and_got(js: JetStreamContext, tmp_path: Path) -> None:
     store = await js.create_object_store("O", api.ObjectStoreConfig(description="files"))
     with pytest.raises(js_errors.NotFoundError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -130,6 +131,7 @@ async def test_subscription_of_a_closed_client(nc: nats.NATS) -> None:
     assert [msg async for msg in sub.messages] == []
 
 
+@pytest.mark.differs("nats-py is not draining before its first await")
 async def test_drain_of_a_subscription_while_draining(nats_server: Server) -> None:
     nc = await nats.connect(nats_server.url)
     go = asyncio.Event()
@@ -163,31 +165,31 @@ async def test_outbox_limit_of_an_outage_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "text"),
+    ("make", "text"),
     [
-        (nats.errors.BadHeaderError(), "nats: invalid header"),
-        (nats.errors.BadHeaderError("a b"), "nats: invalid header: 'a b'"),
-        (nats.errors.Error("anything"), "anything"),
-        (nats.errors.DrainTimeoutError(), "nats: draining connection timed out"),
-        (nats.errors.MsgAlreadyAckdError(), "nats: message was already acknowledged: None"),
+        (lambda: nats.errors.BadHeaderError(), "nats: invalid header"),
+        (lambda: nats.errors.BadHeaderError("a b"), "nats: invalid header: 'a b'"),
+        (lambda: nats.errors.Error("anything"), "anything"),
+        (lambda: nats.errors.DrainTimeoutError(), "nats: draining connection timed out"),
+        (lambda: nats.errors.MsgAlreadyAckdError(), "nats: message was already acknowledged: None"),
         (
-            nats.errors.SlowConsumerError("a", "", 3, None),  # type: ignore[arg-type]  # only shown
+            lambda: nats.errors.SlowConsumerError("a", "", 3, None),  # type: ignore[arg-type]  # only shown
             "nats: slow consumer, messages dropped subject: a, sid: 3, sub: None",
         ),
-        (js_errors.Error("why"), "nats: JetStream.Error why"),
-        (js_errors.NotFoundError(404, "no", 1), "nats: NotFoundError: code=404 err_code=1 description='no'"),
-        (js_errors.NoKeysError(), "nats: no keys found"),
-        (js_errors.KeyDeletedError(op="DEL"), "nats: key was deleted"),
-        (js_errors.KeyNotFoundError(message="m"), "nats: key not found: m"),
+        (lambda: js_errors.Error("why"), "nats: JetStream.Error why"),
+        (lambda: js_errors.NotFoundError(404, "no", 1), "nats: NotFoundError: code=404 err_code=1 description='no'"),
+        (lambda: js_errors.NoKeysError(), "nats: no keys found"),
+        (lambda: js_errors.KeyDeletedError(op="DEL"), "nats: key was deleted"),
+        (lambda: js_errors.KeyNotFoundError(message="m"), "nats: key not found: m"),
         (
-            js_errors.ConsumerSequenceMismatchError(7, 3, 5),
+            lambda: js_errors.ConsumerSequenceMismatchError(7, 3, 5),
             "nats: sequence mismatch for consumer at sequence 3 (2 sequences behind), "
             "should restart consumer from stream sequence 7",
         ),
     ],
 )
-def test_error_text_is_that_of_nats_py(error: Exception, text: str) -> None:
-    assert str(error) == text
+def test_error_text_is_that_of_nats_py(make: Callable[[], Exception], text: str) -> None:
+    assert str(make()) == text
 
 
 async def test_api_error_from_a_message(nc: nats.NATS) -> None:

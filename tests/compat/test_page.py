@@ -9,6 +9,8 @@ import pytest
 
 from natsproto.compat._differences import MISSING, page
 
+pytestmark = pytest.mark.differs("it is about natsproto alone")
+
 PAGE = (Path(__file__).parents[2] / "docs/compat.md").read_text()
 
 

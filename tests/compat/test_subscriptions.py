@@ -25,6 +25,7 @@ async def js(nc: nats.NATS) -> JetStreamContext:
     return context
 
 
+@pytest.mark.differs("nats-py has pending_bytes")
 async def test_push_options_reach_the_consumer(js: JetStreamContext) -> None:
     sub = await js.subscribe(
         "s.>",
@@ -77,6 +78,7 @@ async def test_queue_and_durable_must_be_one_name(js: JetStreamContext) -> None:
         await js.subscribe_bind("S", api.ConsumerConfig(), "d")
 
 
+@pytest.mark.differs("nats-py fails")
 async def test_ordered_bind_reads_from_a_sequence(js: JetStreamContext) -> None:
     config = api.ConsumerConfig(
         deliver_subject="unused", deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=4
@@ -87,6 +89,7 @@ async def test_ordered_bind_reads_from_a_sequence(js: JetStreamContext) -> None:
         await sub.next_msg(timeout=0.01)
 
 
+@pytest.mark.differs("nats-py delivers on after unsubscribe")
 async def test_push_callback_ends_itself(js: JetStreamContext) -> None:
     seen: list[bytes] = []
     ended = asyncio.Event()
@@ -127,6 +130,7 @@ async def test_push_callback_that_raises_goes_on(nats_server: Server) -> None:
     await nc.close()
 
 
+@pytest.mark.differs("drain does not end with nats-py")
 async def test_push_drain_times_out(nats_server: Server) -> None:
     nc = await nats.connect(nats_server.url, drain_timeout=0.01)
     js = nc.jetstream()
@@ -147,6 +151,7 @@ async def test_push_drain_times_out(nats_server: Server) -> None:
     await nc.close()
 
 
+@pytest.mark.differs("nats-py does not notice")
 async def test_push_consumer_that_is_deleted_is_told(nats_server: Server) -> None:
     told = Told()
     nc = await nats.connect(nats_server.url, **told.callbacks())
@@ -166,6 +171,7 @@ async def test_push_consumer_that_is_deleted_is_told(nats_server: Server) -> Non
 # ---------------------------------------------------------------- pulling
 
 
+@pytest.mark.differs("nats-py counts a status message as delivered")
 async def test_pull_without_a_durable_name(js: JetStreamContext) -> None:
     sub = await js.pull_subscribe("s.1", config=api.ConsumerConfig(inactive_threshold=60))
     info = await sub.consumer_info()
@@ -193,6 +199,7 @@ async def test_pull_arguments_are_checked(js: JetStreamContext) -> None:
     assert [msg.data for msg in await sub.fetch(1, timeout=None)] == [b"0"]
 
 
+@pytest.mark.differs("fetch does not end with nats-py")
 async def test_pull_subscription_ends_once(js: JetStreamContext, nc: nats.NATS) -> None:
     sub = await js.pull_subscribe("s.>", "d")
     other = await js.pull_subscribe("s.9", "other")
@@ -210,6 +217,7 @@ async def test_pull_subscription_ends_once(js: JetStreamContext, nc: nats.NATS) 
             await call
 
 
+@pytest.mark.differs("nats-py raises TimeoutError")
 async def test_pull_of_a_deleted_consumer_is_told(js: JetStreamContext, nc: nats.NATS) -> None:
     sub = await js.pull_subscribe("s.9", "d")
     fetching = asyncio.create_task(sub.fetch(1, timeout=30))

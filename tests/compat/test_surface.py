@@ -18,6 +18,8 @@ import pytest
 import natsproto.compat
 from natsproto.compat._differences import MISSING
 
+pytestmark = pytest.mark.differs("it is about natsproto alone")
+
 MODULES = (
     *("nats", "nats.aio.client", "nats.aio.errors", "nats.aio.msg", "nats.aio.subscription", "nats.errors"),
     *("nats.js", "nats.js.api", "nats.js.client", "nats.js.errors", "nats.js.kv", "nats.js.manager"),

@@ -221,7 +221,9 @@ class Client:
         chosen, delay = handler(offered, dict(info.raw) if info is not None else {})
         found = None if chosen is None else known.get(f"{chosen.uri.hostname}:{chosen.uri.port}")
         if chosen is not None and found is None:
-            raise errors.ServerNotInPoolError
+            assert self._nc is not None
+            error = errors.ServerNotInPoolError()
+            self._nc._emit(natsproto.HandlerFailed(handler="reconnect_to_server_handler", error=error))
         return (servers[0] if found is None else found).address, delay
 
     def _slow_consumer(self, event: natsproto.SlowConsumerDetected) -> Exception | None:
