@@ -119,9 +119,21 @@ class ScheduleRefused(ApiError):
 
 
 class StreamNameInUse(ApiError):
-    """A stream of this name exists with another configuration."""
+    """A stream of this name exists with another configuration.
+
+    ``differences`` names the fields that differ, such as "max_msgs is 10, not 5"; empty if it could not be looked up.
+    """
 
     advice = "update it, or create it under another name"
+    differences: tuple[str, ...]
+
+    def __init__(
+        self, code: int, err_code: int, description: str, operation: str = "", differences: Sequence[str] = ()
+    ) -> None:
+        self.differences = tuple(differences)
+        if differences:
+            description += f", and its {', its '.join(differences)}"
+        super().__init__(code, err_code, description, operation)
 
 
 class StreamNotFound(ApiError):
@@ -199,8 +211,7 @@ class ConsumerGone(JetStreamError):
 
     def __init__(self, reason: str, consumer: str = "", stream: str = "") -> None:
         self.reason, self.consumer, self.stream = reason, consumer, stream
-        of = f" of stream {stream!r}" if stream else ""
-        super().__init__(f"consumer {consumer!r}{of}: {reason}" if consumer else reason)
+        super().__init__(f"{_consumer(consumer, stream)}: {reason}" if consumer else reason)
 
 
 class DataLost(JetStreamError):
@@ -267,10 +278,12 @@ class HeartbeatMissed(JetStreamError):
 
     silence: float
     consumer: str
+    stream: str
 
-    def __init__(self, silence: float, consumer: str = "") -> None:
-        self.silence, self.consumer = silence, consumer
-        super().__init__(f"{f'consumer {consumer!r}' if consumer else 'the consumer'}: no heartbeat for {silence:g} s")
+    def __init__(self, silence: float, consumer: str = "", stream: str = "") -> None:
+        self.silence, self.consumer, self.stream = silence, consumer, stream
+        what = _consumer(consumer, stream) if consumer else "the consumer"
+        super().__init__(f"{what}: no heartbeat for {silence:g} s")
 
 
 class InvalidReply(JetStreamError):
@@ -368,7 +381,12 @@ class PullRefused(JetStreamError):
     code: int
     description: str
     consumer: str
+    stream: str
 
-    def __init__(self, code: int, description: str, consumer: str = "") -> None:
-        self.code, self.description, self.consumer = code, description, consumer
-        super().__init__(f"{f'consumer {consumer!r}' if consumer else 'pull'}: {description} (status {code})")
+    def __init__(self, code: int, description: str, consumer: str = "", stream: str = "") -> None:
+        self.code, self.description, self.consumer, self.stream = code, description, consumer, stream
+        super().__init__(f"{_consumer(consumer, stream) if consumer else 'pull'}: {description} (status {code})")
+
+
+def _consumer(name: str, stream: str) -> str:
+    return f"consumer {name!r} of stream {stream!r}" if stream else f"consumer {name!r}"

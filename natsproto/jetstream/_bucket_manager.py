@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeVar, overload
 
 from natsproto._async_hints import items
+from natsproto.errors import InvalidStreamConfig, StreamNameInUse
 from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._codec import Duration, amended
 from natsproto.jetstream._config import (
@@ -22,6 +23,7 @@ from natsproto.jetstream._config import (
     check_bucket,
     check_bucket_name,
 )
+from natsproto.jetstream._config_compare import stream_differences
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._stream import create_or_update_stream, write_stream
 from natsproto.jetstream._stream_manager import StreamManager
@@ -41,6 +43,8 @@ T = TypeVar("T")
 
 _KINDS = {KV_STREAM: "bucket", OBJECT_STREAM: "object store"}
 """The words for streams with these prefixes in error messages."""
+_NOT_ASKED_FOR = {"allow_direct", "allow_msg_ttl", "duplicate_window", "mirror_direct"}
+"""Fields of a bucket's stream in which clients differ, and with which every operation of the bucket works."""
 _ALL_CHUNKS = f"{OBJECT_SUBJECTS}*.C.>"
 """A subject that matches the stream of every object store."""
 
@@ -61,8 +65,8 @@ class BucketManager(StreamManager):
     ) -> KeyValue:
         """Create a key/value bucket (ADR-8) from a KeyValueConfig, from its fields, or from both (the fields win).
 
-        ``key_codec`` converts the keys of this handle (ADR-54). Creating an existing bucket again does nothing;
-        StreamNameInUse when its configuration differs. Otherwise as ``create_stream``.
+        ``key_codec`` converts the keys of this handle (ADR-54). Creating an existing bucket again does nothing, also if
+        another client has created it; StreamNameInUse when its configuration differs. Otherwise as ``create_stream``.
         """
         return await self._write_key_value("CREATE", amended(KeyValueConfig, config, fields), key_codec, timeout)
 
@@ -171,8 +175,8 @@ class BucketManager(StreamManager):
     ) -> ObjectStore:
         """Create an object store (ADR-20) from an ObjectStoreConfig, from its fields, or from both (the fields win).
 
-        Creating an existing store again does nothing; StreamNameInUse when its configuration differs. Otherwise as
-        ``create_stream``.
+        Creating an existing store again does nothing, also if another client has created it; StreamNameInUse when its
+        configuration differs. Otherwise as ``create_stream``.
         """
         return await self._write_object_store("CREATE", amended(ObjectStoreConfig, config, fields), timeout)
 
@@ -247,11 +251,30 @@ class BucketManager(StreamManager):
     async def _write_bucket(
         self, verb: str, config: KeyValueConfig | ObjectStoreConfig, timeout: Duration | None
     ) -> StreamInfo:
-        """CREATE or UPDATE the stream; with an empty verb the one that applies."""
+        """CREATE or UPDATE the stream; with an empty verb the one that applies.
+
+        An existing bucket is taken as it is if nothing that the caller can ask for differs. Another client may have
+        made it with other fields (decision 0007). An update keeps ``allow_msg_ttl``, which cannot be unset.
+        """
+        stream = config.to_stream()
         with bucket_errors(config.bucket):
-            if not verb:
-                return await create_or_update_stream(self._api, config.to_stream(), False, timeout)
-            return await write_stream(self._api, verb, config.to_stream(), False, timeout)
+            try:
+                if not verb:
+                    return await create_or_update_stream(self._api, stream, False, timeout)
+                return await write_stream(self._api, verb, stream, False, timeout)
+            except (StreamNameInUse, InvalidStreamConfig):
+                info = await self._info_of(stream.name, timeout)
+                if verb == "CREATE":
+                    if {one.field for one in stream_differences(info.config, stream)} <= _NOT_ASKED_FOR:
+                        return info
+                elif info.config.allow_msg_ttl and not stream.allow_msg_ttl:
+                    return await write_stream(self._api, "UPDATE", stream.replace(allow_msg_ttl=True), False, timeout)
+                raise
+
+    async def _info_of(self, stream: str, timeout: Duration | None) -> StreamInfo:
+        return await self._api.call_for(
+            StreamInfo, f"STREAM.INFO.{stream}", operation=f"info of stream {stream!r}", timeout=timeout
+        )
 
     async def _bucket_info(self, prefix: str, subjects: str, bucket: str, timeout: Duration | None) -> StreamInfo:
         endpoint = f"STREAM.INFO.{prefix}{check_bucket_name(bucket)}"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
 from natsproto._async_hints import items
@@ -13,6 +12,7 @@ from natsproto.errors import ConfigError, ConsumerExists, NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import NEVER, Duration, amended
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, check_stream_name
+from natsproto.jetstream._config_compare import consumer_differences
 from natsproto.jetstream._consumer.handle import PullConsumer, check_stream_sequence, create_endpoint
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.ordered_cursor import PUSH_HEARTBEAT_S
@@ -291,7 +291,7 @@ class ConsumerManager:
         facts = (error.code, error.err_code, error.description, error.operation)
         if found.deliver_subject and not config.deliver_subject:
             return ConsumerExists(*facts, deliver_subject=found.deliver_subject)
-        return ConsumerExists(*facts, differences=list(_differences(found, config)))
+        return ConsumerExists(*facts, differences=[one.text for one in consumer_differences(found, config)])
 
     def _consumer(self, name: str, info: ConsumerInfo | None) -> PullConsumer:
         """Create the handle of a consumer; the only place that does."""
@@ -300,28 +300,3 @@ class ConsumerManager:
     @property
     def _description(self) -> str:
         return f"stream {self.name!r}"
-
-
-_SERVER_DEFAULTS = {"ack_wait": 30.0, "inactive_threshold": 5.0, "max_ack_pending": 1000, "max_waiting": 512}
-"""Values of the server for fields that were not given."""
-
-
-def _differences(found: ConsumerConfig, wanted_config: ConsumerConfig) -> Iterator[str]:
-    """Yield each field in which a consumer differs from the configuration that was asked for, with both values."""
-    plain = ConsumerConfig()
-    for name in sorted(ConsumerConfig._fields.keys() - {"name", "durable_name", "filter_subject", "metadata", "extra"}):
-        has, wanted, default = (getattr(config, name) for config in (found, wanted_config, plain))
-        if name == "filter_subjects":
-            has, wanted = found.filters, wanted_config.filters
-        if name == "ack_wait" and found.backoff:
-            continue  # the first delay of the backoff
-        is_given = wanted != default
-        if has != wanted and (is_given or has not in (default, _SERVER_DEFAULTS.get(name), 0, -1)):
-            yield f"{name} is {_shown(has)}, not {_shown(wanted) if is_given else 'the default'}"
-    labels = {name: text for name, text in found.metadata.items() if not name.startswith("_nats.")}
-    if labels != wanted_config.metadata:
-        yield f"metadata is {labels!r}, not {dict(wanted_config.metadata)!r}"
-
-
-def _shown(value: object) -> str:
-    return str(value) if isinstance(value, StrEnum) else repr(value)

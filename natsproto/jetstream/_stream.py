@@ -14,6 +14,7 @@ from natsproto._async_hints import items
 from natsproto.errors import (
     ConfigError,
     LocalProtocolError,
+    NatsError,
     NoResponders,
     StreamNameInUse,
     StreamNotFound,
@@ -22,6 +23,7 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._batch_get import BatchGet, PageCursor, StoredMessages
 from natsproto.jetstream._codec import Duration, amended, decode, encode
 from natsproto.jetstream._config import StreamConfig
+from natsproto.jetstream._config_compare import stream_differences
 from natsproto.jetstream._consumer.handle import check_stream_sequence
 from natsproto.jetstream._consumer_manager import ConsumerManager
 from natsproto.jetstream._direct import RawMessage, check_start_time, direct_get, leader_get
@@ -387,12 +389,27 @@ async def write_stream(
     operation = f"{verb.lower()} stream {config.name!r}"
     what, version, level = newest_feature(config, STREAM_FEATURES)
     await api.require_api_level(level, version, f"{operation} with {what}", timeout)
-    with translate_unknown_field(operation):
-        info = await api.call_for(
-            StreamInfo, f"STREAM.{verb}.{config.name}", body, operation=operation, timeout=timeout, level=level
-        )
+    try:
+        with translate_unknown_field(operation):
+            info = await api.call_for(
+                StreamInfo, f"STREAM.{verb}.{config.name}", body, operation=operation, timeout=timeout, level=level
+            )
+    except StreamNameInUse as exc:
+        raise await _explain(api, exc, config, timeout) from None
     check_features_kept(config, info.config, STREAM_FEATURES, operation)
     return info
+
+
+async def _explain(api: Api, error: StreamNameInUse, config: StreamConfig, timeout: Duration | None) -> StreamNameInUse:
+    """Add what differs between the existing stream and the wanted one, if it can be looked up."""
+    try:
+        info = await api.call_for(
+            StreamInfo, f"STREAM.INFO.{config.name}", operation=f"info of stream {config.name!r}", timeout=timeout
+        )
+    except NatsError:
+        return error
+    differences = [one.text for one in stream_differences(info.config, config)]
+    return StreamNameInUse(error.code, error.err_code, error.description, error.operation, differences)
 
 
 async def create_or_update_stream(
