@@ -7,12 +7,16 @@ Subscriptions wait for their own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 from natsproto._core.notifier import Notifier
 from natsproto._core.subscription import Subscription
+from natsproto.errors import NatsError, Unavailable
+
+log = logging.getLogger("natsproto")
 
 IDLE_TURNS = 2
 """Turns of the event loop after which idle tasks have seen the end of their reading, and are gone."""
@@ -45,6 +49,38 @@ class MessageHolder(Protocol):
     def _return_waiting(self) -> None:
         """End, and return the messages that wait to the server."""
         ...
+
+
+class EndWaiters:
+    """The calls that wait until a reader with a callback has ended. An error that nobody waits for is logged."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._is_logged = False
+
+    async def wait(self, tasks: Collection[asyncio.Task[None]], until: asyncio.Event | None = None) -> None:
+        """Wait until these tasks, except the current one, are done, or until the event is set."""
+        me = asyncio.current_task()
+        stopped = () if until is None else (asyncio.ensure_future(until.wait()),)
+        self._count += 1
+        try:
+            while busy := [task for task in tasks if not task.done() and task is not me]:
+                await asyncio.wait((*busy, *stopped), return_when=asyncio.FIRST_COMPLETED)
+                if stopped and stopped[0].done():
+                    return
+        finally:
+            self._count -= 1
+            for future in stopped:
+                future.cancel()
+
+    def on_end(self, what: str, error: NatsError | None, advice: str) -> None:
+        """The reader has ended. Log the error once, unless a call waits, which raises it, or the client was closed,
+        which is in the log already.
+        """
+        if error is None or isinstance(error, Unavailable) or self._count or self._is_logged:
+            return
+        self._is_logged = True
+        log.error("%s has ended: %s: %s", what, error, advice)
 
 
 class ActiveReaders:

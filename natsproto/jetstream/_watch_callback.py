@@ -15,7 +15,8 @@ from typing import Generic, Protocol, TypeVar
 from natsproto._async_hints import AwaitHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
-from natsproto.errors import LocalProtocolError, SubscriptionClosed
+from natsproto._core.readers import EndWaiters
+from natsproto.errors import LocalProtocolError, NatsError, SubscriptionClosed
 
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
@@ -60,7 +61,7 @@ class WatchCallback(AwaitHint, Generic[E]):
 
     The callback is ``def`` or ``async def``; an exception is logged and emitted as a HandlerFailed event, then the next
     entry follows. An error that ends the watch (its bucket was deleted, the client was closed) is raised by ``wait``,
-    ``ready``, the ``await`` and at the end of the block.
+    ``ready``, the ``await`` and at the end of the block; it is logged if none of them is waiting.
     """
 
     _unused_warning = "watch(cb=...) was never awaited or entered"
@@ -74,6 +75,7 @@ class WatchCallback(AwaitHint, Generic[E]):
         self._called = asyncio.Event()
         self._busy = False
         self._task: asyncio.Task[None] | None = None
+        self._end_waiters = EndWaiters()
         self._begun = False
 
     async def ready(self) -> None:
@@ -94,11 +96,15 @@ class WatchCallback(AwaitHint, Generic[E]):
                 task.result()
                 raise SubscriptionClosed(self._watcher.what, "stopped")
 
-    async def wait(self) -> None:
-        """Wait until the watch has ended. Raises the error that ended it, if any. Cancelling ends only the wait."""
+    async def wait(self, until: asyncio.Event | None = None) -> None:
+        """Wait until the watch has ended, or until the event is set. Raises the error that ended it, if any.
+
+        Cancelling ends only the wait.
+        """
         task = self._started()
-        await asyncio.wait((task,))
-        task.result()
+        await self._end_waiters.wait((task,), until)
+        if task.done():
+            task.result()
 
     async def stop(self) -> None:
         """Stop calling the callback and wait for a running call. Entries that were not passed to it are dropped.
@@ -149,13 +155,17 @@ class WatchCallback(AwaitHint, Generic[E]):
         return self._task
 
     async def _run(self) -> None:
-        async for entry in self._watcher:
-            self._busy = True
-            try:
-                await self._call(entry)
-            finally:
-                self._busy = False
-                self._called.set()
+        try:
+            async for entry in self._watcher:
+                self._busy = True
+                try:
+                    await self._call(entry)
+                finally:
+                    self._busy = False
+                    self._called.set()
+        except NatsError as exc:
+            self._end_waiters.on_end("watch(cb=...)", exc, "then watch it again")
+            raise
 
     async def _call(self, entry: E) -> None:
         try:

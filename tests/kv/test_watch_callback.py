@@ -13,6 +13,7 @@ from natsproto.errors import BucketNotFound, LocalProtocolError
 from natsproto.jetstream import JetStream
 from natsproto.jetstream.kv import KeyValueEntry
 from natsproto.jetstream.objectstore import ObjectInfo
+from tests.jetstream.reading import eventually
 
 
 class Seen(list[str]):
@@ -79,15 +80,22 @@ async def test_watch_callback_that_raises_is_told(jetstream: JetStream, nats_cli
     assert (str(told.error), told.handler) == ("no", "callback of watch of bucket 'b'")
 
 
-async def test_watch_callback_of_a_deleted_bucket_ends(jetstream: JetStream) -> None:
+async def test_watch_callback_of_a_deleted_bucket_ends(jetstream: JetStream, caplog: pytest.LogCaptureFixture) -> None:
     kv = await jetstream.create_key_value(bucket="b")
+    caplog.set_level("ERROR", "natsproto")
     async with AsyncExitStack() as stack:
         watching = await stack.enter_async_context(kv.watch(cb=print))
         await watching.ready()
+        stop = asyncio.Event()
+        stop.set()
+        await watching.wait(stop)
         await jetstream.delete_key_value("b")
+        await eventually(lambda: caplog.records)
         for end in (watching.wait, stack.aclose):
             with pytest.raises(BucketNotFound):
                 await end()
+    ended = "watch(cb=...) has ended: bucket 'b' not found: create it, or pass its domain: then watch it again"
+    assert [record.getMessage() for record in caplog.records] == [ended]
 
 
 async def test_watch_callback_may_stop_its_watch(jetstream: JetStream) -> None:

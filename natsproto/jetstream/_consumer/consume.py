@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 from natsproto._async_hints import AwaitHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
+from natsproto._core.readers import EndWaiters
 from natsproto._durations import positive_seconds, seconds
 from natsproto._value import Value
 from natsproto.errors import AlreadyAcked, ConfigError, LocalProtocolError, NatsError
@@ -93,6 +94,8 @@ class HandlerTasks:
         self.is_stopping = False
         self.key_error: Exception | None = None
         """The error of the key function."""
+        self.end_waiters = EndWaiters()
+        """The calls that wait for the end."""
         self._connection, self._description = connection, what
         self._messages, self._handler, self._options = messages, handler, options
         is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
@@ -133,6 +136,7 @@ class HandlerTasks:
                         await asyncio.sleep(0)
                 more = not self.is_stopping and await messages.wait()
                 if self.is_stopping or not (more or (self._key_queues and self._key_queues[worker])):
+                    self.end_waiters.on_end("consume()", messages.error, "create the consumer, then consume it again")
                     return
         except Exception as exc:  # the key function failed: nothing can be handled in its order any more
             log.error("consuming %s failed: %r", self._description, exc, exc_info=exc)
@@ -238,8 +242,8 @@ class ConsumeContext(AwaitHint):
     ends.
 
     It ends after ``stop_after`` messages, by ``stop`` or ``drain``, with the client, or when the consumer becomes
-    unusable: then ``wait``, the ``await`` and the end of the block raise the error. The end of the block stops it; an
-    exception in the block also cancels running calls.
+    unusable: then ``wait``, the ``await`` and the end of the block raise the error; it is logged if none of them is
+    waiting. The end of the block stops it; an exception in the block also cancels running calls.
     """
 
     _unused_warning = "consume(...) was never awaited or entered"
@@ -301,13 +305,13 @@ class ConsumeContext(AwaitHint):
         async with self:
             await self.wait()
 
-    async def wait(self) -> None:
-        """Wait until it has ended. Raises the error that made the consumer unusable (ConsumerGone, PullRefused).
+    async def wait(self, until: asyncio.Event | None = None) -> None:
+        """Wait until it has ended, or until the event is set: ``wait(stop)`` in a worker that ``stop`` shuts down.
 
-        Cancelling it ends only the wait.
+        Raises the error that made the consumer unusable (ConsumerGone, PullRefused). Cancelling it ends only the wait.
         """
         self._check_started()
-        await self._all_done()
+        await self._all_done(until)
         self._raise_error()
 
     async def stop(self) -> None:
@@ -349,10 +353,8 @@ class ConsumeContext(AwaitHint):
         if not self._tasks:
             raise LocalProtocolError(f"enter or await consume() of {self._description} first")
 
-    async def _all_done(self) -> None:
-        me = asyncio.current_task()
-        while busy := [task for task in self._tasks if not task.done() and task is not me]:
-            await asyncio.wait(busy)
+    async def _all_done(self, until: asyncio.Event | None = None) -> None:
+        await self._handler_tasks.end_waiters.wait(self._tasks, until)
 
     def _raise_error(self) -> None:
         if self._handler_tasks.key_error is not None:

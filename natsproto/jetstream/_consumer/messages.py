@@ -38,7 +38,7 @@ class ConsumerNotice(Event):
     consumer: str
     error: NatsError
 
-    line = "consumer %(consumer)r of stream %(stream)r: %(error)s"
+    line = "%(error)s"
 
 
 class Buffer:

@@ -90,7 +90,7 @@ class PullSource:
             options,
             self.buffer,
             now,
-            consumer=inbox.consumer,
+            consumer=(inbox.consumer, inbox.stream),
             until=until,
             prefetch=prefetch,
             predecessor=predecessor,

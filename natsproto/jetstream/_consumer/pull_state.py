@@ -164,12 +164,12 @@ class PullState:
         counts: ReceivedCounts,
         now: float,
         *,
-        consumer: str = "",
+        consumer: tuple[str, str] = ("", ""),
         until: float = 0.0,
         prefetch: AdaptivePrefetch | None = None,
         predecessor: PullState | None = None,
     ) -> None:
-        self._options, self._counts, self._prefetch, self.consumer = options, counts, prefetch, consumer
+        self._options, self._counts, self._prefetch, self._consumer = options, counts, prefetch, consumer
         self._is_bounded = options.mode is not PullMode.ENDLESS
         self._until = (until or now + options.expires) if self._is_bounded else 0.0
         self.phase = PullPhase.PULLING
@@ -355,7 +355,7 @@ class PullState:
         """A status arrived for a pull (0: for a probe); ``headers`` may have the pending messages (ADR-37)."""
         said = description.lower()
         if code == 409 and ("deleted" in said or "push based" in said):
-            return self._stop(ConsumerGone(description, self.consumer))
+            return self._stop(ConsumerGone(description, *self._consumer))
         if number == 0:
             return self._on_probe_status(code, now)
         if number <= self._last_ended:
@@ -365,7 +365,7 @@ class PullState:
             self.losses = self.no_responders = self._failures = 0
             return KEEP
         if code in (400, 412):
-            return self._stop(PullRefused(code, description, self.consumer))
+            return self._stop(PullRefused(code, description, *self._consumer))
         if code == 503:
             return self._on_no_responders(now)
         self._last_heard, self.no_responders = now, 0
@@ -411,7 +411,7 @@ class PullState:
             self._prefetch.reset()
             return REFILL
         if left_bytes >= most:
-            return self._stop(PullRefused(code, f"{description}: it needs more than {most} bytes", self.consumer))
+            return self._stop(PullRefused(code, f"{description}: it needs more than {most} bytes", *self._consumer))
         self._limits = self._limits._replace(too_small=left_bytes)
         return REFILL
 
@@ -427,7 +427,7 @@ class PullState:
 
     def _on_refusal(self, code: int, description: str, now: float) -> Decision:
         """Learn a limit of the consumer; after any other refusal pulls again, with growing waits."""
-        notice = PullRefused(code, description, self.consumer)
+        notice = PullRefused(code, description, *self._consumer)
         learned = self._limits.learn(description.lower())
         if learned not in (None, self._limits):
             assert learned is not None
@@ -448,7 +448,7 @@ class PullState:
         if self.phase is PullPhase.SERVER_SHUTDOWN:
             seen += " after its server shut down (409 Server Shutdown)"
         self._back_off(now)
-        return Decision(Action.REFILL, notice=ConsumerGone(seen, self.consumer))
+        return Decision(Action.REFILL, notice=ConsumerGone(seen, *self._consumer))
 
     # ------------------------------------------------------------ timeouts and reconnects
 
@@ -468,7 +468,7 @@ class PullState:
         if now < self._last_heard + self.idle_timeout:
             self._since_probe = 0  # a sudden silence: one probe for each burst of messages
             return Decision(Action.PROBE)
-        missed = HeartbeatMissed(self.idle_timeout, self.consumer)
+        missed = HeartbeatMissed(self.idle_timeout, *self._consumer)
         self._abandon_pulls()
         self.losses += 1
         if self._is_bounded and (self._time_left(now) is None or self._has_available()):

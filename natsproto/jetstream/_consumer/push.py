@@ -271,7 +271,7 @@ class PushSource:
         self._timer = None
         if self._is_connected and self._loop.time() >= self._last_heard + self._idle_timeout - 0.002:
             self._last_heard = self._loop.time()
-            missed = HeartbeatMissed(self._idle_timeout, self._consumer)
+            missed = HeartbeatMissed(self._idle_timeout, self._consumer, self._stream)
             if self._cursor is not None:
                 self._lose_consumer(missed)
                 return

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from natsproto._async_hints import AwaitHint
+from natsproto._core.readers import EndWaiters
 from natsproto.errors import (
     ApiError,
     ConfigError,
@@ -127,6 +128,7 @@ class Member(AwaitHint):
         self._ended: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._joined = asyncio.Event()
+        self._end_waiters = EndWaiters()
         self._begun = False
 
     # ---------------------------------------------------------------- properties
@@ -185,13 +187,13 @@ class Member(AwaitHint):
         async with self:
             await self.wait()
 
-    async def wait(self) -> None:
-        """Wait until it has ended; raise its error, unless it was stopped or the group deleted. Cancelling ends the
-        wait.
+    async def wait(self, until: asyncio.Event | None = None) -> None:
+        """Wait until it has ended, or until the event is set; raise its error, unless it was stopped or the group
+        deleted. Cancelling ends the wait.
         """
         task = self._started()
-        await asyncio.wait({task})
-        if not task.cancelled() and (error := task.exception()) is not None:
+        await self._end_waiters.wait((task,), until)
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             raise error.with_traceback(None)
 
     async def stop(self) -> None:
@@ -213,6 +215,13 @@ class Member(AwaitHint):
     # ---------------------------------------------------------------- internals
 
     async def _run(self) -> None:
+        try:
+            await self._follow_config()
+        except NatsError as exc:
+            self._end_waiters.on_end(f"group member {self.name!r}", exc, "mend the group, then join it again")
+            raise
+
+    async def _follow_config(self) -> None:
         async with self._bucket.watch(self._key) as changes:
             change = asyncio.ensure_future(changes.next())
             lost = False

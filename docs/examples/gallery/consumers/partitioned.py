@@ -21,10 +21,10 @@ async def main() -> None:
             if len(packed) == 4:
                 done.set()
 
-        async with group.consume("anna", pack), group.consume("bert", pack):
+        async with group.consume("anna", pack) as anna, group.consume("bert", pack):
             for city in ("berlin", "lisbon", "oslo", "rome"):
                 await js.publish(f"orders.{city}", b"...")
-            await done.wait()
+            await anna.wait(done)  # raises the error of a member that ends
         print(sorted(packed))
 
 
