@@ -421,8 +421,7 @@ class Messages(AsyncForHint):
 
     def _end(self) -> None:
         """End it now; pending messages can still be read."""
-        self._source.close()
-        self.buffer.end(self.buffer.error)
+        self.fail(self.buffer.error)
 
     def _return_waiting(self) -> None:
         """End it, and return unread messages as ``stop`` does, but do not wait for those in flight."""
@@ -430,7 +429,7 @@ class Messages(AsyncForHint):
         self._end()
         self._return_unread(unread)
 
-    def fail(self, error: NatsError) -> None:
+    def fail(self, error: NatsError | None) -> None:
         """End it with this error, which readers get after the pending messages."""
         self._source.close()
         self.buffer.end(error)
