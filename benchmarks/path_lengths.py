@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -39,6 +40,8 @@ CEILING = {
     "a message of messages() and ack": Length(31, 12, 16),
     "an update of a watch": Length(27, 13, 17),
     "opening a watch": Length(230, 40, 129),
+    "10 messages of a fast batch": Length(40, 3, 30),
+    "10 of a fast batch, with ids": Length(80, 5, 60),
 }
 """What a change must not exceed. Lower a figure when a change makes a path shorter. Opening a watch varies by two
 between processes, as the initial values and the end of the request may come in one read or in two. One call of a fetch
@@ -153,11 +156,24 @@ async def _opening(js: JetStream, publisher: Publisher) -> Length:
     return min(lengths[1:])
 
 
-OPERATIONS = {
+async def _fast_batch(js: JetStream, publisher: Publisher, *, ids: bool = False) -> Length:
+    async with js.fast_publisher(auto_msg_id=ids) as fast:
+        await fast.publish("f.a")  # opens the batch
+
+        async def operation() -> None:
+            for _ in range(10):
+                await fast.publish("f.a", b"x")
+
+        return await _least(operation, lambda: None)
+
+
+OPERATIONS: dict[str, Callable[[JetStream, Publisher], Awaitable[Length]]] = {
     "fetch(1) and ack": _fetch,
     "a message of messages() and ack": _messages,
     "an update of a watch": _update,
     "opening a watch": _opening,
+    "10 messages of a fast batch": _fast_batch,
+    "10 of a fast batch, with ids": partial(_fast_batch, ids=True),
 }
 
 
@@ -167,6 +183,7 @@ async def measure() -> dict[str, Length]:
         js = nc.jetstream()
         await js.create_stream(name="S", subjects=["s.>"], storage="memory")
         await js.create_key_value(bucket="B", storage="memory")
+        await js.create_stream(name="F", subjects=["f.>"], storage="memory", allow_batched=True)
         publisher = await Publisher.connect(server.port)
         try:
             return {name: await operation(js, publisher) for name, operation in OPERATIONS.items()}
