@@ -348,9 +348,8 @@ class Messages(AsyncForHint):
             self._return_unread(unread)
 
     async def drain(self) -> None:
-        """Stop pulling. Messages that have arrived or are in flight can still be read, then reading ends. The server
-        drops messages that it takes from the stream in that moment: they come again after ``ack_wait``, or never with
-        an ``ack_policy`` of "none". Never raises.
+        """Stop pulling, and end reading after the messages that have arrived or are in flight. Never raises. What the
+        server takes from the stream in that moment comes after ``ack_wait``; without acknowledgements it is lost.
         """
         if not self._started or self.buffer.ended:
             return
