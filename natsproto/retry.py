@@ -59,7 +59,7 @@ class MessageRetried(Event):
 
 
 class MessageDeadLettered(Event):
-    """A message became a dead letter after ``attempts`` attempts. It was published on the subject ``dead_letters``.
+    """A message became a dead letter after ``attempts`` attempts. It is stored on ``dead_letter_subject``.
 
     ``error`` is None when the last attempt was never acknowledged.
     """
@@ -68,7 +68,7 @@ class MessageDeadLettered(Event):
     consumer: str
     sequence: int
     attempts: int
-    dead_letters: str
+    dead_letter_subject: str
     error: BaseException | None
 
     level = logging.WARNING
@@ -78,7 +78,7 @@ class MessageDeadLettered(Event):
 class RetryPolicy(Value):
     """The number and the delays of retries, and the subject for dead letters.
 
-    ``dead_letters`` is a subject of a stream. ``max_attempts`` (5) counts all deliveries, including those to other
+    ``dead_letter_subject`` is a subject of a stream. ``max_attempts`` (5) counts all deliveries, also those to other
     workers. ``delays`` are the seconds after each attempt; the last one is used for all further attempts. Without
     ``delays``, ``first_delay`` (1) doubles up to ``max_delay`` (60). A random part of up to ``jitter`` (0.2) of the
     delay is added.
@@ -87,7 +87,7 @@ class RetryPolicy(Value):
     can fix: they make a dead letter at once, and take precedence. ConfigError or InvalidSubject for invalid values.
     """
 
-    dead_letters: str
+    dead_letter_subject: str
     max_attempts: int = 5
     delays: Sequence[float | timedelta] = ()
     first_delay: float | timedelta = 1.0
@@ -97,7 +97,7 @@ class RetryPolicy(Value):
     give_up_on: Errors = InvalidPayload
 
     def _check(self) -> None:
-        publish_subject(self.dead_letters, "dead_letters")
+        publish_subject(self.dead_letter_subject, "dead_letter_subject")
         if type(self.max_attempts) is not int or self.max_attempts < 1:
             raise ConfigError("max_attempts", self.max_attempts, "must be a positive int")
         if not 0 <= self.jitter <= 1:
@@ -194,7 +194,7 @@ class Retry:
             )
 
     async def _give_up(self, message: JsMessage, error: BaseException | None) -> None:
-        metadata, subject = message.metadata, self.policy.dead_letters
+        metadata, subject = message.metadata, self.policy.dead_letter_subject
         try:
             await self._js.publish(
                 subject,
@@ -214,7 +214,7 @@ class Retry:
                 consumer=metadata.consumer,
                 sequence=metadata.stream_seq,
                 attempts=metadata.num_delivered,
-                dead_letters=subject,
+                dead_letter_subject=subject,
                 error=error,
             )
         )

@@ -47,7 +47,7 @@ async def work(url: str) -> None:
             await js.publish("shipped.eu", message.data, msg_id=f"ship-{order.number}")
 
         # A failed message is retried with growing delays, and finally becomes a dead letter.
-        retry = Retry(js, RetryPolicy(dead_letters="dead.eu", max_attempts=ATTEMPTS, first_delay=0.1))
+        retry = Retry(js, RetryPolicy(dead_letter_subject="dead.eu", max_attempts=ATTEMPTS, first_delay=0.1))
         stream = await js.stream("ORDERS")
         consumer = await stream.create_consumer(durable_name="shipping", ack_wait=2, max_ack_pending=200)
         # A message that the handler has not acknowledged is acknowledged when it returns.

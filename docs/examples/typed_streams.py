@@ -36,7 +36,7 @@ async def main() -> None:
         await js.publish("orders.eu", b'{"flower": "tulip", "amount": "many"}')
         await orders.publish("orders.us", Order("tulip", 3))
 
-        retry = Retry(js, RetryPolicy(dead_letters="dead.orders"))
+        retry = Retry(js, RetryPolicy(dead_letter_subject="dead.orders"))
         await consumer.consume(with_middleware(orders.handler(pack), retry), stop_after=3)
         letter = DeadLetter.of(await (await js.stream("DEAD")).get_message(1))
         print(f"buried after {letter.attempts} attempt: {letter.data.decode()}")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def quick(**given: Any) -> RetryPolicy:
     """A policy that does not wait."""
-    return RetryPolicy(**{"dead_letters": "dead.s", "first_delay": 0, **given})
+    return RetryPolicy(**{"dead_letter_subject": "dead.s", "first_delay": 0, **given})
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ async def test_retry_ends_in_a_dead_letter(
     retried = [event for event in events if isinstance(event, MessageRetried)]
     assert [(event.attempt, event.sequence, event.delay) for event in retried] == [(1, 1, 0), (2, 1, 0)]
     [buried] = [event for event in events if isinstance(event, MessageDeadLettered)]
-    assert (buried.stream, buried.consumer, buried.attempts, buried.dead_letters) == ("S", "worker", 3, "dead.s")
+    assert (buried.stream, buried.consumer, buried.attempts, buried.dead_letter_subject) == ("S", "worker", 3, "dead.s")
     assert isinstance(buried.error, ValueError)
     await nats_client.flush()
     assert await left(consumer) == 0
@@ -151,7 +151,7 @@ async def main():
             raise ValueError("no")
 
         consumer = await (await js.stream("S")).consumer("worker")
-        retry = Retry(Dying(), RetryPolicy(dead_letters="dead.s", max_attempts=1))
+        retry = Retry(Dying(), RetryPolicy(dead_letter_subject="dead.s", max_attempts=1))
         await consumer.consume(with_middleware(fail, retry))
 
 asyncio.run(main())
@@ -194,7 +194,7 @@ async def test_without_a_stream_of_dead_letters_nothing_ends(
 
     await jetstream.publish("s.1")
     js = nats_client.jetstream(timeout=0.2)
-    policy = quick(max_attempts=1, dead_letters="nowhere", max_delay=0)
+    policy = quick(max_attempts=1, dead_letter_subject="nowhere", max_delay=0)
     async with consumer.consume(with_middleware(fail, Retry(js, policy))) as consumption:
         await eventually(lambda: consumption.failed)
         await eventually(lambda: [event for event in events if _is_no_stream(event)])
@@ -311,9 +311,9 @@ async def test_retries_and_dead_letters_are_counted(nats_server: Server) -> None
 
 
 def test_delays_grow_or_are_told() -> None:
-    grown = RetryPolicy(dead_letters="d", first_delay=timedelta(seconds=2), max_delay=9)
+    grown = RetryPolicy(dead_letter_subject="d", first_delay=timedelta(seconds=2), max_delay=9)
     assert [grown.delay_of(attempt) for attempt in (1, 2, 3, 4, 5000)] == [2, 4, 8, 9, 9]
-    told = RetryPolicy(dead_letters="d", delays=[1, timedelta(minutes=1)])
+    told = RetryPolicy(dead_letter_subject="d", delays=[1, timedelta(minutes=1)])
     assert [told.delay_of(attempt) for attempt in (1, 2, 3)] == [1, 60, 60]
 
 
@@ -321,7 +321,8 @@ def test_delays_grow_or_are_told() -> None:
     ("given", "error"),
     [
         ({"max_attempts": 0}, ConfigError), ({"jitter": 2}, ConfigError), ({"delays": [-1]}, ConfigError),
-        ({"first_delay": -1}, ConfigError), ({"dead_letters": "dead.*"}, InvalidSubject), ({"delay": 1}, TypeError),
+        ({"first_delay": -1}, ConfigError), ({"dead_letter_subject": "dead.*"}, InvalidSubject),
+        ({"delay": 1}, TypeError),
     ],
 )  # fmt: skip
 def test_policy_that_cannot_be_is_refused(given: dict[str, object], error: type[Exception]) -> None:

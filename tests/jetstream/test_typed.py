@@ -83,7 +83,7 @@ async def test_every_reader_gives_values_and_skips_the_rest(
 
 async def test_payload_that_does_not_fit_is_buried(jetstream: JetStream, stream: Stream, nats_client: Client) -> None:
     await fill(jetstream)
-    orders, retry = jetstream.typed(Order), Retry(jetstream, RetryPolicy(dead_letters="dead.orders"))
+    orders, retry = jetstream.typed(Order), Retry(jetstream, RetryPolicy(dead_letter_subject="dead.orders"))
     reader = await stream.create_consumer(durable_name="reader")
     async with reader.messages(stop_after=3) as messages:
         async for _, message in orders.read(messages, on_invalid=retry.failed):
@@ -117,7 +117,7 @@ async def test_members_of_a_group_handle_values(jetstream: JetStream, stream: St
 
     group = await ElasticGroup.create(jetstream, "ORDERS", "g", max_members=1, filters={"orders.*": [1]})
     await group.add_members("a")
-    retry = Retry(jetstream, RetryPolicy(dead_letters="dead.orders"))
+    retry = Retry(jetstream, RetryPolicy(dead_letter_subject="dead.orders"))
     async with group.consume("a", with_middleware(orders.handler(handle), retry)):
         await fill(jetstream)
         await done.wait()

@@ -37,7 +37,7 @@ async def reading(nc: Client) -> None:
     orders = js.typed(Order)
     stream = await js.stream("ORDERS")
     consumer = await stream.consumer("packing")
-    retry = Retry(js, RetryPolicy(dead_letters="dead"))
+    retry = Retry(js, RetryPolicy(dead_letter_subject="dead"))
     async with consumer.messages() as messages:
         async for order, message in orders.read(messages, on_invalid=retry.failed):
             assert_type(order, Order)
