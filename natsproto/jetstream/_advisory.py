@@ -6,6 +6,7 @@ Owns their types and the stream of them. An advisory of a type that is unknown h
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -375,6 +376,10 @@ class Advisories(AsyncForHint):
         """Return the next event within ``timeout`` seconds (None: no limit). RequestTimeout; SubscriptionClosed."""
         message: Message = await self._subscription.next(timeout)
         return read_advisory(message.data)
+
+    def _track_task(self, task: asyncio.Task[None]) -> None:
+        """Let a draining client wait for a task that handles events."""
+        self._subscription._track_task(task)
 
     async def stop(self) -> None:
         """Unsubscribe; unread events are dropped."""

@@ -32,7 +32,7 @@ from natsproto.sync._jetstream import JetStream
 from natsproto.sync._portal import Portal
 from natsproto.sync._publish_queue import PublishQueue
 from natsproto.sync._services import Service, StatsHandler, call_stats_handler
-from natsproto.sync._subscription import Subscription, ThreadTracker
+from natsproto.sync._subscription import Subscription
 from natsproto.sync._wrapper import SyncWrapper, as_iterator, blocking, wrapped
 
 
@@ -78,9 +78,9 @@ class Client(SyncWrapper[client.Client]):
 
         Bad arguments and a message that is too large raise at once. Later errors (OutboxFull in a long outage,
         ConnectionClosed) are raised by the next method of this client. ``flush`` waits until the server has the
-        message.
+        message. While the client drains, threads that it waits for can still publish, and wait for the event loop.
         """
-        portal, connected, queue, _ = self._connection()
+        portal, connected, queue = self._connection()
         portal.check()
         publish_subject(subject)
         if reply is not None:
@@ -91,6 +91,8 @@ class Client(SyncWrapper[client.Client]):
         if size > connected.max_payload > 0:
             raise PayloadTooLarge(size, connected.max_payload)
         queue.put(_Message(subject, payload, reply, copied), size)
+        if connected.state is State.DRAINING:
+            portal.call(queue.join)  # the client may close as soon as this thread has ended its work
 
     def flush(self, timeout: float | timedelta | None = None) -> None:
         """Wait until the server has handled everything published and subscribed so far; see the async client."""
@@ -118,7 +120,7 @@ class Client(SyncWrapper[client.Client]):
             pending_bytes_limit=pending_bytes_limit,
             slow_policy=slow_policy,
         )
-        return Subscription(portal, subscription, self._connection().tracker)
+        return Subscription(portal, subscription)
 
     def add_service(
         self,
@@ -150,7 +152,7 @@ class Client(SyncWrapper[client.Client]):
                 prefix=prefix,
             )
 
-        return Service(portal, portal.call(start), self._connection().tracker)
+        return Service(portal, portal.call(start))
 
     @property
     def state(self) -> State:
@@ -256,10 +258,13 @@ class Client(SyncWrapper[client.Client]):
         return process.connection
 
     def _end(self, *, drain: bool, timeout: float | None = None) -> None:
-        self._closed = True
-        process = self._processes.pop(os.getpid(), None)
-        if process is not None:
-            process.close(drain, timeout)
+        process = self._processes.get(os.getpid())
+        try:
+            if process is not None:
+                process.close(drain, timeout)
+        finally:
+            self._closed = True  # not before, as threads that it waits for may still use it
+            self._processes.pop(os.getpid(), None)
 
 
 class _Message(NamedTuple):
@@ -277,7 +282,6 @@ class _Connection(NamedTuple):
     portal: Portal
     client: client.Client
     queue: PublishQueue[_Message]
-    tracker: ThreadTracker
 
 
 class _Process:
@@ -302,24 +306,28 @@ class _Process:
                     subject, payload, reply, headers = message
                     await connected.publish(subject, payload, reply=reply, headers=headers)
 
-                self.connection = _Connection(portal, connected, PublishQueue(portal, publish), ThreadTracker())
+                self.connection = _Connection(portal, connected, PublishQueue(portal, publish))
             return self.connection
 
     def close(self, drain: bool, timeout: float | None = None) -> None:
-        """Drain or close, then end the thread. Does nothing the second time, and in another process."""
+        """Drain or close, then end the thread. Does nothing in another process, and when it has ended."""
         if self.connection is None or self.connection.portal.stopped:
             return
-        portal, connected, queue, tracker = self.connection
+        portal, connected, queue = self.connection
         try:
             if not portal.is_loop_thread:  # the loop's own thread cannot wait for the loop: it just stops
                 try:
                     portal.call(queue.join, timeout if drain else CLOSE_TIMEOUT_S)
                 finally:
                     if drain:
-                        portal.run(tracker.stop_waiting_for, threading.current_thread())
+                        portal.run(portal.threads.stop_waiting_for, threading.current_thread())
                         portal.call(connected.drain, timeout)
                     else:
                         portal.call(connected.close)
+        except ConnectionClosed:
+            if not portal.stopped:
+                raise
+            # another thread has closed it meanwhile
         finally:
             portal.stop()
 

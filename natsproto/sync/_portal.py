@@ -1,6 +1,7 @@
 """An event loop on a thread of its own, and calls into it from other threads.
 
-Owns the thread, the loop, and the calls in progress. It knows nothing of NATS except the errors it raises.
+Owns the thread, the loop, the calls in progress, and the tracker of threads. It knows nothing of NATS except the errors
+that it raises.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from natsproto.errors import ConnectionClosed, LocalProtocolError
+from natsproto.sync._threads import ThreadTracker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,6 +83,8 @@ class Portal:
     """
 
     def __init__(self) -> None:
+        self.threads = ThreadTracker()
+        """The threads that a draining client waits for."""
         self._process = os.getpid()
         self._closed = False
         self._calls: set[_Call[Any]] = set()
@@ -245,7 +249,8 @@ class Portal:
         if self.stopped:
             return
         self._closed = True
-        self._loop.call_soon_threadsafe(self._end)
+        with suppress(ConnectionClosed):  # another thread has stopped it at the same time
+            self.post(self._end)
         if not self.is_loop_thread:
             self._thread.join()
 

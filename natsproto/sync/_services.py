@@ -18,7 +18,7 @@ from natsproto import service
 from natsproto.errors import ConnectionClosed
 from natsproto.service import CONCURRENCY, INHERITED
 from natsproto.sync._portal import Portal
-from natsproto.sync._subscription import Received, ThreadTracker
+from natsproto.sync._subscription import Received
 from natsproto.sync._wrapper import SyncContext, SyncWrapper, blocking
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ H = TypeVar("H", bound=Handler)
 class HandlerThreads:
     """The threads that handle requests of one service. They are daemon threads, so the program can exit."""
 
-    def __init__(self, portal: Portal, tracker: ThreadTracker) -> None:
-        self._portal, self._tracker = portal, tracker
+    def __init__(self, portal: Portal) -> None:
+        self._portal = portal
         self._idents: set[int] = set()
 
     @property
@@ -106,7 +106,7 @@ class HandlerThreads:
                 target=contextvars.copy_context().run, args=(work,), name="natsproto request", daemon=True
             )
             thread.start()
-            await self._tracker.wait_handled(thread, done)
+            await self._portal.threads.wait_handled(thread, done)
 
         return handle
 
@@ -213,8 +213,8 @@ class Service(Group[service.Service], SyncContext[service.Service]):
 
     wait_stopped: Final = blocking(service.Service.wait_stopped)
 
-    def __init__(self, portal: Portal, inner: service.Service, tracker: ThreadTracker) -> None:
-        super().__init__(portal, inner, HandlerThreads(portal, tracker))
+    def __init__(self, portal: Portal, inner: service.Service) -> None:
+        super().__init__(portal, inner, HandlerThreads(portal))
 
     @property
     def id(self) -> str:

@@ -1,9 +1,7 @@
-"""Messages and subscriptions for threads without an event loop, and the threads that use them."""
+"""Messages and subscriptions for threads without an event loop."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from types import TracebackType
@@ -13,7 +11,6 @@ from natsproto._core import subscription
 from natsproto.errors import NatsError
 from natsproto.protocol import frames
 from natsproto.protocol.headers import Headers
-from natsproto.sync._portal import Portal
 from natsproto.sync._wrapper import BufferedReader, SyncWrapper, blocking
 
 M = TypeVar("M", bound=frames.Message, covariant=True)
@@ -57,54 +54,8 @@ class Message(Received[frames.Message]):
     respond: Final = blocking(frames.Message.respond)
 
 
-class ThreadTracker:
-    """The threads that iterate over subscriptions of one client or handle requests. ``drain`` waits for them.
-
-    To be used on the event loop.
-    """
-
-    def __init__(self) -> None:
-        self._iterating: dict[asyncio.Event, threading.Thread] = {}
-        self._handling: dict[threading.Thread, asyncio.Future[None]] = {}
-
-    def track_iteration(self, inner: subscription.Subscription, thread: threading.Thread) -> asyncio.Event:
-        """Register a thread that iterates over a subscription until the returned event is set."""
-        done = asyncio.Event()
-
-        async def wait_done() -> None:
-            try:
-                await done.wait()
-            finally:
-                del self._iterating[done]
-
-        self._iterating[done] = thread
-        inner._track_task(asyncio.get_running_loop().create_task(wait_done(), name="natsproto sync reader"))
-        return done
-
-    async def wait_handled(self, thread: threading.Thread, done: asyncio.Future[None]) -> None:
-        """Wait until the thread has handled its request, or ``stop_waiting_for`` it; raise the handler's error."""
-        self._handling[thread] = done
-        try:
-            await done
-        finally:
-            del self._handling[thread]
-
-    def stop_waiting_for(self, thread: threading.Thread) -> None:
-        """Stop waiting for this thread, and for threads that ended in the middle of an iteration."""
-        for done, reader in self._iterating.items():
-            if reader is thread or not reader.is_alive():
-                done.set()
-        handling = self._handling.get(thread)
-        if handling is not None and not handling.done():
-            handling.set_result(None)
-
-
 class Subscription(BufferedReader[subscription.Subscription, frames.Message]):
     """The messages of a subject or wildcard: iterate it, or call ``next``. Leaving ``with`` unsubscribes."""
-
-    def __init__(self, portal: Portal, inner: subscription.Subscription, tracker: ThreadTracker) -> None:
-        super().__init__(portal, inner)
-        self._tracker = tracker
 
     drain: Final = blocking(subscription.Subscription[frames.Message].drain)
 
@@ -152,16 +103,8 @@ class Subscription(BufferedReader[subscription.Subscription, frames.Message]):
         return Message(self._portal, self._next(timeout))
 
     def __iter__(self) -> Iterator[Message]:
-        done = self._portal.run(self._tracker.track_iteration, self._inner, threading.current_thread())
-
-        async def leave() -> None:
-            done.set()
-
-        try:
-            for message in self._iterate():
-                yield Message(self._portal, message)
-        finally:
-            self._portal.run_detached(leave, wait=False)
+        for message in self._iterate():
+            yield Message(self._portal, message)
 
     def unsubscribe(self, max_msgs: int | None = None) -> None:
         """End the subscription: at once, dropping unread messages, or once ``max_msgs`` were received in all."""

@@ -6,6 +6,7 @@ descriptors below around the async method, so that no signature and no docstring
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -19,9 +20,12 @@ from typing import ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, Ty
 from natsproto._durations import seconds
 from natsproto.errors import ConnectionClosed, SubscriptionClosed
 from natsproto.sync._portal import Portal
+from natsproto.sync._threads import TrackedReader
 
 W = TypeVar("W", covariant=True)
 B = TypeVar("B", bound=AbstractAsyncContextManager[object], covariant=True)
+K = TypeVar("K", bound="TrackedReader", covariant=True)
+X = TypeVar("X", bound="TrackedContext", covariant=True)
 I = TypeVar("I")  # noqa: E741  # an item
 C = TypeVar("C")
 V = TypeVar("V")
@@ -65,14 +69,24 @@ class SyncContext(SyncWrapper[B], Generic[B]):
             self._portal.call(self._inner.__aexit__, kind, exc, trace)
 
 
-class BufferedReader(SyncWrapper[W], Generic[W, I]):
+class TrackedContext(TrackedReader, Protocol):
+    """A TrackedReader that is an async context manager."""
+
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class BufferedReader(SyncWrapper[K], Generic[K, I]):
     """Reads items one by one. Any number of threads may share one; each item goes to one of them.
 
     Owns the items that were fetched and not read yet: they come in batches, because each trip to the event loop costs
     more than an item. While several threads wait, each fetches one item.
     """
 
-    def __init__(self, portal: Portal, inner: W) -> None:
+    def __init__(self, portal: Portal, inner: K) -> None:
         super().__init__(portal, inner)
         self._buffer: deque[I] = deque()
         self._waiting = 0
@@ -109,19 +123,28 @@ class BufferedReader(SyncWrapper[W], Generic[W, I]):
             self._buffer.extend(self._available_items())
 
     def _iterate(self) -> Iterator[I]:
-        while True:
-            try:
-                item = self._next(None)
-            except SubscriptionClosed:
-                return
-            except ConnectionClosed:
-                if self._portal.stopped:
-                    return  # closing the client ends the iteration, whichever thread notices it first
-                raise
-            yield item
+        """Iterate in the current thread; a draining client waits for the end."""
+        done = self._portal.run(self._portal.threads.track_iteration, self._inner, threading.current_thread())
+
+        async def leave() -> None:
+            done.set()
+
+        try:
+            while True:
+                try:
+                    item = self._next(None)
+                except SubscriptionClosed:
+                    return
+                except ConnectionClosed:
+                    if self._portal.stopped:
+                        return  # closing the client ends the iteration, whichever thread notices it first
+                    raise
+                yield item
+        finally:
+            self._portal.run_detached(leave, wait=False)
 
 
-class ContextReader(BufferedReader[B, I], Generic[B, I]):
+class ContextReader(BufferedReader[X, I], Generic[X, I]):
     """A BufferedReader that is a context manager. Leaving it, or ``stop``, ends it and drops unread items."""
 
     _entered = False

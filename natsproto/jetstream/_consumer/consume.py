@@ -113,7 +113,7 @@ class HandlerTasks:
             for worker in range(self._options.concurrency)
         ]
         for task in tasks:
-            self._messages._reader_tasks.track(task)
+            self._messages._track_task(task)
         return tasks
 
     async def _work(self, worker: int) -> None:

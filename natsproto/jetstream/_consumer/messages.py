@@ -184,23 +184,18 @@ class MessageSource(Protocol):
 
     def start(self) -> None:
         """Start to fill the buffer."""
-        ...
 
     def wait_created(self) -> Awaitable[object]:
         """Wait until the server confirms that the consumer exists, or the source ends. Cancelling ends the wait."""
-        ...
 
     def refill(self) -> None:
         """Called when as many messages were consumed as ``refill_at`` says."""
-        ...
 
     async def finish(self) -> None:
         """Stop pulling, receive the messages that are in flight, and end. Raises only when cancelled."""
-        ...
 
     def close(self) -> None:
         """End at once; nothing more is added to the buffer. A source that has ended the buffer is closed."""
-        ...
 
 
 class Messages(AsyncForHint):
@@ -218,8 +213,7 @@ class Messages(AsyncForHint):
         self._source = source
         self.buffer: Buffer = source.buffer
         """The buffer that it reads. For layers on top."""
-        self.what = what
-        """Its description in errors."""
+        self.what = what  # in errors
         self._return_unread = return_unread
         self._tasks: ReaderTasks | None = None
         self._released = self._released_bytes = 0  # not counted yet
@@ -380,6 +374,9 @@ class Messages(AsyncForHint):
         if self._tasks is None:
             self._tasks = self._source.connection._reader_tasks(self)
         return self._tasks
+
+    def _track_task(self, task: asyncio.Task[None]) -> None:  # a draining client waits for it
+        self._reader_tasks.track(task)
 
     def start(self) -> None:
         """Start reading, as entering does."""

@@ -96,7 +96,7 @@ class WatchBase(AsyncForHint, Generic[H]):
 
     def _track_task(self, task: asyncio.Task[None]) -> None:
         """Let a draining client wait for a task that calls a callback. For layers on top."""
-        self._require_entered()._reader_tasks.track(task)
+        self._require_entered()._track_task(task)
 
     # ---------------------------------------------------------------- for subclasses
 

@@ -1,0 +1,121 @@
+"""Draining the blocking client while threads read: it waits until they have handled what was received."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+
+from natsproto import sync
+from natsproto._core.engine import State
+from natsproto.testing import Server
+from tests.server.test_sync import loops
+from tests.server.test_sync_hardship import Crew
+
+COUNT = 50
+
+Open = Callable[[sync.Client], "AbstractContextManager[Iterator[object]]"]
+
+
+class Opened(AbstractContextManager[Iterator[object]]):
+    """Enters a reader, and is entered as an iterator over it."""
+
+    def __init__(self, reader: sync.Messages | sync.KeyWatcher | sync.ObjectWatcher) -> None:
+        self._reader = reader
+
+    def __enter__(self) -> Iterator[object]:
+        return iter(self._reader.__enter__())
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.__exit__(None, None, None)
+
+
+def read_subscription(nc: sync.Client) -> AbstractContextManager[Iterator[object]]:
+    subscription = nc.subscribe("s")
+    nc.flush()
+    for number in range(COUNT):
+        nc.publish("s", b"%d" % number)
+    return nullcontext(iter(subscription))
+
+
+def stored(nc: sync.Client) -> sync.Stream:
+    js = nc.jetstream()
+    stream = js.create_stream(name="S", subjects=["s"], storage="memory")
+    for number in range(COUNT):
+        js.publish("s", b"%d" % number)
+    return stream
+
+
+def read_messages(nc: sync.Client) -> AbstractContextManager[Iterator[object]]:
+    return Opened(stored(nc).create_consumer(durable_name="d", ack_wait=300).messages())
+
+
+def read_messages_not_entered(nc: sync.Client) -> AbstractContextManager[Iterator[object]]:
+    return nullcontext(iter(stored(nc).create_consumer(durable_name="d", ack_wait=300).messages()))
+
+
+def read_ordered(nc: sync.Client) -> AbstractContextManager[Iterator[object]]:
+    return Opened(stored(nc).ordered_consumer().messages())
+
+
+def read_keys(nc: sync.Client) -> AbstractContextManager[Iterator[object]]:
+    kv = nc.jetstream().create_key_value(bucket="k", storage="memory")
+    for number in range(COUNT):
+        kv.put(f"{number}", b"")
+    return Opened(kv.watch())
+
+
+def read_objects(nc: sync.Client) -> AbstractContextManager[Iterator[object]]:
+    store = nc.jetstream().create_object_store(bucket="o", storage="memory")
+    for number in range(COUNT):
+        store.put(f"{number}", b"")
+    return Opened(store.watch())
+
+
+@pytest.mark.parametrize(
+    "read", [read_subscription, read_messages, read_messages_not_entered, read_ordered, read_keys, read_objects]
+)
+def test_drain_waits_for_reading_threads(nats_server: Server, read: Open) -> None:
+    handled: list[object] = []
+    begun = threading.Event()
+    crew = Crew()
+
+    def handle_all(nc: sync.Client) -> None:
+        with read(nc) as items:
+            for item in items:
+                handled.append(item)
+                begun.set()
+                while nc.state is State.OPEN:  # the other items are handled while the client drains
+                    time.sleep(0.001)
+                nc.publish("handled", b"%d" % len(handled))
+                if isinstance(item, sync.JsMessage):
+                    item.ack()
+
+    with sync.connect(nats_server.url) as listening, listening.subscribe("handled") as reports:
+        listening.flush()
+        with sync.connect(nats_server.url) as nc:
+            crew.send(lambda: handle_all(nc))
+            assert begun.wait(30)
+        crew.home()
+        assert crew.raised == []
+        assert len(handled) == COUNT
+        assert [reports.next(timeout=30).data for _ in range(COUNT)] == [b"%d" % (n + 1) for n in range(COUNT)]
+        if read in (read_messages, read_messages_not_entered):
+            info = listening.jetstream().stream("S").consumer("d").info()
+            assert (info.num_ack_pending, info.num_pending) == (0, 0)
+    assert loops() == []
+
+
+def test_two_threads_end_one_client(nats_server: Server) -> None:
+    for verb in (sync.Client.drain, sync.Client.close):
+        nc = sync.connect(nats_server.url)
+        crew = Crew()
+        for _ in range(4):
+            crew.send(lambda nc=nc, verb=verb: verb(nc))  # type: ignore[misc]
+        crew.home()
+        assert crew.raised == []
+        assert nc.state is State.CLOSED
+    assert loops() == []
