@@ -83,7 +83,7 @@ class Portal:
     """
 
     def __init__(self) -> None:
-        self.threads = ThreadTracker()
+        self.threads: ThreadTracker = ThreadTracker()
         """The threads that a draining client waits for."""
         self._process = os.getpid()
         self._closed = False

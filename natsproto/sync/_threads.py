@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import TracebackType
 from typing import Protocol
 
 
@@ -11,6 +12,16 @@ class TrackedReader(Protocol):
     """An object of the async client that is read, and lets a draining client wait for tasks."""
 
     def _track_task(self, task: asyncio.Task[None]) -> None: ...
+
+
+class TrackedContext(TrackedReader, Protocol):
+    """A TrackedReader that is an async context manager."""
+
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 class ThreadTracker:

@@ -20,12 +20,12 @@ from typing import ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, Ty
 from natsproto._durations import seconds
 from natsproto.errors import ConnectionClosed, SubscriptionClosed
 from natsproto.sync._portal import Portal
-from natsproto.sync._threads import TrackedReader
+from natsproto.sync._threads import TrackedContext, TrackedReader
 
 W = TypeVar("W", covariant=True)
 B = TypeVar("B", bound=AbstractAsyncContextManager[object], covariant=True)
-K = TypeVar("K", bound="TrackedReader", covariant=True)
-X = TypeVar("X", bound="TrackedContext", covariant=True)
+K = TypeVar("K", bound=TrackedReader, covariant=True)
+X = TypeVar("X", bound=TrackedContext, covariant=True)
 I = TypeVar("I")  # noqa: E741  # an item
 C = TypeVar("C")
 V = TypeVar("V")
@@ -67,16 +67,6 @@ class SyncContext(SyncWrapper[B], Generic[B]):
     ) -> None:
         if not self._portal.stopped or (exc is None and self._exit_needs_client):
             self._portal.call(self._inner.__aexit__, kind, exc, trace)
-
-
-class TrackedContext(TrackedReader, Protocol):
-    """A TrackedReader that is an async context manager."""
-
-    async def __aenter__(self) -> object: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 class BufferedReader(SyncWrapper[K], Generic[K, I]):
