@@ -187,6 +187,7 @@ class MessageSource(Protocol):
 
     def wait_created(self) -> Awaitable[object]:
         """Wait until the server confirms that the consumer exists, or the source ends. Cancelling ends the wait."""
+        ...
 
     def refill(self) -> None:
         """Called when as many messages were consumed as ``refill_at`` says."""
