@@ -70,6 +70,7 @@ class Connection:
         self._outbox = self._engine.outbox
         """An attribute because every acknowledgement reads it."""
         self._registry = self._engine.registry
+        self._start_cleanup = self._engine.readers.start_cleanup
         self._control_lines = self._engine.control_lines
         self._pub_prefixes, self._pub_sizes = self._control_lines.pub_prefixes, self._control_lines.pub_sizes
 

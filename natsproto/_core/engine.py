@@ -108,20 +108,16 @@ class Engine:
         self.readers = ActiveReaders()
         self.session: Session | None = None
         """The connection in use; None while there is none."""
-        self._new_session: Session | None = None
-        """The next session, while its subscriptions are sent."""
+        self._new_session: Session | None = None  # while its subscriptions are sent
         self.supervisor = Supervisor(options, runtime, self, self.event_bus)
         self.closed: asyncio.Future[Exception | None] = loop.create_future()
         """Its result is the final reason; None when the application closed the client."""
         self._loop = loop
         self._runtime = runtime
         self._changed = Notifier()
-        self._old_session: Session | None = None
-        """The old session of a move, until its server has handled everything published on it."""
-        self._lame_duck_session: Session | None = None
-        """The session whose server has announced its end."""
-        self._confirm_timer: asyncio.TimerHandle | None = None
-        """Runs while messages are unconfirmed."""
+        self._old_session: Session | None = None  # of a move, until its server has handled everything published on it
+        self._lame_duck_session: Session | None = None  # whose server has announced its end
+        self._confirm_timer: asyncio.TimerHandle | None = None  # runs while messages are unconfirmed
 
     # ---------------------------------------------------------------- connecting
 
@@ -504,10 +500,7 @@ class Engine:
                 return exc
 
     async def close(self) -> None:
-        """Close the client now. Never raises.
-
-        Published bytes get up to CLOSE_TIMEOUT_S seconds to leave, and then on_event as long for the last events.
-        """
+        """Close the client now; never raises. Cleanups, published bytes, on_event get CLOSE_TIMEOUT_S seconds each."""
         await self._close()
         unhandled = await self.event_bus.wait_handled(CLOSE_TIMEOUT_S)
         if unhandled:
@@ -515,10 +508,17 @@ class Engine:
 
     async def _close(self) -> None:
         """close() without the wait for event callbacks."""
+        self.check_loop()
+        try:
+            if self.session is not None:
+                await self.readers.wait_cleanups(CLOSE_TIMEOUT_S)
+        finally:
+            await self._close_now()
+
+    async def _close_now(self) -> None:
         if self.state is State.CLOSED:
             await asyncio.shield(self.closed)
             return
-        self.check_loop()
         session = self.session
         self._end_all(None)
         supervising = self.supervisor.cancel()
@@ -526,7 +526,7 @@ class Engine:
             if session is not None:
                 await self._flush_and_close(session)
         finally:
-            tasks = self.registry.cancel_callbacks() + self.readers.cancel()
+            tasks = [*self.registry.cancel_callbacks(), *self.readers.cancel(), *self.readers.cleanups]
             if supervising is not None and not supervising.done():
                 tasks.append(supervising)
             if session is not None and not session.ended.done():

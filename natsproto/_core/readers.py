@@ -1,6 +1,7 @@
 """Tasks of higher layers (JetStream, key/value) that still handle messages; ``drain`` waits for them.
 
-ReaderTasks owns the tasks that read from one MessageHolder, and ActiveReaders the ReaderTasks that have any.
+Also their cleanups: tasks that undo something on the server, for which ``close`` waits as well. ReaderTasks owns the
+tasks that read from one MessageHolder, and ActiveReaders the cleanups and the ReaderTasks that have any tasks.
 Subscriptions wait for their own.
 """
 
@@ -8,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from natsproto._core.notifier import Notifier
 from natsproto._core.subscription import Subscription
 from natsproto.errors import NatsError, Unavailable
 
 log = logging.getLogger("natsproto")
+
+T = TypeVar("T")
 
 IDLE_TURNS = 2
 """Turns of the event loop after which idle tasks have seen the end of their reading, and are gone."""
@@ -90,6 +93,21 @@ class ActiveReaders:
         self._open: dict[ReaderTasks, None] = {}
         self._ended: tuple[Subscription, ...] = ()  # the subscriptions whose messages a drain waits for
         self._draining: set[asyncio.Task[object] | None] = set()
+        self.cleanups: set[asyncio.Task[Any]] = set()
+        """Those that run."""
+
+    def start_cleanup(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run something that has to end before the client closes, also when its caller is cancelled."""
+        task = asyncio.get_running_loop().create_task(work, name="natsproto cleanup")
+        self.cleanups.add(task)
+        task.add_done_callback(self.cleanups.discard)
+        return task
+
+    async def wait_cleanups(self, timeout: float) -> None:
+        """Wait at most ``timeout`` seconds for the end of all cleanups."""
+        deadline = asyncio.get_running_loop().time() + timeout
+        while self.cleanups and (left := deadline - asyncio.get_running_loop().time()) > 0:  # one may start another
+            await asyncio.wait(self.cleanups, timeout=left)
 
     @contextmanager
     def draining(self) -> Iterator[None]:

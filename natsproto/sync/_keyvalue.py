@@ -164,7 +164,7 @@ class Lock(SyncContext[lock.Lock]):
         """Wait for at most ``timeout`` seconds (None: for ever) until the lock is acquired; return its ``token``.
 
         Raises the errors of ``natsproto.jetstream.kv.Lock.acquire``; LocalProtocolError while another thread acquires
-        this same object. An interrupt may leave the lock held for its ``ttl``.
+        this same object. After an interrupt the lock is released in the background.
         """
 
         async def acquire() -> int:

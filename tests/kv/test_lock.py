@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
+import natsproto
 from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError, LockLost, RequestTimeout, TtlRefused
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._lock import Lock
+from natsproto.testing import Server
 
 LONG = 60.0
 
@@ -99,6 +102,65 @@ async def test_a_cancellation_from_outside_stays_one(jetstream: JetStream) -> No
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await kv.lock("a").try_acquire()
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_cancelled_release_frees_the_lock(jetstream: JetStream, turns: int) -> None:
+    kv = await bucket(jetstream)
+    lock = kv.lock("a", ttl=600)
+
+    async def work() -> None:
+        async with lock:
+            leaving.set()
+
+    leaving = asyncio.Event()
+    task = asyncio.create_task(work())
+    await leaving.wait()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    async with asyncio.timeout(LONG):
+        await kv.lock("a", ttl=600).acquire()
+        with pytest.raises(RequestTimeout):  # the same object waits for its own release
+            await lock.acquire(timeout=0.05)
+
+
+@pytest.mark.parametrize("turns", range(0, 60, 5))
+async def test_cancelled_acquire_frees_the_lock(jetstream: JetStream, turns: int) -> None:
+    kv = await bucket(jetstream)
+    lock = kv.lock("a", ttl=600)
+    task = asyncio.create_task(lock.acquire())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    async with asyncio.timeout(LONG):
+        if not task.cancelled():
+            await lock.release()
+        assert await lock.acquire() > 0, "the same object"
+        await lock.release()
+        await kv.lock("a", ttl=600).acquire()
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["drain", "close"])
+async def test_client_end_waits_for_cancelled_release(nats_server: Server, jetstream: JetStream, raises: bool) -> None:
+    kv = await bucket(jetstream)
+
+    async def work() -> None:
+        async with natsproto.connect(nats_server.url) as nc:
+            lock = (await nc.jetstream().key_value("locks")).lock("a", ttl=600)
+            await lock.acquire()
+            release = asyncio.create_task(lock.release())
+            await asyncio.sleep(0)
+            release.cancel()
+            if raises:
+                raise RuntimeError
+
+    with suppress(RuntimeError):
+        await work()
+    async with asyncio.timeout(LONG):
+        await kv.lock("a", ttl=600).acquire()
 
 
 async def test_lock_token_fences_writes(jetstream: JetStream) -> None:

@@ -53,8 +53,6 @@ from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream._unexpected import wrap_unexpected
 
-DELETE_RETRY_S = 1.0
-"""Seconds after which a consumer that was abandoned during its creation is deleted once more."""
 EXPIRY_GRACE_S = 0.25
 """Seconds to wait for the server's reply that a pull has expired."""
 
@@ -273,6 +271,7 @@ class OrderedSource:
         self._verify_task: asyncio.Task[None] | None = None  # whether it is the same stream
         self._timer: asyncio.TimerHandle | None = None
         self._unlisten: Callable[[], None] | None = None
+        self._requested = ""  # the consumer that is being created
         self._create_error: NatsError | None = None  # why the last consumer could not be made
         self._is_fetch_complete = False  # a fetch came to its end
         self._created_or_ended = asyncio.Event()  # a consumer exists, or nothing will come
@@ -400,12 +399,9 @@ class OrderedSource:
             if state.push:
                 self._source = self._push(config, ended)
                 self._source.start()  # messages may come before the server says that it is there
+            self._requested = config.name
             try:
                 await state.create(config, timeout)
-            except asyncio.CancelledError:
-                state.delete(config.name)
-                self._loop.call_later(DELETE_RETRY_S, state.delete, config.name)  # it may be there in a moment
-                raise
             except Exception as exc:
                 if not isinstance(exc, ConsumerExists):  # of another reader
                     state.delete(config.name)
@@ -424,6 +420,8 @@ class OrderedSource:
                 state.emit_notice(exc)
                 delay = cursor.on_failed()
                 continue
+            finally:
+                self._requested = ""
             if state.push:
                 return ended
             return self._pull()
@@ -511,6 +509,9 @@ class OrderedSource:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+        if self._requested:  # now, as the client may close before the task ends
+            self._state.delete_requested(self._requested)
+            self._requested = ""
 
     def _cancel(self) -> None:
         if self._timer is not None:

@@ -13,6 +13,7 @@ from natsproto.errors import (
     ConnectionClosed,
     ConnectionLost,
     ConsumerExists,
+    ConsumerNotFound,
     JetStreamUnavailable,
     LocalProtocolError,
     NatsError,
@@ -46,6 +47,10 @@ CREATE_TIMEOUT_GROWTH, CREATE_TIMEOUT_FACTOR = 1.25, 5.0
 places a third of the consumers there, and those never reply. The shortest wait applies after the loss of a consumer
 that was created quickly; it grows with each failure.
 """
+
+DELETE_RETRY_DELAYS_S = (0.02, 0.08, 0.2, 0.7)
+"""Seconds after which a consumer whose creation was abandoned is deleted again while the server does not know it."""
+DELETE_TIMEOUT_S = 1.0
 
 
 class OrderedState:
@@ -166,6 +171,24 @@ class OrderedState:
             self.connection.publish_nowait(f"{self.api.prefix}.CONSUMER.DELETE.{self.stream}.{name}")
         except NatsError:
             return
+
+    def delete_requested(self, name: str) -> None:
+        """Delete a consumer whose creation was requested and not confirmed. The closing of the client waits for it."""
+        self._undeleted.append(name)
+        self.connection._start_cleanup(self._delete_requested(name))
+
+    async def _delete_requested(self, name: str) -> None:
+        endpoint = f"CONSUMER.DELETE.{self.stream}.{name}"
+        for delay in DELETE_RETRY_DELAYS_S:
+            if not self.connection.is_connected:
+                return
+            try:
+                await self.api.call(endpoint, operation=f"delete {self.description}", timeout=DELETE_TIMEOUT_S)
+                return
+            except ConsumerNotFound:
+                await asyncio.sleep(delay)  # it may be there in a moment
+            except NatsError:
+                return
 
     async def wait_created(self) -> ConsumerInfo:
         """Wait for the first consumer."""

@@ -8,8 +8,10 @@ time when it was stored.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from math import ceil
 from types import TracebackType
+from typing import Any
 
 from natsproto._durations import seconds
 from natsproto.errors import (
@@ -60,9 +62,9 @@ class Lock:
         self._id = {LOCK_ID_HEADER: bucket.api.connection._new_id()}
         self._request_timeout = min(bucket.api.timeout, self._ttl / RENEWALS_PER_TTL)
         self._token = self._revision = 0  # revision: of the last renewal, 0 when it is not held
-        self._held_until = 0.0
         self._write_lock = asyncio.Lock()  # a write that names the revision must not overlap with one that changes it
         self._renew_task: asyncio.Task[None] | None = None
+        self._release_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._lost = asyncio.Event()
         self._block_task: asyncio.Task[object] | None = None
@@ -99,7 +101,8 @@ class Lock:
 
         RequestTimeout when it was not free in time; TtlRefused when the bucket has no ``limit_marker_ttl``;
         UnsupportedByServer before server 2.11; and the errors of ``KeyValue.create``, except that it waits for the end
-        of an outage. After cancelling, the lock may be held for ``ttl`` seconds.
+        of an outage. After cancelling, the lock is free as soon as the server has answered: it is released in the
+        background, and ``drain`` and ``close`` wait for that.
         """
         wait = None if timeout is None else seconds("timeout", timeout)
         expiry = asyncio.timeout(wait)
@@ -127,12 +130,14 @@ class Lock:
             raise LocalProtocolError(
                 f"{self._description} is already held by this object: create another one with kv.lock"
             )
+        if self._release_task is not None:
+            await asyncio.wait((self._release_task,))  # it must not purge the new entry
         await self._bucket.require_ttl(None)
         expected = 0
         while True:
             started_at = self._loop.time()
             try:
-                self._start_holding(await self._write(expected), started_at)
+                self._start_holding(await self._acquire(expected), started_at)
                 return True
             except WrongRevision:
                 last = await self._last_entry()
@@ -143,24 +148,14 @@ class Lock:
     async def release(self) -> None:
         """Release the lock, so that others can get it before it expires. Never raises: a lock that cannot be released
         now expires.
+
+        Cancelling ends only the wait: it is released in the background, and ``drain`` and ``close`` wait for that.
         """
         revision = self._revision
         renew_task = self._renew_task
         self._end()
-        if not revision:
-            return
-        if renew_task is not None:
-            await asyncio.wait((renew_task,))
-        try:
-            async with self._write_lock:
-                try:
-                    await self._purge(revision)
-                except WrongRevision:  # the last renewal was stored, but its reply was lost
-                    last = await self._last_entry()
-                    if last is not None and self._is_mine(last):
-                        await self._purge(last.revision)
-        except NatsError:
-            return
+        if revision:
+            await asyncio.wait((self._release_later(self._release(revision, renew_task)),))
 
     async def put(self, key: str, value: Payload, *, timeout: Duration | None = None) -> int:
         """Write another key of the bucket if the lock is still held, which the server checks; return the revision.
@@ -203,6 +198,50 @@ class Lock:
         if lost and (kind is None or (self._cancelled and kind is asyncio.CancelledError)):
             raise LockLost(self._bucket.bucket, self._key, self._token) from exc
 
+    # ---------------------------------------------------------------- in the background
+
+    def _release_later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self._release_task = self._bucket.api.connection._start_cleanup(work)
+        return self._release_task
+
+    async def _release(self, revision: int, renew_task: asyncio.Task[None] | None) -> None:
+        if renew_task is not None:
+            await asyncio.wait((renew_task,))
+        try:
+            async with self._write_lock:
+                try:
+                    await self._purge(revision)
+                except WrongRevision:  # the last renewal was stored, but its reply was lost
+                    await self._purge_mine()
+        except NatsError:
+            return
+
+    async def _acquire(self, expected: int) -> int:
+        """Write the key; when cancelled, remove the entry once it is known whether it was stored."""
+        write = self._loop.create_task(self._write(expected), name="natsproto lock")
+        try:
+            await asyncio.wait((write,))
+        except asyncio.CancelledError:
+            self._release_later(self._undo(write))
+            raise
+        return write.result()
+
+    async def _undo(self, write: asyncio.Task[int]) -> None:
+        await asyncio.wait((write,))
+        try:
+            if write.exception() is None:
+                await self._purge(write.result())
+            else:
+                await self._purge_mine()
+        except NatsError:
+            return
+
+    async def _purge_mine(self) -> None:
+        """Purge the last entry if it is this lock's."""
+        last = await self._last_entry()
+        if last is not None and not last.is_deleted and self._is_mine(last):
+            await self._purge(last.revision)
+
     # ---------------------------------------------------------------- holding
 
     def _start_holding(self, revision: int, started_at: float) -> None:
@@ -213,10 +252,9 @@ class Lock:
 
     def _extend(self, revision: int, started_at: float) -> None:
         self._revision = revision
-        self._held_until = started_at + self._ttl
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(self._held_until, self._lose)
+        self._timer = self._loop.call_at(started_at + self._ttl, self._lose)
 
     def _lose(self) -> None:
         """End the tenure: another client has the lock, or may get it from now on."""
