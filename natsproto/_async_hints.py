@@ -55,6 +55,7 @@ class AsyncForHint:
     __slots__ = ()
 
     _iterate_hint: ClassVar[str] = "use async for"
+    _await_hint: ClassVar[str] = "iterate it with async for, or make a list of it: [one async for one in …]"
 
     def _called(self) -> str:
         return type(self).__name__
@@ -65,10 +66,7 @@ class AsyncForHint:
             raise TypeError(f"{self._called()} is an async iterable: {self._iterate_hint}")
 
         def __await__(self) -> object:
-            raise TypeError(
-                f"{self._called()} cannot be awaited: iterate it with async for, or make a list of it: "
-                "[one async for one in …]"
-            )
+            raise TypeError(f"{self._called()} cannot be awaited: {self._await_hint}")
 
 
 class Items(AsyncForHint, AsyncGenerator[T]):

@@ -80,7 +80,12 @@ class Group:
         metadata: Mapping[str, str] | None = None,
         concurrency: int = CONCURRENCY,
     ) -> Callable[[H], H]:
-        """Decorate a handler to add it as an endpoint, named after the function unless a name is given."""
+        """Decorate a handler to add it as an endpoint, named after the function unless a name is given.
+
+        Needs its parentheses: TypeError for ``@service.endpoint``.
+        """
+        if callable(name):
+            raise TypeError("the decorator needs parentheses: @service.endpoint()")
 
         def register(handler: H) -> H:
             self.add_endpoint(

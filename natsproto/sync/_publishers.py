@@ -74,6 +74,14 @@ class AckFuture:
         assert self._inner is not None
         return self._inner.exception()
 
+    def cancel(self) -> bool:
+        """Return False: a message that was published cannot be taken back."""
+        return False
+
+    def cancelled(self) -> bool:
+        """Return False, as it is never cancelled."""
+        return False
+
     @property
     def duplicate(self) -> bool:
         """True when the stream already had a message with this id. False before ``done()``."""

@@ -153,15 +153,18 @@ async def test_await_of_async_iterables(nats_client: Client, jetstream: JetStrea
         "discover_services()": nats_client.discover_services(),
         "stream_names()": jetstream.stream_names(),
         "KeyWatcher": kv.watch(),
+        "ObjectWatcher": store.watch(),
         "Listing": jetstream.streams(),
         "ObjectReader": store.get("a"),
         "StoredMessages": stream.get_batch(),
         "Messages": stream.ordered_consumer().messages(),
     }
+    entered = {"KeyWatcher", "ObjectReader", "ObjectWatcher", "Messages"}  # following the advice has to work
     for name, iterable in iterables.items():
         with pytest.raises(TypeError) as awaited:
             await iterable
-        assert str(awaited.value).startswith(f"{name} cannot be awaited: iterate it with async for"), name
+        advice = "enter it with async with" if name in entered else "iterate it with async for"
+        assert str(awaited.value).startswith(f"{name} cannot be awaited: {advice}"), name
         with pytest.raises(TypeError) as looped:
             list(iterable)
         assert str(looped.value) == f"{name} is an async iterable: use async for", name

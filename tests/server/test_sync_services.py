@@ -81,6 +81,8 @@ def test_what_a_handler_raises_is_the_answer(nc: sync.Client) -> None:
 
         async def handler_of_the_other_client(request: sync.Request) -> None: ...
 
+        with pytest.raises(TypeError, match=r"needs parentheses: @service\.endpoint\(\)"):
+            service.endpoint(refuse)  # type: ignore[call-overload,arg-type,unused-ignore]
         with pytest.raises(TypeError, match="plain function"):
             service.add_endpoint("a", handler_of_the_other_client)
         with pytest.raises(ConfigError):

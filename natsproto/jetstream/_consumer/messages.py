@@ -210,6 +210,8 @@ class Messages(AsyncForHint):
     loses nothing.
     """
 
+    _await_hint = "enter it with async with, then use async for"
+
     def __init__(self, source: MessageSource, what: str, return_unread: Callable[[list[JsMessage]], None]) -> None:
         self._source = source
         self.buffer: Buffer = source.buffer

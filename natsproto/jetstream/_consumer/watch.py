@@ -37,6 +37,8 @@ POLL_INTERVAL_S = 1.0
 class WatchBase(AsyncForHint, Generic[H]):
     """A watch with a buffer of H. ``what`` describes it in errors."""
 
+    _await_hint = "enter it with async with, then use async for"
+
     def __init__(self, ordered: OrderedConsumer, bucket: str, what: str, *, updates_only: bool) -> None:
         self._bucket = bucket
         self.what = what

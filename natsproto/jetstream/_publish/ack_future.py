@@ -16,8 +16,9 @@ from natsproto.jetstream._info import PubAck, pub_ack
 class AckFuture:
     """The acknowledgement of one message, now or later. ``await`` it for the PubAck, or for the error.
 
-    Any number of tasks may await it, and cancelling one does not affect the others. It costs a fifth of an
-    asyncio.Future, because it schedules no callbacks and parses the server's reply at its first use.
+    Any number of tasks may await it, and cancelling one does not affect the others. It has the methods of an
+    asyncio.Future except those that set it; for ``asyncio.wait`` use ``asyncio.ensure_future(future)``. It costs a
+    fifth of an asyncio.Future, because it schedules no callbacks and parses the server's reply at its first use.
     """
 
     # No __init__, which would double the cost of creation: the window sets ``subject`` and ``outcome``.
@@ -47,6 +48,14 @@ class AckFuture:
             self._seen = True
             raise outcome.with_traceback(None)
         raise asyncio.InvalidStateError(f"message to {self.subject!r} is not acknowledged yet")
+
+    def cancel(self) -> bool:
+        """Return False: a message that was published cannot be taken back. Cancel the task that waits instead."""
+        return False
+
+    def cancelled(self) -> bool:
+        """Return False, as it is never cancelled."""
+        return False
 
     @property
     def duplicate(self) -> bool:

@@ -92,6 +92,8 @@ class ObjectReader(AsyncForHint):
     reading can continue. Leaving the block ends it.
     """
 
+    _await_hint = "enter it with async with, then use async for; or use await store.get_bytes(name)"
+
     def __init__(
         self,
         index: ObjectIndex,
