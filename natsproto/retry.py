@@ -125,9 +125,10 @@ class Retry:
     """Middleware that applies a RetryPolicy to handlers of consumers with acknowledgement.
 
     ``js`` publishes the dead letters; its timeout limits how long an outage of their stream may last. The handler's
-    error is raised again: ``consume`` logs it and counts it as ``failed``. A message that the handler has acknowledged
-    itself is left alone. A message delivered more often than ``max_attempts`` has killed its workers; it becomes a dead
-    letter without another call. Leave the consumer's ``max_deliver`` unlimited, or set it higher than ``max_attempts``.
+    error is raised again: ``consume`` counts it as ``failed`` and logs it, as one WARNING if the message is retried.
+    A message that the handler has acknowledged itself is left alone. A message delivered more often than
+    ``max_attempts`` has killed its workers; it becomes a dead letter without another call.
+    Leave the consumer's ``max_deliver`` unlimited, or set it higher than ``max_attempts``.
     """
 
     def __init__(self, js: JetStream, policy: RetryPolicy) -> None:
@@ -161,7 +162,11 @@ class Retry:
             await self(message, call)
         except Exception as exc:
             where = f"handler of {message.metadata.consumer!r}"
-            log.error("%s failed for a message of %r: %r", where, message.subject, exc, exc_info=exc)
+            if not self.policy.gives_up(exc, message.metadata.num_delivered):
+                trace = exc if log.isEnabledFor(logging.DEBUG) else None
+                log.warning("%s failed for a message of %r, retried: %r", where, message.subject, exc, exc_info=trace)
+            else:
+                log.error("%s failed for a message of %r: %r", where, message.subject, exc, exc_info=exc)
             self._js.connection._emit(HandlerFailed(handler=where, error=exc))
             return False
         if not message.is_acked:

@@ -461,3 +461,8 @@ def nak_all(messages: list[JsMessage]) -> None:
             message.nak_nowait()
         except NatsError:
             return  # it cannot be sent now; the server redelivers them all after ack_wait
+
+
+def is_nakked(message: JsMessage) -> bool:
+    """True if this object was acknowledged with a nak, so that the server delivers the message again."""
+    return type(message._note) is bytes and message._note.startswith(b"-NAK")

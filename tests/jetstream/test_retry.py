@@ -57,6 +57,18 @@ def heard(nc: Client) -> list[Event]:
     return events
 
 
+async def test_retries_are_one_warning_each(
+    jetstream: JetStream, consumer: PullConsumer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(message: JsMessage) -> None:
+        raise ValueError("no way")
+
+    await jetstream.publish("s.1", b"payload")
+    await consumer.consume(with_middleware(fail, Retry(jetstream, quick(max_attempts=3))), stop_after=3)
+    told = [(record.levelname, bool(record.exc_info)) for record in caplog.records if "no way" in record.getMessage()]
+    assert told == [("WARNING", False), ("WARNING", False), ("ERROR", True)]
+
+
 async def test_retry_ends_in_a_dead_letter(
     jetstream: JetStream, consumer: PullConsumer, nats_client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:

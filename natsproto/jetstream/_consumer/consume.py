@@ -23,7 +23,7 @@ from natsproto._value import Value
 from natsproto.errors import AlreadyAcked, ConfigError, LocalProtocolError, NatsError
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.messages import Messages
-from natsproto.jetstream._message import JsMessage, nak_all
+from natsproto.jetstream._message import JsMessage, is_nakked, nak_all
 
 log = logging.getLogger("natsproto")
 
@@ -202,7 +202,11 @@ class HandlerTasks:
     async def _failed(self, message: JsMessage, error: BaseException) -> None:
         self.failed += 1
         where = f"handler of {self._description}"
-        log.error("%s failed for a message of %r: %r", where, message.subject, error, exc_info=error)
+        if is_nakked(message):  # by a retry policy: expected, so one line
+            trace = error if log.isEnabledFor(logging.DEBUG) else None
+            log.warning("%s failed for a message of %r, retried: %r", where, message.subject, error, exc_info=trace)
+        else:
+            log.error("%s failed for a message of %r: %r", where, message.subject, error, exc_info=error)
         self._connection._emit(HandlerFailed(handler=where, error=error))
         how = self._options.on_error
         if how != "nothing" and not message.is_acked:
