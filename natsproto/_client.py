@@ -260,6 +260,14 @@ class Connecting(AwaitHint):
 
     _unused_warning = "connect(...) was never awaited or entered"
 
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> None:
+            self._begun = True
+            raise TypeError("connect() is asynchronous: use async with, or natsproto.sync.connect with with")
+
+        def __exit__(self, *args: object) -> None: ...
+
     def __init__(self, options: Options, runtime: Runtime) -> None:
         self._options = options
         self._runtime = runtime

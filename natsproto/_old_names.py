@@ -32,10 +32,12 @@ OPTIONS: Mapping[str, str] = {
 
 CLIENT: Mapping[str, str] = {
     **dict.fromkeys(("is_closed", "is_connecting", "is_draining", "is_reconnecting"), _STATE),
+    "add_stream": "use nc.jetstream().create_stream(...)",
     "connect": "use nc = await natsproto.connect(...)",
     "connected_server_version": "use nc.server_info.version",
     "force_reconnect": "use nc.reconnect()",
     "jsm": "use nc.jetstream()",
+    "publish_async": "use async with nc.jetstream().publisher() as publisher",
     "last_error": "read nc.events(), or pass on_event= to connect",
     "set_server_pool": "use nc.set_servers(...)",
 }

@@ -53,6 +53,7 @@ def examples() -> list[errors.NatsError]:
         lost,
         errors.StaleConnection(2, SERVER),
         errors.TlsFailed("the certificate is not valid at this time (certificate has expired)", SERVER),
+        errors.TlsConnectFailed([(SERVER, errors.TlsFailed("see the cause (wrong version number)", SERVER))], 0.1),
         errors.ConnectionClosed("publish"),
         errors.OutboxFull(8_388_000, 1024, 8_388_608),
         errors.RequestTimeout("request to 'svc.add'", 5.0),

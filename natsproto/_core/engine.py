@@ -381,7 +381,7 @@ class Engine:
     def make_request_mux(self) -> RequestMux:
         """Create the request inbox. ConnectionClosed if the client is closed."""
         if self.state is State.CLOSED:
-            raise ConnectionClosed("request")
+            raise self.outbox.closed_error("request")
         self.check_loop()
         prefix = f"{self.options.inbox_prefix}.{nuid(self._runtime.rng)}."
         return RequestMux(prefix, self._loop, self.control_lines, self.outbox.put)
@@ -400,7 +400,7 @@ class Engine:
     def check_open(self, operation: str, *, may_drain: bool = False) -> None:
         """Raise ConnectionClosed if the client is closed, or is draining unless it ``may_drain``."""
         if self.state is State.CLOSED or (self.state is State.DRAINING and not may_drain):
-            raise ConnectionClosed(operation)
+            raise self.outbox.closed_error(operation)
         self.check_loop()
 
     def check_loop(self) -> None:
@@ -420,7 +420,7 @@ class Engine:
             async with asyncio.timeout(timeout):
                 while True:
                     if self.state is State.CLOSED:
-                        raise ConnectionClosed("flush")
+                        raise self.outbox.closed_error("flush")
                     await self.outbox.wait_flushed()
                     if self.session is not None and not self.session.ended.done():
                         break
@@ -557,9 +557,9 @@ class Engine:
     def _end_all(self, reason: Exception | None) -> None:
         """Refuse new work and tell all waiters: the client was closed, or the reason."""
         self._set_state(State.CLOSED)
-        self.outbox.close()
+        self.outbox.close(reason)
         if self.session is not None:
-            self._fail_flush_tokens(self.session, ConnectionClosed("flush"))
+            self._fail_flush_tokens(self.session, self.outbox.closed_error("flush"))
         error = reason if reason is None or isinstance(reason, NatsError) else ConnectionLost(str(reason))
         if isinstance(error, ConnectFailed) and not isinstance(error, NotAuthorized):
             error = ConnectionLost(f"no server is left: {error}")  # an established connection has ended

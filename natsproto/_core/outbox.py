@@ -49,6 +49,7 @@ class Outbox:
     """
 
     __slots__ = (
+        "_closed_by",
         "_confirmed",
         "_corked",
         "_fast_limit",
@@ -85,6 +86,7 @@ class Outbox:
         self.confirm_scheduled: bool = False
         """True while a confirmation is scheduled; otherwise every write calls ``on_write``."""
         self._limit = limit
+        self._closed_by: Exception | None = None
         self._loop, self._running = loop, running
         self._on_write = on_write
         self._parts: list[bytes] = []
@@ -275,9 +277,10 @@ class Outbox:
         self.flush()
         self._notifier.wake()
 
-    def close(self) -> None:
+    def close(self, reason: Exception | None = None) -> None:
         """Refuse further messages: put raises ConnectionClosed."""
         self._limit = self._fast_limit = -1
+        self._closed_by = reason
         self._notifier.wake()
 
     def _end_of_turn(self) -> None:
@@ -287,9 +290,13 @@ class Outbox:
         if self._paused and self.size >= CONGESTED_SIZE:
             self.must_wait = True
 
+    def closed_error(self, operation: str) -> ConnectionClosed:
+        """Return the error of calls after close(), with the reason of that."""
+        return ConnectionClosed(operation, self._closed_by)
+
     def _check_room(self, size: int) -> None:
         """Check the limits of put(): a wire that accepts data makes room for any message."""
         if self._limit < 0:
-            raise ConnectionClosed("publish")
+            raise self.closed_error("publish")
         if self._wire is None or (self._paused and self.size >= max(self._limit, CONGESTED_SIZE)):
             raise OutboxFull(self.size, size, self._limit)

@@ -295,7 +295,7 @@ class SubscriptionRegistry:
     def end_all(self, error: NatsError | None) -> None:
         """End all receivers: the client was closed, or has failed with this error."""
         if self.mux is not None:
-            self.mux.fail(lambda subject: ConnectionClosed(f"request to {subject!r}"))
+            self.mux.fail(lambda subject: ConnectionClosed(f"request to {subject!r}", error))
             self.mux.close()
             self.mux = None
         handlers, self.reply_handlers = self.reply_handlers, {}

@@ -136,8 +136,8 @@ class Session:
         """Dial and do the handshake; return the server's INFO.
 
         Everything together ends at ``deadline``, ``connect_timeout`` after the attempt began; then RequestTimeout names
-        the phase. NotAuthorized, UnsupportedByServer, RemoteProtocolError, ConnectionLost, InvalidCredentials, OSError
-        and ssl.SSLError otherwise. Cancelling and every error leave no connection behind.
+        the phase. NotAuthorized, TlsFailed, UnsupportedByServer, RemoteProtocolError, ConnectionLost,
+        InvalidCredentials, OSError and ssl.SSLError otherwise. Cancelling and every error leave no connection behind.
         """
         try:
             async with asyncio.timeout_at(deadline):

@@ -25,6 +25,8 @@ from natsproto.errors import (
     ConnectionLost,
     LoginRefused,
     NotAuthorized,
+    TlsConnectFailed,
+    TlsFailed,
 )
 from natsproto.protocol.addresses import ServerAddress
 from natsproto.protocol.frames import NO_INFO, ServerInfo
@@ -117,7 +119,7 @@ class Supervisor:
                 return session
         if self._options.retry_on_failed_connect and self._options.allow_reconnect:
             return None
-        raise self._connect_failed(failures, started) from next(reversed(failures.values()), None)
+        raise self._connect_failed(failures, started, is_first=True) from next(reversed(failures.values()), None)
 
     async def _connect_to(self, address: ServerAddress, failures: dict[str, Exception]) -> Session | None:
         """Return a session with this server, or None after an event and an entry in ``failures``."""
@@ -151,14 +153,21 @@ class Supervisor:
             self._event_bus.on_handler_error("reconnect callback", plan.fault)
         return plan
 
-    def _connect_failed(self, failures: Mapping[str, Exception], started: float) -> ConnectFailed:
+    def _connect_failed(
+        self, failures: Mapping[str, Exception], started: float, *, is_first: bool = False
+    ) -> ConnectFailed:
         """Return the error that sums up all attempts."""
         elapsed = self._loop.time() - started
         refusals = [(server, exc) for server, exc in failures.items() if isinstance(exc, NotAuthorized)]
         if refusals and len(refusals) == len(failures):
             anonymous = all(map(self._options.anonymous_to, self._options.addresses))
             return LoginRefused(refusals, elapsed, anonymous=anonymous)
-        return ConnectFailed(list(failures.items()), elapsed)
+        tls_failures = [(server, exc) for server, exc in failures.items() if isinstance(exc, TlsFailed)]
+        if tls_failures and len(tls_failures) == len(failures):
+            return TlsConnectFailed(tls_failures, elapsed)
+        may_wait = is_first and not self._options.retry_connect_for and any(map(_is_refused, failures.values()))
+        advice = "start a server there, or pass retry_connect_for= to wait for one" if may_wait else ""
+        return ConnectFailed(list(failures.items()), elapsed, advice=advice)
 
     def run(self, session: Session | None) -> None:
         """Start the task that keeps a session or looks for one."""
@@ -392,3 +401,8 @@ def _end_late_session(attempt: asyncio.Task[Session]) -> None:
 
 def _request_attention(stirred: asyncio.Future[None], _: asyncio.Future[Exception]) -> None:
     release(stirred)
+
+
+def _is_refused(error: BaseException) -> bool:
+    """True if nothing listens at the address."""
+    return isinstance(error, ConnectionRefusedError) or isinstance(error.__cause__, ConnectionRefusedError)

@@ -17,7 +17,8 @@ translated and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   └── RemoteProtocolError
     ├── Unavailable
     │   ├── ConnectFailed
-    │   │   └── LoginRefused(NotAuthorized)
+    │   │   ├── LoginRefused(NotAuthorized)
+    │   │   └── TlsConnectFailed(TlsFailed)
     │   ├── NotAuthorized
     │   ├── ConnectionLost
     │   │   └── StaleConnection
@@ -114,6 +115,7 @@ from natsproto.errors._client import (
     SlowConsumer,
     StaleConnection,
     SubscriptionClosed,
+    TlsConnectFailed,
     TlsFailed,
     TooManySubscriptions,
     Unavailable,
@@ -248,6 +250,7 @@ __all__ = [
     "StreamProtected",
     "SubjectsOverlap",
     "SubscriptionClosed",
+    "TlsConnectFailed",
     "TlsFailed",
     "TooManyRequests",
     "TooManySubscriptions",

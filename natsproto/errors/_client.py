@@ -60,10 +60,13 @@ class ConnectFailed(Unavailable):
     attempts: tuple[tuple[str, BaseException], ...]
     elapsed: float
 
-    def __init__(self, attempts: Sequence[tuple[str, BaseException]], elapsed: float = 0.0) -> None:
+    def __init__(
+        self, attempts: Sequence[tuple[str, BaseException]], elapsed: float = 0.0, *, advice: str = ""
+    ) -> None:
         self.attempts, self.elapsed = tuple(attempts), elapsed
-        causes = "; ".join(_cause_at(address, exc) for address, exc in self.attempts)
-        super().__init__(f"could not connect to any server in {elapsed:.1f} s: {causes or 'the pool is empty'}")
+        causes = "; ".join(_cause_at(address, exc) for address, exc in self.attempts) or "the pool is empty"
+        what = f"could not connect to any server in {elapsed:.1f} s: {causes}"
+        super().__init__(f"{what}: {advice}" if advice else what)
 
 
 class NotAuthorized(Unavailable):
@@ -96,8 +99,9 @@ class LoginRefused(ConnectFailed, NotAuthorized):
         self.reason, self.anonymous = last.reason, anonymous
         what = "a client without credentials" if anonymous else "the credentials"
         refusals = "; ".join(f"{server} rejected {what}: {refusal.reason}" for server, refusal in attempts)
-        give = ": give user and password, token, creds, nkey_seed, jwt or auth"
-        self.args: tuple[str, ...] = (refusals + (give if anonymous else ""),)
+        give = "give user and password, token, creds, nkey_seed, jwt or auth"
+        check = "check them, and the users in the configuration of the server"
+        self.args: tuple[str, ...] = (f"{refusals}: {give if anonymous else check}",)
 
 
 class ConnectionLost(Unavailable):
@@ -130,12 +134,31 @@ class TlsFailed(Unavailable):
         super().__init__(f"TLS with {server or 'the server'} failed: {reason}")
 
 
-class ConnectionClosed(Unavailable):
-    """The client was closed by close(), by drain(), or because it ran out of servers; connect again to continue."""
+class TlsConnectFailed(ConnectFailed, TlsFailed):
+    """TLS failed with every server. ``attempts`` holds (address, cause), ``reason`` says what to do about the last."""
 
-    def __init__(self, operation: str = "") -> None:
-        self.operation = operation
-        super().__init__(f"{operation}: the connection is closed" if operation else "the connection is closed")
+    server: str
+    reason: str
+
+    def __init__(self, attempts: Sequence[tuple[str, TlsFailed]], elapsed: float = 0.0) -> None:
+        ConnectFailed.__init__(self, attempts, elapsed)
+        self.server, self.reason = attempts[-1][0], attempts[-1][1].reason
+
+
+class ConnectionClosed(Unavailable):
+    """The client was closed by close(), by drain(), or because it ran out of servers; connect again to continue.
+
+    ``reason``, also its cause, is the error that closed the client; None when the application did.
+    """
+
+    operation: str
+    reason: Exception | None
+
+    def __init__(self, operation: str = "", reason: Exception | None = None) -> None:
+        self.operation, self.reason = operation, reason
+        self.__cause__: BaseException | None = reason
+        what = f"{operation}: the connection is closed" if operation else "the connection is closed"
+        super().__init__(f"{what}{'' if reason is None else f' ({reason})'}: connect again")
 
 
 class OutboxFull(Unavailable):

@@ -139,6 +139,8 @@ class StreamNameInUse(ApiError):
 class StreamNotFound(ApiError):
     """There is no stream of this name in this account and domain."""
 
+    advice = "create it, or pass its domain"
+
 
 class StreamProtected(ApiError):
     """The stream is sealed, or denies deleting or purging."""
@@ -312,7 +314,8 @@ class NoStream(JetStreamError):
         self.subject, self.waited = subject, waited
         tried = f" after retries for {waited:g} s (see retry_attempts)" if waited else ""
         super().__init__(
-            f"no stream has the subject {subject!r}{tried}: create one, check its subjects, or pass its domain"
+            f"no stream has the subject {subject!r}{tried}: create one, check its subjects, pass its domain, "
+            "or enable JetStream if it is off"
         )
 
 

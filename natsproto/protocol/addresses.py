@@ -191,7 +191,7 @@ def parse_host_port(text: str) -> tuple[str, int]:
     if not colon:
         return host, 0
     if not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
-        raise MalformedUrl("the port must be a number from 1 to 65535", host)
+        raise MalformedUrl("the port must be a number from 1 to 65535", f"{host}:{port}" if port.isdecimal() else host)
     return host, int(port)
 
 

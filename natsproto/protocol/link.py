@@ -19,7 +19,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from natsproto._value import Value
-from natsproto.errors import LocalProtocolError, NatsError, RemoteProtocolError, UnsupportedByServer
+from natsproto.errors import LocalProtocolError, NatsError, RemoteProtocolError, TlsFailed
 from natsproto.protocol import commands
 from natsproto.protocol.frames import NO_INFO, Err, Frame, Ping, Pong, Route, ServerInfo
 from natsproto.protocol.parser import MAX_MESSAGE, Parser
@@ -280,10 +280,9 @@ class Link:
         elif self._tls_required:
             upgrade = True
             if not (info.tls_required or info.tls_available):
-                return UnsupportedByServer(
-                    "TLS",
-                    "required by an option or an earlier connection, but this server does not offer it; "
-                    "nothing was sent to it",
+                return TlsFailed(
+                    "an option or an earlier connection requires it, but this server does not offer it; "
+                    "nothing was sent to it"
                 )
         else:
             upgrade = info.tls_required

@@ -113,7 +113,8 @@ async def test_ack_on_a_closed_client_is_logged(
 
     await consumer.consume(handler, stop_after=1)
     [line] = [line for line in caplog.messages if line.startswith("ack of a message")]
-    assert line == "ack of a message of consumer 'd' of stream 'S' failed: publish: the connection is closed"
+    reason = "publish: the connection is closed: connect again"
+    assert line == f"ack of a message of consumer 'd' of stream 'S' failed: {reason}"
 
 
 async def test_consume_must_be_begun(consumer: PullConsumer) -> None:

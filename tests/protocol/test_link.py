@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from natsproto.errors import LocalProtocolError, NotAuthorized, RemoteProtocolError, ServerError, UnsupportedByServer
+from natsproto.errors import LocalProtocolError, NotAuthorized, RemoteProtocolError, ServerError, TlsFailed
 from natsproto.protocol.frames import Message, Route
 from natsproto.protocol.link import (
     MAX_PENDING_PONGS,
@@ -124,7 +124,7 @@ class Model:
         if not first:
             return InfoChanged, name
         if self.tls_required and not self.secured and kind == PLAIN:
-            return self.broken(UnsupportedByServer)
+            return self.broken(TlsFailed)
         if not self.secured and (self.tls_required or kind == TLS):
             self.state = S.UPGRADING
             return (UpgradeTls,)
@@ -438,7 +438,7 @@ def test_required_tls_missing_on_server_fails_link() -> None:
     link = Link({}, tls_required=True)
     broken = only(link.receive(info()))
     assert isinstance(broken, LinkFailed)
-    assert isinstance(broken.error, UnsupportedByServer)
+    assert isinstance(broken.error, TlsFailed)
     with pytest.raises(LocalProtocolError):
         link.authenticate({"pass": "secret"})
     assert link.take_output() == b""

@@ -42,7 +42,6 @@ from natsproto.errors import (
     RemoteProtocolError,
     RequestTimeout,
     TlsFailed,
-    UnsupportedByServer,
 )
 from natsproto.testing import Server, ServerTls, run_cluster, run_server
 from tests.kit.pki import Authority, Certificate
@@ -106,6 +105,7 @@ async def cause_of(url: str, **options: object) -> BaseException:
     with pytest.raises(ConnectFailed) as caught:
         await natsproto.connect(url, user="ann", password=SECRET, **options)  # type: ignore[arg-type]
     ((_, cause),) = caught.value.attempts
+    assert isinstance(caught.value, TlsFailed) is isinstance(cause, TlsFailed)
     return cause
 
 
@@ -499,7 +499,7 @@ async def test_tls_url_sends_nothing_to_a_server_without_tls(pki: Pki) -> None:
     async with ScriptedServer() as server:
         cause = await cause_of(f"tls://127.0.0.1:{server.port}", tls=pki.ca.client())
         await server.current.ended.wait()
-    assert isinstance(cause, UnsupportedByServer)
+    assert isinstance(cause, TlsFailed)
     assert (server.ops, server.faults) == ([], [])
 
 
@@ -507,7 +507,7 @@ async def test_context_sends_nothing_to_a_server_without_tls(pki: Pki) -> None:
     async with ScriptedServer() as server:
         cause = await cause_of(server.url, tls=pki.ca.client())
         await server.current.ended.wait()
-    assert isinstance(cause, UnsupportedByServer)
+    assert isinstance(cause, TlsFailed)
     assert (server.ops, server.faults) == ([], [])
 
 
@@ -525,7 +525,7 @@ async def test_server_without_its_tls_gets_nothing(pki: Pki, monkeypatch: pytest
         async with natsproto.connect(options):
             server.current.reset()
             await watch.until(Reconnected)
-        assert [type(event.cause) for event in watch.all(AttemptFailed)] == [UnsupportedByServer] * 2
+        assert [type(event.cause) for event in watch.all(AttemptFailed)] == [TlsFailed] * 2
         assert {op.connection for op in server.ops} == {0, 3}
 
 
