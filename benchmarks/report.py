@@ -34,8 +34,8 @@ class Ratio:
 
     @classmethod
     def of(cls, pairs: Sequence[float]) -> Ratio:
-        seq_range = random.Random(16)
-        medians = sorted(median(seq_range.choices(pairs, k=len(pairs))) for _ in range(_RESAMPLES))
+        rng = random.Random(16)
+        medians = sorted(median(rng.choices(pairs, k=len(pairs))) for _ in range(_RESAMPLES))
         return cls(median(pairs), medians[_RESAMPLES // 20], medians[-_RESAMPLES // 20])
 
     def __str__(self) -> str:

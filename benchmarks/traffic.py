@@ -44,40 +44,39 @@ class Traffic:
 
     def messages(self, seed: int, count: int) -> list[Message]:
         """``count`` messages."""
-        seq_range = random.Random(f"{seed} {self}")
-        sizes = self._sizes(seq_range, count)
-        names = self._names(seq_range, count)
+        rng = random.Random(f"{seed} {self}")
+        sizes = self._sizes(rng, count)
+        names = self._names(rng, count)
         if self.groups > 1:
             names = [
-                f"{group}.{name}"
-                for group, name in zip(seq_range.choices(range(self.groups), k=count), names, strict=True)
+                f"{group}.{name}" for group, name in zip(rng.choices(range(self.groups), k=count), names, strict=True)
             ]
         if not self.headers:
             return [
                 Message(name, _payload(n, size), None) for n, (name, size) in enumerate(zip(names, sizes, strict=True))
             ]
         return [
-            Message(name, _payload(n, size), _headers(seq_range))
+            Message(name, _payload(n, size), _headers(rng))
             for n, (name, size) in enumerate(zip(names, sizes, strict=True))
         ]
 
-    def _names(self, seq_range: random.Random, count: int) -> list[str]:
+    def _names(self, rng: random.Random, count: int) -> list[str]:
         if self.subjects == -1:
-            return [_subject(number) for number in seq_range.sample(range(10 * count), count)]
+            return [_subject(number) for number in rng.sample(range(10 * count), count)]
         if self.subjects == 1:
             return [_subject(1)] * count
         if self.subjects == 0:
-            return seq_range.choices(_subjects(_ZIPF_SUBJECTS), cum_weights=_zipf(), k=count)
-        return seq_range.choices(_subjects(self.subjects), k=count)
+            return rng.choices(_subjects(_ZIPF_SUBJECTS), cum_weights=_zipf(), k=count)
+        return rng.choices(_subjects(self.subjects), k=count)
 
-    def _sizes(self, seq_range: random.Random, count: int) -> list[int]:
+    def _sizes(self, rng: random.Random, count: int) -> list[int]:
         if isinstance(self.size, int):
             return [self.size] * count
         if self.size == "short":
-            return seq_range.choices(range(60, 401), k=count)
+            return rng.choices(range(60, 401), k=count)
         assert self.size == "real"
-        drawn = (round(seq_range.lognormvariate(5.52, 0.9)) for _ in range(4096))
-        return seq_range.choices([min(_MOST, max(_LEAST, size)) for size in drawn], k=count)
+        drawn = (round(rng.lognormvariate(5.52, 0.9)) for _ in range(4096))
+        return rng.choices([min(_MOST, max(_LEAST, size)) for size in drawn], k=count)
 
 
 @lru_cache
@@ -102,8 +101,8 @@ def _payload(number: int, size: int) -> bytes:
     return f'{head}{text}{"x" * short}"}}'.encode()
 
 
-def _headers(seq_range: random.Random) -> dict[str, str]:
+def _headers(rng: random.Random) -> dict[str, str]:
     return {
-        "Nats-Msg-Id": f"{seq_range.getrandbits(88):022x}",
-        "traceparent": f"00-{seq_range.getrandbits(128):032x}-{seq_range.getrandbits(64):016x}-01",
+        "Nats-Msg-Id": f"{rng.getrandbits(88):022x}",
+        "traceparent": f"00-{rng.getrandbits(128):032x}-{rng.getrandbits(64):016x}-01",
     }

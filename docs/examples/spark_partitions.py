@@ -58,7 +58,7 @@ def main() -> None:
         builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
         spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
 
-        orders = nspark.read_dataframe(spark, cfg, "ORDERS", num_partitions=2)
+        orders = nspark.stream_dataframe(spark, cfg, "ORDERS", num_partitions=2)
         bills = (
             orders.rdd.mapPartitions(nspark.kv_lookup(cfg, "customers", customer))
             .mapPartitions(nspark.map_async(bill, cfg, concurrency=64))
@@ -72,7 +72,7 @@ def main() -> None:
         # shows: first 1000 published, 0 known
         # shows: again 1000 published, 1000 known
 
-        stored = nspark.read_dataframe(spark, cfg, "BILLS")
+        stored = nspark.stream_dataframe(spark, cfg, "BILLS")
         for row in stored.groupBy("subject").count().orderBy("subject").collect():
             print(row["subject"], row["count"])
         # shows: bills.?? 333

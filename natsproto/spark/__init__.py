@@ -4,7 +4,7 @@ Importing it needs neither pyspark nor pyarrow and starts nothing; what needs th
 """
 
 from natsproto.spark._client import close_workers, worker_client
-from natsproto.spark._dataframes import arrow_partition, foreach_batch_writer, read_dataframe, register
+from natsproto.spark._dataframes import arrow_partition, foreach_batch_writer, register, stream_dataframe
 from natsproto.spark._offsets import SeqRange
 from natsproto.spark._options import SecretRef, SparkNats
 from natsproto.spark._partitions import kv_lookup, kv_lookup_udf, map_async, request_partition, run_partition
@@ -26,10 +26,10 @@ __all__ = [
     "map_async",
     "plan_ranges",
     "publish_partition",
-    "read_dataframe",
     "read_range",
     "register",
     "request_partition",
     "run_partition",
+    "stream_dataframe",
     "worker_client",
 ]

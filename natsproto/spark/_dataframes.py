@@ -41,7 +41,7 @@ class _Reading(TypedDict):
     fail_on_data_loss: bool
 
 
-def read_dataframe(
+def stream_dataframe(
     spark: SparkSession,
     config: SparkNats,
     stream: str,
@@ -200,7 +200,7 @@ def register(spark: SparkSession) -> None:
 
     Call it once for each session, and in every other thread that writes: Spark looks for the data source in the session
     of the thread, which a new thread lacks ("Failed to find the data source: nats"). It opens no connection.
-    ConfigError before Spark 4.0, which has no data sources in Python: use ``read_dataframe`` and
+    ConfigError before Spark 4.0, which has no data sources in Python: use ``stream_dataframe`` and
     ``publish_partition`` there.
     """
     if not hasattr(spark, "dataSource"):

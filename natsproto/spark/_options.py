@@ -252,7 +252,7 @@ def _path(file: str | SecretRef | None) -> str | None:
 
 
 V = TypeVar("V")
-Deduplication = Literal["msgid", "atomic", "none"]
+ExactlyOnce = Literal["msgid", "atomic", "none"]
 _SPARK_OPTIONS = ("path", "checkpointLocation", "queryName", "outputMode")
 """Options that Spark hands to a data source together with its own."""
 
@@ -317,7 +317,7 @@ class SinkOptions(Value):
     nats: SparkNats
     stream: str
     subject: str = ""
-    deduplication: Deduplication = "msgid"
+    exactly_once: ExactlyOnce = "msgid"
     recovery_window: float = 900.0
     progress_subject: str = ""
     atomic_batch_rows: int = 500
@@ -331,12 +331,12 @@ class SinkOptions(Value):
     def read(cls, options: Mapping[str, str]) -> SinkOptions:
         """From the options of a DataFrameWriter or DataStreamWriter; ConfigError for invalid ones."""
         given = _OptionReader(options)
-        deduplication = given.get("deduplication", _one_of("msgid", "atomic", "none"), "msgid")
+        exactly_once = given.get("exactlyOnce", _one_of("msgid", "atomic", "none"), "msgid")
         settings = cls(
             nats=_nats(given),
             stream=given.required("stream", check_stream_name),
             subject=given.get("subject", _subject, ""),
-            deduplication=cast("Deduplication", deduplication),
+            exactly_once=cast("ExactlyOnce", exactly_once),
             recovery_window=given.get("recoveryWindow", _seconds, 900.0),
             progress_subject=given.get("progressSubject", _subject, ""),
             atomic_batch_rows=given.get("atomicBatchRows", _positive, 500),
@@ -347,11 +347,11 @@ class SinkOptions(Value):
             stable_order=given.get("stableOrder", _flag, False),
         )
         given.check_all_known()
-        if deduplication == "atomic" and not settings.progress_subject:
+        if exactly_once == "atomic" and not settings.progress_subject:
             raise ConfigError(
                 "progressSubject",
                 "",
-                "is required for deduplication=atomic: a subject of the stream that nothing else uses",
+                "is required for exactlyOnce=atomic: a subject of the stream that nothing else uses",
             )
         if settings.atomic_batch_rows > 999:
             raise ConfigError(

@@ -354,12 +354,12 @@ def kv_lookup(
     bucket: str,
     key: str | Callable[[T], str | None],
     *,
-    batch_size: int = MAX_KEYS_PER_REQUEST,
+    chunk: int = MAX_KEYS_PER_REQUEST,
     missing: Missing = "null",
 ) -> PairFunction[bytes | None]:
     """Yields pairs of each row and the value of its key in a bucket, in the order of the rows.
 
-    ``key`` is the name of a column, or a function of the row. The values of ``batch_size`` rows (at most 1,000) are
+    ``key`` is the name of a column, or a function of the row. The values of ``chunk`` rows (at most 1,000) are
     requested together and are from the same moment. A key without a value (it never had one, it was deleted, it is
     null or invalid) gives None; with ``missing="drop"`` no row, with "error" KeyNotFound.
 
@@ -367,18 +367,18 @@ def kv_lookup(
     a time. ConfigError for wrong arguments; BucketNotFound and the errors of every call of the JetStream API.
     """
     check_bucket_name(bucket)
-    if type(batch_size) is not int or not 1 <= batch_size <= MAX_KEYS_PER_REQUEST:
-        raise ConfigError("batch_size", batch_size, f"must be from 1 to {MAX_KEYS_PER_REQUEST} rows")
+    if type(chunk) is not int or not 1 <= chunk <= MAX_KEYS_PER_REQUEST:
+        raise ConfigError("chunk", chunk, f"must be from 1 to {MAX_KEYS_PER_REQUEST} rows")
     if missing not in ("null", "drop", "error"):
         raise ConfigError("missing", missing, 'must be "null", "drop" or "error"')
-    return cast("PairFunction[bytes | None]", partial(_look_up, config, bucket, column(key), batch_size, missing))
+    return cast("PairFunction[bytes | None]", partial(_look_up, config, bucket, column(key), chunk, missing))
 
 
 def _look_up(
     config: SparkNats,
     bucket: str,
     key_of: Callable[[T], str | None],
-    batch_size: int,
+    chunk: int,
     missing: Missing,
     rows: Iterable[T],
 ) -> Iterator[tuple[T, bytes | None]]:
@@ -386,7 +386,7 @@ def _look_up(
 
     def questions() -> Iterator[list[str | None]]:
         source = iter(rows)
-        while some := list(islice(source, batch_size)):
+        while some := list(islice(source, chunk)):
             asked.append(some)
             yield [key_of(row) for row in some]
 

@@ -209,7 +209,7 @@ async def _look_up(client: Client, plan: PublishPlan, subject: str) -> StoredRow
 
 
 _CONSUMED_REMEDY = (
-    "Use the data source with deduplication=atomic on a work queue, or with none if rows stored twice do no harm"
+    "Use the data source with exactlyOnce=atomic on a work queue, or with none if rows stored twice do no harm"
 )
 OutgoingMessage = tuple[str, Payload, "list[tuple[str, str]] | None", str]
 

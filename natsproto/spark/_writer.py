@@ -118,30 +118,30 @@ async def check_target(client: Client, settings: SinkOptions) -> StreamInfo:
         raise ConfigError(what, "no_ack", "acknowledges no message, so the sink cannot know what it has stored")
     if settings.subject:
         check_subject(config, settings.subject)
-    if settings.deduplication == "msgid":
-        remedy = "Widen the window, lower recoveryWindow, or use deduplication=atomic on a work queue"
+    if settings.exactly_once == "msgid":
+        remedy = "Widen the window, lower recoveryWindow, or use exactlyOnce=atomic on a work queue"
         check_window(info, settings.recovery_window, remedy)
-    if settings.deduplication == "atomic":
+    if settings.exactly_once == "atomic":
         if not config.allow_atomic:
             raise ConfigError(
-                what, "allow_atomic=False", "takes no atomic batches: allow them, or use deduplication=msgid"
+                what, "allow_atomic=False", "takes no atomic batches: allow them, or use exactlyOnce=msgid"
             )
         if config.retention == RetentionPolicy.INTEREST:
-            raise ConfigError(what, "retention=interest", "keeps no markers: use deduplication=msgid")
+            raise ConfigError(what, "retention=interest", "keeps no markers: use exactlyOnce=msgid")
         check_subject(config, f"{settings.progress_subject}.owner.0")
     return info
 
 
 def check_ids(columns: Sequence[str], settings: SinkOptions) -> None:
     """ConfigError if a row repeated after a failure could not be recognized."""
-    if settings.stable_order or settings.deduplication == "none":
+    if settings.stable_order or settings.exactly_once == "none":
         return
-    if settings.deduplication == "atomic":
+    if settings.exactly_once == "atomic":
         raise ConfigError(
             "stableOrder",
             "false",
-            "markers count rows, so deduplication=atomic needs rows that come in the same order whenever they are "
-            "computed. Set it to true if that is so, or use deduplication=msgid with a column msg_id",
+            "markers count rows, so exactlyOnce=atomic needs rows that come in the same order whenever they are "
+            "computed. Set it to true if that is so, or use exactlyOnce=msgid with a column msg_id",
         )
     if "msg_id" not in columns:
         raise no_id("stableOrder=true")
@@ -167,7 +167,7 @@ async def write_messages(
     config = info.config
     headers = HeaderFilter(settings.server_headers)
     columns = _columns(config, settings, headers, batches)
-    if settings.deduplication == "atomic":
+    if settings.exactly_once == "atomic":
         js = client.jetstream()
         stream = await js.stream(settings.stream, bind=True)
         done = await _AtomicWriter(js, stream, settings, task, rollup=config.allow_rollup_hdrs).write(columns)
@@ -195,7 +195,7 @@ async def _columns(
 
 
 _CONSUMED_REMEDY = (
-    "Use deduplication=atomic on a work queue, or deduplication=none for this run if rows stored twice do no harm"
+    "Use exactlyOnce=atomic on a work queue, or exactlyOnce=none for this run if rows stored twice do no harm"
 )
 _LAST_LOOK_UP: dict[str, tuple[WriteTask, StoredRows]] = {}
 """The last look-up of each query: the tasks of a micro-batch in one process share it."""
@@ -206,7 +206,7 @@ class _MsgIdWriter:
 
     def __init__(self, client: Client, settings: SinkOptions, info: StreamInfo, task: WriteTask) -> None:
         self._client, self._settings, self._info, self._task = client, settings, info, task
-        self._must_look_up = task.may_be_stored and settings.deduplication == "msgid"
+        self._must_look_up = task.may_be_stored and settings.exactly_once == "msgid"
         self._stored: StoredRows | None = None
 
     async def write(self, batches: AsyncIterator[MessageColumns]) -> WriteResult:
@@ -288,7 +288,7 @@ def _check_window_instead(info: StreamInfo, recovery_window: float, exc: Permiss
 
 def _ids(settings: SinkOptions, task: WriteTask, row: int, batch: MessageColumns) -> Sequence[str | None]:
     count = len(batch.subjects)
-    if settings.deduplication == "none":
+    if settings.exactly_once == "none":
         return batch.ids or [None] * count
     prefix = task.id_prefix
     if not settings.stable_order and (not batch.ids or None in batch.ids):
@@ -359,7 +359,7 @@ class _AtomicWriter:
             "stableOrder",
             "true",
             f"does not hold: partition {self._task.partition} of batch number {self._task.epoch} was repeated with "
-            "other rows, or in another order. Nothing more was written. Use deduplication=msgid with a column msg_id",
+            "other rows, or in another order. Nothing more was written. Use exactlyOnce=msgid with a column msg_id",
         )
 
     async def _commit(self, rows: int, piece: MessageColumns, digest: int) -> None:

@@ -22,7 +22,7 @@ SUMMARY_COLUMNS = pa.schema(
 
 
 def numbers(spark: Any, cfg: SparkNats, subject: str) -> list[int]:
-    found = nspark.read_dataframe(spark, cfg, "OUT", subjects=[subject])
+    found = nspark.stream_dataframe(spark, cfg, "OUT", subjects=[subject])
     return sorted(int(row.data) for row in found.select("data").collect())
 
 

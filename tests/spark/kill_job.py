@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from natsproto.spark import register
 
 
-def main(url: str, folder: str, deduplication: str) -> None:
+def main(url: str, folder: str, exactly_once: str) -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -28,8 +28,8 @@ def main(url: str, folder: str, deduplication: str) -> None:
         .options(servers=url, stream="ORDERS", maxOffsetsPerTrigger="3000", minPartitions="2")
         .load()
     )
-    sink = {"servers": url, "stream": "OUT", "deduplication": deduplication, "stableOrder": "true"}
-    if deduplication == "atomic":
+    sink = {"servers": url, "stream": "OUT", "exactlyOnce": exactly_once, "stableOrder": "true"}
+    if exactly_once == "atomic":
         sink |= {"progressSubject": "out.progress", "atomicBatchRows": "200"}
     else:
         sink["maxPending"] = "50"  # slow enough to be killed in the middle

@@ -54,8 +54,8 @@ def publish(js: JetStream, count: int) -> None:
 
 
 def test_batch_partitions_hold_each_message_once(server: Server, js: JetStream, seed: int) -> None:
-    seq_range = random.Random(seed)
-    count, wanted = seq_range.randint(5, 40), seq_range.randint(1, 5)
+    rng = random.Random(seed)
+    count, wanted = rng.randint(5, 40), rng.randint(1, 5)
     publish(js, count)
     reader = source(server, minPartitions=str(wanted)).reader(columns(*NAMES))
     partitions = list(reader.partitions())

@@ -14,7 +14,7 @@ from pyspark.sql import Row
 
 from natsproto import sync
 from natsproto.errors import ConfigError
-from natsproto.spark import SparkNats, WriteSummary, arrow_partition, foreach_batch_writer, read_dataframe, register
+from natsproto.spark import SparkNats, WriteSummary, arrow_partition, foreach_batch_writer, register, stream_dataframe
 from natsproto.spark import _dataframes as dataframes
 from natsproto.spark._schema import ROW_SCHEMA_WITHOUT_HEADERS
 from natsproto.sync._jetstream import JetStream
@@ -84,21 +84,21 @@ def test_dataframe_of_a_stream_in_partitions(nats: SparkNats, headers: bool) -> 
     stream = StreamFixture(nats)
     stream.publish(10, "a", "b", data=b"x", headers={"K": "v"})
     session: Any = Session()
-    frame = read_dataframe(session, nats, stream.name, num_partitions=3, headers=headers, batch_rows=2)
+    frame = stream_dataframe(session, nats, stream.name, num_partitions=3, headers=headers, batch_rows=2)
     found = frame.collect()
     assert sorted(row.seq for row in found) == list(range(1, 11))
     assert {row.subject for row in found} == {f"{stream.name}.a", f"{stream.name}.b"}
     assert ("headers" in found[0]) is headers
-    narrowed = read_dataframe(session, nats, stream.name, subjects=[f"{stream.name}.a"]).collect()
+    narrowed = stream_dataframe(session, nats, stream.name, subjects=[f"{stream.name}.a"]).collect()
     assert len(narrowed) == 5
 
 
 def test_dataframe_of_an_empty_stream(nats: SparkNats) -> None:
     session: Any = Session()
-    assert read_dataframe(session, nats, StreamFixture(nats).name, headers=False).collect() == []
+    assert stream_dataframe(session, nats, StreamFixture(nats).name, headers=False).collect() == []
     assert session.schemas == [ROW_SCHEMA_WITHOUT_HEADERS]
     with pytest.raises(ConfigError, match="method"):
-        read_dataframe(session, nats, "R", method="guess")  # type: ignore[arg-type]  # the mistake itself
+        stream_dataframe(session, nats, "R", method="guess")  # type: ignore[arg-type]  # the mistake itself
 
 
 # ---------------------------------------------------------------- partition functions on Arrow

@@ -234,7 +234,7 @@ def test_copy_with_headers_obeys_none_of_the_source(pipe: Pipe) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"deduplication": "atomic", "progressSubject": "out.progress", "atomicBatchRows": "50"}]
+    "how", [{}, {"exactlyOnce": "atomic", "progressSubject": "out.progress", "atomicBatchRows": "50"}]
 )
 def test_retried_tasks_store_their_rows_once(pipe: Pipe, how: dict[str, str]) -> None:
     marks = str(pipe.folder)
@@ -274,7 +274,7 @@ def test_a_write_with_an_id_of_its_own_can_be_repeated(pipe: Pipe) -> None:
         ("overwrite", {}, "a stream is only appended to"),
         ("append", {"subject": "elsewhere"}, "is not a subject of stream OUT"),
         ("append", {"stableOrder": "false"}, "add a column msg_id"),
-        ("append", {"deduplication": "twice"}, "must be one of msgid, atomic, none"),
+        ("append", {"exactlyOnce": "twice"}, "must be one of msgid, atomic, none"),
     ],
 )
 def test_unwritable_frame_fails_before_a_task(pipe: Pipe, mode: str, options: dict[str, str], words: str) -> None:

@@ -26,10 +26,10 @@ from natsproto.spark import (
     map_async,
     plan_ranges,
     publish_partition,
-    read_dataframe,
     read_range,
     request_partition,
     run_partition,
+    stream_dataframe,
     worker_client,
 )
 from natsproto.spark._client import run_on_loop
@@ -167,7 +167,7 @@ def test_plain_udf_uses_the_client_of_its_worker(spark: SparkSession, nats: Spar
 
 def test_stream_is_a_dataframe(spark: SparkSession, nats: SparkNats, name: str) -> None:
     run_on_loop(nats, _stream, name, 1000)
-    frame = read_dataframe(spark, nats, name, num_partitions=3)
+    frame = stream_dataframe(spark, nats, name, num_partitions=3)
     assert frame.rdd.getNumPartitions() == 3
     rows = sorted(frame.collect(), key=lambda row: row["seq"])
     assert [row["seq"] for row in rows] == list(range(1, 1001))
@@ -180,12 +180,12 @@ def test_stream_is_a_dataframe(spark: SparkSession, nats: SparkNats, name: str) 
 
 def test_dataframe_holds_the_stream_at_its_making(spark: SparkSession, nats: SparkNats, name: str) -> None:
     run_on_loop(nats, _stream, name, 100)
-    frame = read_dataframe(spark, nats, name, subjects=[f"{name}.3"], headers=False)
+    frame = stream_dataframe(spark, nats, name, subjects=[f"{name}.3"], headers=False)
     with worker_client(nats) as client:
         client.jetstream().publish(f"{name}.3", b"later")
     assert "headers" not in frame.columns
     assert [frame.count(), frame.count()] == [10, 10]
-    assert read_dataframe(spark, nats, name, start="latest").count() == 0
+    assert stream_dataframe(spark, nats, name, start="latest").count() == 0
 
 
 def test_repeated_partition_is_published_once(spark: SparkSession, nats: SparkNats, name: str) -> None:
@@ -198,7 +198,7 @@ def test_repeated_partition_is_published_once(spark: SparkSession, nats: SparkNa
     again = rows.rdd.mapPartitions(publish).collect()
     assert [(one.partition, one.rows, one.duplicates) for one in first] == [(0, 250, 0), (1, 250, 0)]
     assert [(one.partition, one.rows, one.duplicates) for one in again] == [(0, 250, 250), (1, 250, 250)]
-    stored = read_dataframe(spark, nats, name).collect()
+    stored = stream_dataframe(spark, nats, name).collect()
     assert sorted(int(row["data"]) for row in stored) == list(range(500))
     assert all(row["headers"]["Row"] == [row["data"].decode()] for row in stored)
 
@@ -220,7 +220,7 @@ def test_task_retried_halfway_doubles_nothing(spark: SparkSession, nats: SparkNa
     assert os.path.exists(done_once)
     assert written.rows == 200
     assert 0 < written.duplicates <= 150
-    assert read_dataframe(spark, nats, name).count() == 200
+    assert stream_dataframe(spark, nats, name).count() == 200
 
 
 def test_micro_batches_are_published_once(spark: SparkSession, nats: SparkNats, name: str, tmp_path: Path) -> None:
@@ -243,9 +243,9 @@ def test_micro_batches_are_published_once(spark: SparkSession, nats: SparkNats, 
 
     with pytest.raises(Exception, match="power cut"):
         run("power cut")
-    assert read_dataframe(spark, nats, name).count() == 100
+    assert stream_dataframe(spark, nats, name).count() == 100
     run("")
-    assert read_dataframe(spark, nats, name).count() == 100
+    assert stream_dataframe(spark, nats, name).count() == 100
 
 
 def test_micro_batch_is_written_from_another_thread(
@@ -269,7 +269,7 @@ def test_micro_batch_is_written_from_another_thread(
     lines = spark.readStream.schema("data string").json(str(tmp_path))
     query = lines.writeStream.foreachBatch(batch).option("checkpointLocation", str(tmp_path / "checkpoint"))
     query.trigger(availableNow=True).start().awaitTermination()
-    assert read_dataframe(spark, nats, name).count() == 100
+    assert stream_dataframe(spark, nats, name).count() == 100
     assert "a second thread" in refused[0]
 
 

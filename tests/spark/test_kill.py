@@ -21,10 +21,10 @@ from tests.spark.conftest import need_java
 ROOT = Path(__file__).parent.parent.parent
 
 
-def start(server: Server, folder: Path, deduplication: str) -> subprocess.Popen[bytes]:
+def start(server: Server, folder: Path, exactly_once: str) -> subprocess.Popen[bytes]:
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # every worker would compile everything anew
-    command = [sys.executable, "-m", "tests.spark.kill_job", server.url, str(folder), deduplication]
+    command = [sys.executable, "-m", "tests.spark.kill_job", server.url, str(folder), exactly_once]
     with (folder / "job.log").open("ab") as log:
         return subprocess.Popen(
             command,
@@ -52,7 +52,7 @@ async def run_until(job: subprocess.Popen[bytes], out: Stream, folder: Path, row
 
 
 async def check(
-    server: Server, folder: Path, deduplication: str, *, count: int, kills: int, seed: int, window: float = 600
+    server: Server, folder: Path, exactly_once: str, *, count: int, kills: int, seed: int, window: float = 600
 ) -> None:
     need_java()
     async with natsproto.connect(server.url) as client:
@@ -60,7 +60,7 @@ async def check(
         out = await scene(js, count, window)
         points = sorted(random.Random(seed).sample(range(1, count), kills))
         for rows in [*points, 10 * count]:
-            job = await asyncio.to_thread(start, server, folder, deduplication)
+            job = await asyncio.to_thread(start, server, folder, exactly_once)
             await run_until(job, out, folder, rows)
             if window < 600:
                 await window_over(js)
@@ -100,8 +100,8 @@ async def test_query_that_was_away_longer_than_the_window(nats_server: Server, t
 
 @pytest.mark.spark_full
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("deduplication", ["msgid", "atomic"])
+@pytest.mark.parametrize("exactly_once", ["msgid", "atomic"])
 async def test_twice_killed_query_doubles_nothing(
-    nats_server: Server, tmp_path: Path, deduplication: str, seed: int
+    nats_server: Server, tmp_path: Path, exactly_once: str, seed: int
 ) -> None:
-    await check(nats_server, tmp_path, deduplication, count=40_000, kills=2, seed=seed)
+    await check(nats_server, tmp_path, exactly_once, count=40_000, kills=2, seed=seed)

@@ -24,7 +24,7 @@ def test_defaults_read_everything_and_lose_nothing() -> None:
     settings = source()
     assert (settings.start, settings.end, settings.fail_on_data_loss) == ("earliest", "latest", True)
     assert (settings.headers, settings.method, settings.pushdown) == (True, "auto", False)
-    assert sink().deduplication == "msgid"
+    assert sink().exactly_once == "msgid"
 
 
 def test_names_of_options_are_the_same_in_any_case() -> None:
@@ -67,7 +67,7 @@ def test_times_have_a_zone_or_are_milliseconds(text: str, moment: datetime) -> N
         ({"servers": ""}, "is needed"),
         ({"connectTimeout": "soon"}, "must be a number of seconds"),
         ({"subjects": "a..b"}, "subjects"),
-        ({"deduplication": "msgid"}, "is not an option of this data source"),
+        ({"exactlyOnce": "msgid"}, "is not an option of this data source"),
     ],
 )
 def test_a_wrong_option_of_the_source_is_named(options: dict[str, str], words: str) -> None:
@@ -78,8 +78,8 @@ def test_a_wrong_option_of_the_source_is_named(options: dict[str, str], words: s
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"deduplication": "always"}, "must be one of msgid, atomic, none"),
-        ({"deduplication": "atomic"}, "progressSubject.*is required"),
+        ({"exactlyOnce": "always"}, "must be one of msgid, atomic, none"),
+        ({"exactlyOnce": "atomic"}, "progressSubject.*is required"),
         ({"subject": "orders.*"}, "wildcard"),
         ({"atomicBatchRows": "1000"}, "999 rows"),
         ({"writeId": "a.b"}, "must not contain dots"),

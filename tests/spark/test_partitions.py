@@ -393,20 +393,20 @@ def bucket(request: pytest.FixtureRequest, nats: SparkNats, name: str) -> str:
     return name
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 1000])
-def test_rows_are_paired_with_their_values(nats: SparkNats, bucket: str, batch_size: int) -> None:
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+def test_rows_are_paired_with_their_values(nats: SparkNats, bucket: str, chunk: int) -> None:
     keys = ["3", "50", "98", "nothing", None, "3", "*", ">", "a b", ""]
     values = [b"v3", None, b"v98", None, None, b"v3", None, None, None, None]
     rows = [{"key": key} for key in keys]
-    assert list(kv_lookup(nats, bucket, "key", batch_size=batch_size)(rows)) == list(zip(rows, values, strict=True))
+    assert list(kv_lookup(nats, bucket, "key", chunk=chunk)(rows)) == list(zip(rows, values, strict=True))
 
     def key(row: dict[str, str | None]) -> str | None:
         return row["key"]
 
-    dropped = kv_lookup(nats, bucket, key, batch_size=batch_size, missing="drop")
+    dropped = kv_lookup(nats, bucket, key, chunk=chunk, missing="drop")
     assert [value for _, value in dropped(rows)] == [b"v3", b"v98", b"v3"]
     with pytest.raises(KeyNotFound, match="'50'"):
-        list(kv_lookup(nats, bucket, "key", batch_size=batch_size, missing="error")(rows))
+        list(kv_lookup(nats, bucket, "key", chunk=chunk, missing="error")(rows))
 
 
 def test_bucket_that_is_not_there_is_an_error(nats: SparkNats) -> None:
@@ -436,7 +436,7 @@ MISTAKES: list[tuple[Callable[[SparkNats], object], type[Exception]]] = [
     (lambda nats: publish_partition(nats, write_id="w", max_pending=0), ConfigError),
     (lambda nats: publish_partition(nats, write_id="w", timeout=-1), ConfigError),
     (lambda nats: kv_lookup(nats, "no bucket", "key"), ConfigError),
-    (lambda nats: kv_lookup(nats, "b", "key", batch_size=1001), ConfigError),
+    (lambda nats: kv_lookup(nats, "b", "key", chunk=1001), ConfigError),
     (lambda nats: kv_lookup(nats, "b", "key", missing="none"), ConfigError),  # type: ignore[arg-type]
 ]
 

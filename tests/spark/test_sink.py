@@ -116,7 +116,7 @@ def test_write_is_refused_before_it_begins(server: Server, js: JetStream) -> Non
 def test_epoch_that_is_repeated_is_stored_once(
     how: str, server: Server, js: JetStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = {"deduplication": how, **({"progressSubject": "out.progress"} if how == "atomic" else {})}
+    options = {"exactlyOnce": how, **({"progressSubject": "out.progress"} if how == "atomic" else {})}
     for run in ("run 1", "run 2"):  # the second begins with the last epoch of the first
         properties = {"sql.streaming.queryId": f"query-{how}", "spark.jobGroup.id": run}
         begin_task(properties={**properties, "streaming.sql.batchId": "7"})

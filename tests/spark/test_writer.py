@@ -29,8 +29,8 @@ def settings(**options: str) -> SinkOptions:
 
 
 MSG_ID = settings()
-ATOMIC = settings(deduplication="atomic", progressSubject="out.progress", atomicBatchRows="7")
-NONE = settings(deduplication="none")
+ATOMIC = settings(exactlyOnce="atomic", progressSubject="out.progress", atomicBatchRows="7")
+NONE = settings(exactlyOnce="none")
 
 
 @pytest.fixture
@@ -179,9 +179,9 @@ async def test_a_subject_of_no_row_of_the_stream_is_refused(nats_client: Client,
             {"recoveryWindow": "60.5"},
             "duplicate_window of stream OUT 60.0: must be at least 60.5 s",
         ),
-        ({"retention": "interest"}, {"deduplication": "atomic", "progressSubject": "out.p"}, "keeps no markers"),
-        ({"allow_atomic": False}, {"deduplication": "atomic", "progressSubject": "out.p"}, "takes no atomic batches"),
-        ({}, {"deduplication": "atomic", "progressSubject": "p"}, "is not a subject of stream OUT"),
+        ({"retention": "interest"}, {"exactlyOnce": "atomic", "progressSubject": "out.p"}, "keeps no markers"),
+        ({"allow_atomic": False}, {"exactlyOnce": "atomic", "progressSubject": "out.p"}, "takes no atomic batches"),
+        ({}, {"exactlyOnce": "atomic", "progressSubject": "p"}, "is not a subject of stream OUT"),
         ({}, {"subject": "elsewhere"}, "is not a subject of stream OUT"),
         ({"no_ack": True}, {}, "acknowledges no message"),
     ],
@@ -196,7 +196,7 @@ async def test_stream_without_the_guarantee_is_refused(
     assert (await stream.info()).state.messages == 0
 
 
-@pytest.mark.parametrize("options", [{"deduplication": "none"}, {"recoveryWindow": "60"}])
+@pytest.mark.parametrize("options", [{"exactlyOnce": "none"}, {"recoveryWindow": "60"}])
 async def test_recovery_window_may_be_short(nats_client: Client, jetstream: JetStream, options: dict[str, str]) -> None:
     await jetstream.create_stream(
         name="OUT", subjects=["out.>"], storage="memory", retention="workqueue", duplicate_window=60
@@ -255,7 +255,7 @@ def test_rows_without_ids_are_refused_on_the_driver() -> None:
     with pytest.raises(ConfigError, match="markers count rows"):
         check_ids(["data", "msg_id"], ATOMIC.replace(stable_order=False))
     check_ids(["data", "msg_id"], unstable)
-    check_ids(["data"], unstable.replace(deduplication="none"))
+    check_ids(["data"], unstable.replace(exactly_once="none"))
     check_ids(["data"], ATOMIC)
 
 
@@ -318,7 +318,7 @@ async def test_superseded_rows_are_not_stored_again(nats_client: Client, jetstre
 
 
 async def test_look_up_ends_where_the_write_began(nats_client: Client, out: Stream) -> None:
-    await run(nats_client, MSG_ID.replace(deduplication="none"), TASK, rows(with_ids(1, 2)))
+    await run(nats_client, MSG_ID.replace(exactly_once="none"), TASK, rows(with_ids(1, 2)))
     await out.update(duplicate_window=0.1)
     last = (await out.info()).state.last_seq
     await window_over(nats_client.jetstream())
@@ -338,7 +338,7 @@ async def test_work_queue_that_may_have_forgotten_is_refused(nats_client: Client
         if (info.ts - info.state.last_ts).total_seconds() > 0.2:
             break
         await asyncio.sleep(0.02)
-    with pytest.raises(ConfigError, match=r"already stored rows cannot be found.* deduplication=none for this run"):
+    with pytest.raises(ConfigError, match=r"already stored rows cannot be found.* exactlyOnce=none for this run"):
         await run(nats_client, how, again(), rows(batch(0, 25)))
     assert (await stream.info()).state.messages == 10
 
