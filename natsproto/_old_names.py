@@ -76,6 +76,14 @@ def hint(name: str, old: Mapping[str, str]) -> str:
     return f": {old[name]}" if name in old else ""
 
 
+def blocking(old: Mapping[str, str]) -> Mapping[str, str]:
+    """The hints for the blocking client: without ``async`` and ``await``."""
+    return {
+        name: text.replace("async ", "").replace("await natsproto.", "sync.").replace("await ", "")
+        for name, text in old.items()
+    }
+
+
 def explain_missing(old: Mapping[str, str]) -> Callable[[object, str], NoReturn]:
     """Make a ``__getattr__`` that raises AttributeError with a hint for old names. Hide it from type checkers."""
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Final, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, Unpack
 
 from natsproto import _client as client
 from natsproto import service
@@ -21,6 +21,8 @@ from natsproto._core.connection import Stats
 from natsproto._core.engine import CLOSE_TIMEOUT_S, State
 from natsproto._core.subscription import SlowPolicy, SlowPolicyLike
 from natsproto._durations import seconds
+from natsproto._old_names import CLIENT, explain_missing
+from natsproto._old_names import blocking as blocking_hints
 from natsproto._options import OptionArgs, Options
 from natsproto.errors import ConnectionClosed, PayloadTooLarge
 from natsproto.jetstream._publish.headers import as_bytes
@@ -45,6 +47,9 @@ class Client(SyncWrapper[client.Client]):
     In a forked process, and after unpickling, it connects again at its first use. Subscriptions, streams and consumers
     belong to the process in which they were made.
     """
+
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing(blocking_hints(CLIENT))
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -108,8 +113,14 @@ class Client(SyncWrapper[client.Client]):
         pending_msgs_limit: int | None = None,
         pending_bytes_limit: int | None = None,
         slow_policy: SlowPolicyLike = SlowPolicy.DROP_NEWEST,
+        cb: None = None,
     ) -> Subscription:
-        """Subscribe to a subject; see the async client. There are no callbacks: iterate it, in a thread if need be."""
+        """Subscribe to a subject; see the async client. There are no callbacks: iterate it, in a thread if need be.
+
+        TypeError for a ``cb``.
+        """
+        if cb is not None:
+            raise TypeError("the blocking client calls no callbacks: iterate the subscription, in a thread if need be")
         portal, inner = self._reach()
         subscription = portal.run(
             inner.subscribe,

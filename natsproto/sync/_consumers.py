@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar
 
+from natsproto._old_names import explain_missing
 from natsproto.jetstream import _message as message
 from natsproto.jetstream._consumer import handle, messages, ordered, push
 from natsproto.sync._subscription import Received
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from natsproto.jetstream._message import Metadata
 
 V = TypeVar("V")
+_NO_CALLBACKS = {"consume": "the blocking client calls no callbacks: iterate messages(), in a thread if need be"}
 P = ParamSpec("P")
 C = TypeVar("C", bound=handle.Consumer, covariant=True)
 
@@ -139,6 +141,9 @@ class blocking_fetch(SyncMethod[V, P, messages.Fetch, list[JsMessage]], Generic[
 class Consumer(SyncWrapper[C], Generic[C]):
     """Base class of the blocking consumers."""
 
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing(_NO_CALLBACKS)
+
     info: Final = blocking(handle.Consumer.info)
     delete: Final = blocking(handle.Consumer.delete)
     pause: Final = blocking(handle.Consumer.pause)
@@ -222,6 +227,9 @@ class OrderedConsumer(SyncContext[ordered.OrderedConsumer]):
 
     Each of them continues where the last one ended. Leaving ``with`` deletes the consumer on the server.
     """
+
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing(_NO_CALLBACKS)
 
     wait_created: Final = blocking(ordered.OrderedConsumer.wait_created)
     info: Final = blocking(ordered.OrderedConsumer.info)

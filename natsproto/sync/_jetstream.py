@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from natsproto._old_names import JETSTREAM, explain_missing
+from natsproto._old_names import blocking as blocking_hints
 from natsproto.jetstream import _context as context
 from natsproto.jetstream import _stream as stream
 from natsproto.jetstream._info import ConsumerInfo, StreamInfo
@@ -68,6 +70,9 @@ class Stream(SyncWrapper[stream.Stream]):
 
 class JetStream(SyncWrapper[context.JetStream]):
     """JetStream of one account or domain."""
+
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing(blocking_hints(JETSTREAM))
 
     publish: Final = blocking(context.JetStream.publish)
     publisher: Final = wrapped(context.JetStream.publisher, Publisher)

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Self
 
+from natsproto._old_names import KEY_VALUE, explain_missing
+from natsproto._old_names import blocking as blocking_hints
 from natsproto.errors import LocalProtocolError
 from natsproto.jetstream.kv import _atomic as atomic
 from natsproto.jetstream.kv import _bucket as bucket
@@ -201,6 +203,9 @@ class Lock(SyncContext[lock.Lock]):
 
 class KeyValue(SyncWrapper[bucket.KeyValue[bytes]]):
     """A key/value bucket; values are bytes."""
+
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing(blocking_hints(KEY_VALUE))
 
     get: Final = blocking(bucket.KeyValue[bytes].get)
     put: Final = blocking(bucket.KeyValue[bytes].put)

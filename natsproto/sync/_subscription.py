@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from natsproto._core import subscription
+from natsproto._old_names import SUBSCRIPTION, explain_missing
+from natsproto._old_names import blocking as blocking_hints
 from natsproto.errors import NatsError
 from natsproto.protocol import frames
 from natsproto.protocol.headers import Headers
@@ -56,6 +58,9 @@ class Message(Received[frames.Message]):
 
 class Subscription(BufferedReader[subscription.Subscription, frames.Message]):
     """The messages of a subject or wildcard: iterate it, or call ``next``. Leaving ``with`` unsubscribes."""
+
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing(blocking_hints(SUBSCRIPTION))
 
     drain: Final = blocking(subscription.Subscription[frames.Message].drain)
 

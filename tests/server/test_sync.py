@@ -12,6 +12,7 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -494,3 +495,24 @@ def test_sync_retry_connect_for(nats_server: Server) -> None:
     nats_server.kill()
     with pytest.raises(ConnectFailed):
         sync.connect(nats_server.url)
+
+
+def test_missing_names_and_callbacks_raise_hints(nc: sync.Client) -> None:
+    client: Any = nc
+    with pytest.raises(TypeError, match="calls no callbacks: iterate the subscription"):
+        client.subscribe("a", cb=print)
+    js: Any = nc.jetstream()
+    stream = js.create_stream(name="S", subjects=["s"], storage="memory")
+    for owner, name, hint in (
+        (client, "jsm", "use nc.jetstream()"),
+        (client, "connect", "use nc = sync.connect(...)"),
+        (client.subscribe("a"), "messages", "use for message in subscription"),
+        (js, "add_stream", "use js.create_stream(...)"),
+        (js, "stream_info", "use stream.info(), of stream = js.stream(name)"),
+        (js.create_key_value(bucket="b"), "watchall", "use kv.watch()"),
+        (stream.create_consumer(), "consume", "the blocking client calls no callbacks: iterate messages()"),
+        (stream.ordered_consumer(), "consume", "the blocking client calls no callbacks: iterate messages()"),
+    ):
+        with pytest.raises(AttributeError) as caught:
+            getattr(owner, name)
+        assert f"has no attribute {name!r}: {hint}" in str(caught.value)
