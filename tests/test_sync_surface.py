@@ -83,7 +83,6 @@ PARTS = {
     "AckFuture.unseen_error": INSIDE,
     "Client.wait_closed": "wait for the Closed event among events(), which has the reason",
     "Client.add_listener": ON_THE_LOOP,
-    "Client.subscribe(cb)": ON_THE_LOOP,
     "Client.subscribe(message_note)": INSIDE,
     "Client.subscribe(message_type)": INSIDE,
     "Client.typed": BYTES,
