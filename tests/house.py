@@ -72,7 +72,15 @@ ENGLISH: dict[str, int] = {}
 
 LAYER_INTERFACE = {
     "Connection": {
-        *["_emit", "_new_id", "_outbox", "_request_timeout", "_send_reply_nowait", "_yield_if_needed"],
+        *[
+            "_emit",
+            "_new_id",
+            "_outbox",
+            "_request_timeout",
+            "_send_reply_nowait",
+            "_start_cleanup",
+            "_yield_if_needed",
+        ],
         *["_publish_encoded", "_request_encoded", "_request_literal", "_request_resending"],
         *["_add_reply_handler", "_remove_reply_handler", "_stop_delivery_nowait", "_unsubscribe_nowait"],
     },

@@ -15,6 +15,7 @@ import natsproto
 from natsproto import Client
 from natsproto.errors import ConfigError, LocalProtocolError
 from natsproto.jetstream import JetStream, PullConsumer, StaticGroup
+from natsproto.service import Request
 from natsproto.testing import Server
 
 Making = Callable[[], object]
@@ -135,6 +136,17 @@ async def test_endpoint_before_start(nats_client: Client) -> None:
     async with service:
         service.add_endpoint("add", print)
         assert await service is service
+
+
+async def test_endpoint_decorator_needs_parentheses(nats_client: Client) -> None:
+    async with nats_client.add_service("calc", "1.0.0") as service:
+        for group in (service, service.group("v1")):
+            with pytest.raises(TypeError, match=r"needs parentheses: @service\.endpoint\(\)"):
+
+                @group.endpoint  # type: ignore[arg-type]
+                async def add(request: Request) -> None: ...
+
+        assert service.endpoints == ()
 
 
 # ---------------------------------------------------------------- async for

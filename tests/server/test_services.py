@@ -626,14 +626,3 @@ def test_an_error_answer_is_known_by_its_headers() -> None:
         error = error_of(reply(b"NATS/1.0\r\n" + block + b"\r\n\r\n"))
         assert error is not None
         assert (error.code, error.description) == (code, description)
-
-
-async def test_endpoint_decorator_needs_parentheses(nats_client: Client) -> None:
-    async with nats_client.add_service("calc", "1.0.0") as service:
-        for group in (service, service.group("v1")):
-            with pytest.raises(TypeError, match=r"needs parentheses: @service\.endpoint\(\)"):
-
-                @group.endpoint  # type: ignore[arg-type]
-                async def add(request: Request) -> None: ...
-
-        assert service.endpoints == ()
