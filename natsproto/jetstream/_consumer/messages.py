@@ -345,8 +345,8 @@ class Messages(AsyncForHint):
             self._return_unread(unread)
 
     async def drain(self) -> None:
-        """Stop pulling, and end reading after the messages that have arrived or are in flight. Never raises. What the
-        server takes from the stream in that moment comes after ``ack_wait``; without acknowledgements it is lost.
+        """Stop pulling, and end reading after the messages that have arrived or are in flight. Never raises. Messages
+        that the server delivers later come after ``ack_wait``; without acknowledgements they are lost.
         """
         if not self._started or self.buffer.ended:
             return
