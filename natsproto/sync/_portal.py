@@ -249,8 +249,8 @@ class Portal:
         if self.stopped:
             return
         self._closed = True
-        with suppress(ConnectionClosed):  # another thread has stopped it at the same time
-            self.post(self._end)
+        with suppress(RuntimeError):  # another thread has stopped it at the same time
+            self._loop.call_soon_threadsafe(self._end)
         if not self.is_loop_thread:
             self._thread.join()
 
