@@ -197,7 +197,7 @@ async def test_creation_waits_for_an_unheard_peer() -> None:
             js = nc.jetstream(timeout=60)
             await js.account_info()
             with pytest.raises(LimitReached, match="no suitable peers"):
-                await js.create_stream(name="S", num_replicas=3, timeout=0.5)
+                await js.create_stream(name="S", num_replicas=3, timeout=10)
             creating = asyncio.create_task(js.create_stream(name="S", num_replicas=3))
             await third.restart()
             assert (await creating).cached_info.config.num_replicas == 3

@@ -15,7 +15,7 @@ import natsproto
 import natsproto.spark as nspark
 from natsproto.spark import SparkNats
 
-SUMMARY = "write_id string, partition int, published long, duplicates long"
+SUMMARY = "write_id string, partition int, rows long, duplicates long"
 SUMMARY_COLUMNS = pa.schema(
     [("write_id", pa.string()), ("partition", pa.int32()), ("rows", pa.int64()), ("duplicates", pa.int64())]
 )
