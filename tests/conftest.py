@@ -18,6 +18,10 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 PROFILES = {"fast": 10, "full": 100, "hunt": 1000}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--with-nats-py", action="store_true", help="run tests/compat once more, with nats-py itself")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Comes before Hypothesis reads its options and before xdist hands them to its workers."""
     if config.option.hypothesis_seed is None:
