@@ -63,6 +63,7 @@ _CLIENT_CERTIFICATE_HINT = (
     "the server may require a client certificate, or a different one from that in the tls context"
 )
 
+_SUBSCRIPTIONS_PER_FULL_READ = 8
 _KERNEL_KEEPALIVE_S = 7200.0
 """Seconds of silence after which TCP keep-alive probes the peer. Pings are usually more frequent; turning it on anyway
 costs three system calls and 2 % of a connect."""
@@ -125,7 +126,7 @@ class Session:
         """True if the connection uses TLS."""
         self._is_held = False
         self._is_yielding = False
-        self._was_read_full = False  # in this turn of the event loop
+        self._full_reads = 0  # in this turn of the event loop
         self._keep_alive: asyncio.TimerHandle | None = None
         self._last_sent_bytes = 0
         self._stuck_ticks = 0
@@ -292,7 +293,7 @@ class Session:
             if touched := parser.touched:
                 parser.touched = []
                 if self._engine.on_messages(touched) and size >= READ_BUFFER_SIZE:
-                    self._on_full_read()
+                    self._on_full_read(len(touched))
             if events:
                 self._dispatch_events(events)
             if link.pending_pongs:
@@ -303,20 +304,21 @@ class Session:
             log.exception("receiving from %s failed", self.address)
             self.end(exc)
 
-    def _on_full_read(self) -> None:
-        """Let the readers run after the second full read of a turn.
+    def _on_full_read(self, subscriptions: int) -> None:
+        """Let the readers run after the second full read of a turn, and later if it was for many subscriptions.
 
         uvloop reads up to 32 times in a row, 2 MiB, before any task runs. Messages that wait so long have left the
-        processor's caches, and the garbage collector has visited them.
+        processor's caches, and the garbage collector has visited them. But each reader that runs costs a task's
+        switch, which is worth it only for several messages.
         """
-        if self._was_read_full:
-            self.yield_to_readers()
-        else:
-            self._was_read_full = True
+        if self._full_reads == 0:
             self._loop.call_soon(self._on_turn_end)
+        self._full_reads += 1
+        if self._full_reads >= max(2, subscriptions / _SUBSCRIPTIONS_PER_FULL_READ):
+            self.yield_to_readers()
 
     def _on_turn_end(self) -> None:
-        self._was_read_full = False
+        self._full_reads = 0
 
     def on_disconnect(self, cause: Exception | None) -> None:
         """The wire has ended."""
