@@ -15,7 +15,7 @@ import pytest
 
 from natsproto._core.events import Disconnected, Reconnected
 from natsproto._core.session import Session
-from natsproto._core.wire import READ_BUFFER_SIZE, DialPlan, Runtime, Wire, WireHandler
+from natsproto._core.wire import DialPlan, Runtime, Wire, WireHandler
 from natsproto._options import OptionArgs, Options
 from natsproto.errors import (
     ConnectFailed,
@@ -459,42 +459,6 @@ async def test_flood_is_read_in_turns() -> None:
             assert sub.dropped == 0
             task.cancel()
             await asyncio.wait([task])
-
-
-@virtual_clock
-async def test_second_full_read_in_a_turn_lets_readers_run() -> None:
-    """An event loop that reads more than once before tasks run (uvloop) is stopped until they have run."""
-    async with world() as place:
-        nc = await place.connect()
-        got = 0
-
-        async def count(message: Message) -> None:
-            nonlocal got
-            got += 1
-
-        async with nc.subscribe("a", cb=count) as sub:
-            await nc.flush()
-            session = nc._engine.session
-            assert session is not None
-            reading: list[int | str] = []
-            wire = session.wire
-            assert wire is not None
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(wire, "pause_reading", lambda: reading.append("pause"))
-                patch.setattr(wire, "resume_reading", lambda: reading.append(got))
-                frame = b"MSG a 1 1000\r\n" + bytes(1000) + b"\r\n"
-                full = frame * (READ_BUFFER_SIZE // len(frame) + 1)
-                session.on_data(full)
-                await turns(3)
-                assert reading == [], "a task runs after each read"
-                session.on_data(full)
-                session.on_data(frame)
-                assert reading == [], "a read that is not full is the last one"
-                session.on_data(full)
-                assert reading == ["pause"]
-                await turns(3)
-                assert reading == ["pause", got]
-            assert got == sub.delivered == 3 * (READ_BUFFER_SIZE // len(frame) + 1) + 1
 
 
 @virtual_clock

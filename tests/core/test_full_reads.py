@@ -1,0 +1,74 @@
+"""Reads that fill the buffer: how many of them an event loop may make in a row before readers run."""
+
+from __future__ import annotations
+
+import pytest
+
+from natsproto._core.wire import READ_BUFFER_SIZE
+from natsproto.protocol.frames import Message
+from tests.core.helpers import turns, world
+from tests.kit.clock import virtual_clock
+
+
+@virtual_clock
+async def test_second_full_read_in_a_turn_lets_readers_run() -> None:
+    """An event loop that reads more than once before tasks run (uvloop) is stopped until they have run."""
+    async with world() as place:
+        nc = await place.connect()
+        got = 0
+
+        async def count(message: Message) -> None:
+            nonlocal got
+            got += 1
+
+        async with nc.subscribe("a", cb=count) as sub:
+            await nc.flush()
+            session = nc._engine.session
+            assert session is not None
+            reading: list[int | str] = []
+            wire = session.wire
+            assert wire is not None
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(wire, "pause_reading", lambda: reading.append("pause"))
+                patch.setattr(wire, "resume_reading", lambda: reading.append(got))
+                frame = b"MSG a 1 1000\r\n" + bytes(1000) + b"\r\n"
+                full = frame * (READ_BUFFER_SIZE // len(frame) + 1)
+                session.on_data(full)
+                await turns(3)
+                assert reading == [], "a task runs after each read"
+                session.on_data(full)
+                session.on_data(frame)
+                assert reading == [], "a read that is not full is the last one"
+                session.on_data(full)
+                assert reading == ["pause"]
+                await turns(3)
+                assert reading == ["pause", got]
+            assert got == sub.delivered == 3 * (READ_BUFFER_SIZE // len(frame) + 1) + 1
+
+
+@virtual_clock
+async def test_many_subscriptions_share_more_full_reads() -> None:
+    """Their readers run after one full read for every eight of them, so that each has several messages."""
+
+    async def take(message: Message) -> None: ...
+
+    async with world() as place:
+        nc = await place.connect()
+        subs = [await nc.subscribe(f"s{number}", cb=take) for number in range(40)]
+        await nc.flush()
+        session = nc._engine.session
+        assert session is not None
+        reading: list[str] = []
+        wire = session.wire
+        assert wire is not None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(wire, "pause_reading", lambda: reading.append("pause"))
+            frames = b"".join(b"MSG s%d %d 100\r\n%s\r\n" % (number, number + 1, bytes(100)) for number in range(40))
+            full = frames * (READ_BUFFER_SIZE // len(frames) + 1)
+            for _ in range(4):
+                session.on_data(full)
+            assert reading == []
+            session.on_data(full)
+            assert reading == ["pause"]
+            await turns(3)
+        assert {sub.delivered for sub in subs} == {5 * (READ_BUFFER_SIZE // len(frames) + 1)}
