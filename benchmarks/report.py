@@ -139,7 +139,7 @@ def page(comparisons: Sequence[Comparison], versions: str, command: str, plot_na
     lines += [f"![CPU time of nats-py for one message, divided by natsproto's]({plot_name})", ""]
     for loop in dict.fromkeys(one.loop for one in comparisons):
         lines += [f"### On {loop}", ""]
-        lines += ["| scenario | what | rate | CPU | p50 | CPU µs: ours / nats-py | rate to nats.js | bars | |"]
+        lines += ["| scenario | content | rate | CPU | p50 | CPU µs: ours / nats-py | rate to nats.js | bars | |"]
         lines += ["|---" * 9 + "|"]
         for one in comparisons:
             if one.loop == loop:
