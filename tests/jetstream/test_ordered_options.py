@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,31 @@ async def test_ordered_name_prefix_shared(jetstream: JetStream) -> None:
         assert {first.name, second.name} == {"app_1", "app_2"}
         assert numbers([await one.next(LONG) for _ in range(50)]) == list(range(1, 51))
         assert numbers([await other.next(LONG) for _ in range(50)]) == list(range(1, 51))
+
+
+@pytest.mark.parametrize("turns", range(1, 24, 2))
+async def test_ordered_name_prefix_cancelled(jetstream: JetStream, turns: int) -> None:
+    """A reader that is cancelled while it creates its consumer deletes that, and not another reader's."""
+    stream = await make(jetstream, 1)
+    first, second = (stream.ordered_consumer(name_prefix="app") for _ in range(2))
+
+    async def read() -> None:
+        async with second.messages() as messages:
+            await messages.next()
+
+    async with first.messages() as one:
+        task = asyncio.create_task(read())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        async with asyncio.timeout(LONG):
+            while len(names := [name async for name in stream.consumer_names()]) > 1:  # noqa: ASYNC110  # nobody tells
+                await asyncio.sleep(0.01)
+        assert names == [first.name] == ["app_1"]
+        await store(stream, [2])
+        assert numbers([await one.next(LONG) for _ in range(2)]) == [1, 2]
+        assert first.name == "app_1"
 
 
 @pytest.mark.parametrize("push", [False, True], ids=["pull", "push"])

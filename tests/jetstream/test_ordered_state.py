@@ -39,6 +39,8 @@ class FakeApi:
     notices: list[Any] = field(default_factory=list)
     publish_error: NatsError | None = None
     is_connected: bool = True
+    delete_errors: list[NatsError] = field(default_factory=list)
+    deletes: list[tuple[float, str]] = field(default_factory=list)
 
     @property
     def connection(self) -> Any:
@@ -46,8 +48,14 @@ class FakeApi:
             _new_id=lambda: "unique",
             publish_nowait=self._publish,
             _emit=self.notices.append,
+            _start_cleanup=asyncio.ensure_future,
             is_connected=self.is_connected,
         )
+
+    async def call(self, endpoint: str, **_: Any) -> None:
+        self.deletes.append((asyncio.get_running_loop().time(), endpoint))
+        if self.delete_errors:
+            raise self.delete_errors.pop(0)
 
     def _publish(self, subject: str) -> None:
         self.deleted.append(subject)
@@ -238,6 +246,18 @@ async def test_delete_waits_for_no_connection() -> None:
     ordered.connection.is_connected = True
     await create(ordered)
     assert api.deleted == ["$JS.API.CONSUMER.DELETE.S.a"]
+
+
+@virtual_clock
+async def test_abandoned_consumer_is_deleted_late() -> None:
+    missing = errors.ConsumerNotFound(404, 10014, "consumer not found")
+    api = FakeApi(delete_errors=[missing, errors.JetStreamUnavailable(503, 10008, "no leader"), missing, missing])
+    ordered = state(api)
+    began = asyncio.get_running_loop().time()
+    ordered.delete_requested("unique_1")
+    await advance(5.0)
+    assert [at - began for at, _ in api.deletes] == pytest.approx([0.0, 0.02, 0.1, 0.3, 1.0])
+    assert {endpoint for _, endpoint in api.deletes} == {"CONSUMER.DELETE.S.unique_1"}
 
 
 FINAL: list[tuple[Callable[[], NatsError], bool, bool, bool]] = [

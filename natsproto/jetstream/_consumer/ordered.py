@@ -404,7 +404,7 @@ class OrderedSource:
                 await state.create(config, timeout)
             except Exception as exc:
                 if not isinstance(exc, ConsumerExists):  # of another reader
-                    state.delete(config.name)
+                    (state.delete_requested if state.is_named else state.delete)(config.name)
                 if not isinstance(exc, NatsError) or state.is_final(exc):
                     raise
                 if self._source is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from natsproto.errors import (
@@ -48,8 +49,10 @@ places a third of the consumers there, and those never reply. The shortest wait 
 that was created quickly; it grows with each failure.
 """
 
-DELETE_RETRY_DELAYS_S = (0.02, 0.08, 0.2, 0.7)
-"""Seconds after which a consumer whose creation was abandoned is deleted again while the server does not know it."""
+DELETE_DELAYS_S = (0.0, 0.02, 0.08, 0.2, 0.7)
+"""Seconds before each attempt to delete a consumer whose creation was abandoned, while the server does not know it or
+has no leader.
+"""
 DELETE_TIMEOUT_S = 1.0
 
 
@@ -72,6 +75,7 @@ class OrderedState:
         self.prefix = check_consumer_name(name_prefix) if name_prefix else unique
         if name_prefix:  # another reader's consumer of this name is not taken for ours then
             config = config.replace(metadata={**config.metadata, READER_ID_METADATA: unique})
+        self._reader_id = unique
         self.is_named = bool(name_prefix)
         self.description = f"ordered consumer {self.prefix!r} of stream {stream!r}"
         """Its description in errors."""
@@ -152,15 +156,20 @@ class OrderedState:
         self.identity.on_consumer(info.created)
         self.info = info
         self.cursor.on_created(info)
-        for name in self._undeleted:
-            self._delete(name)  # the server that got the first request may have been stopping
+        for name in self._undeleted:  # the server that got the first request may have been stopping
+            if self.is_named:  # another reader may use the name now
+                self.connection._start_cleanup(self._delete_own(name, delays=(0.0,)))
+            else:
+                self._delete(name)
         self._undeleted.clear()
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(info)
 
     def delete(self, name: str) -> None:
-        """Delete a consumer without waiting; one that is not deleted ends by itself, after inactive_threshold."""
+        """Delete a consumer that was created, without waiting; one that is not deleted ends by itself, after
+        inactive_threshold.
+        """
         self._undeleted.append(name)
         self._delete(name)
 
@@ -175,20 +184,30 @@ class OrderedState:
     def delete_requested(self, name: str) -> None:
         """Delete a consumer whose creation was requested and not confirmed. The closing of the client waits for it."""
         self._undeleted.append(name)
-        self.connection._start_cleanup(self._delete_requested(name))
+        self.connection._start_cleanup(self._delete_own(name))
 
-    async def _delete_requested(self, name: str) -> None:
-        endpoint = f"CONSUMER.DELETE.{self.stream}.{name}"
-        for delay in DELETE_RETRY_DELAYS_S:
+    async def _delete_own(self, name: str, delays: Iterable[float] = DELETE_DELAYS_S) -> None:
+        """Delete a consumer, unless it is another reader's with the same name prefix."""
+        operation = f"delete {self.description}"
+        for delay in delays:
+            await asyncio.sleep(delay)
             if not self.connection.is_connected:
                 return
             try:
-                await self.api.call(endpoint, operation=f"delete {self.description}", timeout=DELETE_TIMEOUT_S)
+                if self.is_named and not await self._is_own(name, operation):
+                    return
+                endpoint = f"CONSUMER.DELETE.{self.stream}.{name}"
+                await self.api.call(endpoint, operation=operation, timeout=DELETE_TIMEOUT_S)
                 return
-            except ConsumerNotFound:
-                await asyncio.sleep(delay)  # it may be there in a moment
+            except (ConsumerNotFound, JetStreamUnavailable):
+                continue  # it may be there in a moment
             except NatsError:
                 return
+
+    async def _is_own(self, name: str, operation: str) -> bool:
+        endpoint = f"CONSUMER.INFO.{self.stream}.{name}"
+        info = await self.api.call_for(ConsumerInfo, endpoint, operation=operation, timeout=DELETE_TIMEOUT_S)
+        return info.config.metadata.get(READER_ID_METADATA) == self._reader_id
 
     async def wait_created(self) -> ConsumerInfo:
         """Wait for the first consumer."""
