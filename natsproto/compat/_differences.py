@@ -84,6 +84,10 @@ SAFER = {
         "is called again at once, forever if it always raises, which stops the event loop",
         "`error_cb`, and the default choice is used",
     ),
+    "`reconnect_to_server_handler` in `connect`": (
+        "is called only after a connection was lost",
+        "is called after the first attempt at every server, too",
+    ),
     "Logging": ("`nats.aio.client` logs errors without `error_cb`", "`natsproto` logs every event"),
     "Texts of `ValueError`": ("nats-py's", "different; the classes are the same"),
     "`flusher_queue_size`, `flush_timeout`": ("limit its flusher", "have no effect: there is no flusher"),

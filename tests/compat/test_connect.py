@@ -371,6 +371,30 @@ async def test_reconnect_handler_without_a_choice(
     await nc.close()
 
 
+@pytest.mark.differs("nats-py calls it only after a connection was lost")
+async def test_reconnect_handler_in_first_connect() -> None:
+    told = Told()
+
+    def choose(servers: list[KnownServer], info: dict[str, Any]) -> tuple[KnownServer | None, float]:
+        return KnownServer(urlparse("nats://127.0.0.1:7")), 0.001  # instead of reconnect_time_wait
+
+    connecting = asyncio.create_task(
+        nats.connect(
+            "nats://127.0.0.1:9",
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=3600,
+            reconnect_to_server_handler=choose,
+            **told.callbacks(),
+        )
+    )
+    async with asyncio.timeout(30):
+        while sum(isinstance(error, nats.errors.ServerNotInPoolError) for error in told.errors) < 2:
+            await told.changed()
+    connecting.cancel()
+    await asyncio.wait([connecting])
+    assert not any(isinstance(error, AssertionError) for error in told.errors)
+
+
 @pytest.mark.differs("nats-py calls it again at once")
 async def test_reconnect_handler_that_raises(nats_server: Server) -> None:
     told = Told()

@@ -135,6 +135,7 @@ class Client:
         self._urls: list[ParseResult] = []
         self._sid = 0
         self._subs: dict[natsproto.Subscription, Subscription] = {}
+        self._reports: set[asyncio.Task[None]] = set()
         self._is_connecting = False
 
     def __repr__(self) -> str:
@@ -221,9 +222,10 @@ class Client:
         chosen, delay = handler(offered, dict(info.raw) if info is not None else {})
         found = None if chosen is None else known.get(f"{chosen.uri.hostname}:{chosen.uri.port}")
         if chosen is not None and found is None:
-            assert self._nc is not None
-            error = errors.ServerNotInPoolError()
-            self._nc._emit(natsproto.HandlerFailed(handler="reconnect_to_server_handler", error=error))
+            # No event, as there is no client yet while the first connection is made.
+            report = asyncio.ensure_future(self._failed("reconnect_to_server_handler", errors.ServerNotInPoolError()))
+            self._reports.add(report)
+            report.add_done_callback(self._reports.discard)
         return (servers[0] if found is None else found).address, delay
 
     def _slow_consumer(self, event: natsproto.SlowConsumerDetected) -> Exception | None:
