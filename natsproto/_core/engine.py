@@ -246,11 +246,8 @@ class Engine:
             handler.on_disconnect(_lost_error(session))
         if self.state is State.OPEN:
             self._set_state(State.RECONNECTING)
-        self.event_bus.emit(
-            events.Disconnected(
-                server=server, cause=cause, in_flight=self.outbox.unconfirmed, buffered=self.outbox.frames
-            )
-        )
+        in_flight, buffered = self.outbox.unconfirmed, self.outbox.frames
+        self.event_bus.emit(events.Disconnected(server=server, cause=cause, in_flight=in_flight, buffered=buffered))
 
     @staticmethod
     def _fail_flush_tokens(session: Session, error: NatsError) -> None:
@@ -500,7 +497,7 @@ class Engine:
                 return exc
 
     async def close(self) -> None:
-        """Close the client now; never raises. Cleanups, published bytes, on_event get CLOSE_TIMEOUT_S seconds each."""
+        """Close the client; never raises. Cleanups, published bytes, on_event get CLOSE_TIMEOUT_S seconds each."""
         await self._close()
         unhandled = await self.event_bus.wait_handled(CLOSE_TIMEOUT_S)
         if unhandled:
@@ -510,8 +507,11 @@ class Engine:
         """close() without the wait for event callbacks."""
         self.check_loop()
         try:
-            if self.session is not None:
-                await self.readers.wait_cleanups(CLOSE_TIMEOUT_S)
+            if self.readers.cleanups:
+                if self.state is State.OPEN:
+                    self._set_state(State.DRAINING)
+                self.registry.end_subscriptions()
+                await self.readers.wait_cleanups(0.0 if self.session is None else CLOSE_TIMEOUT_S)
         finally:
             await self._close_now()
 

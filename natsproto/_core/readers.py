@@ -104,10 +104,14 @@ class ActiveReaders:
         return task
 
     async def wait_cleanups(self, timeout: float) -> None:
-        """Wait at most ``timeout`` seconds for the end of all cleanups."""
+        """Wait at most ``timeout`` seconds for the end of all cleanups, then cancel the others."""
         deadline = asyncio.get_running_loop().time() + timeout
-        while self.cleanups and (left := deadline - asyncio.get_running_loop().time()) > 0:  # one may start another
-            await asyncio.wait(self.cleanups, timeout=left)
+        try:
+            while self.cleanups and (left := deadline - asyncio.get_running_loop().time()) > 0:  # one may start another
+                await asyncio.wait(self.cleanups, timeout=left)
+        finally:
+            for cleanup in self.cleanups:
+                cleanup.cancel()
 
     @contextmanager
     def draining(self) -> Iterator[None]:

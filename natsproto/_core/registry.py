@@ -306,6 +306,12 @@ class SubscriptionRegistry:
             discard = error is None and subscription.has_callback
             subscription._close(error, discard=discard, reason="the client was closed")
 
+    def end_subscriptions(self) -> None:
+        """End all subscriptions because the client closes; requests still get their replies."""
+        for subscription in self.subscriptions:
+            self.remove(subscription)
+            subscription._close(None, discard=subscription.has_callback, reason="the client was closed")
+
     # ---------------------------------------------------------------- errors of the server
 
     def on_server_error(self, error: NatsError) -> None:

@@ -228,7 +228,9 @@ class Client(SyncWrapper[client.Client]):
         self._end(drain=True, timeout=None if timeout is None else seconds("timeout", timeout))
 
     def close(self) -> None:
-        """Close the client. Messages already published get up to 2 seconds to be sent."""
+        """Close the client. Messages already published get up to 2 seconds to be sent, and before that, locks that are
+        being released and ordered consumers that are being deleted up to 2 seconds.
+        """
         self._end(drain=False)
 
     def __enter__(self) -> Self:
