@@ -133,7 +133,7 @@ class Lock(SyncContext[lock.Lock]):
     """A lock on a key of a bucket, for one thread at a time. Use it with ``with``, or ``acquire`` and ``release`` it.
 
     It is renewed in the background while it is held. Losing it does not interrupt the block, because a thread cannot be
-    interrupted: check ``is_held``, or wait for ``lost`` in another thread. Leaving the block then raises LockLost. Use
+    interrupted: check ``is_held``, or call ``wait_lost`` in another thread. Leaving the block then raises LockLost. Use
     ``put`` or ``token`` to fence writes that must not happen without the lock.
     """
 
@@ -166,7 +166,7 @@ class Lock(SyncContext[lock.Lock]):
         """Wait for at most ``timeout`` seconds (None: for ever) until the lock is acquired; return its ``token``.
 
         Raises the errors of ``natsproto.jetstream.kv.Lock.acquire``; LocalProtocolError while another thread acquires
-        this same object. After an interrupt the lock is released in the background.
+        this same object. After an interrupt and after the timeout the lock is released in the background.
         """
 
         async def acquire() -> int:

@@ -8,7 +8,15 @@ from contextlib import suppress
 import pytest
 
 import natsproto
-from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError, LockLost, RequestTimeout, TtlRefused
+from natsproto.errors import (
+    ConfigError,
+    InvalidSubject,
+    LocalProtocolError,
+    LockLost,
+    PublishUncertain,
+    RequestTimeout,
+    TtlRefused,
+)
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._lock import Lock
@@ -140,6 +148,32 @@ async def test_cancelled_acquire_frees_the_lock(jetstream: JetStream, turns: int
             await lock.release()
         assert await lock.acquire() > 0, "the same object"
         await lock.release()
+        await kv.lock("a", ttl=600).acquire()
+
+
+@pytest.mark.parametrize("cancel", [False, True], ids=["timeout", "cancel"])
+async def test_lock_stored_with_lost_reply_is_freed(
+    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch, cancel: bool
+) -> None:
+    kv = await bucket(jetstream)
+    lock = kv.lock("a", ttl=600)
+    write, lost = lock._write, asyncio.Event()
+
+    async def lose_reply(expected: int) -> int:
+        await write(expected)
+        lost.set()
+        raise PublishUncertain("a", "the reply was lost")
+
+    monkeypatch.setattr(lock, "_write", lose_reply)
+    task = asyncio.create_task(lock.acquire(timeout=None if cancel else 0.05))
+    if cancel:
+        await lost.wait()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled() or isinstance(task.exception(), RequestTimeout)
+    async with asyncio.timeout(LONG):
         await kv.lock("a", ttl=600).acquire()
 
 

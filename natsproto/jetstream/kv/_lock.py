@@ -101,20 +101,14 @@ class Lock:
 
         RequestTimeout when it was not free in time; TtlRefused when the bucket has no ``limit_marker_ttl``;
         UnsupportedByServer before server 2.11; and the errors of ``KeyValue.create``, except that it waits for the end
-        of an outage. After cancelling, the lock is free as soon as the server has answered: it is released in the
-        background, and ``drain`` and ``close`` wait for that.
+        of an outage. After cancelling and after the timeout, the lock is free as soon as the server has answered: it is
+        released in the background, and ``drain`` and ``close`` wait for that. In an outage it expires.
         """
         wait = None if timeout is None else seconds("timeout", timeout)
         expiry = asyncio.timeout(wait)
         try:
             async with expiry:
-                while True:
-                    try:
-                        if await self.try_acquire():
-                            return self._token
-                        await self._wait_until_free()
-                    except (ConnectionLost, PublishUncertain, RequestTimeout):
-                        await asyncio.sleep(RETRY_INTERVAL_S)
+                return await self._acquire_when_free()
         except TimeoutError:
             if not expiry.expired():
                 raise
@@ -216,6 +210,31 @@ class Lock:
         except NatsError:
             return
 
+    async def _acquire_when_free(self) -> int:
+        may_be_stored = False
+        try:
+            while True:
+                try:
+                    if await self.try_acquire():
+                        return self._token
+                    await self._wait_until_free()
+                except (ConnectionLost, PublishUncertain, RequestTimeout):
+                    may_be_stored = True
+                    await asyncio.sleep(RETRY_INTERVAL_S)
+        except BaseException:
+            if may_be_stored:
+                self._release_later(self._remove_stored(self._release_task))
+            raise
+
+    async def _remove_stored(self, before: asyncio.Task[None] | None) -> None:
+        """Remove an entry whose reply was lost, after another release."""
+        if before is not None:
+            await asyncio.wait((before,))
+        try:
+            await self._purge_mine()
+        except NatsError:
+            return
+
     async def _acquire(self, expected: int) -> int:
         """Write the key; when cancelled, remove the entry once it is known whether it was stored."""
         write = self._loop.create_task(self._write(expected), name="natsproto lock")
@@ -227,7 +246,7 @@ class Lock:
         return write.result()
 
     async def _undo(self, write: asyncio.Task[int]) -> None:
-        await asyncio.wait((write,))
+        await asyncio.gather(write, return_exceptions=True)  # not wait, as cancelling has to end the write
         try:
             if write.exception() is None:
                 await self._purge(write.result())
