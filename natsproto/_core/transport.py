@@ -187,7 +187,9 @@ class SocketWire(asyncio.BufferedProtocol):
     def _adopt(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         # asyncio's transports join the parts as well, or do not report a full buffer after them (CVE-2024-12254).
-        self._gathers_writes = not isinstance(transport, asyncio.Transport)
+        # uvloop's TLS copies each part on its own, which costs more than joining them.
+        is_plain = transport.get_extra_info("sslcontext") is None
+        self._gathers_writes = is_plain and not isinstance(transport, asyncio.Transport)
         # Data that the kernel does not accept must stay in the outbox, where whole frames survive a reconnect, and
         # not in asyncio's buffer, which is lost with the socket. So the buffer counts as full as soon as it holds
         # anything. (Not high=0: asyncio's TLS transport would report an empty buffer as full, forever.)

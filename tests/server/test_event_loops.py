@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import natsproto
 from natsproto._core.engine import State
 from natsproto._core.events import Closed, Event
+from natsproto._core.transport import SocketWire
 from natsproto.errors import ConnectionClosed, ConnectionLost, LocalProtocolError
-from natsproto.testing import Server
-from tests.server.helpers import also_uvloop, client
+from natsproto.testing import Server, ServerTls, run_server
+from tests.kit.pki import Authority
+from tests.server.helpers import LOOPS, also_uvloop, client
 
 
 @also_uvloop
@@ -120,3 +123,28 @@ asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=30)
     assert (done.stdout, done.stderr) == ("7 b'found'\n", "")
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_uvloop_gathers_plain_writes_only(tmp_path: Path, tls: bool) -> None:
+    """In parts, TLS on uvloop costs more than the copy that they save."""
+    authority = Authority(tmp_path)
+    certificate = authority.issue("127.0.0.1")
+
+    async def body() -> None:
+        server_tls = ServerTls(cert=certificate.cert, key=certificate.key) if tls else None
+        async with (
+            run_server(tls=server_tls) as server,
+            natsproto.connect(server.url, tls=authority.client() if tls else None) as nc,
+            nc.subscribe("a") as sub,
+        ):
+            session = nc._engine.session
+            assert session is not None
+            assert isinstance(session.wire, SocketWire)
+            assert session.wire._gathers_writes is not tls
+            for number in range(30):
+                await nc.publish("a", bytes([number]) * 10_000)
+            assert [(await sub.next(timeout=30)).data[0] for _ in range(30)] == list(range(30))
+
+    with asyncio.Runner(loop_factory=LOOPS["uvloop"]) as runner:
+        runner.run(body())
