@@ -114,7 +114,12 @@ class BufferedReader(SyncWrapper[K], Generic[K, I]):
 
     def _iterate(self) -> Iterator[I]:
         """Iterate in the current thread; a draining client waits for the end."""
-        done = self._portal.run(self._portal.threads.track_iteration, self._inner, threading.current_thread())
+        try:
+            done = self._portal.run(self._portal.threads.track_iteration, self._inner, threading.current_thread())
+        except ConnectionClosed:
+            if self._portal.stopped:
+                return  # as below
+            raise
 
         async def leave() -> None:
             done.set()

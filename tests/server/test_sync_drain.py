@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import pytest
@@ -107,6 +107,15 @@ def test_drain_waits_for_reading_threads(nats_server: Server, read: Open) -> Non
             info = listening.jetstream().stream("S").consumer("d").info()
             assert (info.num_ack_pending, info.num_pending) == (0, 0)
     assert loops() == []
+
+
+def test_closed_client_ends_new_iterations(nats_server: Server) -> None:
+    with sync.connect(nats_server.url) as nc:
+        messages = stored(nc).create_consumer(durable_name="d").messages()
+        watcher = nc.jetstream().create_key_value(bucket="k", storage="memory").watch()
+        readers: list[Iterable[object]] = [nc.subscribe("a"), messages.__enter__(), watcher.__enter__()]
+        nc.close()
+        assert [list(reader) for reader in readers] == [[], [], []]
 
 
 def test_two_threads_end_one_client(nats_server: Server) -> None:
