@@ -77,11 +77,11 @@ def hint(name: str, old: Mapping[str, str]) -> str:
 
 
 def blocking(old: Mapping[str, str]) -> Mapping[str, str]:
-    """The hints for the blocking client: without ``async`` and ``await``."""
-    return {
-        name: text.replace("async ", "").replace("await natsproto.", "sync.").replace("await ", "")
-        for name, text in old.items()
-    }
+    """The hints for the blocking client: without ``async``, ``await`` and callbacks."""
+    hints = dict(old)
+    for words, replacement in (("async ", ""), ("await natsproto.", "sync."), ("await ", ""), ("consume, ", "")):
+        hints = {name: text.replace(words, replacement) for name, text in hints.items()}
+    return hints
 
 
 def explain_missing(old: Mapping[str, str]) -> Callable[[object, str], NoReturn]:

@@ -269,7 +269,7 @@ class Service(WarnIfUnused, Group):
     async def stop(self, error: Exception | None = None, *, timeout: float | timedelta = 30.0) -> None:
         """Stop accepting requests, handle those already received, then end. The service is discoverable until then.
 
-        ``stopped`` returns ``error``. DrainTimeout after ``timeout`` seconds lists the unfinished requests;
+        ``wait_stopped`` returns ``error``. DrainTimeout after ``timeout`` seconds lists the unfinished requests;
         RequestTimeout: the server did not confirm. In both cases, and when cancelled, the service has stopped. In a
         handler, it does not wait for that handler. While the service is stopping already, it only waits.
         """

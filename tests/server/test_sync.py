@@ -508,6 +508,7 @@ def test_missing_names_and_callbacks_raise_hints(nc: sync.Client) -> None:
         (client, "connect", "use nc = sync.connect(...)"),
         (client.subscribe("a"), "messages", "use for message in subscription"),
         (js, "add_stream", "use js.create_stream(...)"),
+        (js, "pull_subscribe", "make a consumer with stream.create_consumer(...), then use its messages or fetch"),
         (js, "stream_info", "use stream.info(), of stream = js.stream(name)"),
         (js.create_key_value(bucket="b"), "watchall", "use kv.watch()"),
         (stream.create_consumer(), "consume", "the blocking client calls no callbacks: iterate messages()"),
