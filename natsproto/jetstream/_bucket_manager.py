@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeVar, overload
 
 from natsproto._async_hints import items
-from natsproto.errors import InvalidStreamConfig, StreamNameInUse
+from natsproto.errors import InvalidStreamConfig, NatsError, StreamNameInUse
 from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._codec import Duration, amended
 from natsproto.jetstream._config import (
@@ -44,7 +44,9 @@ T = TypeVar("T")
 _KINDS = {KV_STREAM: "bucket", OBJECT_STREAM: "object store"}
 """The words for streams with these prefixes in error messages."""
 _NOT_ASKED_FOR = {"allow_direct", "allow_msg_ttl", "duplicate_window", "mirror_direct"}
-"""Fields of a bucket's stream in which clients differ, and with which every operation of the bucket works."""
+"""Fields of a bucket's stream in which clients differ, and with which every operation of the bucket works, except
+``get_many``, which needs ``allow_direct``.
+"""
 _ALL_CHUNKS = f"{OBJECT_SUBJECTS}*.C.>"
 """A subject that matches the stream of every object store."""
 
@@ -262,8 +264,13 @@ class BucketManager(StreamManager):
                 if not verb:
                     return await create_or_update_stream(self._api, stream, False, timeout)
                 return await write_stream(self._api, verb, stream, False, timeout)
-            except (StreamNameInUse, InvalidStreamConfig):
-                info = await self._info_of(stream.name, timeout)
+            except (StreamNameInUse, InvalidStreamConfig) as exc:
+                if verb == "CREATE" and not isinstance(exc, StreamNameInUse):
+                    raise
+                try:
+                    info = await self._info_of(stream.name, timeout)
+                except NatsError:
+                    raise exc from None
                 if verb == "CREATE":
                     if {one.field for one in stream_differences(info.config, stream)} <= _NOT_ASKED_FOR:
                         return info

@@ -5,9 +5,10 @@ from __future__ import annotations
 import nats
 import pytest
 
+import natsproto
 from natsproto import errors
-from natsproto.jetstream import JetStream
-from natsproto.testing import Server
+from natsproto.jetstream import JetStream, Republish
+from natsproto.testing import Server, run_server
 
 pytestmark = pytest.mark.usefixtures("nats_server")
 
@@ -47,3 +48,30 @@ async def test_existing_stream_error_names_fields(jetstream: JetStream) -> None:
         "metadata is {'a': '1'}, not {}",
     )
     assert str(caught.value).endswith(": update it, or create it under another name")
+
+
+@pytest.mark.parametrize("kind", ["key_value", "object_store"])
+@pytest.mark.parametrize("verb", ["create", "create_or_update"])
+async def test_refused_bucket_error_has_the_reason(jetstream: JetStream, verb: str, kind: str) -> None:
+    write = getattr(jetstream, f"{verb}_{kind}")
+    with pytest.raises(errors.InvalidStreamConfig, match="replicas > 1 not supported in non-clustered mode"):
+        await write(bucket="b", num_replicas=3)
+    if kind == "key_value":
+        with pytest.raises(errors.InvalidStreamConfig, match="republish destination forms a cycle"):
+            await write(bucket="b", republish=Republish(src=">", dest="$KV.b.>"))
+
+
+async def test_existing_bucket_is_refused_without_its_info() -> None:
+    config = """authorization { users: [
+      { user: all, password: x }
+      { user: blind, password: x, permissions: { publish: { deny: "$JS.API.STREAM.INFO.>" } } }
+    ] }"""
+    async with run_server(jetstream=True, config=config) as server:
+        for user, history in (("all", 5), ("blind", 3)):
+            async with natsproto.connect(server.url, user=user, password="x") as nc:
+                creating = nc.jetstream().create_key_value(bucket="b", history=history)
+                if user == "all":
+                    await creating
+                else:
+                    with pytest.raises(errors.StreamNameInUse):
+                        await creating
