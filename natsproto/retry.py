@@ -1,7 +1,7 @@
 """Retries and dead letters for messages whose handler raises.
 
-Owns the retry policy, the middleware that applies it, the headers of a dead letter, and the replay of dead letters. It
-uses only public methods; consumers know nothing of it.
+Owns the retry policy, the middleware that applies it, the headers of a dead letter, and the replay of dead letters.
+Consumers know only which messages it has nakked.
 
 A message is terminated only after the stream has acknowledged its dead letter. If the worker dies in between, the
 message is redelivered and its dead letter published again with the same message id, which the stream stores once.
@@ -22,7 +22,7 @@ from natsproto._durations import seconds
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidPayload, LocalProtocolError, MessageNotFound, NatsError
 from natsproto.jetstream._direct import RawMessage
-from natsproto.jetstream._message import JsMessage, Metadata
+from natsproto.jetstream._message import JsMessage, Metadata, is_retried, mark_retried
 from natsproto.middleware import Call
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers
@@ -162,7 +162,7 @@ class Retry:
             await self(message, call)
         except Exception as exc:
             where = f"handler of {message.metadata.consumer!r}"
-            if not self.policy.gives_up(exc, message.metadata.num_delivered):
+            if is_retried(message):
                 trace = exc if log.isEnabledFor(logging.DEBUG) else None
                 log.warning("%s failed for a message of %r, retried: %r", where, message.subject, exc, exc_info=trace)
             else:
@@ -187,6 +187,7 @@ class Retry:
         delay = self.policy.delay_of(metadata.num_delivered)
         delay += delay * self.policy.jitter * _rng.random()
         if await self._nak(message, delay):
+            mark_retried(message)
             self._js.connection._emit(
                 MessageRetried(
                     stream=metadata.stream,

@@ -463,6 +463,14 @@ def nak_all(messages: list[JsMessage]) -> None:
             return  # it cannot be sent now; the server redelivers them all after ack_wait
 
 
-def is_nakked(message: JsMessage) -> bool:
-    """True if this object was acknowledged with a nak, so that the server delivers the message again."""
-    return type(message._note) is bytes and message._note.startswith(b"-NAK")
+_RETRIED = b"-NAK of a retry policy"
+
+
+def mark_retried(message: JsMessage) -> None:
+    """Note that a retry policy has nakked the message, so that the error of its handler is expected."""
+    message._note = _RETRIED
+
+
+def is_retried(message: JsMessage) -> bool:
+    """True if a retry policy has nakked the message."""
+    return message._note == _RETRIED

@@ -69,6 +69,23 @@ async def test_retries_are_one_warning_each(
     assert told == [("WARNING", False), ("WARNING", False), ("ERROR", True)]
 
 
+async def test_nak_of_a_failing_handler_is_an_error(
+    jetstream: JetStream, consumer: PullConsumer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(message: JsMessage) -> None:
+        await message.nak(60)
+        raise ValueError("a bug")
+
+    for _ in range(3):
+        await jetstream.publish("s.1")
+    retry = Retry(jetstream, quick())
+    await consumer.consume(fail, stop_after=1)
+    await consumer.consume(with_middleware(fail, retry), stop_after=1)
+    await retry.handle(await consumer.next(), fail)
+    told = [(record.levelname, bool(record.exc_info)) for record in caplog.records if "a bug" in record.getMessage()]
+    assert told == [("ERROR", True)] * 3
+
+
 async def test_retry_ends_in_a_dead_letter(
     jetstream: JetStream, consumer: PullConsumer, nats_client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:

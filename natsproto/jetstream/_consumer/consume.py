@@ -23,7 +23,7 @@ from natsproto._value import Value
 from natsproto.errors import AlreadyAcked, ConfigError, LocalProtocolError, NatsError
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.messages import Messages
-from natsproto.jetstream._message import JsMessage, is_nakked, nak_all
+from natsproto.jetstream._message import JsMessage, is_retried, nak_all
 
 log = logging.getLogger("natsproto")
 
@@ -202,7 +202,7 @@ class HandlerTasks:
     async def _failed(self, message: JsMessage, error: BaseException) -> None:
         self.failed += 1
         where = f"handler of {self._description}"
-        if is_nakked(message):  # by a retry policy: expected, so one line
+        if is_retried(message):  # expected, so one line
             trace = error if log.isEnabledFor(logging.DEBUG) else None
             log.warning("%s failed for a message of %r, retried: %r", where, message.subject, error, exc_info=trace)
         else:
